@@ -113,14 +113,15 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "index of the server that served the turn, from 0",
-            "the cell runs one replica in virtual time (left out)",
+            "the cell runs one replica in virtual time, or a router never sent the live turn "
+            "(left out)",
         ),
     ] = UNSET
     held_s: Annotated[
         Seconds | UnsetType,
         meaning(
             "how long the router held the turn back, which is part of `queue_s`",
-            "there is no router in virtual time (left out)",
+            "there is one server (left out)",
         ),
     ] = UNSET
     first_token_at_s: Annotated[

@@ -26,6 +26,7 @@ ACCEPTANCE = (
     "compiled",
     "crash",
     "faults",
+    "harness/test_live_routers.py",
     "security/test_agents.py",
     "security/test_secrets.py",
     "soak",
@@ -33,6 +34,8 @@ ACCEPTANCE = (
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
 SERIAL = (
     "bench",
+    # The order of live turns must be that of virtual time, where none is late.
+    "live/test_same_decisions.py",
     "real/test_agent_container.py",
     "real/test_container.py",
     "real/test_container_escapes.py",

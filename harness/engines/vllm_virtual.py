@@ -99,6 +99,7 @@ def _process(python: str, policy_module: Path | None) -> VllmProcess:
 def virtual_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
+    settings.server.refuse_unsupported("vllm-virtual")
     vllm = find_vllm(settings.server.vllm_python)
     check_admission(settings.machine.admission, vllm)
 
@@ -106,7 +107,6 @@ def virtual_engine(
         _refuse_tier(variant)
         check_loads(variant.policy_spec, vllm.python)
 
-    settings.server.refuse_unsupported("vllm-virtual")
     chosen, left_out = split_supported(settings.policies, check)
     return chosen, VirtualEngine(sim_engine(settings, chosen), vllm), left_out
 

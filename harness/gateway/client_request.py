@@ -21,9 +21,9 @@ CONTEXT_FIELDS = ("program_id", "parent_program_id")
 JOB_FIELDS = frozenset((*JOB_HEADERS, "job_id", "parent_program_id"))
 GATEWAY_FIELDS = ("program_id", "job_id", "session_id")
 """Removed from the body, because servers may reject unknown fields."""
-RESERVED_XARGS = ("ended", "warm_up")
-"""Removed from the client's `vllm_xargs`: `ended` would end another program, and a turn with
-`warm_up` belongs to no program."""
+RESERVED_XARGS = ("ended", "warm_up", "agentic_context")
+"""Removed from the client's `vllm_xargs` for vLLM: `ended` would end another program, a turn with
+`warm_up` belongs to no program, and vLLM rejects objects, such as `agentic_context`."""
 MAX_ID_CHARS = 200
 
 

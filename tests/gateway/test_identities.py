@@ -105,6 +105,18 @@ def test_servers_get_the_program_in_all_headers_whatever_the_client_said() -> No
     assert sub_agent["x-dynamo-parent-session-id"] == "p"
 
 
+def test_vllm_does_not_get_the_context_that_only_its_router_understands() -> None:
+    context = {"agentic_context": {"program_id": "p"}, "tools": "ls"}
+
+    async def go() -> Any:
+        upstream = Upstream()
+        async with gateway_to(upstream) as (url, _):
+            await post(f"{url}/{CHAT}", {**ASK, "vllm_xargs": context})
+        return upstream.bodies[0]["vllm_xargs"]
+
+    assert asyncio.run(go()) == {"tools": "ls", "program_id": "p", "turn": 0}
+
+
 @pytest.mark.parametrize("end", SESSION_ENDS)
 def test_a_server_that_lets_clients_end_sessions_gets_the_field_and_the_end(
     end: SessionEnd,
