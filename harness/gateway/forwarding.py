@@ -49,6 +49,8 @@ HOP_BY_HOP = frozenset(
     ]
 )
 """Headers of a single connection (RFC 9110, §7.6.1), and headers that our HTTP client sets."""
+REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
+"""Headers of a turn that the gateway sets itself."""
 SUPPORTED = "the gateway supports chat/completions, completions, models and embeddings"
 SAFE = "/:@"
 SHOWN_CHARS = 100
@@ -144,7 +146,7 @@ class Forwarding:
         ids = {end.field: program.id for end in backend.session_ends}
         hide_usage, data = rewrite_body(body, raw, tag, ids)
         is_final = bool(turn.routed and turn.routed.is_last)
-        headers = self._headers(request, IDENTITY_HEADERS)
+        headers = self._headers(request, REPLACED)
         headers |= identity_headers(program.id, program.job_id, is_final=is_final)
         async with self.session.post(
             f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
@@ -212,9 +214,8 @@ class Forwarding:
         return response
 
     def _headers(
-        self, request: web.Request, replaced: frozenset[str] = frozenset()
+        self, request: web.Request, left_out: frozenset[str] = HOP_BY_HOP
     ) -> dict[str, str]:
-        left_out = HOP_BY_HOP | replaced
         headers = {k: v for k, v in request.headers.items() if k.lower() not in left_out}
         if self.strips_client_key:
             headers = {k: v for k, v in headers.items() if k.lower() not in KEY_HEADERS}

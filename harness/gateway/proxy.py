@@ -118,6 +118,11 @@ class Gateway:
         app.router.add_get(HEALTH, _healthy)
         return app
 
+    @property
+    def router_error(self) -> InvalidRouter | None:
+        """The first error of the router, which broke its contract."""
+        return self._turns.router_error
+
     def set_lateness(self, program_id: str, seconds: float) -> None:
         """Set the lateness of the program's first turn."""
         self._turns.set_lateness(program_id, seconds)
@@ -164,6 +169,7 @@ class Gateway:
             try:
                 await self._router.run()
             except InvalidRouter as error:
+                self._turns.router_error = self._turns.router_error or error
                 print_message(str(error))
 
     async def _report(self, replica: Replica) -> None:

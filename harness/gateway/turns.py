@@ -15,6 +15,7 @@ from harness.gateway.conversations import Prompt
 from harness.gateway.programs import Program, Programs, StartedTurn
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.replay.live_router import LiveRouter
+from servers.errors import InvalidRouter
 from servers.records import TurnRecord
 from servers.routers.base import RoutedTurn, Runs
 
@@ -52,6 +53,8 @@ class Turns:
         self.now_s = now_s
         self.programs = Programs()
         self._router = router
+        self.router_error: InvalidRouter | None = None
+        """The first error of the router, whether or not a turn failed with it."""
         self._on_turn = on_turn
         self._active: set[ActiveTurn] = set()
         self._late_s: dict[str, float] = {}
@@ -105,7 +108,11 @@ class Turns:
         elif prompt_tokens is None:
             prompt_tokens = estimated_tokens(program, prompt)
         routed = self._router.turn(program.id, program.job_id, prompt_tokens, runs, is_last)
-        held_s = await self._router.route(routed)
+        try:
+            held_s = await self._router.route(routed)
+        except InvalidRouter as error:
+            self.router_error = self.router_error or error
+            raise
         turn.routed = routed
         turn.record.replica = program.replica = routed.replica
         if len(self._router.replicas) > 1:

@@ -263,6 +263,8 @@ async def run_agents(
         agents = _Agents(job, gateway, launches, turns, lost_reason)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()
+        if gateway.router_error is not None:
+            raise CellFailed(str(gateway.router_error))
         if not agents.finished:  # the cell has no result and is run again
             raise CellFailed(f"no program finished; the first error: {agents.first_error}")
         live_s = agents.starts.now_s()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import pytest
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.recording import backends
+from harness.gateway.serving import program_socket
 from harness.replay.identity import (
     IDENTITY_HEADERS,
     SESSION_ENDS,
@@ -180,6 +182,26 @@ def test_an_end_without_a_valid_program_is_refused(body: bytes, message: str) ->
 
     status, answer = asyncio.run(go())
     assert (status, message in orjson.loads(answer)["error"]["message"]) == (400, True)
+
+
+def test_a_program_with_a_socket_of_its_own_ends_no_other_one(tmp_path: Path) -> None:
+    async def go() -> list[int]:
+        statuses = []
+        async with serving(Upstream()) as server:
+            gateway = Gateway([Backend(server, True)], lambda _: None)
+            path = tmp_path / "gateway.sock"
+            async with serve_gateway(gateway) as url, program_socket(gateway, path, "mine"):
+                await post(f"{url}/programs/other/{CHAT}", ASK)
+                connector = aiohttp.UnixConnector(str(path))
+                async with aiohttp.ClientSession(connector=connector) as session:
+                    for name in ("other", "mine"):
+                        body = {"program_id": name}
+                        async with session.post("http://x/programs/release", json=body) as answer:
+                            statuses.append(answer.status)
+                assert gateway._turns.programs.ids() == ["other"]
+        return statuses
+
+    assert asyncio.run(go()) == [403, 200]
 
 
 def test_the_request_that_says_so_is_the_last_one_of_its_program() -> None:

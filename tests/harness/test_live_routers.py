@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
+from tests.agents.test_runs import WITHOUT_SANDBOX
+from tests.faults import agent
 from tests.faults.engine import engine
 from tests.lines import read_lines
 from traces import Program, Turn
@@ -55,3 +58,22 @@ def test_each_policy_runs_behind_each_router_and_a_broken_one_fails_its_cell(
     failed = json.loads((tmp_path / "o" / cells["fcfs@broken"] / "failed.json").read_text())
     assert failed["error"] == "the router broken failed in `route`: KeyError: 'p0'"
     assert failed["traceback"] is None
+
+
+def test_a_broken_router_fails_a_cell_of_agents_too(bench: str, tmp_path: Path) -> None:
+    """The agent gets an error for its second turn, and the cell fails with the router's name."""
+    (tmp_path / "mine.py").write_text(BROKEN)
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": "a", "task": "go on"}))
+    cell = "fcfs-broken_closed-1_seed1"
+    options = ["--engine", "vllm", "--vllm-python", engine(tmp_path, {cell: ""})]
+    options += ["--policies", "fcfs", "--replicas", "2", "--router", "mine:Broken"]
+    options += ["--agent-command", f"{sys.executable} {agent.__file__} {{base_url}} {{task}}"]
+    options += ["--tasks", "tasks.jsonl", *WITHOUT_SANDBOX, "--arrivals", "closed:1", "--out", "o"]
+    swept = subprocess.run(
+        [bench, "sweep", *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert swept.returncode == 1, swept.stderr
+    first, second, _exit = read_lines(tmp_path / "o" / cell / "turns.jsonl")
+    message = "the router broken failed in `route`: KeyError: 'a'"
+    assert (first["error"], second["error"]) == (None, message)
+    assert json.loads((tmp_path / "o" / cell / "failed.json").read_text())["error"] == message
