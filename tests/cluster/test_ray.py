@@ -149,7 +149,7 @@ def test_a_sweep_on_four_nodes_of_which_one_is_killed_has_the_bytes_of_one_machi
 def test_in_a_ray_job_a_cell_that_kills_its_worker_fails_after_three_retries(
     bench: str, nodes: Nodes, tmp_path: Path
 ) -> None:
-    """`examples/cluster/ray_job.sh` as `ray job submit` runs it: with the address of its cluster."""
+    """`ray_job.sh` as `ray job submit` runs it, with the address of its cluster."""
     for name in ("ray_job.sh", "sweep.toml"):
         shutil.copy(ROOT / "examples/cluster" / name, tmp_path)
     (tmp_path / "killing.py").write_text(KILLS_ITSELF)
