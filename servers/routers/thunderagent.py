@@ -108,6 +108,9 @@ class ThunderAgent(Router):
         """When the first held turn of a paused program has waited too long, in order of time."""
         self._active: list[dict[str, Program]] = [{} for _ in replicas]
         """The active programs of each replica."""
+        self._reasoning_tokens = [0] * len(replicas)
+        self._acting_tokens = [0] * len(replicas)
+        """Of the active programs of each replica, by whether they have open turns."""
 
     # Turns --------------------------------------------------------------------------------------
 
@@ -115,9 +118,11 @@ class ThunderAgent(Router):
         program = self._programs.get(turn.program_id)
         if program is None:
             program = self._programs[turn.program_id] = Program(turn.id, now_s)
+        self._count(program, -1)
         program.turns += 1
         program.open_turns += 1
         program.tokens = turn.prompt_tokens
+        self._count(program, 1)
         if program.turns == 1:
             home = self._room_for_new(program)
             if home is None:
@@ -134,8 +139,10 @@ class ThunderAgent(Router):
         program = self._programs.get(turn.program_id)
         if program is None:
             return
+        self._count(program, -1)
         program.open_turns -= 1
         program.tokens = turn.prompt_tokens + turn.output_tokens
+        self._count(program, 1)
         if program.open_turns:
             return
         program.acting_since_s = now_s
@@ -148,6 +155,7 @@ class ThunderAgent(Router):
             return
         self._paused.pop(program_id, None)
         self._time_outs_s.pop(program_id, None)
+        self._count(program, -1)
         if program.home is not None:
             self._active[program.home].pop(program_id, None)
 
@@ -251,14 +259,16 @@ class ThunderAgent(Router):
 
     # Accounts -----------------------------------------------------------------------------------
 
+    def _count(self, program: Program, sign: int) -> None:
+        """Add the tokens of an active program to the account of its replica, or take them away."""
+        if program.home is None or program.paused:
+            return
+        tokens = self._reasoning_tokens if program.open_turns else self._acting_tokens
+        tokens[program.home] += sign * program.tokens
+
     def _active_tokens(self, index: int) -> int:
-        reasoning, acting = 0, 0
-        for program in self._active[index].values():
-            if program.open_turns:
-                reasoning += program.tokens
-            else:
-                acting += program.tokens
-        return int(reasoning + self._acting_weight * acting)
+        acting = self._acting_weight * self._acting_tokens[index]
+        return int(self._reasoning_tokens[index] + acting)
 
     def _room(self, index: int) -> int:
         """Return the tokens that are left on a replica; negative if it uses more than it has."""
@@ -269,18 +279,19 @@ class ThunderAgent(Router):
         """Return the same as resumes count it."""
         if not self._acting_decay:
             return self._room(index)
-        reasoning, acting = 0, 0.0
+        acting = 0.0
         for program in self._active[index].values():
-            if program.open_turns:
-                reasoning += program.tokens
-            else:
+            if not program.open_turns:
                 acting += program.tokens * 2.0 ** (program.acting_since_s - now_s)
-        used = int(reasoning + acting) + len(self._active[index]) * PROGRAM_TOKENS
+        used = (
+            int(self._reasoning_tokens[index] + acting) + len(self._active[index]) * PROGRAM_TOKENS
+        )
         return self.replicas[index].kv_tokens - used
 
     def _activate(self, program_id: str, program: Program, home: int) -> None:
         program.home, program.paused = home, False
         self._active[home][program_id] = program
+        self._count(program, 1)
 
     def _resume(self, program_id: str, program: Program, home: int) -> list[tuple[RoutedTurn, int]]:
         """Activate a paused program on a replica. Return its turns, to be sent there."""
@@ -291,6 +302,7 @@ class ThunderAgent(Router):
         return sent
 
     def _pause(self, program_id: str, program: Program) -> None:
+        self._count(program, -1)
         if program.home is not None:
             del self._active[program.home][program_id]
         self._add_paused(program_id, program)
