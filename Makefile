@@ -19,6 +19,7 @@ LAYERS ?= full
 INPUTS ?= 1000000
 SEED ?= 0
 PROGRAMS ?= 10000
+REPLICAS ?= 100
 SOAK_TURNS ?= 50000
 KILLS ?= 200
 OUT ?=
@@ -142,8 +143,8 @@ crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS
 bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
 
-scale: .venv/installed-test  ## run cells of a million turns, virtual and live: PROGRAMS=10000 (of 100 turns); an hour
-	PROGRAMS=$(PROGRAMS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only
+scale: .venv/installed-test  ## run cells of a million turns, virtual and live, and REPLICAS=100 replicas: PROGRAMS=10000 (of 100 turns); an hour
+	PROGRAMS=$(PROGRAMS) REPLICAS=$(REPLICAS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only
 
 soak: .venv/installed-test  ## replay SOAK_TURNS=50000 turns, some of which fail, and check that nothing grows; some minutes
 	SOAK_TURNS=$(SOAK_TURNS) $(BIN)/pytest -q -s tests/soak

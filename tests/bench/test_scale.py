@@ -1,7 +1,8 @@
 """10,000 programs and a million turns in one cell: time, memory and lateness.
 
 `make scale PROGRAMS=10000` runs `bench sweep`, in virtual time and against a trivial server in a
-separate process; if nothing is timed, with a few programs. `cell_mb` is the peak memory of the
+separate process; if nothing is timed, with a few programs. REPLICAS=100 of them share ten times the
+programs of ten, each at the same load. `cell_mb` is the peak memory of the
 process that runs the cell, `report_mb` that of the process that writes the report. The load is the
 same at every size, so that about 400 programs are in flight.
 """
@@ -27,6 +28,8 @@ from traces.formats.native import write_programs
 
 PROGRAMS = int(os.environ.get("PROGRAMS", "10000"))
 SIZES = (PROGRAMS // 10, PROGRAMS)
+REPLICAS = int(os.environ.get("REPLICAS", "100"))
+PROGRAMS_PER_REPLICA = 40
 TURNS, GAP_S, JPS = 100, 1.0, 4.0
 ROOT = Path(__file__).parents[2]
 SAMPLE_INTERVAL_S = 0.2
@@ -79,11 +82,13 @@ def peak_mb(pid: int) -> float:
     return next((float(x.split()[1]) / 1024 for x in status.splitlines() if "VmHWM" in x), 0.0)
 
 
-def measure(bench: str, folder: Path, programs: int, *engine: str) -> dict[str, Any]:
+def measure(
+    bench: str, folder: Path, programs: int, *engine: str, jps: float = JPS
+) -> dict[str, Any]:
     trace = write_trace(folder / "trace.jsonl")
     command = [bench, "sweep", "--once", "--traces", trace, "--programs", str(programs), *engine]
     run = MeasuredCommand(
-        [*command, "--jps", f"{JPS:g}", "--out", str(folder / "run"), "--workers", "1"]
+        [*command, "--jps", f"{jps:g}", "--out", str(folder / "run"), "--workers", "1"]
     )
     (lines,) = (folder / "run").glob("*/turns.jsonl")
     late_s, failed = [], 0
@@ -126,6 +131,26 @@ def test_a_million_turns_against_a_server(
 
     # Its turns take real time, so that without timing nothing runs; tests/soak has a small one.
     sizes = SIZES if benchmark.enabled else ()
+    report(benchmark, benchmark.pedantic(run, rounds=1, iterations=1))
+
+
+@pytest.mark.parametrize("router", ["sticky", "least-loaded(load=kv)", "thunderagent"])
+def test_replicas_by_tens(router: str, benchmark: Any, tmp_path: Path, bench: str) -> None:
+    def run() -> list[dict[str, Any]]:
+        rows = []
+        for replicas in sizes:
+            (tmp_path / str(replicas)).mkdir()
+            rows.append({"replicas": replicas} | of_replicas(replicas))
+        return rows
+
+    def of_replicas(replicas: int) -> dict[str, Any]:
+        options = ("--policies", "fcfs", "--replicas", str(replicas), "--router", router)
+        programs = PROGRAMS_PER_REPLICA * replicas if benchmark.enabled else 3
+        load = JPS / 10 * replicas
+        return measure(bench, tmp_path / str(replicas), programs, *options, jps=load)
+
+    by_tens = (REPLICAS // 100, REPLICAS // 10, REPLICAS) if benchmark.enabled else (2,)
+    sizes = [replicas for replicas in by_tens if replicas > 1]
     report(benchmark, benchmark.pedantic(run, rounds=1, iterations=1))
 
 
