@@ -15,6 +15,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 from servers.errors import InvalidInput, LibraryUnavailable, ServerUnavailable
@@ -44,6 +45,7 @@ def connected(cluster: str, cores: int, needs: Needs) -> Iterator[None]:
     no node can run a cell, and Unavailable."""
     address = _address(cluster)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # otherwise on stderr
     if address is None or address.startswith(("127.0.0.1:", "localhost:")):
         os.environ.update(LOCAL_SETTINGS)  # before the import, which reads them
     if address is None:
@@ -60,10 +62,11 @@ def connected(cluster: str, cores: int, needs: Needs) -> Iterator[None]:
     else:
         refuse_silent(address, cluster)
     try:
-        with _signals_kept():
+        with _signals_kept(), _temporary_folder(folder):
             _init(ray, cluster, {"address": address or "local", **options})
         _refuse_too_small(ray, needs, cluster)
-        yield
+        with _sigterm_told_from_ctrl_c():
+            yield
     finally:
         ray.shutdown()
         if folder is not None:
@@ -118,7 +121,8 @@ def _init(ray: Any, cluster: str, options: dict[str, Any]) -> None:
         )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ServerUnavailable(
-            f"--cluster {cluster}: cannot use the Ray cluster: {one_line(str(error))}"
+            f"--cluster {cluster}: cannot use the Ray cluster: {one_line(str(error))}; its Ray and "
+            "Python must have the versions of bench, and RAY_AUTH_TOKEN must be its token, if any"
         ) from None
 
 
@@ -131,6 +135,46 @@ def _signals_kept() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _temporary_folder(folder: str | None) -> Iterator[None]:
+    """Let the workers of a local cluster write into its folder, since those of an interrupted sweep
+    cannot remove their files."""
+    if folder is None:
+        yield
+        return
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["TMPDIR"]
+        if before is not None:
+            os.environ["TMPDIR"] = before
+
+
+@contextmanager
+def _sigterm_told_from_ctrl_c() -> Iterator[None]:
+    """Raise what the handler of SIGTERM raises. While Ray waits, it replaces that by a plain
+    KeyboardInterrupt."""
+    handler, received = signal.getsignal(signal.SIGTERM), False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received = True
+        if callable(handler):
+            handler(number, frame)
+
+    signal.signal(signal.SIGTERM, note)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received and callable(handler):
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _refuse_too_small(ray: Any, needs: Needs, cluster: str) -> None:
