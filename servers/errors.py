@@ -14,7 +14,8 @@
     │   ├── InvalidHistory           a history file
     │   ├── UnknownName              a name that is not in a registry
     │   ├── InvalidPlugin            an object of the user or of a package that cannot be loaded
-    │   │   └── InvalidPolicy          a policy that breaks the contract of `Policy`
+    │   │   ├── InvalidPolicy          a policy that breaks the contract of `Policy`
+    │   │   └── InvalidRouter          a router that breaks the contract of `Router`
     │   ├── InvalidVariant           a --policies that is malformed or names one policy twice
     │   ├── UnknownProfile           a name in --hardware or --model
     │   ├── UnknownModel             a model that is neither a known name nor a folder
