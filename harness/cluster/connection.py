@@ -62,7 +62,7 @@ def connected(cluster: str, cores: int, needs: Needs) -> Iterator[None]:
     else:
         refuse_silent(address, cluster)
     try:
-        with _signals_kept(), _temporary_folder(folder):
+        with signals_kept(), _temporary_folder(folder):
             _init(ray, cluster, {"address": address or "local", **options})
         _refuse_too_small(ray, needs, cluster)
         with _sigterm_told_from_ctrl_c():
@@ -127,7 +127,7 @@ def _init(ray: Any, cluster: str, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
+def signals_kept() -> Iterator[None]:
     """Keep the handlers of bench, which Ray replaces by its own."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -56,9 +56,9 @@ def _spec(label: str, cell: Cell) -> Spec:
         _area(x, used - pinned, 0, "blocks held by turns"),
         _area(x, pinned, 1, "blocks pinned between turns"),
     ]
-    turns = [_line(x, waiting, KEY[2], "y2"), _line(x, running, KEY[3], "y2")]
+    turns = [line(x, waiting, KEY[2], "y2"), line(x, running, KEY[3], "y2")]
     away = [
-        _line(x, tier, entry, "y3") for tier, entry in zip(tiers, TIERS, strict=False) if tier.any()
+        line(x, tier, entry, "y3") for tier, entry in zip(tiers, TIERS, strict=False) if tier.any()
     ]
     above, below, *between = WITH_TIERS if away else (ABOVE, BELOW)
     most = f"at most {int(used.max()):,}{f' of {blocks:,}' if blocks else ''}"
@@ -101,7 +101,7 @@ def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str
     }
 
 
-def _line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str) -> dict[str, Any]:
+def line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str = "y") -> dict[str, Any]:
     return {
         "type": "scatter",
         "name": entry.label,

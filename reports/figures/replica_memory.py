@@ -6,19 +6,18 @@ In: cells with several replicas in virtual time. Out: a figure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
-from reports.figures.memory import MAX_POINTS
+from reports.figures.memory import MAX_POINTS, line
 from reports.metrics.routing import replicas_of
 from reports.run_folder.read import Cell
 
 KEY = (
-    KeyEntry("part-decode", "", "mean of the replicas"),
-    KeyEntry("part-first-queue", "", "replica with the most blocks in use"),
-    KeyEntry("part-reload", "dash", "replica with the fewest"),
+    KeyEntry("part-decode", "", "blocks, mean of the replicas"),
+    KeyEntry("part-first-queue", "", "blocks of the replica with the most"),
+    KeyEntry("part-reload", "dash", "blocks of the replica with the fewest"),
 )
 
 
@@ -44,7 +43,7 @@ def _spec(label: str, cell: Cell) -> Spec:
     x = [round(float(v), 2) for v in t]
     lines = (blocks.mean(axis=1), blocks.max(axis=1), blocks.min(axis=1))
     return {
-        "data": [_line(x, values, entry) for values, entry in zip(lines, KEY, strict=True)],
+        "data": [line(x, values.round(), entry) for values, entry in zip(lines, KEY, strict=True)],
         "layout": {
             "xaxis": {"title": {"text": "seconds"}},
             "yaxis": {
@@ -59,17 +58,4 @@ def _spec(label: str, cell: Cell) -> Spec:
         "height": 320,
         "note": f"{blocks.shape[1]} replicas of {size:,} blocks each. Which replica has the most"
         " and the fewest blocks in use changes over time. Sampled when turns end.",
-    }
-
-
-def _line(x: list[float], values: np.ndarray, entry: KeyEntry) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": entry.label,
-        "mode": "lines",
-        "line": {"width": 1.75, "dash": entry.dash or "solid"},
-        "x": x,
-        "y": values.round().astype(int).tolist(),
-        "hovertemplate": f"%{{y:,}} blocks, {entry.label}<br>at %{{x:,.5~r}} s<extra></extra>",
-        "meta": {"colour": entry.colour, "kind": "line"},
     }

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
 
 from harness.cli.main import main
+from harness.cluster.connection import signals_kept
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:
     """Run a command as its console script does; return its exit code, stdout and stderr."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     code = 0
-    with redirect_stdout(out), redirect_stderr(err), _arguments(arguments), _signal_handlers_kept():
+    with redirect_stdout(out), redirect_stderr(err), _arguments(arguments), signals_kept():
         try:
             main()
         except SystemExit as end:
@@ -31,13 +30,3 @@ def _text(stream: io.TextIOWrapper) -> str:
 
 def _arguments(arguments: tuple[str, ...]) -> mock._patch[list[str]]:
     return mock.patch.object(sys, "argv", ["bench", *arguments])
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
