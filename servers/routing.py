@@ -1,11 +1,13 @@
 """Routers by name: the text of `--router`, a comma list of names with arguments.
 
-In: `sticky`, `thunderagent(order=arrival)`, or `my_module:MyRouter`. Out: a `NamedRouter` each.
+In: `sticky`, `thunderagent(order=arrival)`, or `my_module:MyRouter`. Out: a `NamedRouter` each, a
+class whose decisions the harness asks for. In: `vllm-router:round_robin`. Out: a `ForeignRouter`, a
+program of another project that runs as a process in front of the servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from servers.errors import InvalidRouter, UnknownName
@@ -50,9 +52,65 @@ class NamedRouter:
         return self.router(replicas, **dict(self.arguments))
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignRouter:
+    """A router of another project, with one of its policies."""
+
+    project: str
+    """Name of the project, and of its package on PyPI."""
+    policy: str
+    version: str | None = None
+    """Version of the package that is installed; None before it was looked for."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.project}:{self.policy}"
+
+    @property
+    def description(self) -> str:
+        return FOREIGN[self.project][self.policy]
+
+    @property
+    def source(self) -> str:
+        return f"{self.project} on PyPI"
+
+    def as_json(self) -> dict[str, object]:
+        return {"name": self.name, "version": self.version, "source": self.source}
+
+
+FOREIGN: Mapping[str, Mapping[str, str]] = {
+    "vllm-router": {
+        "round_robin": "Each turn goes to the next server.",
+        "consistent_hash": "A program stays on the server that the hash of its id selects.",
+        "cache_aware": "Turns go to the server that was sent most of their prompt before.",
+        "program_scheduling": (
+            "Progress-TTL: programs are admitted while their KV fits, and keep it for a time that "
+            "their tools' past durations justify."
+        ),
+    },
+}
+"""What the policies of each project do, by the project's and the policy's name."""
+
+
+def find_router(text: str) -> NamedRouter | ForeignRouter:
+    """Return one of ours, or one of another project. Raise what `named_router` raises."""
+    project, colon, policy = text.strip().partition(":")
+    if project not in FOREIGN:
+        return named_router(text)
+    if not colon or policy not in FOREIGN[project]:
+        offered = ", ".join(f"{project}:{name}" for name in FOREIGN[project])
+        raise UnknownName(f"--router {text}: {project} is offered with other policies: {offered}")
+    return ForeignRouter(project, policy)
+
+
 def named_router(text: str) -> NamedRouter:
     """Raise UnknownName, InvalidRouter or InvalidPlugin."""
     base, parenthesis, rest = text.strip().partition("(")
+    if base.partition(":")[0] in FOREIGN:
+        raise InvalidRouter(
+            f"--router {text}: is a process that only bench sweep --engine vllm starts; use one of "
+            + ", ".join(ROUTERS.built_in)
+        )
     if parenthesis and not rest.endswith(")"):
         raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")
     if not is_path(base) and base not in ROUTERS.names():

@@ -28,7 +28,7 @@ from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.registry import Registry, is_path
 from servers.routing import DEFAULT as DEFAULT_ROUTER
-from servers.routing import NamedRouter, named_router
+from servers.routing import ForeignRouter, NamedRouter, find_router
 
 Tier = Literal["lmcache", "native"]
 TIERS: dict[str, Tier] = {"+": "lmcache", "+native": "native"}
@@ -96,7 +96,7 @@ class Variant:
     """Keyword arguments of the policy's constructor, sorted by name."""
     same_as: str | None = None
     """The variant that this one measures a second time, under another name."""
-    router: NamedRouter | None = None
+    router: NamedRouter | ForeignRouter | None = None
     """What distributes the turns over several replicas."""
 
     @property
@@ -202,7 +202,7 @@ def second_arm(variant: Variant) -> Variant:
 def behind_routers(chosen: Iterable[Variant], routers: str | None) -> list[Variant]:
     """Return each variant behind each of the routers of a comma list: `continuum@sticky`. Raise
     UnknownName or InvalidRouter."""
-    named = [named_router(text) for text in split(routers or DEFAULT_ROUTER)]
+    named = [find_router(text) for text in split(routers or DEFAULT_ROUTER)]
     names = [each.name for each in named]
     for name in names:
         if names.count(name) > 1:

@@ -69,12 +69,16 @@ def policies() -> list[tuple[str, str, str, str, str]]:
 def routers() -> list[tuple[str, str, str, str]]:
     """Return name, description and source of each router, and how it was checked against its
     authors' code."""
-    from servers.routing import named_router
+    from servers.routing import FOREIGN, ForeignRouter, named_router
 
-    found = [(name, named_router(name).router) for name in router_names()]
+    ours = [(name, named_router(name).router) for name in router_names()]
+    foreign = [ForeignRouter(project, policy) for project in FOREIGN for policy in FOREIGN[project]]
     return [
-        (name, (router.__doc__ or "").strip(), router.source, router.checked or "no")
-        for name, router in found
+        *(
+            (name, (router.__doc__ or "").strip(), router.source, router.checked or "no")
+            for name, router in ours
+        ),
+        *((router.name, router.description, router.source, "is it") for router in foreign),
     ]
 
 

@@ -16,6 +16,7 @@ from harness.load.workload import Longest
 from servers.errors import InvalidInput
 from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
+from servers.routing import ForeignRouter
 from servers.variants import Variant, behind_routers, variants
 
 ENGINES = Registry(
@@ -62,10 +63,22 @@ def split_supported(
     return tuple(chosen), tuple(left_out)
 
 
-def with_routers(chosen: Iterable[Variant], server: Server) -> tuple[Variant, ...]:
-    """Return each variant behind each router, if there are several replicas. Raise InvalidInput."""
+def with_routers(
+    chosen: Iterable[Variant], server: Server, *, foreign: bool = False
+) -> tuple[Variant, ...]:
+    """Return each variant behind each router, if there are several replicas. Raise InvalidInput.
+
+    `foreign`: whether the engine starts routers of other projects.
+    """
     if server.replicas > 1:
-        return tuple(behind_routers(chosen, server.router))
+        behind = tuple(behind_routers(chosen, server.router))
+        for router in (variant.router for variant in behind):
+            if isinstance(router, ForeignRouter) and not foreign:
+                raise InvalidInput(
+                    f"--router {router.name}: is a process in front of live servers; use --engine "
+                    "vllm, or one of our routers (bench list routers)"
+                )
+        return behind
     if server.router is not None:
         raise InvalidInput(
             f"--router {server.router}: distributes turns over several replicas; add "

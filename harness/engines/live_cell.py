@@ -16,6 +16,7 @@ from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from servers.errors import CellFailed, InvalidRouter
 from servers.records import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
+from servers.routing import NamedRouter
 
 LAST_RECORDS_S = 2.0
 """Time for the turns of a dead server to fail with their own errors."""
@@ -57,8 +58,8 @@ def replay_on(
 
     def turn_ended(record: TurnRecord) -> None:
         nonlocal first_error
-        if record.replica is not UNSET:
-            liveness = monitor.liveness[record.replica]
+        if (index := _sent_to(replicas, record)) is not None:
+            liveness = monitor.liveness[index]
             if record.error is None:
                 liveness.byte_received()
             else:
@@ -97,13 +98,20 @@ def replay_on(
             liveness=monitor.liveness,
             lost_reason=lambda: monitor.lost_reason,
             cache_salt=cache_salt,
-            router=job.variant.router or Sticky,
+            router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
         )
 
     done = asyncio.run(_monitored(replay, monitor))
     if not done["finished_programs"] and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
     return done
+
+
+def _sent_to(replicas: Sequence[Replica], record: TurnRecord) -> int | None:
+    """Return the index of the server to which the harness sent the turn; None if it did not."""
+    if replicas[0].behind:
+        return 0
+    return None if record.replica is UNSET else record.replica
 
 
 async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:

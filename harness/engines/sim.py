@@ -29,6 +29,7 @@ from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
+from servers.routing import NamedRouter
 from servers.sim import Engine, Fleet, Limits, Offload, OnEvent
 from servers.variants import Variant, make_policy, variants
 
@@ -164,7 +165,7 @@ class SimEngine:
             policy = make_policy(variant, policy_costs)
             return partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
 
-        if variant.router is None:
+        if not isinstance(variant.router, NamedRouter):
             return run_virtual(job, engine(on_event), on_turn)
         engines = [engine(partial(_of_replica, index, on_event)) for index in range(self.replicas)]
         fleet = partial(Fleet, variant.router, engines)

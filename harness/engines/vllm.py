@@ -6,15 +6,16 @@ only one cell. Cells run one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from msgspec import UNSET
 
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported, with_routers
+from harness.engines.foreign_router import find_routers, start_router
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
@@ -23,11 +24,14 @@ from harness.load.settings import Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from servers.errors import CellFailed, ServerFailed
+from servers.errors import CellFailed, RouterFailed, ServerFailed
+from servers.foreign_routers.installation import RouterInstallation
+from servers.foreign_routers.process import RouterProcess
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records import EventRecord, TurnRecord
+from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
@@ -56,6 +60,8 @@ class VllmEngine:
     turn_timeout_s: float
     timeouts: ServerTimeouts
     text: bool
+    routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
+    """Where the routers of other projects are installed, by project."""
     name: str = "vllm"
     parallel: bool = False
     cells_reusable: bool = True
@@ -157,7 +163,6 @@ class VllmEngine:
             info = servers[0].info
             kv_tokens = info.kv_blocks * info.block_size
             curve, _ = command_line.policy_costs(self.config_for(job.variant), self.vllm)
-            costs = curve.costs(kv_tokens)
             on_stage("warming up")
             for server in servers:
                 warm_up(
@@ -168,6 +173,20 @@ class VllmEngine:
                     info.max_model_len,
                     kv_tokens,
                 )
+            targets = [Replica(each.base_url, each.events_path, kv_tokens) for each in servers]
+            processes: list[VllmServer | RouterProcess] = [*servers]
+            if isinstance(router := job.variant.router, ForeignRouter):
+                on_stage(f"starting {router.project}")
+                target, process = start_router(
+                    router,
+                    self.routers[router.project],
+                    targets,
+                    curve,
+                    self.turn_timeout_s,
+                    job.folder / "server" / "router.log",
+                    stack,
+                )
+                targets, processes = [target], [process, *servers]
             turns = [0] * len(servers)
 
             def count(record: TurnRecord) -> None:
@@ -176,10 +195,7 @@ class VllmEngine:
                 on_turn(record)
 
             done = replay_on(
-                [
-                    Replica(each.base_url, each.events_path, kv_tokens, costs=costs)
-                    for each in servers
-                ],
+                targets,
                 job,
                 model=info.model,
                 vocabulary=range(*info.vocabulary),
@@ -190,7 +206,7 @@ class VllmEngine:
                 tagged=True,
                 on_turn=count,
                 on_event=on_event,
-                failure=lambda: _first_failure(servers),
+                failure=lambda: _first_failure(processes),
             )
             if job.variant.offload is not None:
                 try:
@@ -209,8 +225,10 @@ class VllmEngine:
         }
 
 
-def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
-    return next((failed for server in servers if (failed := server.failure())), None)
+def _first_failure(
+    processes: Sequence[VllmServer | RouterProcess],
+) -> ServerFailed | RouterFailed | None:
+    return next((failed for process in processes if (failed := process.failure())), None)
 
 
 def vllm_engine(
@@ -244,4 +262,6 @@ def vllm_engine(
         text=server.prompts is Prompts.TEXT,
     )
     chosen, left_out = split_supported(settings.policies, engine.check)
-    return with_routers(chosen, server), engine, left_out
+    behind = with_routers(chosen, server, foreign=True)
+    behind, routers = find_routers(behind, settings)
+    return behind, replace(engine, routers=routers), left_out

@@ -34,6 +34,7 @@ from reports.run_folder.atomic import make_folder
 from servers.errors import AgentStartError, CellFailed
 from servers.records import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
+from servers.routing import NamedRouter
 from traces import Program
 
 
@@ -249,7 +250,7 @@ async def run_agents(
         guide=guide,
         on_event=on_event,
         access=Access(keyed=True),
-        router=job.variant.router or Sticky,
+        router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
     )
     folder = job.folder.absolute() / "agents"
     make_folder(folder)

@@ -55,6 +55,12 @@ class EngineLog:
     def close(self) -> None:
         self._file.close()
 
+    def arrived_s(self, key: Key) -> float | None:
+        """Return when a turn arrived here; None if it has not, or was completed."""
+        self.read()
+        served = self._served.get(key)
+        return None if served is None else served.arrived_s
+
     def complete(self, record: TurnRecord) -> None:
         """Add what the engine measured to the record of an ended turn.
 
@@ -113,6 +119,20 @@ class EngineLogs:
             None if path is None else EngineLog(path, started_monotonic_s, on_event)
             for path in paths
         ]
+
+    def find(self, record: TurnRecord) -> None:
+        """Set the replica of a turn that a router of another project distributed, and how long it
+        held the turn. If a retry sent the turn to several, the last one counts. Without events of
+        the turn both stay unknown."""
+        key = record.program_id, record.turn
+        arrivals = [
+            (arrived_s, index)
+            for index, log in enumerate(self._logs)
+            if log is not None and (arrived_s := log.arrived_s(key)) is not None
+        ]
+        if arrivals:
+            arrived_s, record.replica = max(arrivals)
+            record.held_s = max(0.0, arrived_s - record.sent_at_s)
 
     def complete(self, record: TurnRecord) -> None:
         """Add what the engine of the record's replica measured."""

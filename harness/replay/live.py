@@ -67,6 +67,8 @@ class Replica:
     """How it is told that a program has ended."""
     costs: Costs | None = None
     """Times of its prefills and decode steps; None if unknown."""
+    behind: tuple[Replica, ...] = ()
+    """The servers over which this one, a router of another project, distributes its turns."""
 
     @property
     def url(self) -> str:
@@ -109,7 +111,7 @@ class _Live:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
         """The cell's time 0 on this machine's monotonic clock, which engines' events use."""
-        events = [replica.events for replica in self.replicas]
+        events = [replica.events for replica in self.replicas[0].behind or self.replicas]
         self._logs = EngineLogs(events, self.origin_s, self.on_event)
         self._routing = ProgramRouting(
             self.build_router,
@@ -174,7 +176,10 @@ class _Live:
         routed.prompt_tokens = answer.prompt_tokens(turn)
         routed.output_tokens = answer.output_tokens
         routed.cached_tokens = answer.cached_tokens or 0
-        self._routing.ended(routed, succeeded=error is None, ends_program=ends, tasks=self._turns)
+        served_by = None if record.replica is UNSET else record.replica
+        self._routing.ended(
+            routed, served_by, succeeded=error is None, ends_program=ends, tasks=self._turns
+        )
         if ends:
             del self._conversations[program.id]
         else:
@@ -191,6 +196,8 @@ class _Live:
             record.held_s = self._now_s() - answer.sent_at_s
             self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
             raise
+        if self.replicas[0].behind:
+            return routed
         record.replica = routed.replica
         if len(self.replicas) > 1:
             record.held_s = held_s
@@ -211,6 +218,8 @@ class _Live:
     ) -> None:
         measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.error = error
+        if self.replicas[0].behind:
+            self._logs.find(record)
         if record.replica is not UNSET:
             self._logs.complete(record)
         self.on_turn(record)
@@ -239,11 +248,12 @@ async def replay_live(
 
     `starts_s` and `in_flight` are as for `harness.replay.virtual.replay`. `vocabulary`: the token
     ids that prompts may contain; `text`: send the recorded messages instead. Events of the replicas
-    go to `on_event` on the cell's clock and complete the turns' records. On cancellation (Ctrl-C
-    under `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its
-    error. `liveness`: one per replica, updated with its turns and bytes. `cache_salt`, in text
-    mode: vLLM shares KV only between turns with the same salt. `router` distributes the turns over
-    the replicas; raises InvalidRouter if it breaks its contract.
+    go to `on_event` on the cell's clock and complete the turns' records. A replica with others
+    `behind` it is the only one, and `replica` of a record is then an index of those. On
+    cancellation (Ctrl-C under `asyncio.run`) each active turn gets a record with `lost_reason()` or
+    "cancelled" as its error. `liveness`: one per replica, updated with its turns and bytes.
+    `cache_salt`, in text mode: vLLM shares KV only between turns with the same salt. `router`
+    distributes the turns over the replicas; raises InvalidRouter if it breaks its contract.
     """
     prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()

@@ -23,6 +23,8 @@ RUN_TOKENS = 16
 class Server(KnownServer, Protocol):
     @property
     def session_ends(self) -> tuple[SessionEnd, ...]: ...
+    @property
+    def behind(self) -> Sequence[Server]: ...
 
 
 class ProgramRouting:
@@ -42,6 +44,9 @@ class ProgramRouting:
         self.router = LiveRouter(build, replicas_of(servers), now_s, report, most_held_s)
         self._contents = [Contents(RUN_TOKENS)]
         self._paths: dict[str, ProgramPaths] = {}
+        self._behind: Sequence[Server] = servers[0].behind
+        self._served_by: dict[str, set[int]] = {}
+        """The servers behind a router of another project that have served turns of a program."""
 
     def arrived(self, run: ActiveProgram) -> RoutedTurn:
         """Return the program's next turn, which has arrived, with its recorded length."""
@@ -49,17 +54,31 @@ class ProgramRouting:
         return self.router.turn(run.program.id, run.job_id, tokens, runs, run.is_last)
 
     def ended(
-        self, turn: RoutedTurn, *, succeeded: bool, ends_program: bool, tasks: asyncio.TaskGroup
+        self,
+        turn: RoutedTurn,
+        served_by: int | None,
+        *,
+        succeeded: bool,
+        ends_program: bool,
+        tasks: asyncio.TaskGroup,
     ) -> None:
-        """Report the end of a turn, and that of its program to the servers that do not know it."""
+        """Report the end of a turn, and that of its program to the servers that do not know it.
+
+        `served_by`: the server that served the turn, None if unknown.
+        """
         others = self.router.finished(turn, succeeded=succeeded, ends_program=ends_program)
+        if self._behind and served_by is not None:
+            self._served_by.setdefault(turn.program_id, set()).add(served_by)
         if not ends_program:
             return
         self._paths.pop(turn.program_id, None)
-        for index in (turn.replica, *others):
+        served = self._served_by.pop(turn.program_id, set())
+        unaware = [self._servers[index] for index in others]
+        unaware += [self._behind[index] for index in served - {served_by}]
+        last = self._servers[turn.replica]
+        for server in (last, *unaware):
             # The server of the last turn knows the end from that turn's `is_last`.
-            model = None if index == turn.replica else self._model
-            server = self._servers[index]
+            model = None if server is last else self._model
             if model is not None or server.session_ends:
                 report = report_end(
                     self._session,

@@ -1,0 +1,68 @@
+"""Finds the Python environment that a router of another project is installed in.
+
+The search order is TURNSTILE_ROUTERS_PYTHON, `.venv-routers` in the working directory, and
+`.venv-routers` next to Turnstile's sources. The package is not imported; its version is read from
+its metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers.errors import RouterUnavailable
+
+PYTHON = "TURNSTILE_ROUTERS_PYTHON"
+ROOT = Path(__file__).resolve().parents[2]
+PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+PROBE_TIMEOUT_S = 60.0
+REMEDY = f"install it with: make routers (or set {PYTHON} to the Python of an environment with it)"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterInstallation:
+    """A Python environment with the package of a router."""
+
+    python: str
+    version: str
+
+
+def find_installation(package: str) -> RouterInstallation:
+    """Return the first environment with the package. Raises RouterUnavailable."""
+    pythons = list(_candidates())
+    for python in pythons:
+        version = _version(python, package)
+        if version is not None:
+            return RouterInstallation(python, version)
+    where = f" in {', '.join(pythons)}" if pythons else ""
+    raise RouterUnavailable(f"{package} is not installed{where}; {REMEDY}")
+
+
+def _candidates() -> Iterator[str]:
+    if chosen := os.environ.get(PYTHON):
+        yield chosen
+        return
+    for folder in dict.fromkeys((Path.cwd(), ROOT)):
+        python = folder / ".venv-routers/bin/python"
+        if python.exists():
+            yield str(python)
+
+
+def _version(python: str, package: str) -> str | None:
+    """Return the version of the package, or None if the environment lacks it."""
+    try:
+        process = subprocess.run(  # noqa: S603
+            [python, "-c", PROBE, package],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise RouterUnavailable(f"{PYTHON} {python}: {error.strerror}; {REMEDY}") from None
+    except subprocess.TimeoutExpired:
+        raise RouterUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -1,0 +1,95 @@
+"""The command line of vllm-router (github.com/vllm-project/router, docs/program_scheduling.md).
+
+Retries, circuit breakers and the parameters of its policies are its defaults. What depends on the
+deployment is set: time limits, and for program scheduling the capacity of a server and the costs of
+its model, which by default are those of another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servers.vllm.launch.cost_curve import CostCurve
+
+MODULE = "vllm_router.launch_router"
+PROGRAM_SCHEDULING = "program_scheduling"
+REQUESTS_OUTSIDE_PROGRAMS = "consistent_hash"
+"""The policy for requests without a program under program scheduling, as in its documentation."""
+NOT_PASSED = ("API_KEY_VALIDATION_URLS",)
+"""With this variable the router would ask other machines about each key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What the router is told of the servers behind it."""
+
+    urls: tuple[str, ...]
+    kv_tokens: int
+    """Tokens that fit into the KV memory of each server."""
+    costs: CostCurve
+    turn_timeout_s: float
+    """How long a turn may take."""
+
+
+def command(
+    python: str, policy: str, deployment: Deployment, port: int, metrics_port: int
+) -> list[str]:
+    scheduled = policy == PROGRAM_SCHEDULING
+    flags: list[object] = [
+        *("--host", "127.0.0.1", "--port", port),
+        *("--prometheus-host", "127.0.0.1", "--prometheus-port", metrics_port),
+        *("--worker-urls", *deployment.urls),
+        *("--policy", REQUESTS_OUTSIDE_PROGRAMS if scheduled else policy),
+        *("--request-timeout-secs", math.ceil(deployment.turn_timeout_s)),
+        *("--worker-startup-check-interval", 1),
+        *("--log-level", "warning"),
+    ]
+    if scheduled:
+        settings = json.dumps(program_scheduling(deployment))
+        flags += ["--enable-program-scheduling", "--program-scheduling-config-json", settings]
+    return [python, "-m", MODULE, *map(str, flags)]
+
+
+def program_scheduling(deployment: Deployment) -> dict[str, Any]:
+    """Return the settings of program scheduling, with times in seconds and costs per 1,000 tokens.
+
+    `auto` takes a program's identity from the headers of its turns.
+    """
+    costs, step = deployment.costs, deployment.costs.decode_step
+    settings: dict[str, Any] = {
+        "program_scheduling_enable_key": "auto",
+        "global_queue": True,
+        "queue_timeout_seconds": deployment.turn_timeout_s,
+        "token_capacity_per_target": deployment.kv_tokens,
+        "prefill_cost_model": {
+            "intercept_seconds": costs.base_s,
+            "linear_seconds_per_1k_tokens": costs.linear_s * 1e3,
+            "quadratic_seconds_per_1k_tokens_squared": costs.quadratic_s * 1e6,
+        },
+    }
+    if step is not None and step.base_s > 0:
+        settings["decode_throughput_model"] = {
+            "fixed_step_seconds": step.base_s,
+            "batch_step_seconds_per_request": step.turn_s,
+            "context_step_seconds_per_token": step.context_token_s,
+        }
+    return settings
+
+
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without proxies, through which the servers cannot be reached."""
+    return {
+        name: value
+        for name, value in inherited.items()
+        if not name.lower().endswith("_proxy") and name not in NOT_PASSED
+    }
+
+
+def failure_cause(lines: Sequence[str]) -> str:
+    """Return the line of the log that says why the router ended."""
+    errors = [line for line in lines if "rror" in line and not line.startswith(" ")]
+    return (errors or list(lines) or ["the log is empty"])[-1].strip()
