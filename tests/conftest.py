@@ -26,6 +26,7 @@ ACCEPTANCE = (
     "compiled",
     "crash",
     "faults",
+    "foreign_routers",
     "harness/test_live_routers.py",
     "security/test_agents.py",
     "security/test_secrets.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,14 @@ MODULE = "vllm_router.launch_router"
 PROGRAM_SCHEDULING = "program_scheduling"
 REQUESTS_OUTSIDE_PROGRAMS = "consistent_hash"
 """The policy for requests without a program under program scheduling, as in its documentation."""
+QUEUE_TIMEOUT_S = 600.0
+"""Its default for how long a turn may be held back. A shorter time is refused if it is below 300 s,
+after which a program resumes in any case; our client gives up on a turn by itself."""
 NOT_PASSED = ("API_KEY_VALIDATION_URLS",)
 """With this variable the router would ask other machines about each key."""
+PREFIX = re.compile(r"^[\d-]+ [\d:]+ +[A-Z]+ \S+: \S+:\d+: ")
+"""Time, level, module and source of a message."""
+ERROR = re.compile(r"\w*(Error|Exception|error): |\bERROR\b|^Error ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,6 @@ def command(
         *("--policy", REQUESTS_OUTSIDE_PROGRAMS if scheduled else policy),
         *("--request-timeout-secs", math.ceil(deployment.turn_timeout_s)),
         *("--worker-startup-check-interval", 1),
-        *("--log-level", "warning"),
     ]
     if scheduled:
         settings = json.dumps(program_scheduling(deployment))
@@ -63,7 +69,7 @@ def program_scheduling(deployment: Deployment) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "program_scheduling_enable_key": "auto",
         "global_queue": True,
-        "queue_timeout_seconds": deployment.turn_timeout_s,
+        "queue_timeout_seconds": max(deployment.turn_timeout_s, QUEUE_TIMEOUT_S),
         "token_capacity_per_target": deployment.kv_tokens,
         "prefill_cost_model": {
             "intercept_seconds": costs.base_s,
@@ -90,6 +96,8 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def failure_cause(lines: Sequence[str]) -> str:
-    """Return the line of the log that says why the router ended."""
-    errors = [line for line in lines if "rror" in line and not line.startswith(" ")]
-    return (errors or list(lines) or ["the log is empty"])[-1].strip()
+    """Return the last line of the log with an error, or else its last line. It prints the progress
+    of its start as DEBUG at every log level."""
+    messages = [line for line in lines if not line.startswith((" ", "DEBUG: "))]
+    errors = [line for line in messages if ERROR.search(line)]
+    return PREFIX.sub("", (errors or messages or ["its log has no message"])[-1])

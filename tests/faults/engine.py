@@ -107,7 +107,6 @@ async def serve(server: FaultyServer, port: int, external_hits: int = 0) -> None
         f'{config},enable_prefix_caching="True"}} 1.0\n'
         f"vllm:external_prefix_cache_hits_total{{}} {external_hits}\n"
     )
-    app.router.add_get("/health", lambda _: _text(""))
     app.router.add_get("/healthcheck", lambda _: _text(""))
     app.router.add_get("/version", lambda _: _text('{"version": "0.32.0"}'))
     app.router.add_get("/metrics", lambda _: _text(page))

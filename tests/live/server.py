@@ -51,6 +51,9 @@ class Server:
     max_open: int = 0
     _rng: random.Random = field(default_factory=lambda: random.Random(5))
 
+    async def health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
     async def models(self, _request: web.Request) -> web.Response:
         return web.json_response(
             {"data": [{"id": self.model, "max_model_len": 4096, "owned_by": self.owned_by}]}
@@ -176,6 +179,7 @@ def _bytes(event: Any) -> bytes:
 
 def application(server: Server) -> web.Application:
     app = web.Application(client_max_size=1 << 30)
+    app.router.add_get("/health", server.health)
     app.router.add_get("/v1/models", server.models)
     app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_post("/v1/completions", server.completions)

@@ -37,6 +37,7 @@ def checks() -> list[Check]:
         Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
         _compiled_core(),
         *_vllm(),
+        *_foreign_routers(),
         *_containers(),
         _sandbox(),
     ]
@@ -121,6 +122,23 @@ def _lmcache(vllm: VllmInstallation) -> Check:
     )
     absent = f"absent, needed only for policies with LMCache (continuum+, …); {install}"
     return Check("LMCache", True, vllm.lmcache or absent)
+
+
+def _foreign_routers() -> list[Check]:
+    """Check for the routers of other projects, which only live sweeps with several servers need."""
+    from servers.errors import RouterUnavailable
+    from servers.foreign_routers.installation import find_installation
+    from servers.routing import FOREIGN
+
+    found = []
+    for project in FOREIGN:
+        try:
+            router = find_installation(project)
+            finding = f"{router.version} at {router.python}"
+        except RouterUnavailable as error:
+            finding = f"absent, needed only for --router {project}:…; {error}"
+        found.append(Check(project, True, finding))
+    return found
 
 
 def _containers() -> list[Check]:

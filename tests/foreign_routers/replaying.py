@@ -1,0 +1,121 @@
+"""Replay programs through a real router of another project, in front of `tests.live.server`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from harness.replay.live import Replica, replay_live
+from servers.errors import RouterUnavailable
+from servers.foreign_routers.installation import RouterInstallation, find_installation
+from servers.foreign_routers.process import RouterProcess, launch_router
+from servers.foreign_routers.vllm_router import Deployment
+from servers.processes.loopback import request
+from servers.routing import ForeignRouter
+from servers.vllm.launch.cost_curve import TINY_ON_CPU
+from tests.lines import Line, into
+from tests.live.server import Server, serving
+from traces import Program
+
+
+@dataclass
+class LoggedServer(Server):
+    """A server that writes the arrival of each turn to an event file, as our plug-in does."""
+
+    events: Path | None = None
+
+    async def completions(self, http_request: web.Request) -> web.StreamResponse:
+        tags = orjson.loads(await http_request.read())["vllm_xargs"]
+        if self.events is not None and "ended" not in tags:
+            event = {"t": asyncio.get_running_loop().time(), "event": "arrival"}
+            event |= {"program_id": tags["program_id"], "turn": tags["turn"]}
+            with self.events.open("ab") as file:
+                file.write(orjson.dumps(event) + b"\n")
+        return await super().completions(http_request)
+
+
+@dataclass
+class Replayed:
+    servers: list[LoggedServer]
+    lines: list[Line] = field(default_factory=list)
+    """Records of the turns, in the order in which they ended."""
+    diagnostics: Any = None
+    """What the router says of its programs at the end, under program scheduling."""
+
+    def served(self, program_id: str) -> list[int]:
+        """Return the servers that got the turns of a program, in order."""
+        turns = sorted(turn for server in self.servers for turn in server.prompts)
+        return [
+            next(k for k, server in enumerate(self.servers) if turn in server.prompts)
+            for turn in turns
+            if turn[0] == program_id
+        ]
+
+
+def installation() -> RouterInstallation:
+    """Return vllm-router, or skip the test."""
+    try:
+        return find_installation("vllm-router")
+    except RouterUnavailable as error:
+        pytest.skip(str(error))
+
+
+def deployment(*urls: str, kv_tokens: int = 4096) -> Deployment:
+    return Deployment(urls, kv_tokens, TINY_ON_CPU, turn_timeout_s=30.0)
+
+
+def replayed(
+    policy: str,
+    programs: Sequence[Program],
+    folder: Path,
+    *,
+    replicas: int = 2,
+    starts_s: Sequence[float] | None = None,
+    kv_tokens: int = 4096,
+    think_s: float = 0.0,
+) -> Replayed:
+    """Replay all programs, by default all from the start, and stop the router."""
+    found = installation()
+    events = [folder / f"events-{k}.jsonl" for k in range(replicas)]
+    for path in events:
+        path.touch()
+    done = Replayed([LoggedServer(think_s=think_s, events=path) for path in events])
+
+    async def replay() -> None:
+        async with AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(serving(each)) for each in done.servers]
+            deployed = deployment(*urls, kv_tokens=kv_tokens)
+            router = ForeignRouter("vllm-router", policy)
+            log = folder / "router.log"
+            process = await asyncio.to_thread(launch_router, router, found, deployed, log)
+            stack.push_async_callback(asyncio.to_thread, process.stop)
+            behind = tuple(Replica(url, path) for url, path in zip(urls, events, strict=True))
+            await replay_live(
+                programs,
+                [0.0] * len(programs) if starts_s is None else starts_s,
+                None,
+                replicas=[Replica(process.base_url, behind=behind)],
+                model="m",
+                vocabulary=range(2**31),
+                seed=0,
+                on_turn=into(done.lines),
+            )
+            if policy == "program_scheduling":
+                done.diagnostics = await asyncio.to_thread(diagnostics, process)
+
+    asyncio.run(replay())
+    return done
+
+
+def diagnostics(process: RouterProcess) -> Any:
+    port = int(process.base_url.rpartition(":")[2])
+    return json.loads(request(port, "/scheduling/diagnostics")[1])
