@@ -217,7 +217,7 @@ class VllmEngine:
             server.events_path.unlink()  # engine.jsonl of the cell contains all events
         return {
             **done,
-            "turns_per_replica": turns,
+            **({"turns_per_replica": turns} if any(turns) else {}),
             "kv_blocks": info.kv_blocks,
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,

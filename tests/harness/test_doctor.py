@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -38,6 +39,18 @@ def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
     assert str(tmp_path / "python") in check.remedy
     assert "get it with: " in check.remedy
     assert "LMCache" not in checks_by_name()
+
+
+def test_a_missing_router_passes_and_gives_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNSTILE_ROUTERS_PYTHON", sys.executable)
+    check = checks_by_name()["vllm-router"]
+    assert check.passed
+    assert check.finding.startswith(
+        "absent, needed only for --router vllm-router:…; vllm-router is"
+    )
+    assert "install it with: make routers" in check.finding
 
 
 def test_a_missing_container_service_passes_and_gives_the_remedy(

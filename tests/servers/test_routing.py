@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from servers.errors import InvalidPlugin, InvalidPolicy, TurnstileError, UnknownName
-from servers.routing import ROUTERS, named_router
+from harness.engines.foreign_router import find_routers
+from harness.load.settings import Agents, SweepSettings
+from servers.errors import (
+    InvalidInput,
+    InvalidPlugin,
+    InvalidPolicy,
+    InvalidRouter,
+    TurnstileError,
+    UnknownName,
+)
+from servers.routing import ROUTERS, ForeignRouter, NamedRouter, named_router
 from servers.variants import behind_routers, variants
+from tests.servers.substitute_vllm import substitute_vllm
 
 
 def test_each_policy_runs_behind_each_router() -> None:
@@ -45,6 +56,8 @@ def test_the_registered_name_is_that_of_the_class(name: str) -> None:
         ("program-scheduling(stats_window_size=0)", "stats_window_size must be at least 1, not 0"),
         ("program-scheduling(low_watermark_ratio=2)", "the low one must not exceed the high one"),
         ("pathlib:Path", "is not a router; derive a class from servers.routers.base.Router"),
+        ("vllm-router:kv_aware", "other policies: vllm-router:round_robin, vllm-router:consistent"),
+        ("vllm-router", "vllm-router is offered with other policies: vllm-router:round_robin, "),
         ("sticky,sticky", "sticky is given twice; give it once"),
     ],
 )
@@ -53,6 +66,49 @@ def test_a_wrong_router_is_refused_with_the_remedy(text: str, message: str) -> N
         behind_routers(variants("fcfs"), text)
     assert isinstance(refused.value, TurnstileError)
     assert message in str(refused.value)
+
+
+def test_routers_of_others_are_variants_beside_ours() -> None:
+    chosen = behind_routers(variants("fcfs"), "sticky,vllm-router:consistent_hash")
+    assert [each.name for each in chosen] == ["fcfs@sticky", "fcfs@vllm-router:consistent_hash"]
+    assert isinstance(chosen[0].router, NamedRouter)
+    assert chosen[1].router == ForeignRouter("vllm-router", "consistent_hash")
+
+
+def test_a_router_of_others_has_no_decisions_to_ask_for() -> None:
+    with pytest.raises(InvalidRouter, match="only bench sweep --engine vllm starts; use one of "):
+        named_router("vllm-router:round_robin")
+
+
+def test_virtual_time_refuses_a_router_of_others(tmp_path: Path) -> None:
+    command = "sweep --policies fcfs --replicas 2 --router vllm-router:round_robin --jps 0.2"
+    refused = CliRunner().invoke(app, [*command.split(), "--out", str(tmp_path / "run")])
+    assert refused.exit_code == 2
+    assert "is a process in front of live servers; use --engine vllm, or one of" in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_router_that_is_not_installed_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python of these tests has no vllm-router."""
+    monkeypatch.setenv("TURNSTILE_ROUTERS_PYTHON", sys.executable)
+    python = substitute_vllm(tmp_path, "healthy")
+    options = ["--engine", "vllm", "--vllm-python", python, "--policies", "fcfs", "--jps", "1"]
+    options += ["--replicas", "2", "--router", "vllm-router:round_robin"]
+    refused = CliRunner().invoke(app, ["sweep", *options, "--out", str(tmp_path / "run")])
+    assert refused.exit_code == 2
+    assert f"vllm-router is not installed in {sys.executable}; install it with: make routers" in (
+        refused.stderr
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_real_agents_behind_a_router_of_others_are_refused() -> None:
+    settings = SweepSettings(agents=Agents(agent="mini-swe-agent"))
+    chosen = behind_routers(variants("fcfs"), "vllm-router:round_robin")
+    with pytest.raises(InvalidInput, match="only replays traces; remove --agent mini-swe-agent"):
+        find_routers(chosen, settings)
 
 
 def test_a_sweep_compares_routers_with_the_same_jobs(tmp_path: Path) -> None:
