@@ -231,7 +231,7 @@ clean:  ## remove all environments and caches; runs/ stays
 	@touch $@
 
 .venv-routers/installed:
-	@test -n "$(PYTHON)" || { echo "vllm-router needs Python 3.8 or newer: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@test -n "$(PYTHON)" || { echo "vllm-router needs Python: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing vllm-router into .venv-routers (once; half a minute, 130 MB)" >&2
 	@$(PYTHON) -m venv .venv-routers
 	@.venv-routers/bin/python $(PIP_INSTALL) vllm-router==$(VLLM_ROUTER)

@@ -113,15 +113,16 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "index of the server that served the turn, from 0",
-            "the cell runs one replica in virtual time, or a router never sent the live turn "
-            "(left out)",
+            "the cell runs one replica in virtual time, a router never sent the live turn, or one "
+            "of another project sent it to a server whose events do not have it (left out)",
         ),
     ] = UNSET
     held_s: Annotated[
         Seconds | UnsetType,
         meaning(
-            "how long the router held the turn back, which is part of `queue_s`",
-            "there is one server (left out)",
+            "how long the router held the turn back, which is part of `queue_s`; behind a router "
+            "of another project the time until the turn arrived in the engine",
+            "there is one server, or `replica` is left out (left out)",
         ),
     ] = UNSET
     first_token_at_s: Annotated[

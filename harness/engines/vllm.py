@@ -35,6 +35,7 @@ from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
+from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.container import check_image
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
@@ -173,20 +174,11 @@ class VllmEngine:
                     info.max_model_len,
                     kv_tokens,
                 )
-            targets = [Replica(each.base_url, each.events_path, kv_tokens) for each in servers]
-            processes: list[VllmServer | RouterProcess] = [*servers]
-            if isinstance(router := job.variant.router, ForeignRouter):
-                on_stage(f"starting {router.project}")
-                target, process = start_router(
-                    router,
-                    self.routers[router.project],
-                    targets,
-                    curve,
-                    self.turn_timeout_s,
-                    job.folder / "server" / "router.log",
-                    stack,
-                )
-                targets, processes = [target], [process, *servers]
+            replicas = [
+                Replica(each.base_url, each.events_path, kv_tokens, costs=curve.costs(kv_tokens))
+                for each in servers
+            ]
+            targets, routers = self._behind_router(job, replicas, curve, on_stage, stack)
             turns = [0] * len(servers)
 
             def count(record: TurnRecord) -> None:
@@ -206,7 +198,7 @@ class VllmEngine:
                 tagged=True,
                 on_turn=count,
                 on_event=on_event,
-                failure=lambda: _first_failure(processes),
+                failure=lambda: _first_failure([*routers, *servers]),
             )
             if job.variant.offload is not None:
                 try:
@@ -223,6 +215,31 @@ class VllmEngine:
             "max_model_len": info.max_model_len,
             "prefix_caching": info.cache_config.get("enable_prefix_caching") == "True",
         }
+
+    def _behind_router(
+        self,
+        job: Job,
+        replicas: Sequence[Replica],
+        curve: CostCurve,
+        on_stage: Callable[[str], None],
+        stack: ExitStack,
+    ) -> tuple[Sequence[Replica], Sequence[RouterProcess]]:
+        """Return the servers to which the harness sends turns: the replicas, or the router of
+        another project in front of them, and the process of that. Raise CellFailed."""
+        router = job.variant.router
+        if not isinstance(router, ForeignRouter):
+            return replicas, ()
+        on_stage(f"starting {router.project}")
+        target, process = start_router(
+            router,
+            self.routers[router.project],
+            replicas,
+            curve,
+            self.turn_timeout_s,
+            job.folder / "server" / "router.log",
+            stack,
+        )
+        return [target], [process]
 
 
 def _first_failure(
