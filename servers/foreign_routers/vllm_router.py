@@ -63,7 +63,9 @@ def command(
 def program_scheduling(deployment: Deployment) -> dict[str, Any]:
     """Return the settings of program scheduling, with times in seconds and costs per 1,000 tokens.
 
-    `auto` takes a program's identity from the headers of its turns.
+    `auto` takes a program's identity from the headers of its turns. vLLM 0.32 refuses requests with
+    the other identity that the router knows, `vllm_xargs.agentic_context`, since its values must be
+    numbers, strings or lists.
     """
     costs, step = deployment.costs, deployment.costs.decode_step
     settings: dict[str, Any] = {

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from msgspec import UNSET, UnsetType
 
-from harness.replay.engine_events import EngineLog
+from harness.replay.engine_events import EngineLog, EngineLogs
 from servers.records import TurnRecord
 from tests.lines import Line, into, line_of
 
@@ -132,3 +133,31 @@ def test_a_partially_written_line_is_read_once_it_is_complete(tmp_path: Path) ->
         log.read()
     log.close()
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("arrivals_s", "replica", "held_s"),
+    [
+        ((5.5, None), 0, 0.5),
+        ((None, 7.0), 1, 2.0),
+        ((5.5, 7.0), 1, 2.0),  # the router sent it again
+        ((4.9, None), 0, 0.0),  # the clocks of two processes differ by less than a turn lasts
+        ((None, None), UNSET, UNSET),
+    ],
+)
+def test_the_replica_behind_a_router_of_others_is_the_last_one_that_got_the_turn(
+    tmp_path: Path,
+    arrivals_s: tuple[float | None, ...],
+    replica: int | UnsetType,
+    held_s: float | UnsetType,
+) -> None:
+    paths = [tmp_path / f"{k}.jsonl" for k in range(2)]
+    for path in paths:
+        path.touch()
+    logs = EngineLogs(paths, ORIGIN_S, None)
+    for path, at_s in zip(paths, arrivals_s, strict=True):
+        path.write_bytes(event(at_s, "arrival") if at_s is not None else b"")
+    record = TurnRecord(program_id="p", turn=1, job_id="p", scheduled_at_s=5.0, sent_at_s=5.0)
+    logs.find(record)
+    logs.close()
+    assert (record.replica, record.held_s) == (replica, held_s)
