@@ -53,7 +53,7 @@ def replay_on(
     of a server that has exited. Raises CellFailed if a server is lost or no program finishes, after
     all ended and active turns have been recorded. Resuming runs such a cell again.
     """
-    monitor = ServerMonitor(replicas, timeouts, api_key(), failure)
+    monitor = ServerMonitor(replicas, timeouts, api_key(), failure, replicas[0].behind)
     first_error: str | None = None
 
     def turn_ended(record: TurnRecord) -> None:

@@ -72,14 +72,18 @@ class ServerMonitor:
         timeouts: ServerTimeouts,
         api_key: str | None = None,
         failure: Callable[[], Exception | None] | None = None,
+        behind: Sequence[Server] = (),
     ) -> None:
-        """`failure` returns the error of a server process of ours that has exited."""
-        self.liveness = [Liveness() for _ in servers]
+        """`failure` returns the error of a server process of ours that has exited. `behind`: the
+        servers behind a router of another project, which is then the only one of `servers`. They
+        are lost if they do not respond, but their turns and bytes are only known to be its."""
+        self.liveness = [Liveness() for _ in (*servers, *behind)]
         self.lost_reason: str | None = None
         """The reason why a server counts as lost."""
         self.connections_closed = True
         """Whether the turns of a lost server fail with errors of their own."""
-        self._servers = servers
+        self._servers = (*servers, *behind)
+        self._routed = bool(behind)
         self._timeouts = timeouts
         self._api_key = api_key
         self._failure = failure
@@ -200,4 +204,6 @@ class ServerMonitor:
 
     def _name(self, index: int) -> str:
         url = self._servers[index].root
+        if self._routed:
+            return f"replica {index - 1} ({url})" if index else f"the router ({url})"
         return url if len(self._servers) == 1 else f"replica {index} ({url})"

@@ -165,3 +165,28 @@ def test_a_failed_turn_starts_health_checks_until_the_server_responds(
 ) -> None:
     assert watched["a failed turn"].lost is None
     assert watched["a failed turn"].server.health_checks == 1
+
+
+def test_a_silent_server_behind_a_router_of_others_is_lost_while_the_router_responds() -> None:
+    async def watch() -> tuple[str | None, str]:
+        silent = answering(None)
+        async with serving(Server()) as router, serving(Server()) as up, serving(silent) as down:
+            behind = [Replica(up), Replica(down)]
+            monitor = ServerMonitor([Replica(router)], SHORT, behind=behind)
+            monitor.liveness[0].active_turns = 1
+            await monitor.wait_until_lost()
+            return monitor.lost_reason, down
+
+    lost, url = asyncio.run(watch())
+    assert lost == f"replica 1 ({url}) is lost: no response for 0.5 s (--lost-after-s)"
+
+
+def test_a_router_of_others_that_does_not_respond_is_lost_by_that_name() -> None:
+    async def watch() -> tuple[str | None, str]:
+        async with serving(answering(None)) as router, serving(Server()) as up:
+            monitor = ServerMonitor([Replica(router)], SHORT, behind=[Replica(up)])
+            await monitor.wait_until_lost()
+            return monitor.lost_reason, router
+
+    lost, url = asyncio.run(watch())
+    assert lost == f"the router ({url}) is lost: no response for 0.5 s (--lost-after-s)"
