@@ -35,8 +35,8 @@ from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
-from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.container import check_image
+from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
 from servers.vllm.launch.policy_module import check_loads
