@@ -78,7 +78,10 @@ def routers() -> list[tuple[str, str, str, str]]:
             (name, (router.__doc__ or "").strip(), router.source, router.checked or "no")
             for name, router in ours
         ),
-        *((router.name, router.description, router.source, "yes: runs their code") for router in foreign),
+        *(
+            (router.name, router.description, router.source, "yes: runs their code")
+            for router in foreign
+        ),
     ]
 
 
