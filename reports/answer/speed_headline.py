@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
 from reports.phrasing import listed, seconds, times
 from reports.statistics.bootstrap import Estimate, interval
-from reports.statistics.points import Point
+from reports.statistics.points import Comparison, Point
 
 NEGLIGIBLE = 0.02
 """Smaller relative differences between mean JCTs do not matter in practice."""
@@ -21,40 +21,56 @@ def headline(
     winner: Point,
     tied: Sequence[Point],
     base: Point | None,
-    baseline: str,
+    lacking: str,
     *,
     alone: bool,
 ) -> str:
     """`there`: the points of the rate, without references. `tied`: those that do not differ
-    significantly from the winner. `alone`: the run has no other variant at any rate."""
+    significantly from the winner. `lacking`: what to say if there is no baseline. `alone`: the run
+    has no other variant at any rate."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
     if alone:
         return f"{place} the {jct}, with {name}. The run has no variant to compare it with."
     if base is None:
-        return f"{place} {name} is fastest: its {jct}. The baseline {baseline} has no result here."
+        first = _ties([winner, *tied]) if tied else f"{name} is fastest: its {jct}"
+        return f"{place} {first}. {lacking}"
     if winner is base or winner.against is None:
-        return f"{place} no scheduler is faster than {baseline}: its {jct}."
-    gain = winner.against
+        return f"{place} no scheduler is faster than {base.variant}: its {jct}."
+    return f"{place} {_against(base, there, winner, tied, winner.against, jct)}"
+
+
+def _against(
+    base: Point,
+    there: Sequence[Point],
+    winner: Point,
+    tied: Sequence[Point],
+    gain: Comparison,
+    jct: str,
+) -> str:
+    """Compare a winner that is not the baseline with the baseline. `jct`: of the winner."""
+    name, baseline = winner.variant, base.variant
     if gain.mean.value <= 1 + NEGLIGIBLE:
         if all(_is_negligible(point) for point in there):
             return (
-                f"{place} the choice of scheduler makes little difference: the fastest, {name}, is"
+                f"the choice of scheduler makes little difference: the fastest, {name}, is"
                 f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
             )
         return (
-            f"{place} no scheduler is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
+            f"no scheduler is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
             f" fastest is {name}, whose {jct}."
         )
     if not gain.mean.differs_from_one:
         return (
-            f"{place} no scheduler differs significantly from {baseline}: the fastest, {name}, is"
+            f"no scheduler differs significantly from {baseline}: the fastest, {name}, is"
             f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
         )
     if tied:
-        return _ties(place, [winner, *tied], base)
+        gains = list(dict.fromkeys(times(_gain(point).value) for point in _shown([winner, *tied])))
+        more = f"{listed(gains)} faster than {baseline} with {_mean(base)}"
+        return f"{_ties([winner, *tied])}, {more}."
     return (
-        f"{place} {name} is {times(gain.mean.value)} faster than {baseline} on average"
+        f"{name} is {times(gain.mean.value)} faster than {baseline} on average"
         f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
         f" (JCT) is {_mean(winner)} instead of {_mean(base)}."
     )
@@ -67,18 +83,21 @@ def names_all(winner: Point, tied: Sequence[Point]) -> bool:
     return faster and 0 < len(tied) < MOST_NUMBERS
 
 
-def _ties(place: str, best: Sequence[Point], base: Point) -> str:
+def _ties(best: Sequence[Point]) -> str:
     """Give each variant its number, as a range would read as an interval."""
-    best = sorted(best, key=lambda point: point.jct_mean_s.value)
     count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))
-    shown = best if len(best) <= MOST_NUMBERS else [best[0], best[-1]]
-    means = [f"{_mean(point)} with {point.variant}" for point in shown]
-    range_of = listed(means) if len(shown) == len(best) else f"from {means[0]} to {means[1]}"
-    gains = list(dict.fromkeys(times(_gain(point).value) for point in shown))
+    means = [f"{_mean(point)} with {point.variant}" for point in _shown(best)]
+    some = listed(means) if len(means) == len(best) else f"from {means[0]} to {means[1]}"
     return (
-        f"{place} {count} schedulers do not differ significantly: the mean job completion time"
-        f" (JCT) is {range_of}, {listed(gains)} faster than {base.variant} with {_mean(base)}."
+        f"{count} schedulers do not differ significantly: the mean job completion time"
+        f" (JCT) is {some}"
     )
+
+
+def _shown(best: Sequence[Point]) -> list[Point]:
+    """Return the variants by mean JCT; of many, the fastest and the slowest."""
+    ordered = sorted(best, key=lambda point: point.jct_mean_s.value)
+    return ordered if len(best) <= MOST_NUMBERS else [ordered[0], ordered[-1]]
 
 
 def _is_negligible(point: Point) -> bool:

@@ -6,9 +6,11 @@ rules.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
 
 from reports.answer.caveats import caveats_of, short_run
 from reports.answer.noise import noise, noise_at, second_arms
@@ -20,7 +22,7 @@ from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds, share, times
 from reports.statistics.bootstrap import Estimate, widened_by
 from reports.statistics.capacities import VariantCapacity
-from reports.statistics.points import Comparison, Point, compare
+from reports.statistics.points import Comparison, Point, compare, compare_by_seed
 from reports.statistics.seeds_needed import advice
 
 
@@ -66,7 +68,9 @@ def answer(
     winner = min([p for p in there if not p.saturated] or there, key=_mean_s)
     base = next((p for p in here if p.variant == baseline), None)
     possible, bound_finding = _bound(here, base, winner)
-    tied = _tied(here, winner, results, noise_at(every, arms, load).mean)
+    versus = compare_by_seed if sweep.get("steady_state") else compare
+    rivals = [p for p in here if p is not winner and not p.bound and p.variant != baseline]
+    tied = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
     level = [p for p in there if p.variant in tied]
     named = names_all(winner, level)
     findings = [
@@ -81,7 +85,8 @@ def answer(
         *_no_difference(points, baseline),
     ]
     alone = len({p.variant for p in contenders}) == 1
-    sentence = headline(there, winner, level, base, baseline, alone=alone)
+    lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)} here."
+    sentence = headline(there, winner, level, base, lacking, alone=alone)
     of_noise, within_noise = noise(every, arms, load)
     findings = [*of_noise, *findings]
     caveats = (*within_noise, *short_run(winner, sweep), *caveats)
@@ -139,21 +144,31 @@ def _how_to_separate(winner: Point) -> list[str]:
     return advice(gain.seeds, gain.seeds_needed)
 
 
+def _what_lacks(results: Results, load: str, variant: str) -> str:
+    cells = results.cells
+    unstable = cells[(cells["load"] == load) & (cells["unstable"] != "")]
+    return "steady state" if variant in set(unstable["variant"]) else "result"
+
+
 def _tied(
-    here: Sequence[Point], winner: Point, results: Results, noise: float
+    rivals: Sequence[Point],
+    winner: Point,
+    results: Results,
+    versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
+    noise: float,
 ) -> dict[str, Comparison]:
     """Return the variants that do not differ significantly from the winner, or not by more than two
-    measurements of one variant: `noise` is the logarithm of their ratio."""
+    measurements of one variant: `noise` is the logarithm of their ratio. One seed cannot say."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied: dict[str, Comparison] = {}
-    for point in here:
-        if point is winner or point.bound or point.against is None:
-            continue
+    for point in rivals:
         if point.saturated and not winner.saturated:
             continue
-        gain = compare(jobs[jobs["variant"] == point.variant], best)
-        if gain is not None and not widened_by(gain.mean, noise).differs_from_one:
+        gain = versus(jobs[jobs["variant"] == point.variant], best)
+        if gain is None or not gain.mean.has_interval:
+            continue
+        if not widened_by(gain.mean, noise).differs_from_one:
             tied[point.variant] = gain
     return tied
 
