@@ -20,8 +20,9 @@ TABLE_4 = "Continuum v3, Table 4"
 
 
 def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
-    """Return a caveat if the run is too short for the queue to settle."""
-    if winner.jps is None or winner.saturated:
+    """Return a caveat if a fixed set of jobs is too short for the queue to settle. A stream goes on
+    until its window is long enough (docs/design/statistics.md, "Steady state")."""
+    if sweep.get("steady_state") or winner.jps is None or winner.saturated:
         return []
     cells = len(sweep["seeds"]) * len(sweep.get("repeats") or [1])
     mean_s, jobs = winner.jct_mean_s.value, winner.jobs // cells
