@@ -23,16 +23,21 @@ class Moves:
 
     def next(self, now_s: float) -> tuple[str, Backend] | None:
         """Return the program that moves next, and where. New programs do not move."""
+        others = [other for other in self._backends if not other.waiting and other.turns.is_full]
+        if not others:
+            return None
         items = [item for backend in self._backends for item in backend.waiting.items()]
         items = [item for item in items if item[1].last_finished_s >= 0]
         items.sort(key=lambda item: resume_key(item, True, now_s))
         for program_id, program in items:
-            found = self._destinations(program_id, program, now_s)
+            found = self._destinations(others, program_id, program, now_s)
             if found:
                 return program_id, min(found, key=lambda other: _load(other, program))
         return None
 
-    def _destinations(self, program_id: str, program: RoutedProgram, now_s: float) -> list[Backend]:
+    def _destinations(
+        self, others: Sequence[Backend], program_id: str, program: RoutedProgram, now_s: float
+    ) -> list[Backend]:
         source = self._backends[program.home]
         if not source.turns.is_full or now_s - program.queued_s < self._interval_s:
             return []
@@ -41,12 +46,8 @@ class Moves:
         free = source.free + self._headroom_ratio * program.context
         return [
             other
-            for other in self._backends
-            if other is not source
-            and not other.waiting
-            and other.turns.is_full
-            and other.free >= free
-            and other.admits(program, now_s)
+            for other in others
+            if other is not source and other.free >= free and other.admits(program, now_s)
         ]
 
     def _is_under_pressure(
