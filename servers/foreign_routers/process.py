@@ -12,7 +12,6 @@ import os
 import re
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from servers.errors import RouterFailed
@@ -63,12 +62,7 @@ class RouterProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def failure(self) -> RouterFailed | None:
