@@ -26,8 +26,18 @@ def _flags(point: Point) -> str:
     return " ".join(word for word, holds in words if holds)
 
 
+NAME_LETTERS = 40
+
+
+def short_name(variant: str) -> str:
+    """Leave out the middle of a long name, so that a line has room for its numbers."""
+    if len(variant) <= NAME_LETTERS:
+        return variant
+    return f"{variant[: NAME_LETTERS - 16]}…{variant[-15:]}"
+
+
 COLUMNS: tuple[Column, ...] = (
-    ("variant", lambda p: p.variant),
+    ("variant", lambda p: short_name(p.variant)),
     ("mean", lambda p: seconds(p.jct_mean_s.value)),
     ("faster", lambda p: times(p.against.mean.value) if p.against else ""),
     ("P95", lambda p: seconds(p.jct_s["jct_p95_s"])),

@@ -1,13 +1,17 @@
 """A turn goes where most of its prompt was seen before, unless the load is out of balance.
 
-Source: the cache-aware policy of SGLang's gateway and of vllm-router (`--policy cache_aware`), with
-its default constants. The router has a shadow of each replica's prefix cache: the prompts that it
-sent there, the least recently used given up beyond the replica's KV. It asks no replica.
+Source: the cache-aware policy of vllm-router (`--policy cache_aware`), which SGLang's gateway has
+too, with the defaults of vllm-router 0.1.17 (`router_args.py`). The router has a shadow of each
+replica's prefix cache: the prompts that it sent there. Every 120 s (`eviction_interval_s`) the least
+recently used of more than `max_tree_tokens` are given up. It asks no replica.
 
 1. If the replica with the most turns has more than `balance_turns` more than the one with the
    fewest, and more than `balance_ratio` times as many, the one with the fewest serves the turn.
 2. Else, if a replica has seen more than `threshold` of the prompt, the one that has seen most.
 3. Else the one of which the shadow is smallest.
+
+Departure: shadows count tokens, where the source counts characters (`max_tree_size`, 2^25): four
+characters to a token.
 """
 
 from __future__ import annotations
@@ -18,17 +22,18 @@ from collections.abc import Hashable, Sequence
 from servers.compiled_core import mypyc_attr
 from servers.routers.base import Replica, RoutedTurn, Router, Runs, least_busy, usable
 
-THRESHOLD = 0.5
-BALANCE_TURNS = 32
-BALANCE_RATIO = 1.1
+THRESHOLD = 0.3
+BALANCE_TURNS = 64
+BALANCE_RATIO = 1.5
+EVICTION_INTERVAL_S = 120.0
+MAX_TREE_TOKENS = 2**25 // 4
 
 
 class Shadow:
     """The prompts that one replica was sent, in runs."""
 
-    def __init__(self, most_tokens: int) -> None:
+    def __init__(self) -> None:
         self.tokens = 0
-        self._most_tokens = most_tokens
         self._runs: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
         """By run: its first and last token; the least recently used run first."""
 
@@ -50,7 +55,10 @@ class Shadow:
             self._runs[run] = begin, max(before, end)
             self.tokens += max(before, end) - before
             begin = end
-        while self.tokens > self._most_tokens and len(self._runs) > 1:
+
+    def evict(self, most_tokens: int) -> None:
+        """Give up the least recently used runs beyond this number of tokens."""
+        while self.tokens > most_tokens and len(self._runs) > 1:
             _, (first, last) = self._runs.popitem(last=False)
             self.tokens -= last - first
 
@@ -62,7 +70,6 @@ class PrefixAware(Router):
     name = "prefix-aware"
     source = "SGLang's gateway and vllm-router, --policy cache_aware"
     needs_runs = True
-    needs_kv = True
 
     def __init__(
         self,
@@ -71,19 +78,30 @@ class PrefixAware(Router):
         threshold: float = THRESHOLD,
         balance_turns: int = BALANCE_TURNS,
         balance_ratio: float = BALANCE_RATIO,
+        eviction_interval_s: float = EVICTION_INTERVAL_S,
+        max_tree_tokens: int = MAX_TREE_TOKENS,
     ) -> None:
         super().__init__(replicas)
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be from 0 to 1, not {threshold}")
+        if eviction_interval_s <= 0:
+            raise ValueError(f"eviction_interval_s must be above 0, not {eviction_interval_s}")
         self._threshold = threshold
         self._balance_turns = balance_turns
         self._balance_ratio = balance_ratio
-        self._shadows = [Shadow(replica.kv_tokens) for replica in replicas]
+        self.period_s = eviction_interval_s
+        self._max_tree_tokens = max_tree_tokens
+        self._shadows = [Shadow() for _ in replicas]
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
         chosen = self._chosen(turn)
         self._shadows[chosen].add(turn.runs)
         return chosen
+
+    def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        for shadow in self._shadows:
+            shadow.evict(self._max_tree_tokens)
+        return ()
 
     def _chosen(self, turn: RoutedTurn) -> int:
         replicas = usable(self.replicas)

@@ -20,6 +20,8 @@ from servers.errors import (
     TurnstileError,
     UnknownName,
 )
+from servers.routers.base import Replica, RoutedTurn
+from servers.routers.prefix_aware import PrefixAware
 from servers.routing import ROUTERS, ForeignRouter, NamedRouter, named_router
 from servers.variants import behind_routers, variants
 from tests.servers.substitute_vllm import substitute_vllm
@@ -109,6 +111,17 @@ def test_real_agents_behind_a_router_of_others_are_refused() -> None:
     chosen = behind_routers(variants("fcfs"), "vllm-router:round_robin")
     with pytest.raises(InvalidInput, match="only replays traces; remove --agent mini-swe-agent"):
         find_routers(chosen, settings)
+
+
+def test_prefix_aware_gives_up_the_least_recently_used_prompts_every_two_minutes() -> None:
+    router = PrefixAware([Replica(0, 1), Replica(1, 1)], max_tree_tokens=150)
+    for number, run in enumerate("abc"):
+        turn = RoutedTurn(number, run, 0, float(number), 100, None, ((run, 100),))
+        assert router.route(turn, float(number)) == (0, 1, 0)[number]  # the smallest shadow
+    assert router.period_s == 120.0
+    router.tick(120.0)
+    known = [shadow.known(((run, 100),)) for run in "abc" for shadow in router._shadows]
+    assert known == [0, 0, 0, 100, 100, 0]
 
 
 def test_a_sweep_compares_routers_with_the_same_jobs(tmp_path: Path) -> None:
