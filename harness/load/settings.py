@@ -487,8 +487,8 @@ class SweepSettings:
     baseline: Annotated[
         str | None,
         Option(
-            "The policy that the others are compared with. Default: fcfs, else the first of "
-            "--policies.",
+            "The policy that the others are compared with. Default: fcfs, with several replicas "
+            "fcfs@sticky, else the first one.",
             RUN,
             "POLICY",
         ),

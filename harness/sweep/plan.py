@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
 
 DEFAULT_JPS = "0.05..0.9"
-DEFAULT_BASELINE = "fcfs"
+DEFAULT_BASELINES = ("fcfs", "fcfs@sticky")
 DEFAULT_SEEDS, DEFAULT_SEEDS_ONCE = "1..3", "1"
 AUTO = "auto"
 Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
@@ -342,7 +342,7 @@ def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None
 
 def _baseline(given: str | None, names: Sequence[str]) -> str:
     if given is None:
-        return DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0]
+        return next((name for name in DEFAULT_BASELINES if name in names), names[0])
     if "(" in given and "@" not in given:
         given = variant(given).name
     if given not in names:

@@ -179,21 +179,27 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
 
 
 def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
-    """Return a phrase such as `fcfs from 0.15 jobs/s; all others from 0.3 jobs/s`."""
-    since: dict[str, list[str]] = {}
-    for variant in dict.fromkeys(p.variant for p in saturated):
-        load = next(p.load for p in saturated if p.variant == variant)
-        since.setdefault(load, []).append(variant)
-    count = len({p.variant for p in points})
+    """Return a phrase such as `fcfs from 0.15 jobs/s; all others at 0.1 and 0.3 jobs/s`."""
     loads = list(dict.fromkeys(p.load for p in points))
-    preposition = "from" if len(loads) > 1 else "at"
-    largest = max(since.values(), key=len)
+    where: dict[tuple[str, ...], list[str]] = {}
+    for variant in dict.fromkeys(p.variant for p in saturated):
+        at = {p.load for p in saturated if p.variant == variant}
+        where.setdefault(tuple(load for load in loads if load in at), []).append(variant)
+    count = len({p.variant for p in points})
+    largest = max(where.values(), key=len)
     rest = "every variant" if len(largest) == count > 1 else "all others"
-    short = rest == "every variant" or (len(largest) > 3 and sum(map(len, since.values())) == count)
+    short = rest == "every variant" or (len(largest) > 3 and sum(map(len, where.values())) == count)
     groups = [
-        f"{rest if short and names is largest else listed(names, at_most=20)} {preposition} {load}"
-        for load, names in sorted(
-            since.items(), key=lambda i: (short and i[1] is largest, loads.index(i[0]))
+        f"{rest if short and names is largest else listed(names, at_most=20)} {_at(at, loads)}"
+        for at, names in sorted(
+            where.items(), key=lambda i: (short and i[1] is largest, loads.index(i[0][0]))
         )
     ]
     return "; ".join(groups)
+
+
+def _at(some: Sequence[str], loads: Sequence[str]) -> str:
+    """Return `from 0.2 jobs/s` for all loads from one on, if there are others."""
+    if len(loads) > 1 and list(some) == list(loads[-len(some) :]):
+        return f"from {some[0]}"
+    return f"at {listed(some, at_most=20)}"

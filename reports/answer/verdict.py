@@ -250,7 +250,9 @@ def _others(
     if slower:
         sentences.append(f"Slower than {name}: {_with_gains(slower)}.")
     if unclear:
-        sentences.append(f"No significant difference from {name}: {_with_gains(unclear)}.")
+        tested = all(gain.has_interval for _, gain in unclear)
+        state = "No significant difference from" if tested else "Not tested, with one seed, against"
+        sentences.append(f"{state} {name}: {_with_gains(unclear)}.")
     if similar:
         sentences.append(f"Similar to {name}: {listed(similar)}.")
     return sentences

@@ -16,7 +16,7 @@ from reports.statistics.points import Point
 
 HEADS = (
     *("Busiest ÷ mean", "Memory", "Migrations per job", "Hits lost"),
-    *("Turns held", "Mean hold", "Longest hold", "Longest wait"),
+    *("Turns held", "Mean hold", "Longest hold"),
 )
 """Heads of the numbers of `Row`."""
 DASH = "–"
@@ -114,7 +114,6 @@ def _row(point: Point) -> Row:
         share(of["held_turn_ratio"]),
         seconds(of["held_mean_s"]),
         seconds(of["held_max_s"]),
-        seconds(point.fairness["queue_max_s"]),
     )
     return Row(point.variant, shown)
 

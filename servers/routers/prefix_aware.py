@@ -2,8 +2,8 @@
 
 Source: the cache-aware policy of vllm-router (`--policy cache_aware`), which SGLang's gateway has
 too, with the defaults of vllm-router 0.1.17 (`router_args.py`). The router has a shadow of each
-replica's prefix cache: the prompts that it sent there. Every 120 s (`eviction_interval_s`) the least
-recently used of more than `max_tree_tokens` are given up. It asks no replica.
+replica's prefix cache: the prompts that it sent there. Every 120 s (`eviction_interval_s`) it gives
+up the least recently used of more than `max_tree_tokens`. It asks no replica.
 
 1. If the replica with the most turns has more than `balance_turns` more than the one with the
    fewest, and more than `balance_ratio` times as many, the one with the fewest serves the turn.

@@ -120,6 +120,15 @@ def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Pa
     )
 
 
+def test_saturation_at_some_rates_only_is_not_said_of_all_higher_ones(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], jps=[0.1, 0.2, 0.3])
+    for jps in (0.1, 0.2, 0.3):
+        write_cell(run, "fcfs", swamped(9.0) if jps != 0.2 else idle(10.0), jps=jps)
+        write_cell(run, "continuum", idle(10.0), jps=jps)
+    (past,) = [text for text in answer_of(run).caveats if text.startswith("Past saturation")]
+    assert past.endswith("fcfs at 0.1 jobs/s and 0.3 jobs/s.")
+
+
 def test_a_tiny_gain_beside_a_large_loss_is_no_little_difference(tmp_path: Path) -> None:
     level = run_of(tmp_path / "level", fcfs=idle(20.0), continuum=idle(19.8))
     assert answer_of(level).headline.startswith(
