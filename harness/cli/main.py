@@ -264,6 +264,8 @@ def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> 
             f"--shard {shard}: --cluster {execution.cluster} distributes all cells itself; remove "
             "one of the two"
         )
+    if execution.out is None:
+        raise InvalidInput(f"--shard {shard}: add --out with a folder that all shards share")
     for option, value in (("--fail-unless", fail_unless), ("--until", until)):
         if value is not None:
             raise InvalidInput(

@@ -84,9 +84,16 @@ def test_a_malformed_shard_is_refused_before_anything_runs(text: str, message: s
     ],
 )
 def test_what_needs_the_cells_of_other_shards_is_refused(options: str, message: str) -> None:
-    code, out, err = bench("sweep", "--traces", "t.jsonl", "--shard", "1/2", *options.split())
+    shard = ("--shard", "1/2", "--out", "run")
+    code, out, err = bench("sweep", "--traces", "t.jsonl", *shard, *options.split())
     assert (code, out) == (2, "")
     assert err.startswith(f"bench: --shard 1/2: {message}")
+    assert not Path("run").exists()
+
+
+def test_a_shard_needs_the_folder_that_all_share() -> None:
+    found = bench("sweep", "--traces", "t.jsonl", "--no-capacity", "--shard", "1/2")
+    assert found == (2, "", "bench: --shard 1/2: add --out with a folder that all shards share\n")
     assert not Path("runs").exists()
 
 
