@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,11 +89,21 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(autouse=True)
 def _workers_of_earlier_sweeps_have_ended(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ray ends the idle worker processes of a sweep some seconds after the sweep."""
+    """End the idle worker processes of a sweep, of which Ray keeps some for the next one."""
     yield
     if "nodes" in request.fixturenames:
         running: Nodes = request.getfixturevalue("nodes")
-        wait_until_none(lambda: [pid for pid in descendants(running.process.pid) if is_worker(pid)])
+
+        def workers() -> list[int]:
+            return [pid for pid in descendants(running.process.pid) if is_worker(pid)]
+
+        def end_workers() -> list[int]:
+            for pid in workers():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return workers()
+
+        wait_until_none(end_workers)
 
 
 def is_worker(pid: int) -> bool:
