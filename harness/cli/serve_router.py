@@ -10,7 +10,8 @@ from pathlib import Path
 from harness.gateway import Backend
 from harness.gateway.recording import recording
 from harness.gateway.serving import tune_garbage_collector
-from servers.errors import CannotServe, ServerFailed
+from servers.errors import CannotServe
+from servers.processes.supervised import first_failure
 from servers.routing import NamedRouter, named_router
 from servers.variants import split
 from servers.vllm.launch.server import VllmServer
@@ -58,10 +59,6 @@ async def _serve(
     async with recording(backends, folder, port=port, router=router) as recorded:
         print(recorded.base_url, flush=True)
         print(f"router {router.name}; turns are recorded in {recorded.lines_file}", file=sys.stderr)
-        while (failure := _first_failure(servers)) is None:
+        while (failure := first_failure(servers)) is None:
             await asyncio.sleep(POLL_INTERVAL_S)
         raise failure
-
-
-def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
-    return next((failed for server in servers if (failed := server.failure())), None)

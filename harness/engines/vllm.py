@@ -24,9 +24,10 @@ from harness.load.settings import Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from servers.errors import CellFailed, RouterFailed, ServerFailed
+from servers.errors import CellFailed, ServerFailed
 from servers.foreign_routers.installation import RouterInstallation
 from servers.foreign_routers.process import RouterProcess
+from servers.processes.supervised import first_failure
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
@@ -41,7 +42,6 @@ from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_i
 from servers.vllm.launch.offload_tier import Offloading, check_tier
 from servers.vllm.launch.policy_module import check_loads
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
-from servers.vllm.launch.server import VllmServer
 from servers.vllm.models.model_folder import resolve_model
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
@@ -198,7 +198,7 @@ class VllmEngine:
                 tagged=True,
                 on_turn=count,
                 on_event=on_event,
-                failure=lambda: _first_failure([*routers, *servers]),
+                failure=lambda: first_failure([*routers, *servers]),
             )
             if job.variant.offload is not None:
                 try:
@@ -240,12 +240,6 @@ class VllmEngine:
             stack,
         )
         return [target], [process]
-
-
-def _first_failure(
-    processes: Sequence[VllmServer | RouterProcess],
-) -> ServerFailed | RouterFailed | None:
-    return next((failed for process in processes if (failed := process.failure())), None)
 
 
 def vllm_engine(

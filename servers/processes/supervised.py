@@ -7,14 +7,26 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
+from servers.errors import EngineError
 from servers.processes import supervisor
 
 GRACE_S = 10.0
 """Time between SIGTERM and SIGKILL."""
+
+
+class Failing(Protocol):
+    def failure(self) -> EngineError | None:
+        """Return why it exited unexpectedly; None while it runs."""
+
+
+def first_failure(processes: Iterable[Failing]) -> EngineError | None:
+    """Return the failure of the first process that has one."""
+    return next((failed for process in processes if (failed := process.failure())), None)
 
 
 def supervised_command(

@@ -21,6 +21,7 @@ from harness.load.server_config import server_config
 from harness.load.settings import MACHINE, Machine, Server
 from servers.errors import CannotServe
 from servers.processes.port import Port as ReservedPort
+from servers.processes.supervised import first_failure
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
 from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
@@ -203,8 +204,6 @@ def _print_servers(servers: Sequence[VllmServer]) -> None:
 
 
 def _wait_for_failure(servers: Sequence[VllmServer]) -> None:
-    while True:
-        for server in servers:
-            if (failure := server.failure()) is not None:
-                raise failure
+    while (failure := first_failure(servers)) is None:
         time.sleep(POLL_INTERVAL_S)
+    raise failure
