@@ -32,8 +32,29 @@ ENVIRONMENT = {
 NODES = 4
 SWEEP = (
     *("sweep", "--once", "--programs", "200", "--jps", "0.2,0.3,0.4,0.5"),
-    *("--policies", "fcfs,continuum", "--out", "run"),
+    *("--policies", "fcfs,waiting:Waits", "--out", "run"),
 )
+WAITS = """
+import os, time
+from pathlib import Path
+from servers.policies.base import Policy
+
+HERE = Path(__file__).parent
+
+class Waits(Policy):
+    \"\"\"Stock vLLM, which in a run waits for at most a minute while a file `wait` exists.\"\"\"
+
+    name = "waits"
+
+    def finished(self, request, now_s):
+        waiting = (HERE / "run").is_dir() and (HERE / "wait").exists()
+        if waiting:
+            (HERE / f"waits-{os.getpid()}").touch()
+        end_s = time.monotonic() + 60
+        while waiting and (HERE / "wait").exists() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        return super().finished(request, now_s)
+"""
 ENDLESS = ("sweep", "--once", "--programs", "2000", "--policies", "fcfs,continuum", "--out", "run")
 KILLS_ITSELF = """
 import os, signal
@@ -142,11 +163,17 @@ def test_a_sweep_on_four_nodes_of_which_one_is_killed_has_the_bytes_of_one_machi
 ) -> None:
     local = tmp_path / "local"
     local.mkdir()
+    for folder in (tmp_path, local):
+        (folder / "waiting.py").write_text(WAITS)
     with started(bench, local, *SWEEP, "--shard", "1/1") as sweep:  # writes no report
         assert "the sweep is finished" in sweep.communicate(timeout=60)[0]
+    wait = tmp_path / "wait"
+    wait.touch()
     with started(bench, tmp_path, *SWEEP, "--cluster", nodes.address) as sweep:
-        wait_until(lambda: list(tmp_path.glob("run/*/done.json")), process=sweep)
+        # Then each node has a cell that goes on only after one of the nodes has been killed.
+        wait_until(lambda: len(list(tmp_path.glob("waits-*"))) == NODES, process=sweep)
         assert nodes.kill_one() == NODES - 1
+        wait.unlink()
         _, err = sweep.communicate(timeout=60)
     assert sweep.returncode == 0, err
     assert "running 8 cells of 2188 turns on 4 workers" in err
