@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.commands import traces_recipes
+from harness.cli.commands import traces_privacy, traces_recipes
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import AsJson, Format, Out, Paths, Rows, print_json, write_trace
 from reports.phrasing import counted
@@ -204,5 +204,5 @@ def _print_more(count: int, what: str) -> None:
         print(f"… and {count} more {what}", file=sys.stderr)
 
 
-for _name, _command, _help in traces_recipes.COMMANDS:
+for _name, _command, _help in (*traces_recipes.COMMANDS, *traces_privacy.COMMANDS):
     app.command(_name, help=_help)(_command)

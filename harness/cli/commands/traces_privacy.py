@@ -1,0 +1,93 @@
+"""`bench traces anonymize` and `check`: make a trace that can be shared, and check that it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from harness.cli.trace_options import AsJson, Format, Out, Paths, print_json, write_trace
+from reports.phrasing import counted
+from servers.errors import InvalidTrace
+from traces import read_traces
+from traces.anonymize import anonymized, findings
+from traces.lenient import one_line
+
+ANONYMIZE_HELP = """Write a trace without texts, commands, paths and names, which can be shared.
+
+It keeps lengths, tool times and their provenance, well-known tool names, sub-agents, and what
+prompts share. Other tools are numbered, as are programs. Schedulers serve it like the original.
+
+[bold]Examples[/bold]
+
+  bench traces anonymize ~/.claude/projects --out shared.jsonl.gz
+
+  bench traces anonymize runs/record/NAME/trace.jsonl --out shared.jsonl
+"""
+
+
+def anonymize(paths: Paths, out: Out, format: Format = None) -> None:
+    with one_line_errors():
+        loaded = read_traces(paths, format=format)
+        write_trace(out, anonymized(loaded.programs))
+    print(
+        f"{out}: {counted(len(loaded.programs), 'program')}, "
+        f"{counted(len(loaded.rejections), 'file')} rejected"
+    )
+
+
+CHECK_HELP = """Print what a trace contains that could name a person, a project or a file.
+
+The exit code is 0 if there is nothing of the kind, as in a file of bench traces anonymize, and
+otherwise 1. Files of other formats than Turnstile's contain what their program has recorded, such
+as texts and commands, and are not searched.
+
+[bold]Examples[/bold]
+
+  bench traces check shared.jsonl.gz
+
+  bench traces check shared.jsonl.gz --json
+"""
+
+
+def check(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file that is to be shared.")],
+    json: AsJson = False,
+) -> None:
+    from traces.formats.native import parse_programs
+    from traces.formats.registry import recognise
+    from traces.lenient import read_bytes
+    from traces.read import NATIVE_FORMAT
+
+    with one_line_errors():
+        data = read_bytes(path)
+        name = one_line(path.name)
+        known = recognise(data)
+        if known is None:
+            raise InvalidTrace(f"{name}: not a trace; bench traces inspect says why")
+        if known[0] == NATIVE_FORMAT:
+            found = [f for f in findings(parse_programs(data, name)) if f.number]
+        else:
+            found = None
+    shareable = found is not None and not any(finding.identifies for finding in found)
+    if json:
+        contents = [finding._asdict() for finding in found or ()]
+        print_json({"format": known[0], "shareable": shareable, "contents": contents})
+    elif found is None:
+        print(f"{name}: format {known[0]}, whose files may contain texts, commands and paths")
+    else:
+        for finding in found:
+            mark = "  may identify" if finding.identifies else ""
+            print(f"{finding.number:>8,}  {finding.content}{mark}")
+    if not json and shareable:
+        print(f"{name}: contains lengths, times and well-known names only")
+    elif not json:
+        print(f"bench traces anonymize {name} --out FILE writes what can be shared")
+    if not shareable:
+        raise typer.Exit(1)
+
+
+COMMANDS = (("anonymize", anonymize, ANONYMIZE_HELP), ("check", check, CHECK_HELP))
+"""Names, functions and help of the commands."""

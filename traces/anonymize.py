@@ -1,0 +1,111 @@
+"""Removes from programs what could name a person, a project or a file, and finds what could.
+
+In: programs. Out: programs with lengths, times, well-known tool names and what prompts share, and
+nothing else; or a list of what a file still contains. Lengths and times remain, so somebody who has
+the original can recognise it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from traces.block_hashes import with_prefix_ids
+from traces.known_tools import KNOWN_TOOLS
+from traces.program import Program, SharedPrefix, Turn
+from traces.read import MIN_UNIX_S
+
+SOURCE = "anonymized"
+_ID = re.compile(r"p\d+(/\d+)*", re.ASCII)
+_PREFIX = re.compile(r"prefix-\d+", re.ASCII)
+_TOOL = re.compile(r"tool-\d+", re.ASCII)
+
+
+class Finding(NamedTuple):
+    """One kind of content of a trace."""
+
+    content: str
+    number: int
+    identifies: bool
+    """Whether it may name a person, a project or a file."""
+
+
+class _Numbered:
+    """Gives each name a number, in the order of first use."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._names: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        return self._names.setdefault(name, f"{self._prefix}{len(self._names) + 1}")
+
+
+def anonymized(programs: Sequence[Program]) -> list[Program]:
+    """Return the programs without texts, commands, sources and names.
+
+    Ids become `p1`, and `p1/1` for its first sub-agent. Tools that are not in `KNOWN_TOOLS` become
+    `tool-1`, equal ones alike, so that policies that learn from tools decide as before.
+    """
+    ids, tool, prefix = _ids(programs), _Numbered("tool-"), _Numbered("prefix-")
+    return [
+        Program(
+            id=ids[p.id],
+            turns=[_turn(turn, tool) for turn in with_prefix_ids(p.turns, prefix)],
+            prefix=p.prefix and SharedPrefix(prefix(p.prefix.id), p.prefix.tokens),
+            fork=p.fork and replace(p.fork, program_id=ids[p.fork.program_id]),
+            recorded_start_s=p.recorded_start_s,
+            source=SOURCE,
+        )
+        for p in programs
+    ]
+
+
+def _ids(programs: Sequence[Program]) -> dict[str, str]:
+    """Return the new ids by old id. A parent need not precede its sub-agents."""
+    by_id = {program.id: program for program in programs}
+    new: dict[str, str] = {}
+    numbered: dict[str, _Numbered] = {"": _Numbered("p")}
+    for program in programs:
+        chain = [program]
+        while (fork := chain[-1].fork) and fork.program_id not in new:
+            chain.append(by_id[fork.program_id])
+        for each in reversed(chain):
+            parent = f"{new[each.fork.program_id]}/" if each.fork else ""
+            new[each.id] = numbered.setdefault(parent, _Numbered(parent))(each.id)
+    return new
+
+
+def _turn(turn: Turn, tool: Callable[[str], str]) -> Turn:
+    tools = tuple(name if name in KNOWN_TOOLS else tool(name) for name in turn.tools)
+    return replace(turn, tools=tools, command=None)
+
+
+def findings(programs: Sequence[Program]) -> Iterator[Finding]:
+    """Yield what the programs of a file contain besides lengths and times."""
+    turns = [turn for program in programs for turn in program.turns]
+    tools = {name for turn in turns for name in turn.tools}
+    prefixes = {p.id for turn in turns for p in turn.prefixes}
+    prefixes |= {program.prefix.id for program in programs if program.prefix}
+    starts = [p.recorded_start_s for p in programs if p.recorded_start_s is not None]
+
+    def others(names: set[str], known: Callable[[str], object]) -> int:
+        return sum(not known(name) for name in names)
+
+    ids = {program.id for program in programs}
+    yield Finding("messages of a program", sum(bool(p.messages) for p in programs), True)
+    yield Finding("commands", sum(turn.command is not None for turn in turns), True)
+    yield Finding("names of programs", others(ids, _ID.fullmatch), True)
+    yield Finding("names of shared prefixes", others(prefixes, _PREFIX.fullmatch), True)
+    sources = {program.source for program in programs}
+    yield Finding("names of sources", len(sources - {"", SOURCE}), True)
+    yield Finding(
+        "tools that are not well known",
+        others(tools, lambda name: name in KNOWN_TOOLS or _TOOL.fullmatch(name)),
+        True,
+    )
+    yield Finding("well-known tools", len(tools & KNOWN_TOOLS), False)
+    yield Finding("dates", sum(start_s >= MIN_UNIX_S for start_s in starts), True)
+    yield Finding("starts in seconds after the first", len(starts), False)
