@@ -29,7 +29,8 @@ def native() -> Sample:
     prefix = {"id": "system:1", "tokens": 64}
     a = {
         "format": "turnstile-trace-1", "id": "a", "prefix": prefix,
-        "turns": [{"prompt_tokens": 100, "output_tokens": 20, "tool_gap_s": 1.5},
+        "turns": [{"prompt_tokens": 100, "output_tokens": 20, "tool_gap_s": 1.5,
+                   "gap_provenance": "measured"},
                   {"prompt_tokens": 150, "output_tokens": 20, "kept_tokens": 120}],
     }  # fmt: skip
     b = {**a, "id": "b", "turns": [{"prompt_tokens": 100, "output_tokens": 20}]}
