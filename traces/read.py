@@ -18,13 +18,14 @@ from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.formats import look_alikes
-from traces.formats.registry import FORMATS, folder_formats, load_format, recognise
+from traces.formats.registry import FIRST_BYTES, FORMATS, folder_formats, load_format, recognise
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
 
 PACKS = Path(__file__).parent / "packs"
 SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
 NATIVE_FORMAT = "turnstile"
+RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
 """Maximum number of paths in the command of a message."""
 MIN_UNIX_S = 1e8
@@ -254,6 +255,8 @@ def _first_object(data: bytes, plain_name: str) -> object:
             return parse_json(data.lstrip().split(b"\n", 1)[0])
         except TraceRejected as error:
             raise TraceRejected(f"line 1: {error}; write one JSON object per line") from None
+    if RECORD_SEPARATOR.search(data[:FIRST_BYTES]):
+        raise TraceRejected("a printout of records between separators, not JSON; give JSON Lines")
     document = parse_json(data)
     return items(document)[0] if items(document) else document
 

@@ -84,6 +84,8 @@ def test_prompts_with_a_common_prefix_hit_the_prefix_cache(format: str, tmp_path
     programs = read_sample(format, tmp_path)
     hits = prefix_hits(programs)
     assert [key for key, tokens in hits.items() if key[1] > 0 and not tokens] == []
+    if not sample_of(format).shares:
+        return
     # The first turn of at least one program shares a prefix with an earlier program.
     assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
 
