@@ -3,6 +3,7 @@
     TurnstileError
     ├── InvalidInput               invalid settings or files of the user: exit code 2
     │   ├── InvalidTrace             a trace file
+    │   │   └── NoTraceRead            files none of which is a usable trace
     │   ├── TraceRejected            one trace file of several, without a usable program
     │   ├── ProgramTooLong           a program that the engine can never serve
     │   ├── InvalidProgramId         an id in a request to the gateway
@@ -55,6 +56,7 @@ lowest layer, since policies inside vLLM raise these errors too.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -71,6 +73,15 @@ class InvalidInput(TurnstileError, ValueError):
 
 class InvalidTrace(InvalidInput):
     """A trace file cannot be used."""
+
+
+class NoTraceRead(InvalidTrace):
+    """None of the files is a usable trace."""
+
+    def __init__(self, message: str, rejections: Sequence[tuple[str, str]]) -> None:
+        super().__init__(message)
+        self.rejections = rejections
+        """The name of each file, and the reason why it was rejected."""
 
 
 class TraceRejected(InvalidInput):

@@ -90,7 +90,11 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         meaning("tool gap that the client waited before this turn; 0 in a first turn"),
     ] = None
     gap_provenance: Annotated[
-        str | None, meaning("origin of the length of that gap", FIRST_TURN)
+        str | None,
+        meaning(
+            "origin of the length of that gap: `measured`, `inferred`, `synthesised` or `unstated`",
+            FIRST_TURN,
+        ),
     ] = None
     wait_s: Annotated[
         Seconds | None, meaning("time spent waiting for sub-agents to join, before the gap")

@@ -18,6 +18,8 @@ class Provenance(StrEnum):
     MEASURED = "measured"
     INFERRED = "inferred"
     SYNTHESISED = "synthesised"
+    UNSTATED = "unstated"
+    """The trace does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Turn:
     tool_gap_s: float = 0.0
     """Time from this turn's response to the next turn's request. If the next turn waits for
     sub-agents, the time from the end of the last of them. Ignored in a last turn."""
-    gap_provenance: Provenance = Provenance.MEASURED
+    gap_provenance: Provenance = Provenance.UNSTATED
     prefixes: tuple[SharedPrefix, ...] = ()
     """What the prompt shares with prompts other than the previous one, in any program: its path in
     the prefix tree of all prompts, shortest first. Each prefix begins where the previous one ends,
@@ -83,7 +85,7 @@ class Fork:
     """Time from the end of that turn to the start."""
     joined_before_turn: int | None = None
     """The parent's turn that waits for the sub-agent's end; None if no turn does."""
-    delay_provenance: Provenance = Provenance.INFERRED
+    delay_provenance: Provenance = Provenance.UNSTATED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from servers.errors import InvalidTrace, TraceRejected
+from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
-from traces.formats.registry import FORMATS, folder_formats, load_format, recognise
-from traces.lenient import Repairs, mapping, one_line, parse_json, read_bytes
+from traces.formats import look_alikes
+from traces.formats.registry import FIRST_BYTES, FORMATS, folder_formats, load_format, recognise
+from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
 
 PACKS = Path(__file__).parent / "packs"
 SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
 NATIVE_FORMAT = "turnstile"
+RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
+MAX_GIVEN = 3
+"""Maximum number of paths in the command of a message."""
 MIN_UNIX_S = 1e8
 """A recorded start from this value on is a Unix time, otherwise relative to the first start."""
 
@@ -61,7 +66,7 @@ def read_traces(
     is recognised from its first bytes.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    reader = _Reader(messages, format)
+    reader = _Reader(messages, format, paths)
     files = list(_files(paths))
     labels = Counter(label for _, label in files)
     for file, label in files:
@@ -70,9 +75,10 @@ def read_traces(
 
 
 class _Reader:
-    def __init__(self, messages: bool, format: str | None) -> None:
+    def __init__(self, messages: bool, format: str | None, given: Sequence[Path | str]) -> None:
         self.messages = messages
         self.format = format
+        self.given = given
         self.programs: list[Program] = []
         self.ids: set[str] = set()
         self.copies: Counter[str] = Counter()
@@ -141,17 +147,31 @@ class _Reader:
 
     def result(self) -> TraceSet:
         if not self.programs:
-            first = self.rejections[0]
-            others = len(self.rejections) - 1
-            more = f" (and {others} more files; bench traces inspect shows the reason of each)"
-            path = one_line(str(self.paths[first.file]))
-            raise InvalidTrace(f"{path}: {first.reason}{more if others else ''}")
+            raise self._none_read()
         return TraceSet(
             tuple(_agree_on_prefixes(_from_zero(self.programs))),
             tuple(self.repairs),
             tuple(self.rejections),
             self.digest.hexdigest(),
             self.formats,
+        )
+
+    def _inspect(self) -> str:
+        """Return the command that lists the rejected files."""
+        options = [] if self.format is None else ["--format", self.format]
+        if len(self.given) > MAX_GIVEN:
+            return "bench traces inspect with the same paths"
+        return one_line(shlex.join(["bench", "traces", "inspect", *map(str, self.given), *options]))
+
+    def _none_read(self) -> NoTraceRead:
+        first, *others = self.rejections
+        more = ""
+        if others:
+            files = "1 more file" if len(others) == 1 else f"{len(others)} more files"
+            more = f" (and {files}; {self._inspect()} shows the reason of each)"
+        path = one_line(str(self.paths[first.file]))
+        return NoTraceRead(
+            f"{path}: {first.reason}{more}", [(note.file, note.reason) for note in self.rejections]
         )
 
 
@@ -214,10 +234,11 @@ def _load(
     """Return the name of the format, and the programs."""
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
     plain_name = path.name.removesuffix(".gz")
-    if known is None and plain_name.endswith(".jsonl"):
-        known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # it describes the error in the line
     if known is None:
-        raise _unknown_format(parse_json(data))
+        first = _first_object(data, plain_name)
+        if not _may_be_native(first, plain_name):
+            raise TraceRejected(look_alikes.describe(first, FORMATS.names()))
+        known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # it describes the error in the line
     name, format = known
     programs = format.load(data, re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name), repairs)
     if name != NATIVE_FORMAT:  # which records the source
@@ -226,10 +247,26 @@ def _load(
     return name, programs
 
 
-def _unknown_format(document: object) -> TraceRejected:
-    keys = ", ".join(sorted(mapping(document))[:5])
-    what = f"an object with {keys or 'no fields'}" if isinstance(document, dict) else "no object"
-    return TraceRejected(f"unknown format ({what}); known are {', '.join(FORMATS.names())}")
+def _first_object(data: bytes, plain_name: str) -> object:
+    """Return the first object of a file in an unknown format. Raises TraceRejected if it is not
+    JSON."""
+    if plain_name.endswith(".jsonl"):
+        try:
+            return parse_json(data.lstrip().split(b"\n", 1)[0])
+        except TraceRejected as error:
+            raise TraceRejected(f"line 1: {error}; write one JSON object per line") from None
+    if RECORD_SEPARATOR.search(data[:FIRST_BYTES]):
+        raise TraceRejected("a printout of records between separators, not JSON; give JSON Lines")
+    document = parse_json(data)
+    return items(document)[0] if items(document) else document
+
+
+def _may_be_native(first: object, plain_name: str) -> bool:
+    """Return whether an object may be a program in our own format, with a mistake in it."""
+    if text(mapping(first).get("format")).startswith("turnstile"):
+        return True
+    has_turns = look_alikes.keys_of(first) >= {"id", "turns"}
+    return has_turns and plain_name.endswith(".jsonl")
 
 
 def _from_zero(programs: Sequence[Program]) -> list[Program]:

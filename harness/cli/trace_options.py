@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from servers.errors import InvalidTrace
-from traces import Program
+from servers.errors import InvalidTrace, NoTraceRead
+from traces import Note, Program, TraceSet, read_traces
 from traces.formats.native import write_programs
+from traces.lenient import printable
+
+MAX_PRINTED_NOTES = 20
+"""Limit of printed repairs and of printed rejections; --json prints all."""
 
 Paths = Annotated[
     list[str],
@@ -27,6 +32,37 @@ Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of e
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
 ]
+
+
+def read_files(
+    paths: Sequence[str], format: str | None, *, messages: bool = False, json: bool = False
+) -> TraceSet:
+    """Read traces. If no file can be read, print why each of several was rejected."""
+    try:
+        return read_traces(paths, messages=messages, format=format)
+    except NoTraceRead as error:
+        notes = [Note(file, reason) for file, reason in error.rejections]
+        if json:
+            print_json({"programs": [], "rejections": [note_fields(note) for note in notes]})
+        if len(notes) == 1:
+            raise
+        print_notes("rejected", notes)
+        raise InvalidTrace(f"none of the {len(notes)} files can be read as a trace") from None
+
+
+def note_fields(note: Note) -> dict[str, str]:
+    return {"file": note.file, "reason": note.reason}
+
+
+def print_notes(kind: str, notes: Sequence[Note]) -> None:
+    for note in notes[:MAX_PRINTED_NOTES]:
+        print(f"{kind}: {printable(f'{note.file}: {note.reason}')}", file=sys.stderr)
+    print_more(len(notes) - MAX_PRINTED_NOTES, f"{kind} (see bench traces inspect --json)")
+
+
+def print_more(count: int, what: str) -> None:
+    if count > 0:
+        print(f"… and {count} more {what}", file=sys.stderr)
 
 
 def write_trace(out: Path, programs: Sequence[Program]) -> None:

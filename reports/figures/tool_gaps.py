@@ -67,7 +67,7 @@ def _read(cell: Cell) -> Gaps:
         called[turn.program_id] = turn.tools or ()
         if tools is None or turn.gap_s is None:
             continue
-        gaps.provenance[turn.gap_provenance or "unknown"] += 1
+        gaps.provenance[turn.gap_provenance or "unstated"] += 1
         if tools:
             gaps.by_tool[tools[0]].append(turn.gap_s)
         else:

@@ -19,6 +19,8 @@ class Sample:
     """Contents by file name."""
     gap_provenance: tuple[Provenance, ...]
     """The provenance of each tool gap, in order of the programs and their turns."""
+    shares: bool = True
+    """Whether the format records what different programs share."""
 
 
 def json_lines(*records: object) -> bytes:
@@ -29,7 +31,8 @@ def native() -> Sample:
     prefix = {"id": "system:1", "tokens": 64}
     a = {
         "format": "turnstile-trace-1", "id": "a", "prefix": prefix,
-        "turns": [{"prompt_tokens": 100, "output_tokens": 20, "tool_gap_s": 1.5},
+        "turns": [{"prompt_tokens": 100, "output_tokens": 20, "tool_gap_s": 1.5,
+                   "gap_provenance": "measured"},
                   {"prompt_tokens": 150, "output_tokens": 20, "kept_tokens": 120}],
     }  # fmt: skip
     b = {**a, "id": "b", "turns": [{"prompt_tokens": 100, "output_tokens": 20}]}
@@ -133,11 +136,190 @@ def openhands() -> Sample:
     )
 
 
+def azure_copilot() -> Sample:
+    def call(id: str, second: int, prompt: int) -> dict[str, Any]:
+        return {
+            "message_id": id, "timestamp": f"2026-06-01T00:00:{second:02}Z", "duration_ms": 1000.0,
+            "model": "Model A", "result": "Success", "status_code": "OK",
+            "tokens": {"total": prompt + 20, "prompt": prompt, "completion": 20, "cached": 64},
+            "message_metadata": [{"type": "System", "role": "system", "sequenceId": 0,
+                                  "token_len": 64}],
+        }  # fmt: skip
+
+    batch = {"timestamp": "2026-06-01T00:00:01Z", "duration_ms": 1500.0, "request_id": "m1",
+             "function_calls": [{"name": "read_file", "status": 1, "duration_ms": 1400.0}],
+             }  # fmt: skip
+    a = {"session_id": "a", "date": "2026-06-01", "turns": [
+        {"turn_id": "t", "llm_calls": [call("m1", 0, 100), call("m2", 3, 150)],
+         "tool_batches": [batch]}]}  # fmt: skip
+    b = {"session_id": "b", "date": "2026-06-01", "turns": [
+        {"turn_id": "t", "llm_calls": [call("m3", 9, 100)], "tool_batches": []}]}  # fmt: skip
+    return Sample({"copilot.jsonl": json_lines(a, b)}, (Provenance.MEASURED,))
+
+
+def tracelab() -> Sample:
+    def round_(session: str, index: int, second: int, prompt: int, **fields: Any) -> dict[str, Any]:
+        def event(kind: str, at: int) -> dict[str, Any]:
+            return {"event_type": kind, "timestamp": f"2026-06-01T00:00:{at:02}.000Z"}
+
+        return {
+            "provider": "claude", "project": "p", "session_id": session, "round_index": index,
+            "round_id": f"{session}-{index}", "model": "m", "input_tokens_total": prompt,
+            "prefix_tokens": 64, "newly_append_tokens": prompt - 64, "output_tokens": 20,
+            "timing_events": [event("user_message", second), event("text", second + 2)],
+            "tools": [], **fields,
+        }  # fmt: skip
+
+    tool = {"tool_name": "Bash", "emitted_at": "2026-06-01T00:00:02.000Z",
+            "result_at": "2026-06-01T00:00:03.500Z", "tool_wall_latency_ms": 1500}  # fmt: skip
+    lines = json_lines(
+        round_("a", 0, 0, 100, tools=[tool]), round_("b", 0, 1, 100), round_("a", 1, 4, 150)
+    )
+    return Sample({"round_trace.jsonl": lines}, (Provenance.MEASURED,))
+
+
+def agentinfer() -> Sample:
+    def request(session: str, actor: str, second: int, prompt: int) -> dict[str, Any]:
+        return {
+            "schema_version": "1", "request_id": f"{session}{second}", "session_id": session,
+            "actor_id": actor, "actor_role": actor,
+            "started_at": f"2026-06-01T00:00:{second:02}+00:00",
+            "finished_at": f"2026-06-01T00:00:{second + 1:02}+00:00", "status": "success",
+            "input_tokens": prompt, "output_tokens": 20, "cached_tokens": None,
+        }  # fmt: skip
+
+    lines = json_lines(
+        request("s", "lead", 0, 100), request("s", "x1", 2, 80), request("s", "lead", 5, 150)
+    )
+    return Sample({"requests.jsonl": lines}, (Provenance.MEASURED,), shares=False)
+
+
+def dynamo() -> Sample:
+    def ended(session: str, at_ms: int, prompt: int, hashes: list[int]) -> dict[str, Any]:
+        replay = {"trace_block_size": 32, "input_length": prompt, "input_sequence_hashes": hashes}
+        return {
+            "schema": "dynamo.request.trace.v1", "event_type": "request_end",
+            "event_time_unix_ms": at_ms + 1000, "agent_context": {"session_id": session},
+            "request": {"request_id": f"{session}{at_ms}", "output_tokens": 20,
+                        "request_received_ms": at_ms, "total_time_ms": 1000, "replay": replay},
+        }  # fmt: skip
+
+    big = 2**63 + 5
+    lines = json_lines(
+        ended("a", 0, 100, [big, 2, 3, 4]),
+        ended("b", 500, 100, [big, 2, 9, 9]),
+        ended("a", 2500, 150, [big, 2, 3, 5, 6]),
+    )
+    return Sample({"dynamo.jsonl": lines}, (Provenance.MEASURED,))
+
+
+def agentic_mooncake() -> Sample:
+    def request(id: str, session: str, prompt: int, hashes: list[int], *on: Any) -> dict[str, Any]:
+        return {"request_id": id, "play_id": "p", "session_id": session, "input_length": prompt,
+                "output_length": 20, "hash_ids": hashes, "not_before_ms": 0,
+                "dependencies": list(on)}  # fmt: skip
+
+    def after(id: str, relation: str, delay_ms: int) -> dict[str, Any]:
+        return {"request_id": id, "trigger": "completion", "relation": relation,
+                "delay_ms": delay_ms}  # fmt: skip
+
+    header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 32}
+    lines = json_lines(
+        header,
+        request("r1", "a", 100, [1, 2, 3, 4]),
+        request("c1", "b", 100, [1, 2, 9, 9], after("r1", "spawn", 500)),
+        request("r2", "a", 150, [1, 2, 3, 5, 6], after("r1", "sequence", 1500)),
+    )
+    return Sample({"agentic.jsonl": lines}, (Provenance.UNSTATED,))
+
+
+def applied_compute() -> Sample:
+    session = {"num_turns": 1, "input_prompt_length": 100, "assistant_response_length": [20],
+               "tool_call_output_length": [30], "tool_call_latency": [1.5],
+               "final_assistant_response_length": 20}  # fmt: skip
+    single = {**session, "assistant_response_length": [], "tool_call_output_length": [],
+              "tool_call_latency": []}  # fmt: skip
+    lines = json_lines(session, single)
+    return Sample({"sessions.jsonl": lines}, (Provenance.UNSTATED,), shares=False)
+
+
+def mooncake() -> Sample:
+    def request(session: str, prompt: int, hashes: list[int], **fields: Any) -> dict[str, Any]:
+        return {"session_id": session, "input_length": prompt, "output_length": 20,
+                "hash_ids": hashes, **fields}  # fmt: skip
+
+    lines = json_lines(
+        request("a", 1100, [1, 2, 3], timestamp=0),
+        request("b", 1030, [1, 2, 9], timestamp=500),
+        request("a", 1600, [1, 2, 4, 5], delay=1500),
+    )
+    return Sample({"mooncake.jsonl": lines}, (Provenance.UNSTATED,))
+
+
+def bailian() -> Sample:
+    def request(id: int, parent: int, at_s: float, prompt: int, last: int) -> dict[str, Any]:
+        return {"chat_id": id, "parent_chat_id": parent, "timestamp": at_s, "turn": 1,
+                "input_length": prompt, "output_length": 20, "type": "text",
+                "hash_ids": [1, 2, 3, 4, last]}  # fmt: skip
+
+    lines = json_lines(request(1, -1, 0.0, 80, 5), request(2, -1, 1.0, 80, 6),
+                       request(3, 1, 30.0, 90, 5))  # fmt: skip
+    return Sample({"bailian.jsonl": lines}, (Provenance.INFERRED,))
+
+
+def llmservingsim() -> Sample:
+    def request(prompt: list[int], **fields: Any) -> dict[str, Any]:
+        return {"input_toks": len(prompt), "output_toks": 20, "input_tok_ids": prompt, **fields}
+
+    first, second = list(range(40)), [*range(32), *range(90, 98)]
+    agentic = {"session_id": "a", "arrival_time_ns": 0, "sub_requests": [
+        request(first, tool_duration_ns=1_500_000_000),
+        request([*first, *range(200, 230)], tool_duration_ns=0)]}  # fmt: skip
+    lines = json_lines(agentic, request(second, arrival_time_ns=1_000_000_000))
+    return Sample({"workload.jsonl": lines}, (Provenance.UNSTATED,))
+
+
+def lmcache_agent() -> Sample:
+    def call(session: str, at_us: int, prompt: str) -> dict[str, Any]:
+        return {"timestamp": 1_760_000_000_000_000 + at_us, "input": prompt,
+                "output": "Let me look at the file.", "session_id": session}  # fmt: skip
+
+    opening = "You are an agent with tools. " * 10
+    lines = json_lines(
+        call("a", 9_000_000, f"{opening} Fix it. Let me look at the file. It has an error."),
+        call("a", 0, f"{opening} Fix it."),
+        call("b", 1_000_000, f"{opening} Test it."),
+    )
+    return Sample({"calls.jsonl": lines}, (Provenance.INFERRED,))
+
+
+def aiperf_dag() -> Sample:
+    def turn(content: str, role: str = "user", **fields: Any) -> dict[str, Any]:
+        return {"messages": [{"role": role, "content": content}], "max_tokens": 20, **fields}
+
+    root = {"session_id": "root", "turns": [
+        turn("You plan. " * 20, "system", forks=["child"]), turn("Go on.", delay=1500),
+    ]}  # fmt: skip
+    lines = json_lines(root, {"session_id": "child", "turns": [turn("Summarise.")]})
+    return Sample({"a.dag.jsonl": lines}, (Provenance.UNSTATED,))
+
+
 SAMPLES = {
     "turnstile": native(),
     "turns.jsonl": turns_of_a_run(),
     "mini-swe-agent": mini_swe_agent(),
     "weka": weka(),
     "openhands": openhands(),
+    "azure-copilot": azure_copilot(),
+    "tracelab": tracelab(),
+    "agentinfer": agentinfer(),
+    "dynamo": dynamo(),
+    "agentic-mooncake": agentic_mooncake(),
+    "applied-compute": applied_compute(),
+    "mooncake": mooncake(),
+    "bailian": bailian(),
+    "llmservingsim": llmservingsim(),
+    "lmcache-agent": lmcache_agent(),
+    "aiperf-dag": aiperf_dag(),
 }
 """Samples by the name in `traces.formats.registry.FORMATS`."""

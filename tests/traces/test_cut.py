@@ -47,7 +47,7 @@ def test_outputs_can_have_a_separate_factor() -> None:
 
 def test_scaled_gaps_are_marked_as_synthesised() -> None:
     (same,) = cut([PARENT], token_scale=0.1)
-    assert [turn.gap_provenance for turn in same.turns[:2]] == ["measured", "inferred"]
+    assert [turn.gap_provenance for turn in same.turns[:2]] == ["unstated", "inferred"]
     (scaled,) = cut([PARENT], gap_scale=0.5)
     assert {turn.gap_provenance for turn in scaled.turns} == {Provenance.SYNTHESISED}
 

@@ -102,7 +102,10 @@ def with_turn(**fields: object) -> dict[str, object]:
         ),
         (with_turn(tool_gap_s=None), "turns.1.tool_gap_s is None"),
         (with_turn(gap_provenance="guess"), "turns.1.gap_provenance is 'guess'"),
-        (with_turn(gap=1), "turns.1.gap is 1: not a field of this format; remove it"),
+        (
+            with_turn(gap=1),
+            "turns.1.gap is 1: not a field of this format; did you mean tool_gap_s?",
+        ),
         (with_turn(kept_tokens=111), "kept_tokens is 111, must be 0 to 110"),
         (with_turn(kept_tokens=110, prompt_tokens=50), "kept_tokens is 110, must be 0 to 49"),
         ({**LINE, "format": "turnstile-trace-9"}, "format is 'turnstile-trace-9'"),

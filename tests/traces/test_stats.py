@@ -34,7 +34,7 @@ def test_statistics_are_those_of_table_2() -> None:
 def test_a_gap_without_a_tool_counts_as_a_pause() -> None:
     stats = statistics(PROGRAMS)
     assert (stats.pause_s.count, stats.pause_s.mean) == (1, 60.0)
-    assert stats.gap_provenance == {"measured": 3}
+    assert stats.gap_provenance == {"unstated": 3}
 
 
 def test_calls_are_grouped_by_their_first_command_the_slowest_first() -> None:

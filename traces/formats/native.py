@@ -12,7 +12,9 @@ import gzip
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +22,17 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.errors import InvalidTrace
+from traces.block_hashes import kept_tokens
 from traces.check import check
-from traces.lenient import MAX_TOKENS, Repairs, describe_first_error
+from traces.formats.native_errors import problem
+from traces.lenient import MAX_TOKENS, Repairs, line_start, mapping, text
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
 _OUR_FIRST_FIELD = re.compile(rb'\s*\{[ \t]*"format"[ \t]*:[ \t]*"turnstile-')
+
+
+UNSTATED = "and no turn of the file states kept_tokens"
 
 
 class _Strict(BaseModel):
@@ -44,7 +51,7 @@ class _Turn(_Strict):
     tools: tuple[str, ...] = ()
     command: str | None = None
     tool_gap_s: float = Field(default=0.0, ge=0)
-    gap_provenance: Provenance = Provenance.MEASURED
+    gap_provenance: Provenance = Provenance.UNSTATED
     prefixes: tuple[_Prefix, ...] = ()
 
     def turn(self) -> Turn:
@@ -57,7 +64,7 @@ class _Fork(_Strict):
     after_turn: int = Field(ge=0)
     delay_s: float = Field(default=0.0, ge=0)
     joined_before_turn: int | None = None
-    delay_provenance: Provenance = Provenance.INFERRED
+    delay_provenance: Provenance = Provenance.UNSTATED
 
 
 class _Message(_Strict):
@@ -90,12 +97,39 @@ class _Program(_Strict):
 
 
 def sniff(first_bytes: bytes) -> bool:
-    return _OUR_FIRST_FIELD.match(first_bytes) is not None
+    if _OUR_FIRST_FIELD.match(first_bytes) is not None:
+        return True
+    return text(mapping(line_start(first_bytes)).get("format")).startswith("turnstile-")
 
 
-def load(data: bytes, _name: str, _repairs: Repairs) -> list[Program]:
-    lines = enumerate(data.splitlines(), 1)
-    return [_parse_line(line, number) for number, line in lines if line.strip()]
+def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
+    programs: list[Program] = []
+    states_kept = False
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
+            parsed = _parse_line(line, number)
+            states_kept |= any("kept_tokens" in turn.model_fields_set for turn in parsed.turns)
+            programs.append(parsed.program())
+    return programs if states_kept else [_append_only(program, repairs) for program in programs]
+
+
+def _append_only(program: Program, repairs: Repairs) -> Program:
+    """Infer the kept tokens of a program whose file does not state any: an agent whose prompts grow
+    has only appended to them."""
+    turns: list[Turn] = list(program.turns[:1])
+    for before, turn in pairwise(program.turns):
+        kept = kept_tokens(before.prompt_tokens, before.output_tokens, turn.prompt_tokens, None, 1)
+        if kept and (before.prefixes or turn.prefixes):
+            repairs.add(f"a prompt that grows and has prefixes, {UNSTATED}: taken as 0")
+            kept = 0
+        elif kept:
+            repairs.add(
+                f"a prompt that grows, {UNSTATED}: inferred that it repeats the previous one"
+            )
+        else:
+            repairs.add(f"a prompt that does not grow, {UNSTATED}: taken as 0")
+        turns.append(replace(turn, kept_tokens=kept))
+    return replace(program, turns=tuple(turns))
 
 
 def parse_programs(data: bytes, name: str) -> list[Program]:
@@ -108,18 +142,25 @@ def parse_programs(data: bytes, name: str) -> list[Program]:
     return programs
 
 
-def _parse_line(line: bytes, number: int) -> Program:
+def _parse_line(line: bytes, number: int) -> _Program:
     try:
-        return _Program.model_validate_json(line).program()
+        return _Program.model_validate_json(line)
     except ValidationError as error:
-        problem = describe_first_error(error)
-        if problem == "format: missing; add it":
-            problem = f'format: missing; add "format": "{FORMAT}"'
-        raise InvalidTrace(f"line {number}: {problem}") from None
+        raise InvalidTrace(f"line {number}: {problem(error, _fields_at)}") from None
+
+
+def _fields_at(location: Sequence[int | str]) -> Collection[str]:
+    """Return the fields of the object whose field is at this location."""
+    models: dict[object, type[_Strict]] = {
+        "turns": _Turn, "prefix": _Prefix, "prefixes": _Prefix, "fork": _Fork, "messages": _Message
+    }  # fmt: skip
+    names = [models[key] for key in location[:-1] if key in models]
+    return (names[-1] if names else _Program).model_fields
 
 
 def program_line(program: Program) -> bytes:
-    """Return one line of the format, without fields that have their default value."""
+    """Return one line of the format, without fields that have their default value. A program of
+    which no turn keeps tokens says so: a file without `kept_tokens` is read as append-only."""
     line: dict[str, Any] = {"format": FORMAT, "id": program.id}
     for key in ("prefix", "fork", "recorded_start_s", "source"):
         if value := getattr(program, key):
@@ -127,6 +168,9 @@ def program_line(program: Program) -> bytes:
     if program.recorded_start_s == 0:
         line["recorded_start_s"] = 0.0
     line["turns"] = [_fields(turn) for turn in program.turns]
+    if not any(turn.kept_tokens for turn in program.turns):
+        for fields in line["turns"][1:]:
+            fields["kept_tokens"] = 0
     if program.messages:
         line["messages"] = [message._asdict() for message in program.messages]
         line["prompt_messages"] = program.prompt_messages

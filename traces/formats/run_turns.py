@@ -150,8 +150,8 @@ def _turn(
 
 def _provenance(name: str | None, repairs: Repairs) -> Provenance:
     if not name:
-        return Provenance.MEASURED
+        return Provenance.UNSTATED
     if name in set(Provenance):
         return Provenance(name)
-    repairs.add(f"a gap with provenance {brief(name)}: assumed to be inferred")
-    return Provenance.INFERRED
+    repairs.add(f"a gap with provenance {brief(name)}: taken as unstated")
+    return Provenance.UNSTATED

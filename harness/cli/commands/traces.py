@@ -5,20 +5,29 @@ Results go to stdout (tables or JSON), repairs and rejections to stderr.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from harness.cli.commands import traces_privacy, traces_recipes
 from harness.cli.errors import one_line_errors
-from harness.cli.trace_options import AsJson, Format, Out, Paths, Rows, print_json, write_trace
+from harness.cli.trace_options import (
+    AsJson,
+    Format,
+    Out,
+    Paths,
+    Rows,
+    note_fields,
+    print_json,
+    print_more,
+    print_notes,
+    read_files,
+    write_trace,
+)
 from reports.phrasing import counted
-from traces import Note, TraceSet, read_traces
+from traces import TraceSet
 from traces.cut import cut
-from traces.lenient import printable
 from traces.stats import statistics
 
 app = typer.Typer(
@@ -27,10 +36,6 @@ app = typer.Typer(
     add_completion=False,
     help="Inspect, summarise and convert agent traces, or synthesize them.",
 )
-
-
-MAX_PRINTED_NOTES = 20
-"""Limit of printed repairs and of printed rejections; --json prints all."""
 
 
 INSPECT_HELP = """Print the formats, programs and repairs of a trace, and rejected files.
@@ -50,7 +55,7 @@ def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format 
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_traces(paths, format=format)
+        loaded = read_files(paths, format, json=json)
     if json:
         print_json(_inspected(loaded))
         return
@@ -63,9 +68,9 @@ def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format 
     )
     print(f"sha256 {loaded.sha256}")
     show_programs(loaded.programs[:rows])
-    _print_more(len(loaded.programs) - rows, "programs")
-    _print_notes("rejected", loaded.rejections)
-    _print_notes("repaired", loaded.repairs)
+    print_more(len(loaded.programs) - rows, "programs")
+    print_notes("rejected", loaded.rejections)
+    print_notes("repaired", loaded.repairs)
 
 
 STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper for any trace.
@@ -86,7 +91,7 @@ def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = 
     from harness.cli.trace_tables import show_statistics
 
     with one_line_errors():
-        loaded = read_traces(paths, format=format)
+        loaded = read_files(paths, format)
     summary = statistics(loaded.programs)
     if json:
         print_json(summary.as_json())
@@ -94,8 +99,8 @@ def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = 
     gaps = ", ".join(f"{count} {name}" for name, count in summary.gap_provenance.items()) or "none"
     print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {gaps}")
     show_statistics(summary, rows)
-    _print_more(len(summary.tools) - rows, "tools")
-    _print_notes("rejected", loaded.rejections)
+    print_more(len(summary.tools) - rows, "tools")
+    print_notes("rejected", loaded.rejections)
 
 
 CONVERT_HELP = """Convert any trace to Turnstile's own format, and optionally cut it.
@@ -151,7 +156,7 @@ def convert(
     ] = False,
 ) -> None:
     with one_line_errors():
-        loaded = read_traces(paths, messages=messages, format=format)
+        loaded = read_files(paths, format, messages=messages)
         converted = cut(
             loaded.programs,
             jobs=programs,
@@ -161,7 +166,7 @@ def convert(
             gap_scale=gap_scale,
         )
         write_trace(out, converted)
-    _print_notes("rejected", loaded.rejections)
+    print_notes("rejected", loaded.rejections)
     print(
         f"{out}: {len(converted)} programs, {len(loaded.repairs)} repairs, "
         f"{len(loaded.rejections)} files rejected"
@@ -188,20 +193,9 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
             }
             for p in loaded.programs
         ],
-        "repairs": [{"file": n.file, "reason": n.reason} for n in loaded.repairs],
-        "rejections": [{"file": n.file, "reason": n.reason} for n in loaded.rejections],
+        "repairs": [note_fields(note) for note in loaded.repairs],
+        "rejections": [note_fields(note) for note in loaded.rejections],
     }
-
-
-def _print_notes(kind: str, notes: Sequence[Note]) -> None:
-    for note in notes[:MAX_PRINTED_NOTES]:
-        print(f"{kind}: {printable(f'{note.file}: {note.reason}')}", file=sys.stderr)
-    _print_more(len(notes) - MAX_PRINTED_NOTES, f"{kind} (see bench traces inspect --json)")
-
-
-def _print_more(count: int, what: str) -> None:
-    if count > 0:
-        print(f"… and {count} more {what}", file=sys.stderr)
 
 
 for _name, _command, _help in (*traces_recipes.COMMANDS, *traces_privacy.COMMANDS):

@@ -8,10 +8,17 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.trace_options import AsJson, Format, Out, Paths, print_json, write_trace
+from harness.cli.trace_options import (
+    AsJson,
+    Format,
+    Out,
+    Paths,
+    print_json,
+    read_files,
+    write_trace,
+)
 from reports.phrasing import counted
 from servers.errors import InvalidTrace
-from traces import read_traces
 from traces.anonymize import anonymized, findings
 from traces.lenient import one_line
 
@@ -30,7 +37,7 @@ prompts share. Other tools are numbered, as are programs. Schedulers serve it li
 
 def anonymize(paths: Paths, out: Out, format: Format = None) -> None:
     with one_line_errors():
-        loaded = read_traces(paths, format=format)
+        loaded = read_files(paths, format)
         write_trace(out, anonymized(loaded.programs))
     print(
         f"{out}: {counted(len(loaded.programs), 'program')}, "

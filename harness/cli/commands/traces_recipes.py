@@ -11,10 +11,18 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.trace_options import AsJson, Format, Out, Paths, print_json, write_trace
+from harness.cli.trace_options import (
+    AsJson,
+    Format,
+    Out,
+    Paths,
+    print_json,
+    read_files,
+    write_trace,
+)
 from reports.phrasing import counted
 from servers.errors import InvalidTrace
-from traces import RECIPES, read_traces, synthesize
+from traces import RECIPES, synthesize
 from traces.lenient import one_line
 
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
@@ -158,7 +166,7 @@ def fit(
     with one_line_errors():
         if out.suffix != ".toml":
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
-        loaded = read_traces(paths, format=format)
+        loaded = read_files(paths, format)
         stats = statistics(loaded.programs)
         origin = Origin(
             set=set_ or ", ".join(Path(path).name for path in paths),
@@ -218,7 +226,7 @@ def distance(
     with one_line_errors():
         drawn = synthesize(recipe, programs, seed)
         if paths:
-            real = figures(read_traces(paths, format=format).programs)
+            real = figures(read_files(paths, format).programs)
         elif recipe in PUBLISHED:
             raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
         else:

@@ -1,0 +1,176 @@
+"""Dynamo's agentic Mooncake traces: requests that start after other requests.
+
+In: version 2, a header `{schema: "dynamo.agentic_mooncake", version, block_size}` and a request per
+line, `{request_id, play_id, session_id, input_length, output_length, hash_ids, not_before_ms,
+dependencies[{request_id, trigger, delay_ms, relation: spawn | sequence | join}]}`. Or version 1,
+without a header, with `{wait_for[request_id], delay, tool_wait_ms}` instead of dependencies. Out: a
+program per session of a play, with forks and joins. Times are in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from servers.errors import TraceRejected
+from traces.block_hashes import Hashes, share_blocks
+from traces.formats.mooncake import Request, block_tokens, usable_hashes
+from traces.formats.rows import first_row, in_seconds, lengths, rows
+from traces.formats.timed_calls import UNNAMED_TOOL
+from traces.lenient import MAX_GAP_S, Repairs, identifier, items, mapping, text, tokens
+from traces.program import Fork, Program, Provenance, Turn
+
+SCHEMA = "dynamo.agentic_mooncake"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    on: str
+    """The request that this one starts after."""
+    delay_s: float
+    at_dispatch: bool = False
+    """Whether it starts after the other one was sent, instead of after its response."""
+
+
+@dataclass(slots=True)
+class Node:
+    session: str
+    request: Request
+    dependencies: list[Dependency]
+    index: int = 0
+    """Its place in its session."""
+
+
+@dataclass(slots=True)
+class Session:
+    id: str
+    nodes: list[Node] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    joined: dict[str, int] = field(default_factory=dict)
+    """By session that this one waits for, the turn that waits."""
+
+
+def sniff(first_bytes: bytes) -> bool:
+    row = first_row(first_bytes)
+    return row.get("schema") == SCHEMA or (
+        {"input_length", "output_length"} <= row.keys()
+        and bool({"wait_for", "tool_wait_ms", "dependencies"} & row.keys())
+    )
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    nodes: dict[str, Node] = {}
+    sessions: dict[str, Session] = {}
+    block = 0
+    plays: set[str] = set()
+    for number, row in enumerate(rows(data, repairs)):
+        if row.get("schema") == SCHEMA:
+            block = tokens(row.get("block_size")) or 0
+        elif node := _node(row, f"{name}-{number}", repairs):
+            plays.add(identifier(row.get("play_id")))
+            session = sessions.setdefault(node.session, Session(node.session))
+            node.index = len(session.nodes)
+            session.nodes.append(node)
+            nodes.setdefault(identifier(row.get("request_id")) or f"{name}-{number}", node)
+    if not sessions:
+        raise TraceRejected("no request with prompt tokens")
+    if not block:
+        block = block_tokens((node.request for node in nodes.values()), repairs)
+    for session in sessions.values():
+        _find_gaps_and_joins(session, nodes, repairs)
+    programs = [_program(session, sessions, nodes, repairs) for session in sessions.values()]
+    hashes_of: dict[str, list[Hashes]] = {
+        id: [node.request.hashes or () for node in session.nodes]
+        for id, session in sessions.items()
+    }
+    return share_blocks(programs, hashes_of, block)
+
+
+def _node(row: Mapping[str, Any], name: str, repairs: Repairs) -> Node | None:
+    found = lengths(row.get("input_length"), row.get("output_length"), repairs)
+    if found is None:
+        return None
+    session = identifier(row.get("session_id")) or name
+    if play := identifier(row.get("play_id")):
+        session = f"{play}/{session}"
+    start_s = in_seconds(row.get("not_before_ms", row.get("timestamp")), 1e3)
+    request = Request(*found, usable_hashes(row.get("hash_ids")), start_s, None)
+    return Node(session, request, _dependencies(row))
+
+
+def _dependencies(row: Mapping[str, Any]) -> list[Dependency]:
+    if "dependencies" in row:
+        return [
+            Dependency(
+                identifier(each.get("request_id")),
+                min(in_seconds(each.get("delay_ms"), 1e3) or 0.0, MAX_GAP_S),
+                text(each.get("trigger")) == "dispatch",
+            )
+            for each in map(mapping, items(row.get("dependencies")))
+        ]
+    waits = [in_seconds(row.get(key), 1e3) or 0.0 for key in ("delay", "tool_wait_ms")]
+    ids = row.get("wait_for")
+    return [
+        Dependency(identifier(each), min(sum(waits), MAX_GAP_S))
+        for each in (ids if isinstance(ids, list) else [ids])
+        if identifier(each)
+    ]
+
+
+def _find_gaps_and_joins(session: Session, nodes: Mapping[str, Node], repairs: Repairs) -> None:
+    """Set the gap before each turn but the first, and which other sessions it waits for."""
+    for node in session.nodes[1:]:
+        own_s: float | None = None
+        joined_s: float | None = None
+        for dependency in node.dependencies:
+            other = nodes.get(dependency.on)
+            if other is None:
+                repairs.add("a dependency on a request that is not in the file: left out")
+            elif other.session == session.id:
+                own_s = max(dependency.delay_s, own_s or 0.0)
+            elif session.joined.setdefault(other.session, node.index) == node.index:
+                joined_s = max(dependency.delay_s, joined_s or 0.0)
+        if own_s is None and joined_s is None:
+            repairs.add("a request of a session that waits for no other: follows the previous one")
+        session.gaps_s.append(joined_s if joined_s is not None else own_s or 0.0)
+
+
+def _program(
+    session: Session, sessions: Mapping[str, Session], nodes: Mapping[str, Node], repairs: Repairs
+) -> Program:
+    gaps_s = [*session.gaps_s, 0.0]
+    turns = tuple(
+        Turn(
+            node.request.input,
+            node.request.output,
+            tools=UNNAMED_TOOL if i + 1 < len(session.nodes) else (),
+            tool_gap_s=round(gaps_s[i], 3),
+        )
+        for i, node in enumerate(session.nodes)
+    )
+    program = Program(session.id, turns, recorded_start_s=session.nodes[0].request.start_s)
+    for dependency in session.nodes[0].dependencies:
+        parent = nodes.get(dependency.on)
+        if parent is not None and parent.session != session.id:
+            fork = _fork(dependency, parent, session, sessions[parent.session], repairs)
+            return replace(program, fork=fork, recorded_start_s=None)
+    return program
+
+
+def _fork(
+    dependency: Dependency, parent: Node, session: Session, parents: Session, repairs: Repairs
+) -> Fork:
+    after, delay_s, provenance = parent.index, dependency.delay_s, Provenance.UNSTATED
+    joined = parents.joined.get(session.id)
+    if dependency.at_dispatch:
+        provenance = Provenance.INFERRED
+        if after == 0:
+            repairs.add("a sub-agent that starts with its parent's first turn: starts after it")
+        else:
+            after -= 1
+            delay_s = min(delay_s + parents.gaps_s[after], MAX_GAP_S)
+    if joined is not None and joined <= after:
+        repairs.add("a parent that waits for a sub-agent before it starts: does not wait")
+        joined = None
+    return Fork(parent.session, after, round(delay_s, 3), joined, provenance)

@@ -1,0 +1,47 @@
+"""`requests.jsonl` of AgentInfer (openJiuwen), the requests that its benchmark sent.
+
+In: a request per line, `{session_id, actor_id, actor_role, started_at, finished_at, status,
+input_tokens, output_tokens, cached_tokens}`. Out: a program for each actor of a session; actors
+other than `lead` are its sub-agents.
+"""
+
+from __future__ import annotations
+
+from servers.errors import TraceRejected
+from traces.formats.rows import clock_s, first_row, lengths, rows
+from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.lenient import Repairs, identifier, text, tokens
+from traces.program import Program
+
+LEAD = "lead"
+
+
+def sniff(first_bytes: bytes) -> bool:
+    return {"session_id", "actor_id", "started_at"} <= first_row(first_bytes).keys()
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    agents: dict[str, Agent] = {}
+    for row in rows(data, repairs):
+        if text(row.get("status")) not in ("success", ""):
+            repairs.add("a request that failed: left out")
+            continue
+        found = lengths(row.get("input_tokens"), row.get("output_tokens"), repairs)
+        started_s = clock_s(row.get("started_at"))
+        if found is None or started_s is None:
+            if found is not None:
+                repairs.add("a request without started_at: left out")
+            continue
+        session = identifier(row.get("session_id")) or name
+        actor = identifier(row.get("actor_id")) or LEAD
+        id, parent = (session, None) if actor == LEAD else (f"{session}/{actor}", session)
+        agent = agents.setdefault(id, Agent(id, [], parent))
+        finished_s = clock_s(row.get("finished_at"))
+        cached = tokens(row.get("cached_tokens"))
+        agent.calls.append(TimedCall(*found, started_s, finished_s, cached=cached))
+    if not agents:
+        raise TraceRejected("no successful request with prompt tokens and a start")
+    for agent in agents.values():
+        estimate_ends(agent.calls, repairs)
+    ordered = sorted(agents.values(), key=lambda agent: agent.parent is not None)
+    return programs_of(ordered, repairs, unnamed_tool=True)[0]

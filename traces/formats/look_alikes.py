@@ -1,0 +1,101 @@
+"""Names the format that a file which no format recognises looks like, by the keys of its object.
+
+In: the first object of the file. Out: a sentence with the format, and either the fields that are
+missing or the reason why it cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from servers.nearest import nearest
+from traces.lenient import mapping, one_line
+
+NOT_READ = "which cannot be read here; convert it to turnstile-trace-1"
+MAX_KEYS = 5
+"""Maximum number of keys in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAlike:
+    name: str
+    """The format's name in the registry if it can be read."""
+    keys: tuple[str, ...]
+    """The keys of an object of this format. `a.b` is the key `b` of the object in `a`, or of the
+    first object of the list in `a`."""
+    reason: str = NOT_READ
+
+
+LOOK_ALIKES = (
+    LookAlike("turnstile", ("format", "id", "turns.prompt_tokens", "turns.output_tokens")),
+    LookAlike("turns.jsonl", ("program_id", "turn", "sent_at_s", "prompt_tokens")),
+    LookAlike("weka", ("id", "block_size", "requests.in", "requests.out")),
+    LookAlike("a Claude Code transcript", ("sessionId", "uuid", "parentUuid", "type")),
+    LookAlike("a Codex rollout", ("timestamp", "type", "payload")),
+    LookAlike("a Gemini CLI session", ("sessionId", "projectHash", "messages")),
+    LookAlike("an OTLP export", ("resourceSpans",)),
+    LookAlike("a list of OpenTelemetry spans", ("trace_id", "span_id", "attributes")),
+    LookAlike("an inference-perf trace", ("trace_id", "spans")),
+    LookAlike("a Langfuse export", ("trace", "observations")),
+    LookAlike("an Exgentic trajectory", ("event", "run_id", "session_id", "step")),
+    LookAlike("an ATIF trajectory", ("schema_version", "agent", "steps")),
+    LookAlike("a SWE-agent trajectory", ("environment", "trajectory", "history")),
+    LookAlike("an MLPerf agentic data set", ("conversation_id", "turn", "role")),
+    LookAlike(
+        "a log of LLMServingSim's bench",
+        ("input_toks", "output_toks", "arrival_time", "first_token_ts"),
+        "which has no times between turns; give the workload file that was benchmarked",
+    ),
+    LookAlike(
+        "ShareGPT conversations", ("conversations.from", "conversations.value"),
+        "which have neither token counts nor times",
+    ),
+    LookAlike(
+        "a BFCL result", ("id", "result", "input_token_count"),
+        "which has no times between turns; bench traces synthesize bfcl draws such programs",
+    ),
+)  # fmt: skip
+
+
+def describe(document: object, known: Collection[str]) -> str:
+    """Return what an object without a known format looks like. `known` are the formats' names."""
+    found = keys_of(document)
+    if not found:
+        what = "an object with no fields" if isinstance(document, dict) else "no object"
+        return f"unknown format ({what}); known are {', '.join(known)}"
+    like = max(LOOK_ALIKES, key=lambda like: _similarity(like, found))
+    share, exact = _similarity(like, found)
+    has = ", ".join(key for key in like.keys if key in found)
+    if share == 1 and like.name not in known:
+        return f"looks like {like.name} (has {has}), {like.reason}"
+    if share >= 0.5 and exact > 1 and like.name in known:
+        missing = [_missing(key, found) for key in like.keys if key not in found]
+        lacks = ", ".join(missing) or "a form that its reader recognises"
+        return f"looks like {like.name} (has {has}), but lacks {lacks}"
+    top = one_line(", ".join(sorted(key for key in found if "." not in key)[:MAX_KEYS]))
+    return f"unknown format (an object with {top}); known are {', '.join(known)}"
+
+
+def keys_of(document: object) -> set[str]:
+    """Return the keys of an object, and those of the objects in it as `a.b`."""
+    top = mapping(document)
+    return {*top, *_inner(top)}
+
+
+def _inner(top: Mapping[str, Any]) -> Iterable[str]:
+    for key, value in top.items():
+        first = value[0] if isinstance(value, list) and value else value
+        yield from (f"{key}.{inner}" for inner in mapping(first))
+
+
+def _similarity(like: LookAlike, found: Collection[str]) -> tuple[float, int]:
+    present = sum(key in found for key in like.keys)
+    return present / len(like.keys), present
+
+
+def _missing(key: str, found: Collection[str]) -> str:
+    *_, own = key.split(".")
+    other = nearest(own, [name.split(".")[-1] for name in found])
+    return f"{key} (did you mean that by {one_line(other)}?)" if other else key

@@ -1,0 +1,86 @@
+"""Helpers for loaders of JSON Lines, and of lists of single requests.
+
+In: bytes. Out: the objects on the lines, and programs of one turn for requests without a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from servers.errors import TraceRejected
+from traces.lenient import (
+    MAX_START_S,
+    Repairs,
+    brief,
+    epoch,
+    line_start,
+    mapping,
+    number,
+    seconds,
+    tokens,
+)
+
+
+def first_row(first_bytes: bytes) -> dict[str, Any]:
+    """Return the object on a file's first line, for `sniff`."""
+    return mapping(line_start(first_bytes))
+
+
+def rows(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
+    """Yield the objects of JSON Lines, or of a JSON list on one line."""
+    for line in data.splitlines():
+        if not line.strip():
+            continue
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            repairs.add("a line that is not a complete JSON object: left out")
+            continue
+        for row in value if isinstance(value, list) else [value]:
+            if isinstance(row, dict):
+                yield row
+            else:
+                repairs.add("a line that is not a complete JSON object: left out")
+
+
+def lengths(prompt: object, output: object, repairs: Repairs) -> tuple[int, int] | None:
+    """Return the tokens of a prompt and its output; None, and a repair, without a prompt."""
+    prompt_tokens, output_tokens = tokens(prompt), tokens(output)
+    if not prompt_tokens:
+        repairs.add(f"a request with {brief(prompt)} prompt tokens: left out")
+        return None
+    if not output_tokens:
+        repairs.add(f"a request with {brief(output)} output tokens: set to 1")
+        output_tokens = 1
+    return prompt_tokens, output_tokens
+
+
+def in_seconds(value: object, units_per_s: float) -> float | None:
+    """Return a plausible duration or time in seconds, from a number in another unit."""
+    found = number(value)
+    return None if found is None else seconds(found / units_per_s)
+
+
+def clock_s(value: object, units_per_s: float = 1.0) -> float | None:
+    """Return a time in seconds: Unix time from ISO 8601 text, in UTC if it has no zone, or a number
+    in this unit, which may count from any start."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            pass
+        else:
+            return epoch((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    found = number(value)
+    if found is None or not 0 <= found / units_per_s <= MAX_START_S:
+        return None
+    return found / units_per_s
+
+
+def reject_empty(programs: Sequence[object]) -> None:
+    if not programs:
+        raise TraceRejected("no request with prompt tokens")

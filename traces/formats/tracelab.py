@@ -1,0 +1,118 @@
+"""TraceLab's `round_trace.jsonl`: the LLM calls ("rounds") of Claude Code and Codex sessions.
+
+In: a round per line, `{provider, session_id, round_index, input_tokens_total, prefix_tokens,
+output_tokens, timing_events[{event_type, timestamp}], tools[{tool_name, emitted_at, result_at}]}`.
+Out: a program per session. A round starts at its last input (a message or a tool's result), and
+ends at its last output. `prefix_tokens` were read from the provider's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from servers.errors import TraceRejected
+from traces.formats.rows import clock_s, first_row, in_seconds, lengths, rows
+from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.lenient import Repairs, identifier, items, mapping, text, tokens
+from traces.program import Program, Provenance, SharedPrefix
+
+INPUTS = ("user_message", "tool_result")
+
+
+def sniff(first_bytes: bytes) -> bool:
+    return {"round_index", "input_tokens_total"} <= first_row(first_bytes).keys()
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    agents: dict[str, Agent] = {}
+    seen: set[tuple[str, str]] = set()
+    shared: dict[str, str] = {}
+    for row in rows(data, repairs):
+        id = identifier(row.get("session_id")) or name
+        round_id = text(row.get("round_id"))
+        if round_id and (id, round_id) in seen:
+            repairs.add("a round that was recorded before: left out")
+        elif call := round_call(row, repairs):
+            seen.add((id, round_id))
+            agents.setdefault(id, Agent(id, [])).calls.append(call)
+            shared.setdefault(id, f"{identifier(row.get('project'))}:{_model(row)}")
+    if not agents:
+        raise TraceRejected("no round with prompt tokens")
+    for agent in agents.values():
+        estimate_ends(agent.calls, repairs)
+    programs = programs_of(agents.values(), repairs)[0]
+    return list(_with_cached_prefix(programs, agents, shared))
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    return f"{identifier(row.get('provider'))}:{identifier(row.get('model'))}"
+
+
+def round_call(row: Mapping[str, Any], repairs: Repairs) -> TimedCall | None:
+    found = lengths(row.get("input_tokens_total"), row.get("output_tokens"), repairs)
+    if found is None:
+        return None
+    times = [
+        (text(event.get("event_type")), time_s)
+        for event in map(mapping, items(row.get("timing_events")))
+        if (time_s := clock_s(event.get("timestamp"))) is not None
+    ]
+    inputs = [time_s for kind, time_s in times if kind in INPUTS]
+    outputs = [time_s for kind, time_s in times if kind not in INPUTS]
+    # A message of the user that arrives while the model writes belongs to the next round.
+    start_s = max((t for t in inputs if not outputs or t <= min(outputs)), default=None)
+    if start_s is None and outputs:
+        start_s = min(outputs)
+        repairs.add("a round without its input's time: starts with its first output")
+    end_s = max(outputs, default=None)
+    tools = [mapping(tool) for tool in items(row.get("tools"))]
+    return TimedCall(
+        *found,
+        start_s,
+        end_s,
+        cached=tokens(row.get("prefix_tokens")),
+        reasoning=bool(tokens(row.get("reasoning_output_tokens"))),
+        tools=tuple(identifier(tool.get("tool_name")) or "tool" for tool in tools),
+        gap=_tool_time(tools, end_s, repairs),
+    )
+
+
+def _tool_time(
+    tools: Iterable[Mapping[str, Any]], end_s: float | None, repairs: Repairs
+) -> tuple[float, Provenance] | None:
+    """Return the time from the end of the response to the last result of its tools."""
+    ends_s = []
+    for tool in tools:
+        result_s, emitted_s = clock_s(tool.get("result_at")), clock_s(tool.get("emitted_at"))
+        duration_s = in_seconds(tool.get("tool_wall_latency_ms"), 1e3)
+        if result_s is None and emitted_s is not None and duration_s is not None:
+            result_s = emitted_s + duration_s
+        if result_s is None:
+            repairs.add("a tool call without a result: the gap lasts until the next round")
+            return None
+        ends_s.append(result_s)
+    if not ends_s or end_s is None:
+        return None
+    return max(0.0, max(ends_s) - end_s), Provenance.MEASURED
+
+
+def _with_cached_prefix(
+    programs: Iterable[Program], agents: Mapping[str, Agent], shared: Mapping[str, str]
+) -> Iterable[Program]:
+    """Give several sessions of one project and model a common prefix: the least that the first
+    prompt of any of them read from the provider's cache, which another session had written."""
+    groups: dict[str, list[Agent]] = {}
+    for id, agent in agents.items():
+        groups.setdefault(shared[id], []).append(agent)
+    lengths: dict[str, int] = {}
+    for group, members in groups.items():
+        cached = [n for agent in members if (n := agent.calls[0].cached or 0)]
+        shortest = min(call.prompt for agent in members for call in agent.calls)
+        lengths[group] = min(*cached, shortest) if cached and len(members) > 1 else 0
+    for program in programs:
+        group = shared.get(program.id, "")
+        if length := lengths.get(group, 0):
+            program = replace(program, prefix=SharedPrefix(f"cached:{group}", length))
+        yield program
