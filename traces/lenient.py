@@ -16,6 +16,7 @@ import re
 import stat
 import zlib
 from collections import Counter
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -163,6 +164,15 @@ def epoch(value: object) -> float | None:
     """Return a plausible time in Unix seconds, or None."""
     n = number(value)
     return n if n is not None and 1e8 <= n <= MAX_START_S else None
+
+
+def moment(value: object) -> float | None:
+    """Return an ISO 8601 time in Unix seconds, or None. Without a zone, it is taken as UTC."""
+    try:
+        at = datetime.fromisoformat(text(value))
+        return epoch((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None
 
 
 def brief(value: object) -> str:

@@ -16,7 +16,14 @@ from pathlib import Path
 from servers.errors import InvalidTrace, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
-from traces.formats.registry import FORMATS, folder_formats, load_format, recognise
+from traces.formats.linked import Group, group, join, with_sub_agents
+from traces.formats.registry import (
+    FORMATS,
+    folder_formats,
+    linked_formats,
+    load_format,
+    recognise,
+)
 from traces.lenient import Repairs, mapping, one_line, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
 
@@ -63,10 +70,30 @@ def read_traces(
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages, format)
     files = list(_files(paths))
-    labels = Counter(label for _, label in files)
-    for file, label in files:
-        reader.read(file, str(file) if labels[label] > 1 else label)
+    labels = Counter(file.label for file in files)
+    for number, file in enumerate(files):
+        again = f"{file.label} ({number})" if file.is_private else str(file.path)
+        reader.read(file, again if labels[file.label] > 1 else file.label)
     return reader.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to read, and further files of the same trace."""
+
+    path: Path
+    label: str
+    """Its name in messages."""
+    parts: tuple[Path, ...] = ()
+    """All files of the trace, if there are several."""
+    is_private: bool = False
+
+    @classmethod
+    def of(cls, found: Group, folder: Path) -> _File:
+        """Folders of private files are named after what a person works on, so they are left out."""
+        path = found.files[0]
+        label = path.name if found.is_linked else path.relative_to(folder).as_posix()
+        return cls(path, label, found.files if len(found.files) > 1 else (), found.is_linked)
 
 
 class _Reader:
@@ -85,11 +112,11 @@ class _Reader:
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256()
 
-    def read(self, path: Path, label: str) -> None:
-        repairs, label = Repairs(), one_line(label)
+    def read(self, file: _File, label: str) -> None:
+        repairs, label, path = Repairs(), one_line(label), file.path
         self.paths[label] = path
         try:
-            data = _read(path)
+            data = join(file.parts) if file.parts else _read(path)
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs, self.format)
             if not programs:
@@ -163,16 +190,16 @@ def _renamed(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(paths: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
-    """Yield each file with its name for messages, relative to the given folder."""
+def _files(paths: Sequence[Path | str]) -> Iterator[_File]:
+    """Yield each trace with its name for messages, relative to the given folder."""
     if not paths:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
-    folders = folder_formats()
+    folders, linked = folder_formats(), linked_formats()
     for path in paths:
         if isinstance(path, str) and path in packs():
-            yield PACKS / f"{path}.jsonl.gz", path
+            yield _File(PACKS / f"{path}.jsonl.gz", path)
             continue
         path = Path(path)
         printed = one_line(str(path))
@@ -183,10 +210,9 @@ def _files(paths: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
                 raise InvalidTrace(
                     f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
                 )
-            for file in inside:
-                yield file, file.relative_to(path).as_posix()
+            yield from (_File.of(found, path) for found in group(inside, linked))
         elif _safely(path.exists):
-            yield path, path.name
+            yield _File.of(with_sub_agents(path, linked), path.parent)
         else:
             raise InvalidTrace(
                 f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from servers.errors import InvalidPlugin
 from servers.registry import Registry
+from traces.formats.linked import FIRST_BYTES, LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
 
@@ -25,12 +26,11 @@ FORMATS = Registry(
         "mini-swe-agent": "traces.formats.mini_swe_agent",
         "weka": "traces.formats.weka",
         "openhands": "traces.formats.openhands",
+        "claude-code": "traces.formats.claude_code",
     },
     remedy="the path of a module with sniff and load, as my_package.my_format",
     option="--format",
 )
-FIRST_BYTES = 1 << 16
-"""Number of bytes from which formats are recognised first."""
 
 
 class TraceFormat(Protocol):
@@ -88,6 +88,10 @@ def formats() -> Iterator[tuple[str, TraceFormat]]:
 
 def folder_formats() -> list[FolderFormat]:
     return [format for _, format in formats() if isinstance(format, FolderFormat)]
+
+
+def linked_formats() -> list[LinkedFormat]:
+    return [format for _, format in formats() if isinstance(format, LinkedFormat)]
 
 
 def recognise(data: bytes) -> tuple[str, TraceFormat] | None:
