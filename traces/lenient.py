@@ -51,15 +51,15 @@ class Repairs:
         return [f"{reason} ({n} times)" if n > 1 else reason for reason, n in self._counts.items()]
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a regular file, and decompress it if its suffix is .gz. Other files are rejected, since
-    a pipe would block and a device has no end."""
+def read_bytes(path: Path, first: int | None = None) -> bytes:
+    """Read a regular file or its first bytes, and decompress it if its suffix is .gz. Other files
+    are rejected, since a pipe would block and a device has no end."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise TraceRejected("not a regular file; copy its contents into one")
             unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-            data = bounded(cast(IO[bytes], unpacked))
+            data = unpacked.read(first) if first else bounded(cast(IO[bytes], unpacked))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceRejected(f"not a complete gzip file ({error})") from None
     except OSError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from servers.errors import InvalidTrace, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
-from traces.formats.linked import Group, group, join, with_sub_agents
+from traces.formats.linked import Group, group, join, sub_agents_of
 from traces.formats.registry import (
     FORMATS,
     folder_formats,
@@ -89,11 +89,11 @@ class _File:
     is_private: bool = False
 
     @classmethod
-    def of(cls, found: Group, folder: Path) -> _File:
+    def of(cls, found: Group, label: str) -> _File:
         """Folders of private files are named after what a person works on, so they are left out."""
         path = found.files[0]
-        label = path.name if found.is_linked else path.relative_to(folder).as_posix()
-        return cls(path, label, found.files if len(found.files) > 1 else (), found.is_linked)
+        label = path.name if found.is_private else label
+        return cls(path, label, found.files if len(found.files) > 1 else (), found.is_private)
 
 
 class _Reader:
@@ -196,27 +196,35 @@ def _files(paths: Sequence[Path | str]) -> Iterator[_File]:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
-    folders, linked = folder_formats(), linked_formats()
-    for path in paths:
-        if isinstance(path, str) and path in packs():
-            yield _File(PACKS / f"{path}.jsonl.gz", path)
-            continue
-        path = Path(path)
-        printed = one_line(str(path))
-        if _safely(path.is_dir):
-            inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-            inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
-            if not inside:
-                raise InvalidTrace(
-                    f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
-                )
-            yield from (_File.of(found, path) for found in group(inside, linked))
-        elif _safely(path.exists):
-            yield _File.of(with_sub_agents(path, linked), path.parent)
-        else:
+    files = [file for path in paths for file in _files_of(path)]
+    labels = dict(files)
+    for found in group([file for file, _ in files], linked_formats()):
+        yield _File.of(found, labels[found.files[0]])
+
+
+def _files_of(path: Path | str) -> Iterator[tuple[Path, str]]:
+    if isinstance(path, str) and path in packs():
+        yield PACKS / f"{path}.jsonl.gz", path
+        return
+    path = Path(path)
+    printed = one_line(str(path))
+    if _safely(path.is_dir):
+        folders = folder_formats()
+        inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+        inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
+        if not inside:
             raise InvalidTrace(
-                f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
+                f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
             )
+        for file in inside:
+            yield file, file.relative_to(path).as_posix()
+    elif _safely(path.exists):
+        for file in (path, *sub_agents_of(path, linked_formats())):
+            yield file, file.name
+    else:
+        raise InvalidTrace(
+            f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
+        )
 
 
 def _safely(test: Callable[[], bool]) -> bool:

@@ -16,25 +16,18 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.claude_code_lines import AgentLines, Sent
-from traces.formats.linked import Part, split, stem
+from traces.formats.linked import Part, first_lines, split, stem
 from traces.formats.sessions import Launch, make_programs
-from traces.lenient import Repairs, identifier, line_start, mapping, text
+from traces.lenient import Repairs, identifier, text
 from traces.program import Program
 
 AGENT_FILE = "agent-"
-LINES_TO_CHECK = 20
-"""Number of a file's first lines of which one must be of a session."""
 MAX_KINDS = 5
 _LINK = re.compile(rb'"(?:sessionId"\s*:\s*"([^"\\]+)|id"\s*:\s*"(msg_[^"\\]+))"')
 
 
 def sniff(first_bytes: bytes) -> bool:
-    rest = first_bytes
-    for _ in range(LINES_TO_CHECK):
-        line, _, rest = rest.lstrip().partition(b"\n")
-        if _is_line(mapping(line_start(line))):
-            return True
-    return False
+    return any(map(_is_line, first_lines(first_bytes)))
 
 
 def _is_line(line: Mapping[str, Any]) -> bool:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from servers.errors import TraceRejected
-from traces.lenient import MAX_BYTES, Repairs, read_bytes, text
+from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes, text
 
 MARKER = "turnstile_file"
-SUFFIXES = (".jsonl", ".jsonl.gz")
-FIRST_BYTES = 1 << 16
-"""Number of bytes from which formats are recognised first."""
+JSON_LINES = (".jsonl", ".jsonl.gz")
+LINES_TO_CHECK = 20
+"""Number of a file's first lines of which one must be of a session."""
+START_BYTES = 1 << 16
+"""Number of bytes from which a linked format is recognised."""
 
 
 @runtime_checkable
@@ -56,8 +58,8 @@ class Group:
     """The files of one trace, those of sub-agents last."""
 
     files: tuple[Path, ...]
-    is_linked: bool
-    """Whether they have a linked format, and so are private."""
+    is_private: bool
+    """Whether they have a linked format."""
 
 
 def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]:
@@ -71,27 +73,26 @@ def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]
         return n
 
     first_with: dict[str, int] = {}
-    linked: set[int] = set()
+    private: set[int] = set()
     for n, file in enumerate(files):
-        for link in _links(file, formats):
-            linked.add(n)
+        if not (found := _formats_of(file, formats)):
+            continue
+        private.add(n)
+        for link in _links(file, found):
             a, b = sorted((root(first_with.setdefault(link, n)), root(n)))
             parents[b] = a
-    groups: dict[int, list[int]] = {}
-    for n in range(len(files)):
-        groups.setdefault(root(n), []).append(n)
+    groups: dict[int, dict[Path, None]] = {}
+    for n, file in enumerate(files):
+        groups.setdefault(root(n), {})[file] = None
     return [
-        Group(tuple(sorted((files[n] for n in members), key=_is_sub_agent(formats))), n in linked)
+        Group(tuple(sorted(members, key=_is_sub_agent(formats))), n in private)
         for n, members in groups.items()
     ]
 
 
-def with_sub_agents(file: Path, formats: Sequence[LinkedFormat]) -> Group:
-    """Return a file that is given alone, with those of its sub-agents."""
-    if not _links(file, formats):
-        return Group((file,), is_linked=False)
-    others = sorted({path for f in formats for path in f.sub_agents(file)} - {file})
-    return next(found for found in group([file, *others], formats) if file in found.files)
+def sub_agents_of(file: Path, formats: Sequence[LinkedFormat]) -> list[Path]:
+    """Return the files that may be of sub-agents of a file that is given alone."""
+    return sorted({path for f in _formats_of(file, formats) for path in f.sub_agents(file)})
 
 
 def _is_sub_agent(formats: Sequence[LinkedFormat]) -> Callable[[Path], bool]:
@@ -99,13 +100,21 @@ def _is_sub_agent(formats: Sequence[LinkedFormat]) -> Callable[[Path], bool]:
 
 
 def _links(file: Path, formats: Sequence[LinkedFormat]) -> set[str]:
-    if not file.name.endswith(SUFFIXES):
+    if not file.name.endswith(JSON_LINES):
         return set()
     try:
         data = read_bytes(file)
     except TraceRejected:  # reported when the file is read
         return set()
-    return {link for f in formats if f.sniff(data[:FIRST_BYTES]) for link in f.links(data, file)}
+    return {link for format in formats for link in format.links(data, file)}
+
+
+def _formats_of(file: Path, formats: Sequence[LinkedFormat]) -> list[LinkedFormat]:
+    try:
+        first_bytes = read_bytes(file, START_BYTES)
+    except TraceRejected:
+        return []
+    return [format for format in formats if format.sniff(first_bytes)]
 
 
 def join(files: Sequence[Path]) -> bytes:
@@ -123,6 +132,16 @@ def join(files: Sequence[Path]) -> bytes:
                 "give fewer of them"
             )
     return b"\n".join(parts)
+
+
+def first_lines(first_bytes: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the objects on the first lines of a document, the last of which may be truncated."""
+    rest = first_bytes
+    for _ in range(LINES_TO_CHECK):
+        line, _, rest = rest.lstrip().partition(b"\n")
+        value = mapping(line_start(line))
+        if MARKER not in value:
+            yield value
 
 
 def split(data: bytes, name: str, repairs: Repairs) -> list[Part]:

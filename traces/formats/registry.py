@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from servers.errors import InvalidPlugin
 from servers.registry import Registry
-from traces.formats.linked import FIRST_BYTES, LinkedFormat
+from traces.formats.linked import LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
 
@@ -23,14 +23,18 @@ FORMATS = Registry(
     built_in={
         "turnstile": "traces.formats.native",
         "turns.jsonl": "traces.formats.run_turns",
+        "claude-code": "traces.formats.claude_code",
+        "codex": "traces.formats.codex",
+        "gemini-cli": "traces.formats.gemini_cli",
         "mini-swe-agent": "traces.formats.mini_swe_agent",
         "weka": "traces.formats.weka",
         "openhands": "traces.formats.openhands",
-        "claude-code": "traces.formats.claude_code",
     },
     remedy="the path of a module with sniff and load, as my_package.my_format",
     option="--format",
 )
+FIRST_BYTES = 1 << 16
+"""Number of bytes from which formats are recognised first."""
 
 
 class TraceFormat(Protocol):

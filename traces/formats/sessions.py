@@ -192,7 +192,8 @@ class _Maker:
         if awaited_s is None or call.ended_s is None:
             self.repairs.add("a call without the time of its end or of what followed: gap set to 0")
             return _Gap(names, 0.0, Provenance.INFERRED)
-        if awaited_s < call.ended_s:
+        answers_s = [tool.answered_s for tool in call.tools.values()]
+        if max([awaited_s, *filter(None, answers_s)]) < call.ended_s:
             self.repairs.add("a tool's result or a message before the answer's end: gap set to 0")
         joined_s = self.joined_s.get((thread.id, i))
         begin_s = max(call.ended_s, joined_s or 0.0)
