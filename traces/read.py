@@ -16,7 +16,7 @@ from pathlib import Path
 from servers.errors import InvalidTrace, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
-from traces.formats.linked import Group, group, join, sub_agents_of
+from traces.formats.linked import group, join, sub_agents_of
 from traces.formats.registry import (
     FORMATS,
     folder_formats,
@@ -69,7 +69,7 @@ def read_traces(
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages, format)
-    files = list(_files(paths))
+    files = _files(paths)
     labels = Counter(file.label for file in files)
     for number, file in enumerate(files):
         again = f"{file.label} ({number})" if file.is_private else str(file.path)
@@ -87,13 +87,6 @@ class _File:
     parts: tuple[Path, ...] = ()
     """All files of the trace, if there are several."""
     is_private: bool = False
-
-    @classmethod
-    def of(cls, found: Group, label: str) -> _File:
-        """Folders of private files are named after what a person works on, so they are left out."""
-        path = found.files[0]
-        label = path.name if found.is_private else label
-        return cls(path, label, found.files if len(found.files) > 1 else (), found.is_private)
 
 
 class _Reader:
@@ -190,16 +183,26 @@ def _renamed(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(paths: Sequence[Path | str]) -> Iterator[_File]:
-    """Yield each trace with its name for messages, relative to the given folder."""
+def _files(paths: Sequence[Path | str]) -> list[_File]:
+    """Return each trace with its name for messages, which is relative to the given folder. If some
+    are private, it has no folder: those are named after what a person works on."""
     if not paths:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
     files = [file for path in paths for file in _files_of(path)]
     labels = dict(files)
-    for found in group([file for file, _ in files], linked_formats()):
-        yield _File.of(found, labels[found.files[0]])
+    groups = group([file for file, _ in files], linked_formats())
+    is_private = any(found.is_private for found in groups)
+    return [
+        _File(
+            found.files[0],
+            found.files[0].name if is_private else labels[found.files[0]],
+            found.files if len(found.files) > 1 else (),
+            is_private,
+        )
+        for found in groups
+    ]
 
 
 def _files_of(path: Path | str) -> Iterator[tuple[Path, str]]:

@@ -36,7 +36,7 @@ def _is_line(line: Mapping[str, Any]) -> bool:
         return "leafUuid" in line
     if kind == "file-history-snapshot":
         return "messageId" in line
-    return kind in ("user", "assistant", "system") and {"parentUuid", "isSidechain"} <= line.keys()
+    return isinstance(kind, str) and ("sessionId" in line or {"parentUuid", "uuid"} <= line.keys())
 
 
 def is_sub_agent(path: Path) -> bool:

@@ -155,7 +155,7 @@ class AgentLines:
         for block in results:
             outcome = mapping(line.get("toolUseResult")) if len(results) == 1 else {}
             self._result(identifier(block.get("tool_use_id")), outcome, at_s)
-        written = "\n".join(_texts(content))
+        written = "\n".join(filter(None, _texts(content)))
         self.thread.messages.append(Message("user", written))
         if not results:
             self._message(line, written, at_s)

@@ -27,7 +27,7 @@ START_BYTES = 1 << 16
 @runtime_checkable
 class LinkedFormat(Protocol):
     """Additional members of a `TraceFormat` whose traces may consist of several files of JSON
-    Lines, which are private: messages and reports name them without their folders."""
+    Lines and are private: messages and reports name no folder of theirs."""
 
     def sniff(self, first_bytes: bytes, /) -> bool: ...
 

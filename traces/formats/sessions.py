@@ -99,10 +99,17 @@ class Thread:
 
 def tool_name(name: object, script: str = "") -> tuple[str, ...]:
     """Return the names under which a tool call is counted: the programs that a shell command runs,
-    without their folders and arguments, or else the tool's name."""
+    without their arguments and without scripts of the person's own folders; else the tool's."""
     tool = identifier(name) or "tool"
-    names = (word.rsplit("/", 1)[-1] for word in call_names(tool, script))
-    return tuple(n for n in names if _PROGRAM.fullmatch(n)) or (tool,) if script else (tool,)
+    if not script:
+        return (tool,)
+    words = (word.rpartition("/") for word in call_names(tool, script))
+    programs = tuple(
+        program
+        for folder, _, program in words
+        if _PROGRAM.fullmatch(program) and (not folder or folder.endswith("bin"))
+    )
+    return programs or (tool,)
 
 
 def estimated_tokens(characters: int) -> int:
