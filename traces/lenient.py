@@ -16,6 +16,7 @@ import re
 import stat
 import zlib
 from collections import Counter
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -50,15 +51,15 @@ class Repairs:
         return [f"{reason} ({n} times)" if n > 1 else reason for reason, n in self._counts.items()]
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a regular file, and decompress it if its suffix is .gz. Other files are rejected, since
-    a pipe would block and a device has no end."""
+def read_bytes(path: Path, first: int | None = None) -> bytes:
+    """Read a regular file or its first bytes, and decompress it if its suffix is .gz. Other files
+    are rejected, since a pipe would block and a device has no end."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise TraceRejected("not a regular file; copy its contents into one")
             unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-            data = bounded(cast(IO[bytes], unpacked))
+            data = unpacked.read(first) if first else bounded(cast(IO[bytes], unpacked))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceRejected(f"not a complete gzip file ({error})") from None
     except OSError as error:
@@ -163,6 +164,15 @@ def epoch(value: object) -> float | None:
     """Return a plausible time in Unix seconds, or None."""
     n = number(value)
     return n if n is not None and 1e8 <= n <= MAX_START_S else None
+
+
+def moment(value: object) -> float | None:
+    """Return an ISO 8601 time in Unix seconds, or None. Without a zone, it is taken as UTC."""
+    try:
+        at = datetime.fromisoformat(text(value))
+        return epoch((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None
 
 
 def brief(value: object) -> str:

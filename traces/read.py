@@ -18,7 +18,15 @@ from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.formats import look_alikes
-from traces.formats.registry import FIRST_BYTES, FORMATS, folder_formats, load_format, recognise
+from traces.formats.linked import group, join, sub_agents_of
+from traces.formats.registry import (
+    FIRST_BYTES,
+    FORMATS,
+    folder_formats,
+    linked_formats,
+    load_format,
+    recognise,
+)
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
 
@@ -67,11 +75,24 @@ def read_traces(
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages, format, paths)
-    files = list(_files(paths))
-    labels = Counter(label for _, label in files)
-    for file, label in files:
-        reader.read(file, str(file) if labels[label] > 1 else label)
+    files = _files(paths)
+    labels = Counter(file.label for file in files)
+    for number, file in enumerate(files):
+        again = f"{file.label} ({number})" if file.is_private else str(file.path)
+        reader.read(file, again if labels[file.label] > 1 else file.label)
     return reader.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to read, and further files of the same trace."""
+
+    path: Path
+    label: str
+    """Its name in messages."""
+    parts: tuple[Path, ...] = ()
+    """All files of the trace, if there are several."""
+    is_private: bool = False
 
 
 class _Reader:
@@ -91,11 +112,11 @@ class _Reader:
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256()
 
-    def read(self, path: Path, label: str) -> None:
-        repairs, label = Repairs(), one_line(label)
+    def read(self, file: _File, label: str) -> None:
+        repairs, label, path = Repairs(), one_line(label), file.path
         self.paths[label] = path
         try:
-            data = _read(path)
+            data = join(file.parts) if file.parts else _read(path)
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs, self.format)
             if not programs:
@@ -183,34 +204,51 @@ def _renamed(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(paths: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
-    """Yield each file with its name for messages, relative to the given folder."""
+def _files(paths: Sequence[Path | str]) -> list[_File]:
+    """Return each trace with its name for messages, which is relative to the given folder. If some
+    are private, it has no folder: those are named after what a person works on."""
     if not paths:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
-    folders = folder_formats()
-    for path in paths:
-        if isinstance(path, str) and path in packs():
-            yield PACKS / f"{path}.jsonl.gz", path
-            continue
-        path = Path(path)
-        printed = one_line(str(path))
-        if _safely(path.is_dir):
-            inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-            inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
-            if not inside:
-                raise InvalidTrace(
-                    f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
-                )
-            for file in inside:
-                yield file, file.relative_to(path).as_posix()
-        elif _safely(path.exists):
-            yield path, path.name
-        else:
+    files = [file for path in paths for file in _files_of(path)]
+    labels = dict(files)
+    groups = group([file for file, _ in files], linked_formats())
+    is_private = any(found.is_private for found in groups)
+    return [
+        _File(
+            found.files[0],
+            found.files[0].name if is_private else labels[found.files[0]],
+            found.files if len(found.files) > 1 else (),
+            is_private,
+        )
+        for found in groups
+    ]
+
+
+def _files_of(path: Path | str) -> Iterator[tuple[Path, str]]:
+    if isinstance(path, str) and path in packs():
+        yield PACKS / f"{path}.jsonl.gz", path
+        return
+    path = Path(path)
+    printed = one_line(str(path))
+    if _safely(path.is_dir):
+        folders = folder_formats()
+        inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+        inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
+        if not inside:
             raise InvalidTrace(
-                f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
+                f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
             )
+        for file in inside:
+            yield file, file.relative_to(path).as_posix()
+    elif _safely(path.exists):
+        for file in (path, *sub_agents_of(path, linked_formats())):
+            yield file, file.name
+    else:
+        raise InvalidTrace(
+            f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
+        )
 
 
 def _safely(test: Callable[[], bool]) -> bool:

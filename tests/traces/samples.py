@@ -304,9 +304,108 @@ def aiperf_dag() -> Sample:
     return Sample({"a.dag.jsonl": lines}, (Provenance.UNSTATED,))
 
 
+def claude_code() -> Sample:
+    def session(id: str, *lines: dict[str, Any]) -> bytes:
+        chain = {"isSidechain": False, "sessionId": id, "version": "2.1.0"}
+        parents = [None, *(line["uuid"] for line in lines)]
+        records = zip(parents, lines, strict=False)
+        return json_lines(*({"parentUuid": parent, **line, **chain} for parent, line in records))
+
+    def prompt(id: str, at: str) -> dict[str, Any]:
+        message = {"role": "user", "content": "fix it"}
+        return {"type": "user", "uuid": f"{id}-1", "timestamp": at, "message": message}
+
+    def answer(id: str, n: int, at: str, block: dict[str, Any], cached: int) -> dict[str, Any]:
+        usage = {"input_tokens": 4, "cache_creation_input_tokens": 100 + 50 * n - 4 - cached,
+                 "cache_read_input_tokens": cached, "output_tokens": 20}  # fmt: skip
+        message = {"id": f"msg_{id}{n}", "model": "claude-x", "content": [block], "usage": usage,
+                   "stop_reason": "end_turn"}  # fmt: skip
+        return {"type": "assistant", "uuid": f"{id}-a{n}", "timestamp": at, "message": message}
+
+    called = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+    done = {"type": "text", "text": "done"}
+    observed = {"type": "user", "uuid": "a-2", "timestamp": "2026-01-01T00:00:05.500Z",
+                "message": {"role": "user", "content": [result]}}  # fmt: skip
+    return Sample(
+        {
+            "a.jsonl": session(
+                "a",
+                prompt("a", "2026-01-01T00:00:00Z"),
+                answer("a", 0, "2026-01-01T00:00:04Z", called, 64),
+                observed,
+                answer("a", 1, "2026-01-01T00:00:09Z", done, 100),
+            ),
+            "b.jsonl": session(
+                "b",
+                prompt("b", "2026-01-01T00:01:00Z"),
+                answer("b", 0, "2026-01-01T00:01:04Z", done, 64),
+            ),
+        },
+        (Provenance.MEASURED,),
+    )
+
+
+def codex() -> Sample:
+    def line(kind: str, second: float, **payload: Any) -> dict[str, Any]:
+        return {"timestamp": f"2026-01-01T00:00:{second:06.3f}Z", "type": kind, "payload": payload}
+
+    def counted(second: float, calls: int) -> dict[str, Any]:
+        last = {"input_tokens": 50 + 50 * calls, "cached_input_tokens": 64, "output_tokens": 20}
+        info = {"total_token_usage": {"input_tokens": 125 * calls}, "last_token_usage": last}
+        return line("event_msg", second, type="token_count", info=info)
+
+    def rollout(id: str, *lines: dict[str, Any]) -> bytes:
+        opening = [
+            line("session_meta", 0, id=id, cli_version="0.100.0"),
+            line("turn_context", 0, model="gpt-x"),
+            line("response_item", 1, type="message", role="user", content=[{"text": "fix it"}]),
+        ]
+        return json_lines(*opening, *lines)
+
+    call = line("response_item", 4, type="function_call", name="exec_command", call_id="c",
+                arguments=json.dumps({"cmd": "ls"}))  # fmt: skip
+    output = line("response_item", 5.5, type="function_call_output", call_id="c", output="x")
+    done = line("response_item", 9, type="message", role="assistant", content=[{"text": "done"}])
+    return Sample(
+        {
+            "rollout-a.jsonl": rollout("a", call, counted(4, 1), output, done, counted(9, 2)),
+            "rollout-b.jsonl": rollout("b", done, counted(9, 1)),
+        },
+        (Provenance.MEASURED,),
+    )
+
+
+def gemini_cli() -> Sample:
+    def session(id: str, *messages: dict[str, Any]) -> bytes:
+        head = {"sessionId": id, "projectHash": "0" * 8, "startTime": "2026-01-01T00:00:00Z"}
+        user = {"id": "u", "timestamp": "2026-01-01T00:00:01Z", "type": "user", "content": "fix it"}
+        patch = {"$set": {"lastUpdated": "2026-01-01T00:00:01Z"}}
+        return json_lines(head, user, patch, *messages)
+
+    def answer(n: int, second: int, *calls: dict[str, Any]) -> dict[str, Any]:
+        counts = {"input": 100 + 50 * n, "output": 20, "cached": 64, "thoughts": 0, "tool": 0}
+        return {"id": f"g{n}", "timestamp": f"2026-01-01T00:00:0{second}Z", "type": "gemini",
+                "content": "on", "model": "gemini-x", "tokens": counts,
+                "toolCalls": list(calls)}  # fmt: skip
+
+    call = {"name": "run_shell_command", "args": {"command": "ls"},
+            "timestamp": "2026-01-01T00:00:05.500Z"}  # fmt: skip
+    return Sample(
+        {
+            "session-a.jsonl": session("a", answer(0, 4, call), answer(1, 9)),
+            "session-b.jsonl": session("b", answer(0, 4)),
+        },
+        (Provenance.MEASURED,),
+    )
+
+
 SAMPLES = {
     "turnstile": native(),
     "turns.jsonl": turns_of_a_run(),
+    "claude-code": claude_code(),
+    "codex": codex(),
+    "gemini-cli": gemini_cli(),
     "mini-swe-agent": mini_swe_agent(),
     "weka": weka(),
     "openhands": openhands(),

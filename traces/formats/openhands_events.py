@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from servers.tool_names import call_names
-from traces.lenient import epoch, items, mapping, text
+from traces.lenient import items, mapping, moment, text
 
 STATES = ("null", "agent_state_changed")
 """Legacy observations that are not the result of a tool."""
@@ -66,7 +65,7 @@ def utterances(events: list[Any]) -> Iterator[Utterance]:
 
 
 def _sdk(event: Mapping[str, Any]) -> Utterance | None:
-    kind, at_s = event["kind"], _moment(event)
+    kind, at_s = event["kind"], moment(event.get("timestamp"))
     if kind == "SystemPromptEvent":
         return _system(_text(event.get("system_prompt")), event, at_s)
     if kind == "ActionEvent":
@@ -90,7 +89,7 @@ def _sdk(event: Mapping[str, Any]) -> Utterance | None:
 
 
 def _legacy(event: Mapping[str, Any]) -> Utterance | None:
-    at_s, args = _moment(event), mapping(event.get("args"))
+    at_s, args = moment(event.get("timestamp")), mapping(event.get("args"))
     source, action = event.get("source"), event.get("action")
     content = text(args.get("content")) or text(event.get("message"))
     if action == "system":
@@ -127,7 +126,7 @@ def _model(
     return Utterance(
         Role.MODEL,
         content,
-        _moment(event),
+        moment(event.get("timestamp")),
         response_id=text(event.get("llm_response_id")) or text(response.get("id")) or None,
         tools=names,
         command=script if script and names != (name,) else None,
@@ -159,11 +158,3 @@ def _text(content: object) -> str:
     """Return the text of a string, of a part with `text`, or of a list of these."""
     parts = content if isinstance(content, list) else [content]
     return "\n".join(text(part) or text(mapping(part).get("text")) for part in parts)
-
-
-def _moment(event: Mapping[str, Any]) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text(event.get("timestamp")))
-        return epoch((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
-        return None

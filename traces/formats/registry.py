@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from servers.errors import InvalidPlugin
 from servers.registry import Registry
+from traces.formats.linked import LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
 
@@ -22,6 +23,9 @@ FORMATS = Registry(
     built_in={
         "turnstile": "traces.formats.native",
         "turns.jsonl": "traces.formats.run_turns",
+        "claude-code": "traces.formats.claude_code",
+        "codex": "traces.formats.codex",
+        "gemini-cli": "traces.formats.gemini_cli",
         "mini-swe-agent": "traces.formats.mini_swe_agent",
         "weka": "traces.formats.weka",
         "openhands": "traces.formats.openhands",
@@ -99,6 +103,10 @@ def formats() -> Iterator[tuple[str, TraceFormat]]:
 
 def folder_formats() -> list[FolderFormat]:
     return [format for _, format in formats() if isinstance(format, FolderFormat)]
+
+
+def linked_formats() -> list[LinkedFormat]:
+    return [format for _, format in formats() if isinstance(format, LinkedFormat)]
 
 
 def recognise(data: bytes) -> tuple[str, TraceFormat] | None:

@@ -1,0 +1,194 @@
+"""Sessions of Claude Code with their sub-agents (`~/.claude/projects/…/SESSION.jsonl`).
+
+In: lines `{type, uuid, parentUuid, timestamp, isSidechain, agentId, message{id, content, usage},
+toolUseResult}`. The lines of sub-agents are in the session's file or in files `agent-ID.jsonl`.
+Out: the program of the session and one for each sub-agent. `docs/reference/trace-formats.md` has
+the rules and repairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from servers.errors import TraceRejected
+from traces.formats.claude_code_lines import AgentLines, Sent
+from traces.formats.linked import Part, first_lines, split, stem
+from traces.formats.sessions import Launch, make_programs
+from traces.lenient import Repairs, identifier, text
+from traces.program import Program
+
+AGENT_FILE = "agent-"
+MAX_KINDS = 5
+_LINK = re.compile(rb'"(?:sessionId"\s*:\s*"([^"\\]+)|id"\s*:\s*"(msg_[^"\\]+))"')
+
+
+def sniff(first_bytes: bytes) -> bool:
+    return any(map(_is_line, first_lines(first_bytes)))
+
+
+def _is_line(line: Mapping[str, Any]) -> bool:
+    kind = line.get("type")
+    if kind == "summary":
+        return "leafUuid" in line
+    if kind == "file-history-snapshot":
+        return "messageId" in line
+    return isinstance(kind, str) and ("sessionId" in line or {"parentUuid", "uuid"} <= line.keys())
+
+
+def is_sub_agent(path: Path) -> bool:
+    return path.name.startswith(AGENT_FILE)
+
+
+def sub_agents(path: Path) -> Sequence[Path]:
+    own_folder = path.parent / stem(path) / "subagents"
+    return [*path.parent.glob(f"{AGENT_FILE}*"), *own_folder.rglob(f"{AGENT_FILE}*")]
+
+
+def links(data: bytes, path: Path) -> set[str]:
+    """Return the ids of sessions and calls, and the name of the session's file."""
+    found = {(a or b).decode("utf-8", "replace") for a, b in _LINK.findall(data)}
+    if is_sub_agent(path):
+        folders = [folder for folder in path.parents if folder.name == "subagents"]
+        return found | {folder.parent.name for folder in folders[:1]}
+    return found | {stem(path)}
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    session = _Session(repairs)
+    parts = sorted(split(data, name, repairs), key=_last_time)
+    for part in sorted(parts, key=lambda part: part.name.startswith(AGENT_FILE)):
+        session.add(part)
+    return session.programs()
+
+
+def _last_time(part: Part) -> str:
+    """Return when a file ends, since a session ends before the one that resumes it."""
+    return max((text(line.get("timestamp")) for line in part.lines), default="")
+
+
+class _Session:
+    """The agents of a session, and of those that resumed it."""
+
+    def __init__(self, repairs: Repairs) -> None:
+        self.repairs = repairs
+        self.agents: dict[str, AgentLines] = {}
+        """Sessions by the name of their file, and sub-agents by their ids."""
+        self.sessions: dict[str, str] = {}
+        """Names of the sessions, by their keys in `agents`."""
+        self.read_calls: dict[str, str] = {}
+        self.roots: dict[str, str] = {}
+        """The first line of the chain of a line of a sub-agent without id."""
+        self.kinds: dict[str, None] = {}
+
+    def add(self, part: Part) -> None:
+        for line in part.lines:
+            self.kinds[identifier(line.get("type"))] = None
+            if isinstance(line.get("uuid"), str):
+                self._agent_of(part, line).add(line)
+
+    def _agent_of(self, part: Part, line: Mapping[str, Any]) -> AgentLines:
+        key = f"session {part.name}"
+        if part.name.startswith(AGENT_FILE) or line.get("isSidechain") is True:
+            named = part.name[len(AGENT_FILE) :] if part.name.startswith(AGENT_FILE) else ""
+            key = f"agent {identifier(line.get('agentId')) or named or self._root(line)}"
+        else:
+            self.sessions[key] = identifier(part.name) or "session"
+        if key not in self.agents:
+            session = identifier(line.get("sessionId"))
+            self.agents[key] = AgentLines(key, session, self.read_calls, self.repairs)
+        return self.agents[key]
+
+    def _root(self, line: Mapping[str, Any]) -> str:
+        uuid, parent = identifier(line.get("uuid")), identifier(line.get("parentUuid"))
+        self.roots[uuid] = self.roots.get(parent, parent or uuid)
+        return self.roots[uuid]
+
+    def programs(self) -> list[Program]:
+        for agent in self.agents.values():
+            agent.finish()
+        if not any(agent.thread.calls for agent in self.agents.values()):
+            raise TraceRejected(self._why_empty())
+        started_by = self._started_by()
+        parents = {key: self._parent(key, started_by) for key in self.agents}
+        self._name(parents)
+        for key, agent in self.agents.items():
+            started, parent = started_by.get(key), parents[key]
+            kind = started.kind if started else ""
+            if agent.system and (kind or key in self.sessions):
+                agent.thread.prefix_of = ("claude-code", kind, *agent.system)
+            if parent is not None:
+                agent.thread.launch = self._launch(agent, self.agents[parent], started)
+        sessions_first = sorted(self.agents, key=lambda key: key not in self.sessions)
+        return make_programs([self.agents[key].thread for key in sessions_first], self.repairs)
+
+    def _why_empty(self) -> str:
+        if "assistant" in self.kinds:
+            return "no answer with token counts that is not in another file"
+        kinds = ", ".join(filter(None, list(self.kinds)[:MAX_KINDS])) or "none"
+        return f"no conversation: the types of its lines are {kinds}"
+
+    def _started_by(self) -> dict[str, Sent]:
+        """Return the tool call that started each sub-agent: the one whose result has its id, or
+        else one with its first message as the prompt."""
+        sent = [s for agent in self.agents.values() for s in agent.sent.values()]
+        by_agent = {f"agent {s.agent}": s for s in reversed(sent) if s.agent}
+        started_by: dict[str, Sent] = {}
+        by_prompt: dict[str, deque[Sent]] = {}
+        for s in sent:
+            if s.prompt and not (s.agent and f"agent {s.agent}" in self.agents):
+                by_prompt.setdefault(s.prompt, deque()).append(s)
+        for key, agent in self.agents.items():
+            if key in self.sessions:
+                continue
+            if key in by_agent:
+                started_by[key] = by_agent[key]
+            elif same := by_prompt.get(agent.first_prompt):
+                started_by[key] = same.popleft()
+        return started_by
+
+    def _parent(self, key: str, started_by: Mapping[str, Sent]) -> str | None:
+        """Return the agent that started a sub-agent, or else its session."""
+        if key in self.sessions:
+            return None
+        if key in started_by and started_by[key].thread != key:
+            return started_by[key].thread
+        session = self.agents[key].session
+        with_calls = [k for k in self.sessions if self.agents[k].thread.calls]
+        named = (k for k in with_calls if session in (self.sessions[k], self.agents[k].session))
+        return next(named, next(iter(with_calls), None))
+
+    def _name(self, parents: Mapping[str, str | None]) -> None:
+        """Set the ids of all agents; those of sub-agents begin with that of their session."""
+        numbers = {key: n for n, key in enumerate(dict.fromkeys(self.roots.values()), 1)}
+        used: set[str] = set()
+        for key, agent in self.agents.items():
+            id = self.sessions.get(key, "")
+            if not id:
+                own = key.removeprefix("agent ")
+                own = f"{AGENT_FILE}{numbers.get(own, own)}"
+                top: str | None = key
+                for _ in self.agents:  # no longer than any chain, which may be a cycle
+                    top = parents[top] if top and parents[top] else top
+                id = f"{self.sessions[top]}/{own}" if top in self.sessions else own
+            while id in used:
+                id = f"{id}'"
+            used.add(id)
+            agent.thread.id = id
+
+    def _launch(self, agent: AgentLines, parent: AgentLines, started: Sent | None) -> Launch | None:
+        calls = parent.thread.calls
+        if started is not None and calls:
+            answered = started.tool.answered_s is not None and not started.in_background
+            return Launch(parent.thread.id, started.call, started.call if answered else None)
+        if not calls:
+            return None
+        self.repairs.add(
+            "a sub-agent whose start is not recorded: after the last call before it, not awaited"
+        )
+        started_s = agent.thread.started_s or 0.0
+        before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
+        return Launch(parent.thread.id, max(before, default=0), None)

@@ -1,0 +1,216 @@
+"""Reads the lines of one agent of Claude Code, or of one of its sub-agents.
+
+In: lines in the order of their file. Out: a `Thread`, the calls of tools by id, and those that
+start sub-agents. The lines of one call have its id and repeat its usage; a line's `parentUuid` is
+the line that it continues.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traces.formats.sessions import Call, Thread, Tool, estimated_tokens, tool_name
+from traces.lenient import Repairs, identifier, items, mapping, moment, seconds, text, tokens
+from traces.program import Message
+
+AGENT_TOOLS = frozenset({"Task", "Agent"})
+NO_MESSAGE = re.compile(r"\s*(<command-|<local-command-|Caveat:|\[Request interrupted)")
+"""Begins text that the client wrote as the user."""
+PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+@dataclass(slots=True)
+class Sent:
+    """A tool call that starts a sub-agent."""
+
+    thread: str
+    call: int
+    tool: Tool
+    prompt: str
+    kind: str
+    agent: str = ""
+    in_background: bool = False
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What only the lines of a call have."""
+
+    index: int
+    message: int
+    characters: int = 0
+    is_complete: bool = False
+    """Whether a line has a stop reason. Otherwise the output count may be that of its start."""
+    text: list[str] = field(default_factory=list)
+
+
+class AgentLines:
+    """The lines of one agent, as they are added. `read_calls` has the agent of each call that was
+    read, so that copies of a call count once."""
+
+    def __init__(self, key: str, session: str, read_calls: dict[str, str], repairs: Repairs):
+        self.thread = Thread(key)
+        self.session = session
+        """The recorded id of its session."""
+        self.key = key
+        self.read_calls = read_calls
+        self.repairs = repairs
+        self.tools: dict[str, Tool] = {}
+        self.sent: dict[str, Sent] = {}
+        self.first_prompt = ""
+        self.system: tuple[str, ...] = ()
+        """Version and model, if its first call begins a conversation."""
+        self._answers: dict[str, _Answer] = {}
+        self._last_has_thinking = False
+        self._before: dict[str, int | None] = {}
+        """For each line, the last call up to it on its chain; None if there is none, -1 if that is
+        unknown, because the chain begins in a line that is missing."""
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        uuid, parent = text(line.get("uuid")), line.get("parentUuid")
+        if uuid in self._before:
+            self.repairs.add("a line that occurs twice: counted once")
+            return
+        before = self._before.get(text(parent), -1) if parent is not None else None
+        if line.get("subtype") == "compact_boundary":
+            before = None
+        self._before[uuid] = before
+        if line.get("type") == "assistant":
+            self._before[uuid] = self._assistant(line, before)
+        elif line.get("type") == "user":
+            self._user(line)
+
+    def _assistant(self, line: Mapping[str, Any], before: int | None) -> int | None:
+        """Add a line of an answer. Return the last call up to it."""
+        message = mapping(line.get("message"))
+        if message.get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True:
+            self.repairs.add("an answer that no model gave, such as an API error: left out")
+            return before
+        ids = (message.get("id"), line.get("requestId"), line.get("uuid"))
+        id = next(filter(None, map(identifier, ids)), "")
+        if self.read_calls.setdefault(id, self.key) != self.key:
+            self.repairs.add("a line of a call that another file or agent has: counted once")
+            return before
+        usage = mapping(message.get("usage"))
+        counts = [tokens(usage.get(name)) or 0 for name in PROMPT_TOKENS]
+        answer = self._answers.get(id)
+        if answer is None:
+            if not sum(counts):
+                self.repairs.add("an answer without token counts: left out")
+                return before
+            answer = self._answers[id] = self._new_answer(line, message, before)
+        call = self.thread.calls[answer.index]
+        call.prompt = max(call.prompt, sum(counts))
+        call.output = max(call.output, tokens(usage.get("output_tokens")) or 0)
+        if (cached := tokens(usage.get("cache_read_input_tokens"))) is not None:
+            call.cached = max(call.cached or 0, cached)
+        answer.is_complete |= message.get("stop_reason") is not None
+        at_s = moment(line.get("timestamp"))
+        if at_s is not None:
+            call.ended_s = max(at_s, call.ended_s or at_s)
+        for block in map(mapping, items(message.get("content"))):
+            self._block(answer, call, block, at_s)
+        return answer.index
+
+    def _new_answer(
+        self, line: Mapping[str, Any], message: Mapping[str, Any], before: int | None
+    ) -> _Answer:
+        calls, messages = self.thread.calls, self.thread.messages
+        if not calls and before is None:
+            self.system = (text(line.get("version")), text(message.get("model")))
+        calls.append(Call(continues=before, prompt_messages=len(messages)))
+        messages.append(Message("assistant", ""))
+        self._last_has_thinking = False
+        return _Answer(len(calls) - 1, len(messages) - 1)
+
+    def _block(
+        self, answer: _Answer, call: Call, block: Mapping[str, Any], at_s: float | None
+    ) -> None:
+        kind = block.get("type")
+        written = text(block.get("text")) if kind == "text" else ""
+        answer.text.append(written)
+        answer.characters += len(written) + len(text(block.get("thinking")))
+        self._last_has_thinking |= kind in ("thinking", "redacted_thinking")
+        if kind != "tool_use":
+            return
+        name, given = text(block.get("name")), mapping(block.get("input"))
+        answer.characters += len(name) + len(json.dumps(given))
+        script = text(given.get("command")) if name == "Bash" else ""
+        tool = Tool(tool_name(name, script), at_s)
+        id = identifier(block.get("id")) or f"{answer.index}.{len(call.tools)}"
+        call.tools[id] = self.tools[id] = tool
+        prompt = text(given.get("prompt"))
+        if name in AGENT_TOOLS:
+            kind = identifier(given.get("subagent_type"))
+            self.sent[id] = Sent(self.key, answer.index, tool, prompt, kind)
+
+    def _user(self, line: Mapping[str, Any]) -> None:
+        content = mapping(line.get("message")).get("content")
+        at_s = moment(line.get("timestamp"))
+        results = [block for block in _blocks(content) if block.get("type") == "tool_result"]
+        for block in results:
+            outcome = mapping(line.get("toolUseResult")) if len(results) == 1 else {}
+            self._result(identifier(block.get("tool_use_id")), outcome, at_s)
+        written = "\n".join(filter(None, _texts(content)))
+        self.thread.messages.append(Message("user", written))
+        if not results:
+            self._message(line, written, at_s)
+
+    def _result(self, id: str, outcome: Mapping[str, Any], at_s: float | None) -> None:
+        tool = self.tools.get(id)
+        if tool is None or tool.answered_s is not None:
+            return
+        tool.answered_s = at_s
+        measured_s = seconds(outcome.get("durationSeconds"))
+        for name in ("durationMs", "totalDurationMs"):
+            if (measured_ms := seconds(outcome.get(name))) is not None:
+                measured_s = measured_ms / 1000
+        tool.duration_s = measured_s
+        if (sent := self.sent.get(id)) is not None:
+            sent.agent = identifier(outcome.get("agentId"))
+            in_background = outcome.get("isAsync") is True
+            sent.in_background = in_background or outcome.get("status") == "async_launched"
+
+    def _message(self, line: Mapping[str, Any], written: str, at_s: float | None) -> None:
+        calls = self.thread.calls
+        self.first_prompt = self.first_prompt or written
+        if not calls:
+            self.thread.started_s = at_s if at_s is not None else self.thread.started_s
+            return
+        by_client = any(line.get(name) is True for name in ("isMeta", "isCompactSummary"))
+        if at_s is None or (calls[-1].tools and (by_client or NO_MESSAGE.match(written))):
+            return
+        calls[-1].message_s = max(at_s, calls[-1].message_s or at_s)
+        calls[-1].drops_output = self._last_has_thinking
+
+    def finish(self) -> None:
+        """Complete the outputs and the answers' texts."""
+        for answer in self._answers.values():
+            call, written = self.thread.calls[answer.index], "\n".join(filter(None, answer.text))
+            self.thread.messages[answer.message] = Message("assistant", written)
+            estimate = estimated_tokens(answer.characters)
+            if not call.output or (not answer.is_complete and call.output < estimate / 2):
+                self.repairs.add(
+                    "an answer whose output count is that of its start: estimated from its length"
+                )
+                call.output = estimate
+
+
+def _blocks(content: object) -> Iterator[Mapping[str, Any]]:
+    yield from map(mapping, items(content))
+
+
+def _texts(content: object) -> Iterator[str]:
+    """Yield the texts of a message and of the results in it."""
+    if isinstance(content, str):
+        yield text(content)
+    for block in _blocks(content):
+        yield text(block.get("text"))
+        if block.get("type") == "tool_result":
+            results = block.get("content")
+            yield text(results)
+            yield from (text(part.get("text")) for part in _blocks(results))

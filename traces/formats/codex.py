@@ -1,0 +1,95 @@
+"""Rollouts of Codex, with those of their sub-agents (`~/.codex/sessions/…/rollout-*.jsonl`).
+
+In: lines `{timestamp, type, payload}`. A `token_count` event ends each call of the model; its items
+precede it, and the outputs of its tools follow or precede it. Out: a program for each rollout.
+`docs/reference/trace-formats.md` has the rules and repairs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from servers.errors import TraceRejected
+from traces.formats.codex_rollout import Rollout, parent_id
+from traces.formats.linked import first_lines, split
+from traces.formats.sessions import Launch, make_programs
+from traces.lenient import Repairs, identifier, mapping
+from traces.program import Program
+
+KINDS = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+
+
+def sniff(first_bytes: bytes) -> bool:
+    return any(map(_is_line, first_lines(first_bytes)))
+
+
+def _is_line(line: Mapping[str, Any]) -> bool:
+    return (line.get("type") in KINDS and "payload" in line) or line.get("record_type") == "state"
+
+
+def is_sub_agent(_path: Path) -> bool:
+    """Their files have names like any other, so sub-agents are found by ids only."""
+    return False
+
+
+def sub_agents(_path: Path) -> Sequence[Path]:
+    """They may be in the folders of later days, so they are only read from a given folder."""
+    return ()
+
+
+def links(data: bytes, _path: Path) -> set[str]:
+    """Return the ids of a rollout, of what it was forked from, and of its sub-agents."""
+    return {id for line in data.split(b"\n") for id in _ids(line)} - {""}
+
+
+def _ids(line: bytes) -> Iterator[str]:
+    if b'"session_meta"' not in line[:200] and b'"new_thread_id"' not in line:
+        return
+    try:
+        payload = mapping(mapping(json.loads(line)).get("payload"))
+    except (ValueError, RecursionError):
+        return
+    yield identifier(payload.get("new_thread_id"))
+    if payload.get("type") is None:
+        yield identifier(payload.get("id"))
+        yield parent_id(payload)
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    rollouts: dict[str, Rollout] = {}
+    for part in split(data, name, repairs):
+        rollout = Rollout(part.lines, part.name, repairs)
+        if rollout.id in rollouts:
+            repairs.add("a second file of a rollout: left out")
+            continue
+        rollouts[rollout.id] = rollout
+    for rollout in rollouts.values():
+        parent = rollouts.get(rollout.parent_id)
+        rollout.read(parent if parent is not rollout else None)
+    if not any(rollout.thread.calls for rollout in rollouts.values()):
+        raise TraceRejected("no token_count event with the tokens of a call")
+    for rollout in rollouts.values():
+        rollout.thread.launch = _launch(rollout, rollouts)
+    return make_programs([rollout.thread for rollout in rollouts.values()], repairs)
+
+
+def _launch(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> Launch | None:
+    """Return where the parent starts and awaits a sub-agent; None for other rollouts."""
+    parent = rollouts.get(rollout.parent_id)
+    is_sub_agent = "subagent" in mapping(rollout.meta.get("source"))
+    is_sub_agent |= rollout.meta.get("thread_source") == "subagent"
+    if parent is None or parent is rollout or not is_sub_agent or not parent.thread.calls:
+        return None
+    calls, started_s = parent.thread.calls, rollout.thread.started_s or 0.0
+    before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
+    start = min(parent.started.get(rollout.id, max(before, default=0)), len(calls) - 1)
+    ended_s = rollout.thread.ended_s or 0.0
+    waits = (
+        wait.call
+        for wait in parent.waits.get(rollout.id, [])
+        if wait.tool.answered_s is not None and wait.tool.answered_s >= ended_s
+    )
+    return Launch(parent.id, start, next(waits, None))

@@ -1,0 +1,172 @@
+"""Finds the files that form one trace together, and joins them to one document of JSON Lines.
+
+A command-line agent writes a file for each session and each sub-agent, and may copy the lines of a
+session that it resumes to a new file. Such files contain each other's ids. In the document, a line
+`{"turnstile_file": name}` precedes the lines of each file. Paths are not kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from servers.errors import TraceRejected
+from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes, text
+
+MARKER = "turnstile_file"
+JSON_LINES = (".jsonl", ".jsonl.gz")
+LINES_TO_CHECK = 20
+"""Number of a file's first lines of which one must be of a session."""
+START_BYTES = 1 << 16
+"""Number of bytes from which a linked format is recognised."""
+
+
+@runtime_checkable
+class LinkedFormat(Protocol):
+    """Additional members of a `TraceFormat` whose traces may consist of several files of JSON
+    Lines and are private: messages and reports name no folder of theirs."""
+
+    def sniff(self, first_bytes: bytes, /) -> bool: ...
+
+    def links(self, data: bytes, path: Path, /) -> Collection[str]:
+        """Return the ids of sessions and calls in a file. Files that share one are one trace."""
+
+    def is_sub_agent(self, path: Path, /) -> bool:
+        """Return whether the file has the name of a sub-agent's file."""
+
+    def sub_agents(self, path: Path, /) -> Sequence[Path]:
+        """Return files that may be of sub-agents of this file, if it is given alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The lines of one file."""
+
+    name: str
+    lines: tuple[dict[str, Any], ...]
+
+
+def stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The files of one trace, those of sub-agents last."""
+
+    files: tuple[Path, ...]
+    is_private: bool
+    """Whether they have a linked format."""
+
+
+def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]:
+    """Return the files of each trace, in order of their first files."""
+    parents = list(range(len(files)))
+
+    def root(n: int) -> int:
+        while parents[n] != n:
+            parents[n] = parents[parents[n]]
+            n = parents[n]
+        return n
+
+    first_with: dict[str, int] = {}
+    private: set[int] = set()
+    for n, file in enumerate(files):
+        if not (found := _formats_of(file, formats)):
+            continue
+        private.add(n)
+        for link in _links(file, found):
+            a, b = sorted((root(first_with.setdefault(link, n)), root(n)))
+            parents[b] = a
+    groups: dict[int, dict[Path, None]] = {}
+    for n, file in enumerate(files):
+        groups.setdefault(root(n), {})[file] = None
+    return [
+        Group(tuple(sorted(members, key=_is_sub_agent(formats))), n in private)
+        for n, members in groups.items()
+    ]
+
+
+def sub_agents_of(file: Path, formats: Sequence[LinkedFormat]) -> list[Path]:
+    """Return the files that may be of sub-agents of a file that is given alone."""
+    return sorted({path for f in _formats_of(file, formats) for path in f.sub_agents(file)})
+
+
+def _is_sub_agent(formats: Sequence[LinkedFormat]) -> Callable[[Path], bool]:
+    return lambda path: any(format.is_sub_agent(path) for format in formats)
+
+
+def _links(file: Path, formats: Sequence[LinkedFormat]) -> set[str]:
+    if not file.name.endswith(JSON_LINES):
+        return set()
+    try:
+        data = read_bytes(file)
+    except TraceRejected:  # reported when the file is read
+        return set()
+    return {link for format in formats for link in format.links(data, file)}
+
+
+def _formats_of(file: Path, formats: Sequence[LinkedFormat]) -> list[LinkedFormat]:
+    try:
+        first_bytes = read_bytes(file, START_BYTES)
+    except TraceRejected:
+        return []
+    return [format for format in formats if format.sniff(first_bytes)]
+
+
+def join(files: Sequence[Path]) -> bytes:
+    """Return the document of several files. Raises TraceRejected if one of them cannot be read."""
+    parts: list[bytes] = []
+    for file in files:
+        try:
+            data = read_bytes(file)
+        except TraceRejected as error:
+            raise TraceRejected(f"{file.name}, which belongs to it: {error}") from None
+        parts += [json.dumps({MARKER: stem(file)}).encode(), data.strip(b"\n")]
+        if sum(map(len, parts)) > MAX_BYTES:
+            raise TraceRejected(
+                f"its {len(files)} files are larger than {MAX_BYTES >> 20} MiB together; "
+                "give fewer of them"
+            )
+    return b"\n".join(parts)
+
+
+def first_lines(first_bytes: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the objects on the first lines of a document, the last of which may be truncated."""
+    rest = first_bytes
+    for _ in range(LINES_TO_CHECK):
+        line, _, rest = rest.lstrip().partition(b"\n")
+        value = mapping(line_start(line))
+        if MARKER not in value:
+            yield value
+
+
+def split(data: bytes, name: str, repairs: Repairs) -> list[Part]:
+    """Return the files of a document, or one of the given name, without malformed lines."""
+    parts: list[tuple[str, list[dict[str, Any]]]] = []
+    for line in _objects(data, repairs):
+        if isinstance(line.get(MARKER), str):
+            parts.append((text(line[MARKER]), []))
+            continue
+        if not parts:
+            parts.append((name, []))
+        parts[-1][1].append(line)
+    return [Part(part, tuple(lines)) for part, lines in parts]
+
+
+def _objects(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
+    for line in data.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            repairs.add("a line that is truncated or not JSON: left out")
+            continue
+        if isinstance(value, dict):
+            yield value
+        else:
+            repairs.add("a line that is not a JSON object: left out")

@@ -1,0 +1,297 @@
+"""Makes programs of the recorded sessions of command-line agents: Claude Code, Codex, Gemini CLI.
+
+In: threads, which are the calls of an agent or of a sub-agent, with token counts, tools and times.
+Out: programs. Times are in Unix seconds, lengths in tokens. `docs/reference/trace-formats.md` has
+the rules that all three formats have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from servers.tool_names import call_names
+from traces.formats.calls import CHARACTERS_PER_TOKEN, COUNTING_ERROR
+from traces.lenient import MAX_GAP_S, Repairs, identifier
+from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
+
+ABSENCE_S = 3600.0
+"""A gap from this length on that nothing explains is the absence of a person, and ends a program.
+No provider keeps a prompt in its cache for longer."""
+MESSAGE_DELAY_S = 1.0
+"""A person's message this long after the last tool result was awaited. Earlier ones were queued."""
+PERSON_TOOLS = frozenset({"AskUserQuestion", "ExitPlanMode", "request_user_input"})
+"""Tools whose time is that of a person who answers."""
+_PROGRAM = re.compile(r"[\w.+-]{1,40}")
+
+
+@dataclass(slots=True)
+class Tool:
+    names: tuple[str, ...]
+    called_s: float | None
+    answered_s: float | None = None
+    duration_s: float | None = None
+    """Its own time, if it was measured. The result may come later, after a person's permission."""
+
+    @property
+    def finished_s(self) -> float | None:
+        if self.answered_s is None or self.called_s is None or self.duration_s is None:
+            return self.answered_s
+        return min(self.answered_s, self.called_s + self.duration_s)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the model."""
+
+    prompt: int = 0
+    output: int = 0
+    cached: int | None = None
+    """Prompt tokens that the provider read from its cache; None if not recorded."""
+    drops_output: bool = False
+    """Whether the next prompt lacks a part of the output, such as reasoning."""
+    continues: int | None = -1
+    """Index of the call whose context the prompt extends, -1 for the previous call, None if the
+    prompt was written anew."""
+    tools: dict[str, Tool] = field(default_factory=dict)
+    """By the id of the call."""
+    ended_s: float | None = None
+    message_s: float | None = None
+    """Time of the last message that is not a tool's result, before the next call."""
+    prompt_messages: int = 0
+
+    @property
+    def tools_finished_s(self) -> float | None:
+        return max(
+            (s for t in self.tools.values() if (s := t.finished_s) is not None), default=None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Where a sub-agent was started."""
+
+    thread: str
+    call: int
+    awaited_at: int | None
+    """The call of the parent after which it has the sub-agent's answer; None if it never waits."""
+
+
+@dataclass(slots=True)
+class Thread:
+    """The calls of an agent or of one of its sub-agents."""
+
+    id: str
+    calls: list[Call] = field(default_factory=list)
+    started_s: float | None = None
+    """Time of the message that started it."""
+    launch: Launch | None = None
+    prefix_of: tuple[str, ...] = ()
+    """What determines its system prompt; empty if the first prompt has more in the cache."""
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def ended_s(self) -> float | None:
+        return max((s for c in self.calls if (s := c.ended_s) is not None), default=None)
+
+
+def tool_name(name: object, script: str = "") -> tuple[str, ...]:
+    """Return the names under which a tool call is counted: the programs that a shell command runs,
+    without their arguments and without scripts of the person's own folders; else the tool's."""
+    tool = identifier(name) or "tool"
+    if not script:
+        return (tool,)
+    words = (word.rpartition("/") for word in call_names(tool, script))
+    programs = tuple(
+        program
+        for folder, _, program in words
+        if _PROGRAM.fullmatch(program) and (not folder or folder.endswith("bin"))
+    )
+    return programs or (tool,)
+
+
+def estimated_tokens(characters: int) -> int:
+    return max(1, round(characters / CHARACTERS_PER_TOKEN))
+
+
+def make_programs(threads: Sequence[Thread], repairs: Repairs) -> list[Program]:
+    """Return the programs of the threads that have calls, in order. A launch in a thread without
+    calls is ignored, so that its sub-agent is a program without a parent."""
+    by_id = {thread.id: thread for thread in threads if thread.calls}
+    maker = _Maker(by_id, repairs)
+    return [program for thread in by_id.values() for program in maker.programs(thread)]
+
+
+class _Maker:
+    def __init__(self, threads: Mapping[str, Thread], repairs: Repairs) -> None:
+        self.threads = threads
+        self.repairs = repairs
+        self.joined_s: dict[tuple[str, int], float] = {}
+        """The end of the last sub-agent that a call waits for, by thread and call."""
+        for thread in threads.values():
+            launch, ended_s = self.launch(thread), thread.ended_s
+            if launch and launch.awaited_at is not None and ended_s is not None:
+                place = launch.thread, launch.awaited_at
+                self.joined_s[place] = max(ended_s, self.joined_s.get(place, ended_s))
+        self.gaps = {id: self._gaps(thread) for id, thread in threads.items()}
+        self.starts = {id: self._starts(thread) for id, thread in threads.items()}
+        """The calls with which the programs of a thread begin."""
+        self.prefixes = _prefix_lengths(threads.values())
+
+    def launch(self, thread: Thread) -> Launch | None:
+        launch = thread.launch
+        return launch if launch and launch.thread in self.threads else None
+
+    def programs(self, thread: Thread) -> list[Program]:
+        starts = self.starts[thread.id]
+        ends = [*starts[1:], len(thread.calls)]
+        return [
+            self._program(thread, k, begin, end)
+            for k, (begin, end) in enumerate(zip(starts, ends, strict=True))
+        ]
+
+    def _program(self, thread: Thread, k: int, begin: int, end: int) -> Program:
+        calls, gaps = thread.calls[begin:end], self.gaps[thread.id][begin:end]
+        turns = tuple(
+            Turn(
+                prompt_tokens=call.prompt,
+                output_tokens=call.output,
+                kept_tokens=self._kept(thread.calls, begin + i) if i else 0,
+                tools=gap.tools,
+                tool_gap_s=round(gap.seconds, 3) if i + 1 < len(calls) else 0.0,
+                gap_provenance=gap.provenance,
+            )
+            for i, (call, gap) in enumerate(zip(calls, gaps, strict=True))
+        )
+        started_s = thread.started_s if begin == 0 else thread.calls[begin - 1].message_s
+        fork = self._fork(thread)
+        last = thread.calls[end].prompt_messages if end < len(thread.calls) else None
+        return Program(
+            _program_id(thread.id, k),
+            turns,
+            self._prefix(thread, min(call.prompt for call in calls)),
+            fork,
+            None if fork else calls[0].ended_s if started_s is None else started_s,
+            messages=tuple(thread.messages[:last]),
+            prompt_messages=tuple(call.prompt_messages for call in calls),
+        )
+
+    def _prefix(self, thread: Thread, shortest_prompt: int) -> SharedPrefix | None:
+        length = min(self.prefixes.get(thread.prefix_of, 0), shortest_prompt)
+        digest = hashlib.sha256("\n".join(thread.prefix_of).encode()).hexdigest()[:12]
+        return SharedPrefix(f"system:{digest}", length) if length else None
+
+    def _gaps(self, thread: Thread) -> list[_Gap]:
+        return [self._gap(thread, i) for i in range(len(thread.calls))]
+
+    def _gap(self, thread: Thread, i: int) -> _Gap:
+        call, finished_s = thread.calls[i], thread.calls[i].tools_finished_s
+        names = tuple(name for tool in call.tools.values() for name in tool.names)
+        if i + 1 == len(thread.calls):
+            return _Gap(names, 0.0, Provenance.MEASURED)
+        awaited_s, message_s = finished_s, call.message_s
+        if message_s is not None and message_s >= (finished_s or 0.0) + MESSAGE_DELAY_S:
+            awaited_s, names = message_s, ()
+        elif names and PERSON_TOOLS.issuperset(names):
+            names = ()
+        if awaited_s is None or call.ended_s is None:
+            self.repairs.add("a call without the time of its end or of what followed: gap set to 0")
+            return _Gap(names, 0.0, Provenance.INFERRED)
+        answers_s = [tool.answered_s for tool in call.tools.values()]
+        if max([awaited_s, *filter(None, answers_s)]) < call.ended_s:
+            self.repairs.add("a tool's result or a message before the answer's end: gap set to 0")
+        joined_s = self.joined_s.get((thread.id, i))
+        begin_s = max(call.ended_s, joined_s or 0.0)
+        seconds = min(max(0.0, awaited_s - begin_s), MAX_GAP_S)
+        return _Gap(names, seconds, Provenance.MEASURED, explained=joined_s is not None)
+
+    def _starts(self, thread: Thread) -> list[int]:
+        starts = [0]
+        for i, gap in enumerate(self.gaps[thread.id][:-1]):
+            if gap.seconds < ABSENCE_S or gap.explained or self.launch(thread):
+                continue
+            if any(tool.duration_s for tool in thread.calls[i].tools.values()):
+                continue
+            self.repairs.add(
+                "a pause of an hour or more: the rest of the session is a program of its own"
+            )
+            starts.append(i + 1)
+        return starts
+
+    def _fork(self, thread: Thread) -> Fork | None:
+        launch = self.launch(thread)
+        if launch is None:
+            return None
+        parent = self.threads[launch.thread]
+        begin, k, end = self._segment(parent, launch.call)
+        joined = None
+        if launch.awaited_at is not None and launch.call <= launch.awaited_at < end - 1:
+            joined = launch.awaited_at + 1 - begin
+        ended_s, started_s = parent.calls[launch.call].ended_s, thread.started_s
+        delay_s, provenance = 0.0, Provenance.INFERRED
+        if ended_s is not None and started_s is not None:
+            delay_s, provenance = max(0.0, started_s - ended_s), Provenance.MEASURED
+        id = _program_id(parent.id, k)
+        return Fork(id, launch.call - begin, round(min(delay_s, MAX_GAP_S), 3), joined, provenance)
+
+    def _segment(self, thread: Thread, call: int) -> tuple[int, int, int]:
+        """Return the first call, the number and the end of the program that contains a call."""
+        starts = self.starts[thread.id]
+        k = max(n for n, begin in enumerate(starts) if begin <= call)
+        return starts[k], k, starts[k + 1] if k + 1 < len(starts) else len(thread.calls)
+
+    def _kept(self, calls: Sequence[Call], i: int) -> int:
+        """Return the tokens of call `i` that repeat the context of the previous call."""
+        before, call = calls[i - 1], calls[i]
+        whole = before.prompt + before.output
+        most = min(whole, call.prompt - 1)
+        cached = min(call.cached or 0, most)
+        if call.continues is None or call.continues not in (-1, i - 1):
+            self.repairs.add("a prompt that does not continue the one before: history rewritten")
+            common = 0
+            if call.continues is not None:
+                common = calls[call.continues].prompt + calls[call.continues].output
+            return min(max(cached, common), most)
+        if call.prompt > before.prompt:
+            if call.cached is not None and cached < before.prompt / 2:
+                self.repairs.add(
+                    "a prompt that only grew, although little of it was in the provider's cache: "
+                    "kept tokens inferred"
+                )
+            appended = call.prompt > whole and not before.drops_output
+            return whole if appended else max(before.prompt, cached)
+        if cached or call.prompt < (1 - COUNTING_ERROR) * before.prompt:
+            self.repairs.add(
+                "a prompt shorter than the one before: only what the provider had cached is kept"
+            )
+            return cached
+        self.repairs.add(
+            "a prompt slightly shorter than the previous one: token counts assumed to differ"
+        )
+        return most
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    tools: tuple[str, ...]
+    seconds: float
+    provenance: Provenance
+    explained: bool = False
+    """Whether it follows sub-agents, so that its length is no absence."""
+
+
+def _program_id(thread: str, k: int) -> str:
+    return f"{thread}@{k + 1}" if k else thread
+
+
+def _prefix_lengths(threads: Iterable[Thread]) -> dict[tuple[str, ...], int]:
+    """Return the length of each system prompt: the fewest tokens that a first prompt with it had
+    in the cache, where it had any."""
+    lengths: dict[tuple[str, ...], int] = {}
+    for thread in threads:
+        cached = thread.calls[0].cached
+        if thread.prefix_of and cached:
+            lengths[thread.prefix_of] = min(cached, lengths.get(thread.prefix_of, cached))
+    return lengths
