@@ -14,14 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servers.errors import InvalidTrace, TraceRejected
+from traces.assumptions import Assumptions, GapSource
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
-from traces.formats.registry import FORMATS, folder_formats, load_format, recognise
+from traces.formats.registry import (
+    FORMATS,
+    IncompleteFormat,
+    folder_formats,
+    load_format,
+    recognise,
+)
 from traces.lenient import Repairs, mapping, one_line, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
+from traces.token_counts import by_tokenizer, default_counter
 
 PACKS = Path(__file__).parent / "packs"
-SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
+SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz")
 NATIVE_FORMAT = "turnstile"
 MIN_UNIX_S = 1e8
 """A recorded start from this value on is a Unix time, otherwise relative to the first start."""
@@ -52,27 +60,41 @@ def packs() -> list[str]:
 
 
 def read_traces(
-    paths: Path | str | Iterable[Path | str], *, messages: bool = False, format: str | None = None
+    paths: Path | str | Iterable[Path | str],
+    *,
+    messages: bool = False,
+    format: str | None = None,
+    tokenizer: Path | None = None,
+    gaps: GapSource | None = None,
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
     `messages`: keep the conversations, which takes memory, and reject files without them.
     `format`: the name or the dotted path of the format of all files; by default, each file's format
     is recognised from its first bytes.
+    `tokenizer`: counts the tokens of files that record only text; by default, characters do.
+    `gaps`: gives the tool gaps that a file does not record; by default, such files are rejected.
     """
-    paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    reader = _Reader(messages, format)
-    files = list(_files(paths))
-    labels = Counter(label for _, label in files)
-    for file, label in files:
-        reader.read(file, str(file) if labels[label] > 1 else label)
+    files = list(_files([paths] if isinstance(paths, Path | str) else list(paths)))
+    counter = default_counter() if tokenizer is None else by_tokenizer(tokenizer)
+    reader = _read_all(files, _Reader(messages, format, Assumptions(counter, gaps)))
+    if (fitted := counter.fitted()) is not None:
+        reader = _read_all(files, _Reader(messages, format, Assumptions(fitted, gaps)))
     return reader.result()
 
 
+def _read_all(files: Sequence[tuple[Path, str]], reader: _Reader) -> _Reader:
+    labels = Counter(label for _, label in files)
+    for file, label in files:
+        reader.read(file, str(file) if labels[label] > 1 else label)
+    return reader
+
+
 class _Reader:
-    def __init__(self, messages: bool, format: str | None) -> None:
+    def __init__(self, messages: bool, format: str | None, assumptions: Assumptions) -> None:
         self.messages = messages
         self.format = format
+        self.assumptions = assumptions
         self.programs: list[Program] = []
         self.ids: set[str] = set()
         self.copies: Counter[str] = Counter()
@@ -91,7 +113,7 @@ class _Reader:
         try:
             data = _read(path)
             self.digest.update(hashlib.sha256(data).digest())
-            format, programs = _load(data, path, repairs, self.format)
+            format, programs = _load(data, path, repairs, self.format, self.assumptions)
             if not programs:
                 raise TraceRejected(f"{format}: contains no program")
             if self.messages and not all(program.messages for program in programs):
@@ -209,7 +231,7 @@ def _read(path: Path) -> bytes:
 
 
 def _load(
-    data: bytes, path: Path, repairs: Repairs, chosen: str | None
+    data: bytes, path: Path, repairs: Repairs, chosen: str | None, assumptions: Assumptions
 ) -> tuple[str, list[Program]]:
     """Return the name of the format, and the programs."""
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
@@ -219,7 +241,11 @@ def _load(
     if known is None:
         raise _unknown_format(parse_json(data))
     name, format = known
-    programs = format.load(data, re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name), repairs)
+    name_only = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name)
+    if isinstance(format, IncompleteFormat):
+        programs = format.load_with(data, name_only, repairs, assumptions)
+    else:
+        programs = format.load(data, name_only, repairs)
     if name != NATIVE_FORMAT:  # which records the source
         programs = [replace(program, source=path.name) for program in programs]
     check(programs)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.traces import span_samples
 from traces import Provenance
 
 
@@ -19,6 +20,12 @@ class Sample:
     """Contents by file name."""
     gap_provenance: tuple[Provenance, ...]
     """The provenance of each tool gap, in order of the programs and their turns."""
+    gaps: str | None = None
+    """The recipe of the gaps that the format does not record."""
+    shares_prefix: bool = True
+    """Whether the format records what the prompts of several programs have in common."""
+    refusal: str = ""
+    """Why the format is recognised and refused."""
 
 
 def json_lines(*records: object) -> bytes:
@@ -139,5 +146,28 @@ SAMPLES = {
     "mini-swe-agent": mini_swe_agent(),
     "weka": weka(),
     "openhands": openhands(),
+    "otel": Sample({"a.json": span_samples.otlp()}, (Provenance.MEASURED,)),
+    "langfuse": Sample({"a.json": span_samples.langfuse()}, (Provenance.MEASURED,)),
+    "exgentic": Sample({"a.jsonl": span_samples.exgentic()}, (), refusal="neither token counts"),
+    "atif": Sample(
+        {"a.json": span_samples.atif("a", 2, 9), "b.json": span_samples.atif("b", 3)},
+        (Provenance.INFERRED,),
+    ),
+    "swe-agent": Sample(
+        {
+            "a.traj": span_samples.swe_agent("fix it", 1.5, 1),
+            "b.traj": span_samples.swe_agent("x", 1),
+        },
+        (Provenance.MEASURED,),
+    ),
+    "bfcl": Sample(
+        {"a.json": span_samples.bfcl()},
+        (Provenance.SYNTHESISED,),
+        gaps="bfcl",
+        shares_prefix=False,
+    ),
+    "mlperf-endpoints": Sample(
+        {"a.jsonl": span_samples.mlperf_endpoints()}, (Provenance.MEASURED,)
+    ),
 }
 """Samples by the name in `traces.formats.registry.FORMATS`."""
