@@ -50,6 +50,8 @@ def anonymized(programs: Sequence[Program]) -> list[Program]:
     `tool-1`, equal ones alike, so that policies that learn from tools decide as before.
     """
     ids, tool, prefix = _ids(programs), _Numbered("tool-"), _Numbered("prefix-")
+    for shared in (shared for p in programs for turn in p.turns for shared in turn.prefixes):
+        prefix(shared.id)
     return [
         Program(
             id=ids[p.id],

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
+from traces.assumptions import Assumptions, GapSource
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.formats import look_alikes
@@ -22,6 +23,7 @@ from traces.formats.linked import group, join, sub_agents_of
 from traces.formats.registry import (
     FIRST_BYTES,
     FORMATS,
+    IncompleteFormat,
     folder_formats,
     linked_formats,
     load_format,
@@ -29,9 +31,10 @@ from traces.formats.registry import (
 )
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
+from traces.token_counts import by_tokenizer, default_counter
 
 PACKS = Path(__file__).parent / "packs"
-SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
+SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz")
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
@@ -65,21 +68,27 @@ def packs() -> list[str]:
 
 
 def read_traces(
-    paths: Path | str | Iterable[Path | str], *, messages: bool = False, format: str | None = None
+    paths: Path | str | Iterable[Path | str],
+    *,
+    messages: bool = False,
+    format: str | None = None,
+    tokenizer: Path | None = None,
+    gaps: GapSource | None = None,
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
     `messages`: keep the conversations, which takes memory, and reject files without them.
     `format`: the name or the dotted path of the format of all files; by default, each file's format
     is recognised from its first bytes.
+    `tokenizer`: counts the tokens of files that record only text; by default, characters do.
+    `gaps`: gives the tool gaps that a file does not record; by default, such files are rejected.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    reader = _Reader(messages, format, paths)
     files = _files(paths)
-    labels = Counter(file.label for file in files)
-    for number, file in enumerate(files):
-        again = f"{file.label} ({number})" if file.is_private else str(file.path)
-        reader.read(file, again if labels[file.label] > 1 else file.label)
+    counter = default_counter() if tokenizer is None else by_tokenizer(tokenizer)
+    reader = _read_all(files, _Reader(messages, format, paths, Assumptions(counter, gaps)))
+    if (fitted := counter.fitted()) is not None:
+        reader = _read_all(files, _Reader(messages, format, paths, Assumptions(fitted, gaps)))
     return reader.result()
 
 
@@ -95,11 +104,26 @@ class _File:
     is_private: bool = False
 
 
+def _read_all(files: Sequence[_File], reader: _Reader) -> _Reader:
+    labels = Counter(file.label for file in files)
+    for number, file in enumerate(files):
+        again = f"{file.label} ({number})" if file.is_private else str(file.path)
+        reader.read(file, again if labels[file.label] > 1 else file.label)
+    return reader
+
+
 class _Reader:
-    def __init__(self, messages: bool, format: str | None, given: Sequence[Path | str]) -> None:
+    def __init__(
+        self,
+        messages: bool,
+        format: str | None,
+        given: Sequence[Path | str],
+        assumptions: Assumptions,
+    ) -> None:
         self.messages = messages
         self.format = format
         self.given = given
+        self.assumptions = assumptions
         self.programs: list[Program] = []
         self.ids: set[str] = set()
         self.copies: Counter[str] = Counter()
@@ -118,7 +142,7 @@ class _Reader:
         try:
             data = join(file.parts) if file.parts else _read(path)
             self.digest.update(hashlib.sha256(data).digest())
-            format, programs = _load(data, path, repairs, self.format)
+            format, programs = _load(data, path, repairs, self.format, self.assumptions)
             if not programs:
                 raise TraceRejected(f"{format}: contains no program")
             if self.messages and not all(program.messages for program in programs):
@@ -267,7 +291,7 @@ def _read(path: Path) -> bytes:
 
 
 def _load(
-    data: bytes, path: Path, repairs: Repairs, chosen: str | None
+    data: bytes, path: Path, repairs: Repairs, chosen: str | None, assumptions: Assumptions
 ) -> tuple[str, list[Program]]:
     """Return the name of the format, and the programs."""
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
@@ -278,7 +302,11 @@ def _load(
             raise TraceRejected(look_alikes.describe(first, FORMATS.names()))
         known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # it describes the error in the line
     name, format = known
-    programs = format.load(data, re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name), repairs)
+    name_only = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name)
+    if isinstance(format, IncompleteFormat):
+        programs = format.load_with(data, name_only, repairs, assumptions)
+    else:
+        programs = format.load(data, name_only, repairs)
     if name != NATIVE_FORMAT:  # which records the source
         programs = [replace(program, source=path.name) for program in programs]
     check(programs)

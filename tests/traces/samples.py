@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.traces import span_samples
 from traces import Provenance
 
 
@@ -19,8 +20,12 @@ class Sample:
     """Contents by file name."""
     gap_provenance: tuple[Provenance, ...]
     """The provenance of each tool gap, in order of the programs and their turns."""
-    shares: bool = True
-    """Whether the format records what different programs share."""
+    gaps: str | None = None
+    """The recipe of the gaps that the format does not record."""
+    shares_prefix: bool = True
+    """Whether the format records what the prompts of several programs have in common."""
+    refusal: str = ""
+    """Why the format is recognised and refused."""
 
 
 def json_lines(*records: object) -> bytes:
@@ -191,7 +196,7 @@ def agentinfer() -> Sample:
     lines = json_lines(
         request("s", "lead", 0, 100), request("s", "x1", 2, 80), request("s", "lead", 5, 150)
     )
-    return Sample({"requests.jsonl": lines}, (Provenance.MEASURED,), shares=False)
+    return Sample({"requests.jsonl": lines}, (Provenance.MEASURED,), shares_prefix=False)
 
 
 def dynamo() -> Sample:
@@ -240,7 +245,7 @@ def applied_compute() -> Sample:
     single = {**session, "assistant_response_length": [], "tool_call_output_length": [],
               "tool_call_latency": []}  # fmt: skip
     lines = json_lines(session, single)
-    return Sample({"sessions.jsonl": lines}, (Provenance.UNSTATED,), shares=False)
+    return Sample({"sessions.jsonl": lines}, (Provenance.UNSTATED,), shares_prefix=False)
 
 
 def mooncake() -> Sample:
@@ -420,5 +425,28 @@ SAMPLES = {
     "llmservingsim": llmservingsim(),
     "lmcache-agent": lmcache_agent(),
     "aiperf-dag": aiperf_dag(),
+    "otel": Sample({"a.json": span_samples.otlp()}, (Provenance.MEASURED,)),
+    "langfuse": Sample({"a.json": span_samples.langfuse()}, (Provenance.MEASURED,)),
+    "exgentic": Sample({"a.jsonl": span_samples.exgentic()}, (), refusal="neither token counts"),
+    "atif": Sample(
+        {"a.json": span_samples.atif("a", 2, 9), "b.json": span_samples.atif("b", 3)},
+        (Provenance.INFERRED,),
+    ),
+    "swe-agent": Sample(
+        {
+            "a.traj": span_samples.swe_agent("fix it", 1.5, 1),
+            "b.traj": span_samples.swe_agent("x", 1),
+        },
+        (Provenance.MEASURED,),
+    ),
+    "bfcl": Sample(
+        {"a.json": span_samples.bfcl()},
+        (Provenance.SYNTHESISED,),
+        gaps="bfcl",
+        shares_prefix=False,
+    ),
+    "mlperf-endpoints": Sample(
+        {"a.jsonl": span_samples.mlperf_endpoints()}, (Provenance.MEASURED,)
+    ),
 }
 """Samples by the name in `traces.formats.registry.FORMATS`."""

@@ -19,12 +19,15 @@ from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import BLOCK, profile
 from tests.traces.samples import SAMPLES, Sample, json_lines
-from traces import Program, read_traces
+from traces import Program, TraceSet, read_traces
 from traces.check import check
 from traces.formats.registry import FIRST_BYTES, FORMATS
 from traces.lenient import Repairs
+from traces.synthesis.gaps import gap_source
 
 NAMES = list(FORMATS.built_in)
+READABLE = [name for name in NAMES if name in SAMPLES and not SAMPLES[name].refusal]
+REFUSED = [name for name in NAMES if name in SAMPLES and SAMPLES[name].refusal]
 
 
 def sample_of(format: str) -> Sample:
@@ -35,9 +38,14 @@ def sample_of(format: str) -> Sample:
 def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
     for name, data in sample_of(format).files.items():
         (folder / name).write_bytes(data)
-    loaded = read_traces(folder)
+    loaded = read(format, folder)
     assert loaded.rejections == ()
     return loaded.programs
+
+
+def read(format: str, path: Path) -> TraceSet:
+    recipe = sample_of(format).gaps
+    return read_traces(path, gaps=gap_source(recipe) if recipe else None)
 
 
 def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:
@@ -63,7 +71,7 @@ def test_each_format_recognises_only_its_own_sample(format: str) -> None:
             assert sniff(data[: len(data) * 2 // 3]) == (name == format), f"{name}, cut"
 
 
-@pytest.mark.parametrize("format", NAMES)
+@pytest.mark.parametrize("format", READABLE)
 def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     check(programs)
@@ -72,32 +80,39 @@ def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_
         assert {program.source for program in programs} <= set(sample_of(format).files)
 
 
-@pytest.mark.parametrize("format", NAMES)
+@pytest.mark.parametrize("format", REFUSED)
+def test_a_format_without_what_a_replay_needs_is_refused_with_the_reason(
+    format: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidTrace, match=sample_of(format).refusal):
+        read_sample(format, tmp_path)
+
+
+@pytest.mark.parametrize("format", READABLE)
 def test_each_tool_gap_has_its_provenance(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     provenances = tuple(turn.gap_provenance for p in programs for turn in p.turns[:-1])
     assert provenances == sample_of(format).gap_provenance
 
 
-@pytest.mark.parametrize("format", NAMES)
+@pytest.mark.parametrize("format", READABLE)
 def test_prompts_with_a_common_prefix_hit_the_prefix_cache(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     hits = prefix_hits(programs)
     assert [key for key, tokens in hits.items() if key[1] > 0 and not tokens] == []
-    if not sample_of(format).shares:
-        return
-    # The first turn of at least one program shares a prefix with an earlier program.
-    assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
+    if sample_of(format).shares_prefix:
+        # The first turn of at least one program shares a prefix with an earlier program.
+        assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
 
 
-@pytest.mark.parametrize("format", NAMES)
+@pytest.mark.parametrize("format", READABLE)
 def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     packed = tmp_path / "packed"
     packed.mkdir()
     for name, data in sample_of(format).files.items():
         (packed / f"{name}.gz").write_bytes(gzip.compress(data))
-    assert [(p.id, p.turns, p.prefix) for p in read_traces(packed).programs] == [
+    assert [(p.id, p.turns, p.prefix) for p in read(format, packed).programs] == [
         (p.id, p.turns, p.prefix) for p in programs
     ]
 
@@ -111,7 +126,7 @@ def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_pa
                 check(load(data[:end], "cut", Repairs()))
             (tmp_path / name).write_bytes(data[:end])
             with suppress(InvalidTrace):
-                check(read_traces(tmp_path / name).programs)
+                check(read(format, tmp_path / name).programs)
 
 
 def test_a_format_is_recognised_by_a_field_far_into_a_file(tmp_path: Path) -> None:

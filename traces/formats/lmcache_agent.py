@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from servers.errors import TraceRejected
 from traces.block_hashes import Hashes, share_blocks
-from traces.formats.calls import CHARACTERS_PER_TOKEN
 from traces.formats.rows import clock_s, first_row, rows
 from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import MAX_TOKENS, Repairs, identifier, text
 from traces.program import Program
+from traces.token_counts import CHARACTERS_PER_TOKEN
 
 BLOCK_TOKENS = 16
 BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN

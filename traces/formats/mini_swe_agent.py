@@ -15,7 +15,14 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from servers.tool_names import command_names, tool_names
-from traces.formats.calls import Call, fill_usage, first_count, make_turn, system_prefix
+from traces.formats.calls import (
+    Call,
+    fill_usage,
+    first_count,
+    generation_s,
+    make_turn,
+    system_prefix,
+)
 from traces.lenient import (
     Repairs,
     document_start,
@@ -30,11 +37,6 @@ from traces.lenient import (
 )
 from traces.program import Message, Program, Provenance
 
-GENERATION_START_S = 2.4
-GENERATION_TOKENS_PER_S = 85.0
-"""A generation of n tokens takes GENERATION_START_S + n / GENERATION_TOKENS_PER_S: fitted by least
-absolute deviations to the 1,973 turns of 80 v1 trajectories (gemini-3-pro) with read-only commands.
-"""
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
 """The command timeout in mini-swe-agent's SWE-bench runs."""
 
@@ -193,8 +195,7 @@ def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> tuple
     if call.started_s is None or following.started_s is None:
         repairs.add("a turn without its time or the next turn's: tool gap set to 0")
         return 0.0, Provenance.INFERRED
-    generation_s = GENERATION_START_S + (call.output or 0) / GENERATION_TOKENS_PER_S
-    gap_s = following.started_s - call.started_s - generation_s
+    gap_s = following.started_s - call.started_s - generation_s(call.output or 0)
     limit_s = timeout_s * max(1, len(call.commands))
     if gap_s > limit_s:
         repairs.add(f"an inferred tool gap above the command timeout: cut to {limit_s:g} s")

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from servers.errors import InvalidPlugin
 from servers.registry import Registry
+from traces.assumptions import Assumptions
 from traces.formats.linked import LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
@@ -40,6 +41,13 @@ FORMATS = Registry(
         "llmservingsim": "traces.formats.llmservingsim",
         "lmcache-agent": "traces.formats.lmcache_agent",
         "aiperf-dag": "traces.formats.aiperf_dag",
+        "otel": "traces.formats.otel",
+        "langfuse": "traces.formats.langfuse",
+        "exgentic": "traces.formats.exgentic",
+        "atif": "traces.formats.atif",
+        "swe-agent": "traces.formats.swe_agent",
+        "bfcl": "traces.formats.bfcl",
+        "mlperf-endpoints": "traces.formats.mlperf_endpoints",
     },
     remedy="the path of a module with sniff and load, as my_package.my_format",
     option="--format",
@@ -80,6 +88,16 @@ class FolderFormat(Protocol):
 
     def read_folder(self, head: Path) -> bytes:
         """Return the folder as one document for `sniff` and `load`. Raises TraceRejected."""
+
+
+@runtime_checkable
+class IncompleteFormat(Protocol):
+    """Additional member of a `TraceFormat` whose files may lack token counts or tool times."""
+
+    def load_with(
+        self, data: bytes, name: str, repairs: Repairs, assumptions: Assumptions, /
+    ) -> list[Program]:
+        """Return what `load` returns, where `load` has the default assumptions."""
 
 
 def load_format(name: str) -> TraceFormat:

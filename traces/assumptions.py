@@ -1,0 +1,60 @@
+"""What a reader may assume where a file is silent: token counts of text, and tool times.
+
+`read_traces` makes it once for all files from the user's options. A format whose files may lack one
+of them takes it as an argument of `load_with` (`traces.formats.registry.IncompleteFormat`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from servers.errors import TraceRejected
+from traces.lenient import Repairs
+from traces.program import Provenance
+from traces.token_counts import TokenCounter, default_counter
+
+GapSource = Callable[[str, Sequence[tuple[str, ...]]], list[float]]
+"""Returns tool gaps in seconds for the id of a program and the tools of each of its turns."""
+Gap = tuple[float, Provenance]
+REMEDY = (
+    "bench traces convert --synthesise-gaps RECIPE draws them, marked as synthesised, from a "
+    "recipe such as swe-bench"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    tokens: TokenCounter = field(default_factory=default_counter)
+    gaps: GapSource | None = None
+    """Source of tool gaps that a file does not record, if the user asked for one."""
+
+    def complete_gaps(
+        self,
+        program_id: str,
+        tools: Sequence[tuple[str, ...]],
+        gaps: Sequence[Gap | None],
+        repairs: Repairs,
+    ) -> list[Gap]:
+        """Return the gaps after each turn, of which None is unknown. The last one is ignored.
+
+        Raises TraceRejected if one is unknown and the user did not ask for synthesised gaps, since
+        a replay without the tool's time would be wrong.
+        """
+        known = [*gaps[:-1], (0.0, Provenance.MEASURED)]
+        if all(gap is not None for gap in known):
+            return [gap for gap in known if gap is not None]
+        if self.gaps is None:
+            missing = sum(gap is None for gap in known)
+            raise TraceRejected(f"{missing} of {len(known) - 1} tool times not recorded; {REMEDY}")
+        drawn = self.gaps(program_id, tools)
+        complete: list[Gap] = []
+        for gap, names, gap_s in zip(known, tools, drawn, strict=True):
+            if gap is None:
+                repairs.add(
+                    "a tool time that is not recorded: drawn from a recipe, synthesised"
+                    if names
+                    else "a pause before the next message that is not recorded: 0 s, synthesised"
+                )
+            complete.append(gap or (gap_s if names else 0.0, Provenance.SYNTHESISED))
+        return complete

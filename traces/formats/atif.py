@@ -1,0 +1,238 @@
+"""Harbor's Agent Trajectory Interchange Format, versions 1.0 to 1.7 (Terminal-Bench and others).
+
+In: `{schema_version, session_id, agent, steps[{source, timestamp, message, tool_calls, observation,
+metrics}], subagent_trajectories}`. Out: a program with a turn per agent step, and one for each
+embedded trajectory of a sub-agent. Tool times are not recorded: the time between two steps is that
+of the tools and of the next response, whose estimated generation is subtracted. Without usable
+timestamps, gaps are unknown. Lengths are in tokens, times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from servers.errors import TraceRejected
+from servers.tool_names import call_names, tool_names
+from traces.assumptions import Assumptions, Gap
+from traces.formats.calls import (
+    Call,
+    fill_usage,
+    generation_s,
+    make_turn,
+    shortest_prefixes,
+    system_prefix,
+    unique_id,
+)
+from traces.formats.chat_messages import flat_text
+from traces.formats.moments import moment
+from traces.lenient import (
+    Repairs,
+    document_start,
+    identifier,
+    items,
+    mapping,
+    parse_json,
+    text,
+    tokens,
+)
+from traces.program import Fork, Program, Provenance, Turn
+
+MAX_DEPTH = 20
+"""Maximum nesting of sub-agents; deeper ones are left out."""
+SAID = ("message", "reasoning_content", "tool_calls")
+
+
+def sniff(first_bytes: bytes) -> bool:
+    return text(mapping(document_start(first_bytes)).get("schema_version")).startswith("ATIF")
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
+    document = mapping(parse_json(data))
+    reader = _Reader(repairs, assumptions)
+    reader.add(document, _id(document) or name, None, 0)
+    if not reader.programs:
+        raise TraceRejected("no agent step that is a model call")
+    return shortest_prefixes(list(reader.programs.values()))
+
+
+def _id(document: Mapping[str, Any]) -> str:
+    id = identifier(document.get("session_id"))
+    extra = mapping(mapping(document.get("agent")).get("extra"))
+    number = tokens(extra.get("continuation_index"))
+    return f"{id}/continued-{number}" if id and number else id
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The calls of a trajectory, and what is needed of the other steps."""
+
+    calls: list[Call] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    after_step: list[int] = field(default_factory=list)
+    """For each step, the index of the last call up to it."""
+    asked_s: dict[int, float] = field(default_factory=dict)
+    """For each call, the time of the last message of a user or of the system before it."""
+    opening: int = 0
+    """Number of characters before the first call."""
+    system: str = ""
+    start_s: float | None = None
+
+
+class _Reader:
+    def __init__(self, repairs: Repairs, assumptions: Assumptions) -> None:
+        self.repairs, self.assumptions = repairs, assumptions
+        self.programs: dict[str, Program] = {}
+        self.ids: set[str] = set()
+
+    def add(
+        self, document: Mapping[str, Any], wanted_id: str, fork: Fork | None, depth: int
+    ) -> None:
+        if depth > MAX_DEPTH:
+            self.repairs.add(f"sub-agents nested deeper than {MAX_DEPTH}: left out")
+            return
+        steps = [mapping(step) for step in items(document.get("steps"))]
+        read = self._steps(steps)
+        if not read.calls:
+            self.repairs.add("a trajectory without a model call: left out, with its sub-agents")
+            return
+        if document.get("continued_trajectory_ref"):
+            self.repairs.add("continues in another file, which is a separate program")
+        id = unique_id(wanted_id, self.ids)
+        self.programs[id] = Program(id, (), fork=fork)
+        forks = self._add_sub_agents(document, steps, read, id, depth)
+        fill_usage(read.calls, read.opening, self.repairs)
+        joined = {fork.joined_before_turn for fork in forks}
+        gaps = [self._gap(read, i, i + 1 in joined) for i in range(len(read.calls))]
+        tools = [call.tools for call in read.calls]
+        complete = self.assumptions.complete_gaps(id, tools, gaps, self.repairs)
+        turns: list[Turn] = []
+        for i, gap in enumerate(complete):
+            turn = make_turn(read.calls, i, gap, self.repairs)
+            if i:
+                most = min(turn.prompt_tokens - 1, turns[-1].context_tokens)
+                turn = replace(turn, kept_tokens=min(max(turn.kept_tokens, read.cached[i]), most))
+            turns.append(turn)
+        shortest = min(turn.prompt_tokens for turn in turns)
+        prefix = system_prefix(read.system, read.opening, shortest)
+        self.programs[id] = Program(id, tuple(turns), prefix, fork, read.start_s)
+
+    def _steps(self, steps: Sequence[Mapping[str, Any]]) -> _Steps:
+        read, context, characters = _Steps(), 0, 0
+        counter = self.assumptions.tokens
+        has_usage = any(tokens(mapping(s.get("metrics")).get("prompt_tokens")) for s in steps)
+        for step in steps:
+            said = flat_text([step.get(name) for name in SAID])
+            at_s = moment(step.get("timestamp"))
+            is_agent = step.get("source") == "agent"
+            if step.get("is_copied_context"):
+                self.repairs.add("a step copied from an earlier trajectory: only in prompts")
+            elif is_agent and step.get("llm_call_count") != 0:
+                read.opening = read.opening if read.calls else characters
+                prompt = None if has_usage else max(context, 1)
+                self._add_call(read, step, said, prompt, at_s)
+            elif at_s is not None:
+                read.asked_s[len(read.calls)] = at_s
+            if step.get("source") == "system" and not read.calls:
+                read.system = f"{read.system}\n{said}" if read.system else said
+            observed = flat_text(mapping(step.get("observation")).get("results"))
+            read.after_step.append(len(read.calls) - 1)
+            if not has_usage:
+                context += counter.length([said, observed])
+            characters += len(said) + len(observed)
+        if not has_usage and read.calls:
+            self.repairs.add(f"a trajectory without token counts: {counter.basis}")
+        starts = [read.asked_s.get(0), read.calls[0].ended_s if read.calls else None]
+        read.start_s = next((start_s for start_s in starts if start_s is not None), None)
+        return read
+
+    def _add_call(
+        self,
+        read: _Steps,
+        step: Mapping[str, Any],
+        said: str,
+        prompt: int | None,
+        at_s: float | None,
+    ) -> None:
+        metrics, counter = mapping(step.get("metrics")), self.assumptions.tokens
+        count = tokens(step.get("llm_call_count")) or 1
+        if count > 1:
+            self.repairs.add("a step of several model calls: counted as one")
+        output = tokens(metrics.get("completion_tokens"))
+        if output:
+            counter.observe(len(said), output)
+        elif prompt is not None:
+            output = counter.length([said])
+        tools = tuple(name for call in items(step.get("tool_calls")) for name in _names(call))
+        if not tools and mapping(step.get("observation")).get("results"):
+            tools = tool_names(text(step.get("message"))) or ("tool",)
+        recorded = tokens(metrics.get("prompt_tokens")) or prompt
+        call = Call(recorded, output, 0, None, at_s, tools=tools, characters=len(said))
+        read.calls.append(call)
+        read.cached.append(tokens(metrics.get("cached_tokens")) or 0)
+
+    def _add_sub_agents(
+        self,
+        document: Mapping[str, Any],
+        steps: Sequence[Mapping[str, Any]],
+        read: _Steps,
+        id: str,
+        depth: int,
+    ) -> list[Fork]:
+        """Add the programs of embedded trajectories. Return their forks."""
+        places: dict[str, int] = {}
+        """The call after which each trajectory starts, by its ids."""
+        for step, after in zip(steps, read.after_step, strict=True):
+            for result in items(mapping(step.get("observation")).get("results")):
+                for ref in map(mapping, items(mapping(result).get("subagent_trajectory_ref"))):
+                    for key in ("trajectory_id", "session_id"):
+                        places.setdefault(text(ref.get(key)), max(after, 0))
+                    if ref.get("trajectory_path"):
+                        self.repairs.add("a sub-agent in another file, which is a separate program")
+        forks: list[Fork] = []
+        for child in map(mapping, items(document.get("subagent_trajectories"))):
+            keys = (text(child.get(key)) for key in ("trajectory_id", "session_id"))
+            place = next((places[key] for key in keys if key and key in places), None)
+            if place is None:
+                self.repairs.add("a sub-agent that no step refers to: after the first turn")
+            after = place or 0
+            joined = after + 1 if after + 1 < len(read.calls) else None
+            name = identifier(mapping(child.get("agent")).get("name"))[:60] or "sub-agent"
+            forks.append(Fork(id, after, 0.0, joined))
+            self.add(child, f"{id}/{name}", forks[-1], depth + 1)
+        return forks
+
+    def _gap(self, read: _Steps, i: int, is_joined: bool) -> Gap | None:
+        """Return the gap after a call; None if it is unknown."""
+        if i + 1 == len(read.calls):
+            return None
+        if is_joined:
+            self.repairs.add("a turn that waits for a sub-agent: no further gap, inferred")
+            return 0.0, Provenance.INFERRED
+        ended_s, following = read.calls[i].ended_s, read.calls[i + 1]
+        asked_s = read.asked_s.get(i + 1)
+        if ended_s is None:
+            return None
+        if asked_s is not None and asked_s > ended_s:
+            return asked_s - ended_s, Provenance.MEASURED
+        if following.ended_s is None or following.ended_s <= ended_s:
+            return None  # equal times are of the file's creation
+        self.repairs.add(
+            "a tool time from timestamps of steps, which include the next response: its estimated "
+            "generation subtracted, inferred"
+        )
+        gap_s = following.ended_s - ended_s - generation_s(following.output or 1)
+        return max(0.0, gap_s), Provenance.INFERRED
+
+
+def _names(call: object) -> tuple[str, ...]:
+    """Return the name of a called tool, of a shell the commands in it."""
+    name = text(mapping(call).get("function_name"))
+    arguments = mapping(mapping(call).get("arguments"))
+    command = text(arguments.get("command")) or text(arguments.get("keystrokes"))
+    return (call_names(name, command) if command else (name,)) if name else ()

@@ -1,0 +1,104 @@
+"""Results of the Berkeley Function Calling Leaderboard, version 4 (`BFCL_v4_*_result.json`).
+
+In: a line for each task, `{id, result, input_token_count, output_token_count, latency}`. In the
+multi-turn and agentic categories all are lists of the user's turns, of lists of steps. Out: a
+program per task with a turn per step. The times of tools are not recorded, so tasks of several
+steps need `--synthesise-gaps`. `latency` is the model's, in seconds, and is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from servers.errors import TraceRejected
+from traces.assumptions import Assumptions
+from traces.formats.calls import Call, fill_usage, make_turn, unique_id
+from traces.lenient import (
+    Repairs,
+    document_start,
+    identifier,
+    items,
+    line_start,
+    mapping,
+    parse_json,
+    text,
+    tokens,
+)
+from traces.program import Program
+
+FIELDS = ("id", "result", "input_token_count", "output_token_count")
+_CALL = re.compile(r"\[?\s*([A-Za-z_][\w.]*)\(")
+
+
+def sniff(first_bytes: bytes) -> bool:
+    starts = (mapping(document_start(first_bytes)), mapping(line_start(first_bytes)))
+    return any(all(name in start for name in FIELDS) for start in starts)
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
+    programs: list[Program] = []
+    used: set[str] = set()
+    for row in _rows(data, repairs):
+        calls = [call for call in _calls(row) if call.prompt]
+        if not calls:
+            repairs.add("a task without token counts, which failed: left out")
+            continue
+        id = unique_id(identifier(row.get("id")) or name, used)
+        fill_usage(calls, 0, repairs)
+        tools = [call.tools for call in calls]
+        gaps = assumptions.complete_gaps(id, tools, [None] * len(calls), repairs)
+        turns = [make_turn(calls, i, gap, repairs) for i, gap in enumerate(gaps)]
+        programs.append(Program(id, tuple(turns)))
+    if not programs:
+        raise TraceRejected("no task with token counts")
+    return programs
+
+
+def _rows(data: bytes, repairs: Repairs) -> Iterator[Mapping[str, Any]]:
+    for line in data.splitlines():
+        try:
+            row = mapping(parse_json(line)) if line.strip() else {}
+        except TraceRejected:
+            repairs.add("an incomplete line: left out")
+            continue
+        if row:
+            yield row
+
+
+def _calls(row: Mapping[str, Any]) -> Iterator[Call]:
+    """Yield the calls of a task, in order. A task of one turn has numbers instead of lists."""
+    prompts, outputs = row.get("input_token_count"), row.get("output_token_count")
+    if not isinstance(prompts, list):
+        yield _call(prompts, outputs, row.get("result"))
+        return
+    for t, steps in enumerate(prompts):
+        out, results = _at(outputs, t), _at(row.get("result"), t)
+        if not isinstance(steps, list):
+            yield _call(steps, out, results)
+            continue
+        for s, prompt in enumerate(steps):
+            yield _call(prompt, _at(out, s), _at(results, s))
+
+
+def _at(values: object, index: int) -> Any:
+    listed = items(values)
+    return listed[index] if index < len(listed) else None
+
+
+def _call(prompt: object, output: object, result: object) -> Call:
+    return Call(tokens(prompt), tokens(output), 0, None, None, tools=tuple(_names(result)))
+
+
+def _names(result: object) -> Iterator[str]:
+    """Yield the called functions: `{"ls": "{…}"}`, or text such as `ls(a=True)`."""
+    for call in result if isinstance(result, list) else [result]:
+        if isinstance(call, dict):
+            yield from map(text, call)
+        elif found := _CALL.match(text(call)):
+            yield found[1]

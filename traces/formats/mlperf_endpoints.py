@@ -1,0 +1,122 @@
+"""Agentic datasets of MLPerf endpoints, with one message per line.
+
+In: `{conversation_id, turn, role, content, system, tools, reasoning_content, tool_calls,
+tool_results, delay_seconds}` per line, where `system` and `tools` are in a conversation's first
+line and `delay_seconds` is the time of the tools. Out: a program per conversation with a turn per
+assistant message, whose prompt is all before it. There are no token counts: text is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servers.errors import TraceRejected
+from servers.tool_names import call_names
+from traces.assumptions import Assumptions, Gap
+from traces.formats.calls import Call, make_turn, shortest_prefixes, system_prefix
+from traces.formats.chat_messages import as_json, called_tools, flat_text, from_text
+from traces.lenient import (
+    Repairs,
+    document_start,
+    identifier,
+    items,
+    line_start,
+    mapping,
+    parse_json,
+    seconds,
+    text,
+    tokens,
+)
+from traces.program import Message, Program, Provenance
+
+FIELDS = ("conversation_id", "turn", "role")
+SAID = ("content", "reasoning_content", "tool_calls", "tool_results")
+"""Fields of a message that its tokens come from."""
+
+
+def sniff(first_bytes: bytes) -> bool:
+    starts = (mapping(document_start(first_bytes)), mapping(line_start(first_bytes)))
+    return any(all(name in start for name in FIELDS) for start in starts)
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
+    conversations: dict[str, list[Mapping[str, Any]]] = {}
+    for line in data.splitlines():
+        try:
+            row = mapping(parse_json(line)) if line.strip() else {}
+        except TraceRejected:
+            repairs.add("an incomplete line: left out")
+            continue
+        if row:
+            id = identifier(row.get("conversation_id")) or name
+            conversations.setdefault(id, []).append(row)
+    programs = []
+    for id, rows in conversations.items():
+        rows.sort(key=lambda row: tokens(row.get("turn")) or 0)
+        if any(row.get("role") == "assistant" for row in rows):
+            programs.append(_program(id, rows, repairs, assumptions))
+        else:
+            repairs.add(f"{id} has no assistant message: left out")
+    if not programs:
+        raise TraceRejected("no assistant message")
+    return shortest_prefixes(programs)
+
+
+def _program(
+    id: str, rows: Sequence[Mapping[str, Any]], repairs: Repairs, assumptions: Assumptions
+) -> Program:
+    parts = as_json(rows[0].get("system")), as_json(rows[0].get("tools"))
+    system = "\n".join(filter(None, parts))
+    counter = assumptions.tokens
+    context = counter.length([system]) if system else 0
+    characters, opening = len(system), 0
+    conversation = [Message("system", text(rows[0].get("system")))]
+    calls: list[Call] = []
+    prompt_ends: list[int] = []
+    gaps: list[Gap | None] = []
+    for row in rows:
+        said = flat_text([row.get(field) for field in SAID])
+        length = counter.length([said]) if said else 0
+        role = text(row.get("role"))
+        if role == "assistant":
+            opening = opening or characters
+            prompt_ends.append(len(conversation))
+            calls.append(Call(max(context, 1), max(length, 1), 0, None, None, tools=_tools(row)))
+            gaps.append(None)
+        elif gaps:
+            gaps[-1] = _longer(gaps[-1], seconds(row.get("delay_seconds")))
+        conversation.append(Message(role if role == "assistant" else "user", said))
+        context, characters = context + length, characters + len(said)
+    repairs.add(f"a conversation without token counts: {counter.basis}")
+    complete = assumptions.complete_gaps(id, [call.tools for call in calls], gaps, repairs)
+    turns = tuple(make_turn(calls, i, gap, repairs) for i, gap in enumerate(complete))
+    return Program(
+        id,
+        turns,
+        system_prefix(system, opening, turns[0].prompt_tokens),
+        messages=tuple(conversation),
+        prompt_messages=tuple(prompt_ends),
+    )
+
+
+def _longer(gap: Gap | None, delay_s: float | None) -> Gap | None:
+    """Return a gap extended by the delay of a further message before the next request."""
+    if delay_s is None:
+        return gap
+    return (gap[0] if gap else 0.0) + delay_s, Provenance.MEASURED
+
+
+def _tools(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the called tools, of a shell the commands in it."""
+    names: list[str] = []
+    for call in items(row.get("tool_calls")):
+        function = mapping(mapping(call).get("function"))
+        command = text(mapping(from_text(function.get("arguments"))).get("command"))
+        for name in called_tools([call]):
+            names += call_names(name, command) if command else (name,)
+    return tuple(names)

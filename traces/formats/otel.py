@@ -1,0 +1,153 @@
+"""OpenTelemetry spans of agents.
+
+In: OTLP JSON (`resourceSpans`, as one object, a list, or a line each), or spans as a list, as lines
+or in `spans`: with snake-case fields (inference-perf), `context` (Phoenix) or `spanContext` (Vercel
+AI SDK); or Jaeger's `data`. `otel_attributes` reads the attributes of the GenAI conventions,
+OpenInference, OpenLLMetry and the Vercel AI SDK. Out: see `span_programs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from servers.errors import TraceRejected
+from traces.assumptions import Assumptions
+from traces.formats import otel_attributes as read
+from traces.formats.moments import moment
+from traces.formats.span_programs import programs
+from traces.formats.spans import Kind, Span, Usage
+from traces.lenient import (
+    Repairs,
+    document_start,
+    items,
+    line_start,
+    mapping,
+    number,
+    parse_json,
+    text,
+)
+from traces.program import Program
+
+SPANS_TO_CHECK = 50
+"""Number of a file's first spans of which one must have a known attribute."""
+CONTAINERS = ("resourceSpans", "scopeSpans", "instrumentationLibrarySpans", "spans", "data")
+MAX_DEPTH = 8
+"""Maximum depth of a span in containers and lists."""
+
+
+def sniff(first_bytes: bytes) -> bool:
+    return _has_spans(document_start(first_bytes)) or _has_spans(line_start(first_bytes))
+
+
+def _has_spans(document: object) -> bool:
+    if "resourceSpans" in mapping(document) or read.is_known(mapping(document)):
+        return True
+    spans = islice(raw_spans(document), SPANS_TO_CHECK)
+    return any(any(_ids(raw)) and read.is_known(read.attributes_of(raw)) for raw, _ in spans)
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
+    spans = [
+        span
+        for document in documents(data, repairs)
+        for raw, session in raw_spans(document)
+        if (span := _span(raw, session, repairs)) is not None
+    ]
+    if not spans:
+        raise TraceRejected("no span with a start and an end")
+    return programs(spans, name, repairs, assumptions)
+
+
+def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
+    """Yield the one document of a file, or those of its lines."""
+    first_line, _, others = data.lstrip().partition(b"\n")
+    try:
+        parse_json(first_line)
+    except TraceRejected:
+        others = b""
+    if not others.strip():
+        yield parse_json(data)
+        return
+    for line in data.splitlines():
+        try:
+            document = parse_json(line) if line.strip() else None
+        except TraceRejected:
+            repairs.add("an incomplete line: left out")
+            continue
+        yield document
+
+
+def raw_spans(
+    value: object, session: str = "", depth: int = 0
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the spans in a document, each with the session of its container."""
+    if depth > MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        for element in value:
+            yield from raw_spans(element, session, depth + 1)
+    elif isinstance(value, dict):
+        inner = [values for name in CONTAINERS if (values := value.get(name)) is not None]
+        if not inner:
+            yield value, session
+        for values in inner:
+            yield from raw_spans(values, text(value.get("session_id")) or session, depth + 1)
+
+
+def _ids(raw: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the ids of a span, of its parent, and of its trace."""
+    context = {**raw, **mapping(raw.get("context", raw.get("spanContext")))}
+    parent = _first(mapping(raw.get("parentSpanContext")), "spanId")
+    parent = parent or _first(raw, "parent_span_id", "parentSpanId", "parent_id", "parentId")
+    for reference in map(mapping, items(raw.get("references"))):
+        if reference.get("refType") == "CHILD_OF":
+            parent = parent or _first(reference, "spanID")
+    span = _first(context, "span_id", "spanId", "spanID")
+    return span, parent, _first(context, "trace_id", "traceId", "traceID")
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> str:
+    return next(filter(None, (text(fields.get(name)) for name in names)), "")
+
+
+def _span(raw: Mapping[str, Any], session: str, repairs: Repairs) -> Span | None:
+    start = raw.get("startTimeUnixNano", raw.get("start_time", raw.get("startTime")))
+    end = raw.get("endTimeUnixNano", raw.get("end_time", raw.get("endTime")))
+    start_s, end_s = moment(start), moment(end)
+    duration = number(raw.get("duration"))
+    if end_s is None and start_s is not None and duration is not None:
+        end_s = start_s + max(0.0, duration) / 1e6  # Jaeger, in microseconds
+    if start_s is None or end_s is None:
+        repairs.add("a span without its start or its end: left out")
+        return None
+    if end_s < start_s:
+        repairs.add("a span that ends before it starts: its duration set to 0")
+    attributes = read.attributes_of(raw)
+    events = raw.get("events", raw.get("span_events"))
+    span_id, parent, trace = _ids(raw)
+    name = _first(raw, "name", "operationName")
+    kind = read.kind(attributes, name)
+    status = mapping(raw.get("status"))
+    code = status.get("code", status.get("status_code", raw.get("status_code")))
+    is_model = kind is Kind.MODEL
+    return Span(
+        span_id,
+        parent,
+        trace,
+        kind,
+        read.name_of(attributes, kind, name),
+        start_s,
+        max(start_s, end_s),
+        session=read.session(attributes) or session,
+        usage=read.usage(attributes) if is_model else Usage(),
+        prompt=read.prompt(attributes, events) if is_model else (),
+        answer=read.answer(attributes, events) if is_model else "",
+        called=read.called(attributes) if is_model else (),
+        failed=code in (2, "ERROR", "STATUS_CODE_ERROR"),
+    )

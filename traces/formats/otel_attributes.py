@@ -1,0 +1,196 @@
+"""Attributes of agents' spans: the GenAI conventions, OpenInference, OpenLLMetry, Vercel AI SDK.
+
+In: a span as parsed JSON. Out: its attributes as one mapping, and what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traces.formats.calls import first_count
+from traces.formats.chat_messages import (
+    as_json,
+    called_tools,
+    flat_text,
+    from_text,
+    messages,
+    numbered,
+)
+from traces.formats.spans import Kind, Usage
+from traces.lenient import items, mapping, text
+from traces.program import Message
+
+Attributes = Mapping[str, Any]
+
+PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.", "tool.")
+SESSIONS = ("gen_ai.conversation.id", "session.id", "exgentic.session.id", "ai.telemetry.session")
+MODEL_OPERATIONS = ("chat", "generate_content", "text_completion", "completion")
+KINDS = {
+    **dict.fromkeys(MODEL_OPERATIONS, Kind.MODEL),
+    "execute_tool": Kind.TOOL,
+    "invoke_agent": Kind.AGENT,
+    "llm": Kind.MODEL,
+    "tool": Kind.TOOL,
+    "agent": Kind.AGENT,
+}
+"""Kinds by `gen_ai.operation.name`, and by the kinds of OpenInference and OpenLLMetry."""
+PROMPT = (
+    *("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+    *("llm.usage.prompt_tokens", "ai.usage.inputTokens", "ai.usage.promptTokens"),
+)
+OUTPUT = (
+    *("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    *("llm.token_count.completion", "llm.usage.completion_tokens"),
+    *("ai.usage.outputTokens", "ai.usage.completionTokens"),
+)
+TOTAL = (
+    *("gen_ai.usage.total_tokens", "llm.token_count.total", "llm.usage.total_tokens"),
+    "ai.usage.totalTokens",
+)
+CACHED = (
+    *("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens"),
+    *("llm.token_count.prompt_details.cache_read", "ai.usage.cachedInputTokens"),
+)
+CACHE_WRITES = (
+    *("gen_ai.usage.cache_creation.input_tokens", "gen_ai.usage.cache_creation_input_tokens"),
+    "llm.token_count.prompt_details.cache_write",
+)
+REASONING = (
+    *("gen_ai.usage.reasoning.output_tokens", "gen_ai.usage.reasoning_tokens"),
+    *("llm.token_count.completion_details.reasoning", "ai.usage.reasoningTokens"),
+)
+INPUTS = ("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt", "ai.prompt.messages")
+OUTPUTS = (
+    *("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion"),
+    *("ai.response.toolCalls", "gen_ai.output.text", "ai.response.text"),
+)
+BEFORE = ("gen_ai.system_instructions", "gen_ai.tool.definitions", "llm.tools", "ai.prompt.tools")
+"""What precedes the messages of a prompt."""
+MAX_NESTED = 10
+
+
+def attributes_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a span in any encoding, by full names, with those of the event that
+    carries the messages."""
+    found: dict[str, Any] = {}
+    _add(found, "", raw.get("attributes", raw.get("tags")), 0)
+    for event in items(raw.get("events", raw.get("span_events"))):
+        if "operation.details" in text(mapping(event).get("name")):
+            _add(found, "", mapping(event).get("attributes"), 0)
+    return found
+
+
+def _add(found: dict[str, Any], prefix: str, value: object, depth: int) -> None:
+    if isinstance(value, dict) and depth < MAX_NESTED:
+        for name, inner in value.items():
+            _add(found, f"{prefix}.{name}" if prefix else name, inner, depth + 1)
+    elif isinstance(value, list) and not prefix:  # OTLP, Jaeger
+        for pair in map(mapping, value):
+            if key := text(pair.get("key")):
+                found[key] = _plain(pair.get("value"), 0)
+    elif prefix:
+        found[prefix] = value
+
+
+def _plain(value: object, depth: int) -> Any:
+    """Return the value in OTLP's `{stringValue: …}`, or Jaeger's plain value."""
+    if not isinstance(value, dict) or depth > MAX_NESTED:
+        return value
+    for name, inner in value.items():
+        if name in ("arrayValue", "kvlistValue"):
+            values = items(mapping(inner).get("values"))
+            if name == "arrayValue":
+                return [_plain(element, depth + 1) for element in values]
+            pairs = [mapping(pair) for pair in values]
+            return {text(p.get("key")): _plain(p.get("value"), depth + 1) for p in pairs}
+        return inner
+    return None
+
+
+def is_known(attributes: Attributes) -> bool:
+    return any(name.startswith(PREFIXES) for name in attributes)
+
+
+def kind(attributes: Attributes, name: str) -> Kind:
+    operation = text(attributes.get("ai.operationId"))
+    if operation.endswith((".doGenerate", ".doStream")):
+        return Kind.MODEL
+    if operation:
+        return Kind.TOOL if operation == "ai.toolCall" else Kind.AGENT
+    for key in ("gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"):
+        if value := text(attributes.get(key)):
+            return KINDS.get(value.lower(), Kind.OTHER)
+    if "gen_ai.tool.name" in attributes:
+        return Kind.TOOL
+    is_request = text(attributes.get("llm.request.type")) in MODEL_OPERATIONS
+    return Kind.MODEL if is_request or name.startswith("chat ") else Kind.OTHER
+
+
+def name_of(attributes: Attributes, span_kind: Kind, name: str) -> str:
+    """Return the name of the span's tool or agent, "" for a model call without one."""
+    agent = text(attributes.get("gen_ai.agent.name")) or text(attributes.get("agent.name"))
+    if span_kind is Kind.TOOL:
+        names = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
+        named = next(filter(None, (text(attributes.get(key)) for key in names)), name)
+        return named.removeprefix("execute_tool ")
+    return agent or (name if span_kind is Kind.AGENT else "")
+
+
+def session(attributes: Attributes) -> str:
+    return next(filter(None, (text(attributes.get(name)) for name in SESSIONS)), "")
+
+
+def usage(attributes: Attributes) -> Usage:
+    return Usage(
+        first_count(attributes, *PROMPT),
+        first_count(attributes, *OUTPUT),
+        first_count(attributes, *TOTAL),
+        first_count(attributes, *CACHED) or 0,
+        first_count(attributes, *CACHE_WRITES) or 0,
+        first_count(attributes, *REASONING) or 0,
+    )
+
+
+def prompt(attributes: Attributes, events: object) -> tuple[Message, ...]:
+    before = "\n".join(filter(None, (as_json(_value(attributes, name)) for name in BEFORE)))
+    found: list[Message] = []
+    for name in INPUTS:
+        found = found or messages(_value(attributes, name))
+    found = found or _events(events, "gen_ai.choice")
+    found = found or messages(attributes.get("input.value"))
+    return (*([Message("system", before)] if before and found else []), *found)
+
+
+def answer(attributes: Attributes, events: object) -> str:
+    parts = [flat_text(_value(attributes, name)) for name in OUTPUTS]
+    choice = "\n".join(m.content for m in _events(events, "", "gen_ai.choice"))
+    return "\n".join(filter(None, parts)) or choice or flat_text(attributes.get("output.value"))
+
+
+def called(attributes: Attributes) -> tuple[str, ...]:
+    """Return the tools in the answer."""
+    found = (called_tools(_value(attributes, name)) for name in OUTPUTS)
+    return next(filter(None, found), ())
+
+
+def _value(attributes: Attributes, name: str) -> Any:
+    value = from_text(attributes.get(name))
+    return numbered(attributes, name) if value is None else value
+
+
+def _events(events: object, excluded: str, only: str = "") -> list[Message]:
+    """Return the messages in events named `gen_ai.ROLE.message` or `gen_ai.choice`."""
+    found: list[Message] = []
+    for event in map(mapping, items(events)):
+        name = text(event.get("name"))
+        is_message = name.startswith("gen_ai.") and name.endswith((".message", ".choice"))
+        if not is_message or name == excluded or (only and name != only):
+            continue
+        content: dict[str, Any] = {}
+        _add(content, "", event.get("attributes"), 0)
+        body = content or mapping(event.get("body"))
+        role = text(body.get("role")) or name.split(".")[1]
+        body = {key: value for key, value in body.items() if key != "gen_ai.system"}
+        found.append(Message(role, flat_text(body)))
+    return found

@@ -1,0 +1,144 @@
+"""Spans of any dialect, and the model calls among them.
+
+In: `Span`s in any order, from `otel` or `langfuse`. Out: the same spans as a tree without cycles or
+copies, in order of time, and the model calls: of model spans within each other only the innermost
+counts, and an agent's span that repeats the usage of its calls is no call. Times are in Unix
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from servers.errors import TraceRejected
+from traces.lenient import Repairs
+from traces.program import Message
+
+
+class Kind(Enum):
+    MODEL = "model"
+    TOOL = "tool"
+    AGENT = "agent"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Recorded token counts."""
+
+    prompt: int | None = None
+    output: int | None = None
+    total: int | None = None
+    cached: int = 0
+    cache_writes: int = 0
+    reasoning: int = 0
+
+    @property
+    def cache(self) -> int:
+        return self.cached + self.cache_writes
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    id: str
+    parent: str
+    trace: str
+    kind: Kind
+    name: str
+    """Of the tool, or of the agent, also the one that makes a model call."""
+    start_s: float
+    end_s: float
+    session: str = ""
+    usage: Usage = Usage()
+    prompt: tuple[Message, ...] = ()
+    """The messages of the prompt, after one with the tools and other instructions."""
+    answer: str = ""
+    called: tuple[str, ...] = ()
+    """Tools that the answer calls."""
+    failed: bool = False
+
+
+class SpanTree:
+    """Spans by trace and id."""
+
+    def __init__(self, spans: Sequence[Span], repairs: Repairs) -> None:
+        self.repairs = repairs
+        self.by_id: dict[tuple[str, str], Span] = {}
+        for number, span in enumerate(spans):
+            span = span if span.id else replace(span, id=f"span {number}")
+            if (span.trace, span.id) in self.by_id:
+                repairs.add("a span with the id of an earlier one: left out")
+            else:
+                self.by_id[span.trace, span.id] = span
+        self._cut_cycles()
+        self.spans = sorted(self.by_id.values(), key=lambda span: (span.start_s, span.end_s))
+        self.calls = self._calls()
+        self._end_calls_before_their_tools()
+
+    def parent(self, span: Span) -> Span | None:
+        return self.by_id.get((span.trace, span.parent)) if span.parent else None
+
+    def ancestors(self, span: Span) -> Iterator[Span]:
+        """Yield the parent, its parent, and so on, up to a parent that is not recorded."""
+        ancestor = self.parent(span)
+        while ancestor is not None:
+            yield ancestor
+            ancestor = self.parent(ancestor)
+
+    def _cut_cycles(self) -> None:
+        """Remove the parent of a span that is its own ancestor. Visits each span once."""
+        checked: set[int] = set()
+        for span in self.by_id.values():
+            path: set[int] = set()
+            current: Span | None = span
+            while current is not None and id(current) not in checked:
+                path.add(id(current))
+                above = self.parent(current)
+                if above is not None and id(above) in path:
+                    self.repairs.add("a span that is its own ancestor: its parent ignored")
+                    current.parent = ""
+                    break
+                current = above
+            checked |= path
+
+    def _calls(self) -> list[Span]:
+        """Return the innermost model spans with usage or text."""
+        models = [span for span in self.spans if span.kind is Kind.MODEL]
+        if not models:
+            raise TraceRejected(
+                "no span of a model call, only of agents, tools or other steps; record the model "
+                "client's spans too, since an agent's span has at most the sum of the tokens"
+            )
+        outer = {id(around) for span in models if (around := self._model_around(span))}
+        calls = []
+        for span in models:
+            if id(span) in outer:
+                self.repairs.add("a model span around another one: counted once")
+            elif span.failed and not span.usage.output and not span.answer:
+                self.repairs.add("a model call that failed: left out")
+            elif not span.usage.prompt and not span.prompt:
+                self.repairs.add("a model call with neither token counts nor text: left out")
+            else:
+                calls.append(span)
+        if not calls:
+            raise TraceRejected(
+                "no model call has token counts or text; enable one of them in the instrumentation"
+            )
+        return calls
+
+    def _model_around(self, span: Span) -> Span | None:
+        """Return the model span around this one, with no agent or tool in between."""
+        for ancestor in self.ancestors(span):
+            if ancestor.kind is not Kind.OTHER:
+                return ancestor if ancestor.kind is Kind.MODEL else None
+        return None
+
+    def _end_calls_before_their_tools(self) -> None:
+        """End a model span that includes the tools it calls at the start of the first of them."""
+        calls = set(map(id, self.calls))
+        for span in self.spans:
+            call = self.parent(span)
+            if span.kind is Kind.TOOL and call is not None and id(call) in calls:
+                call.end_s = max(call.start_s, min(call.end_s, span.start_s))

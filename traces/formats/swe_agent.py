@@ -1,0 +1,167 @@
+"""SWE-agent trajectories (`.traj`), of runs, replays and human demonstrations.
+
+In: `{environment, trajectory[{action, observation, response, execution_time}], history[{role,
+content, action, tool_calls, is_demo}], info: {model_stats}}`. Out: one program with a turn for each
+answer in the history. Only totals of tokens are recorded, and none for replays and demonstrations:
+the text is counted, and scaled to the totals. `execution_time` is the measured time of the tool, in
+seconds; old files lack it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+from servers.errors import TraceRejected
+from servers.tool_names import command_names, tool_names
+from traces.assumptions import Assumptions, Gap
+from traces.formats.calls import Call, make_turn, system_prefix
+from traces.formats.chat_messages import flat_text
+from traces.lenient import (
+    Repairs,
+    document_start,
+    items,
+    mapping,
+    parse_json,
+    seconds,
+    text,
+    tokens,
+)
+from traces.program import Message, Program, Provenance
+from traces.token_counts import TokenCounter
+
+SAID = ("content", "tool_calls")
+"""Fields of a message that its tokens come from."""
+STEPS_TO_CHECK = 20
+
+
+def sniff(first_bytes: bytes) -> bool:
+    document = mapping(document_start(first_bytes))
+    steps = document.get("trajectory")
+    if not isinstance(steps, list):
+        return False
+    if not steps:
+        return "history" in document or "environment" in document
+    return any(
+        "action" in mapping(step) and "source" not in mapping(step)
+        for step in steps[:STEPS_TO_CHECK]
+    )
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
+    document = mapping(parse_json(data))
+    messages = [message for message in items(document.get("history")) if isinstance(message, dict)]
+    steps = [mapping(step) for step in items(document.get("trajectory"))]
+    if not any(_is_call(message) for message in messages):
+        messages = _history_of(steps)
+    calls, prompt_ends, opening = _calls(messages, assumptions.tokens)
+    if not calls:
+        raise TraceRejected("no answer of the model in its history or trajectory")
+    stats = mapping(mapping(document.get("info")).get("model_stats"))
+    calls = _scaled(calls, stats, assumptions.tokens, repairs)
+    gaps = assumptions.complete_gaps(
+        name, [call.tools for call in calls], _gaps(calls, steps), repairs
+    )
+    turns = tuple(make_turn(calls, i, gap, repairs) for i, gap in enumerate(gaps))
+    first = messages[0]
+    system = flat_text(first.get("content")) if first.get("role") == "system" else ""
+    shortest = min(turn.prompt_tokens for turn in turns)
+    conversation = tuple(Message(_role(message), _said(message)) for message in messages)
+    return [
+        Program(
+            name,
+            turns,
+            system_prefix(system, opening, shortest),
+            messages=conversation,
+            prompt_messages=tuple(prompt_ends),
+        )
+    ]
+
+
+def _is_call(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "assistant" and not message.get("is_demo")
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    role = text(message.get("role"))
+    return role if role in ("system", "assistant") else "user"
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    return flat_text([message.get(field) for field in SAID])
+
+
+def _history_of(steps: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the conversation of the steps, for files whose history has no answer."""
+    history: list[Any] = []
+    for step in steps:
+        answer = {"content": text(step.get("response")), "action": step.get("action")}
+        history.append({"role": "assistant", **answer})
+        history.append({"role": "user", "content": text(step.get("observation"))})
+    return history
+
+
+def _calls(
+    messages: Sequence[Mapping[str, Any]], counter: TokenCounter
+) -> tuple[list[Call], list[int], int]:
+    """Return the calls with counted lengths, the number of messages before each, and the number of
+    characters before the first."""
+    calls: list[Call] = []
+    prompt_ends: list[int] = []
+    context = characters = opening = 0
+    for number, message in enumerate(messages):
+        said = _said(message)
+        length = counter.length([said]) if said else 0
+        if _is_call(message):
+            opening = characters if not calls else opening
+            prompt_ends.append(number)
+            calls.append(
+                Call(max(context, 1), max(length, 1), 0, None, None, tools=_tools(message))
+            )
+        context, characters = context + length, characters + len(said)
+    return calls, prompt_ends, opening
+
+
+def _tools(message: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the commands in the first line of the action, since its other lines may be text that
+    is written to a file."""
+    first_line = text(message.get("action")).strip().partition("\n")[0]
+    names = command_names(first_line) or tool_names(items(message.get("tool_calls")))
+    return names or (("tool",) if first_line else ())
+
+
+def _scaled(
+    calls: list[Call], stats: Mapping[str, Any], counter: TokenCounter, repairs: Repairs
+) -> list[Call]:
+    """Scale the counted lengths so that their sums are the recorded totals, if there are any. Calls
+    that are not in the history, such as retries, are assumed to be of average length."""
+    sent, received = tokens(stats.get("tokens_sent")), tokens(stats.get("tokens_received"))
+    share = len(calls) / max(len(calls), tokens(stats.get("api_calls")) or 0)
+    if not sent or not received:
+        repairs.add(f"a trajectory without token counts: {counter.basis}")
+        return calls
+    repairs.add("lengths of calls from their texts, scaled to the recorded totals: inferred")
+    prompts = share * sent / sum(call.prompt or 1 for call in calls)
+    outputs = share * received / sum(call.output or 1 for call in calls)
+    return [
+        replace(
+            call,
+            prompt=max(1, round((call.prompt or 1) * prompts)),
+            output=max(1, round((call.output or 1) * outputs)),
+        )
+        for call in calls
+    ]
+
+
+def _gaps(calls: Sequence[Call], steps: Sequence[Mapping[str, Any]]) -> list[Gap | None]:
+    """Return the measured times of the tools. Steps are in the order of the calls; further calls at
+    the end have none."""
+    times = (seconds(step.get("execution_time")) for step in steps[: len(calls)])
+    pairs = zip_longest(calls, times)
+    return [None if time_s is None else (time_s, Provenance.MEASURED) for _, time_s in pairs]
