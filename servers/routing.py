@@ -88,6 +88,13 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
             "their tools' past durations justify."
         ),
     },
+    "sglang-router": {
+        "round_robin": "Each turn goes to the next server.",
+        "random": "Each turn goes to a random server.",
+        "cache_aware": "Turns go to the server that was sent most of their prompt before.",
+        "power_of_two": "Of two random servers, the turn goes to the one with the lower load.",
+        "manual": "A program stays on the server that its first turn was sent to at random.",
+    },
 }
 """What the policies of each project do, by the project's and the policy's name."""
 

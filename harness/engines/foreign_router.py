@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from harness.load.settings import Agents, SweepSettings
+from harness.load.settings import Agents, Prompts, SweepSettings
+from harness.replay.api import OPENAI, WITHOUT_CHAT
 from harness.replay.live import Replica
 from servers.errors import CellFailed, InvalidInput, RouterFailed
+from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
-from servers.foreign_routers.vllm_router import Deployment
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch.cost_curve import CostCurve
@@ -34,6 +35,11 @@ def find_routers(
                 raise InvalidInput(
                     f"--router {router.name}: only replays traces; remove "
                     f"{settings.agents.flag}, or use one of our routers (bench list routers)"
+                )
+            if router.project == "sglang-router" and settings.server.prompts is not Prompts.TEXT:
+                raise InvalidInput(
+                    f"--router {router.name}: refuses prompts of token ids; add --prompts text "
+                    "(with a trace that has messages), or use vllm-router"
                 )
             if router.project not in installed:
                 installed[router.project] = find_installation(router.project)
@@ -63,4 +69,5 @@ def start_router(
     except RouterFailed as failed:
         raise CellFailed(str(failed)) from None
     stack.enter_context(process)
-    return Replica(process.base_url, behind=tuple(replicas)), process
+    apis = WITHOUT_CHAT if router.project == "sglang-router" else OPENAI
+    return Replica(process.base_url, behind=tuple(replicas), apis=apis), process

@@ -277,10 +277,10 @@ class Server:
         Option(
             "Comma-separated routers in front of several --replicas: round-robin, least-loaded, "
             "power-of-two, sticky, prefix-aware, thunderagent, program-scheduling, or your "
-            "classes, optionally with arguments. With --engine vllm also vllm-router:round_robin, "
-            ":consistent_hash, :cache_aware and :program_scheduling (make routers). Each policy "
-            "runs behind each of them. Default: sticky; bench serve prints the URLs of all servers "
-            "without it.",
+            "classes, optionally with arguments. With --engine vllm also routers of other projects "
+            "(make routers; bench list routers), such as vllm-router:consistent_hash and, with "
+            "--prompts text, sglang-router:manual. Each policy runs behind each of them. Default: "
+            "sticky; bench serve prints the URLs of all servers without it.",
             SERVER,
             "NAMES",
         ),

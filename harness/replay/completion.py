@@ -2,8 +2,9 @@
 
 Token mode (`/v1/completions`): the prompt is token ids, and the answer contains the generated token
 ids (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
-messages. A turn fails if its answer does not have the requested length. Times in seconds on the
-clock of the caller, who reads the stream.
+messages, or for a router that does not pass all fields of those on (`/v1/completions`), their text.
+A turn fails if its answer does not have the requested length. Times in seconds on the clock of the
+caller, who reads the stream.
 """
 
 from __future__ import annotations
@@ -57,6 +58,25 @@ def chat_body(
     """`cache_salt` (vLLM): only prompts with the same salt share KV."""
     messages = [message._asdict() for message in prompt]
     fields = {"model": model, "messages": messages, **dict.fromkeys(id_fields, program_id)}
+    if cache_salt is not None:
+        fields["cache_salt"] = cache_salt
+    return _body(fields, turn, program_id, index, is_last)
+
+
+def text_body(
+    model: str,
+    prompt: Sequence[Message],
+    turn: Turn,
+    program_id: str,
+    index: int,
+    is_last: bool,
+    *,
+    id_fields: Iterable[str] = (),
+    cache_salt: str | None = None,
+) -> bytes:
+    """Send the messages as one text, each after its role. A longer conversation only adds to it."""
+    text = "".join(f"{message.role}: {message.content}\n" for message in prompt)
+    fields = {"model": model, "prompt": text, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
         fields["cache_salt"] = cache_salt
     return _body(fields, turn, program_id, index, is_last)

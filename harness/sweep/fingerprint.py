@@ -21,6 +21,7 @@ from servers.variants import Variant
 ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
     "servers/*.py",
+    "servers/foreign_routers/sglang_router.py",
     "servers/foreign_routers/vllm_router.py",
     "servers/policies",
     "servers/profiles",
