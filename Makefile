@@ -173,7 +173,7 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 	@.ci/audit
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang-router .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

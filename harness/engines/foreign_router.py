@@ -1,4 +1,4 @@
-"""Routers of other projects in front of the servers of `--engine vllm`."""
+"""Routers of other projects in front of the servers of `--engine vllm` and `--engine sglang`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.load.settings import Agents, Prompts, SweepSettings
-from harness.replay.api import OPENAI, WITHOUT_CHAT
+from harness.replay.api import WITHOUT_CHAT
 from harness.replay.live import Replica
 from servers.errors import CellFailed, InvalidInput, RouterFailed
 from servers.foreign_routers.deployment import Deployment
@@ -36,7 +36,7 @@ def find_routers(
                     f"--router {router.name}: only replays traces; remove "
                     f"{settings.agents.flag}, or use one of our routers (bench list routers)"
                 )
-            if router.project == "sglang-router" and settings.server.prompts is not Prompts.TEXT:
+            if router.project == "sglang-router" and not _passes_prompts(settings):
                 raise InvalidInput(
                     f"--router {router.name}: refuses prompts of token ids; add --prompts text "
                     "(with a trace that has messages), or use vllm-router"
@@ -49,11 +49,16 @@ def find_routers(
     return tuple(found), installed
 
 
+def _passes_prompts(settings: SweepSettings) -> bool:
+    """Return whether sglang-router passes the prompts on: token ids only to SGLang's own API."""
+    return settings.server.prompts is Prompts.TEXT or settings.machine.engine == "sglang"
+
+
 def start_router(
     router: ForeignRouter,
     installation: RouterInstallation,
     replicas: Sequence[Replica],
-    costs: CostCurve,
+    costs: CostCurve | None,
     turn_timeout_s: float,
     log: Path,
     stack: ExitStack,
@@ -69,5 +74,7 @@ def start_router(
     except RouterFailed as failed:
         raise CellFailed(str(failed)) from None
     stack.enter_context(process)
-    apis = WITHOUT_CHAT if router.project == "sglang-router" else OPENAI
+    apis = replicas[0].apis
+    if router.project == "sglang-router":
+        apis = apis._replace(text=WITHOUT_CHAT.text)
     return Replica(process.base_url, behind=tuple(replicas), apis=apis), process

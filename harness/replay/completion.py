@@ -134,7 +134,7 @@ class Answer:
         if event == b"[DONE]":
             self.complete = True
             return
-        chunk = orjson.loads(_without_prompt(event))
+        chunk = orjson.loads(without_prompt(event))
         if "error" in chunk:
             raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
         for choice in chunk["choices"]:
@@ -269,7 +269,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
-def _without_prompt(event: bytes) -> bytes:
+def without_prompt(event: bytes) -> bytes:
     """Return the event with an empty `prompt_token_ids`. vLLM repeats the prompt's ids there, and
     parsing them would take longer than parsing everything else.
 

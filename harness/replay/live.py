@@ -104,7 +104,8 @@ class _Live:
         apis = self.replicas[0].apis
         self._api = apis.text if self._text else apis.tokens
         self._secrets = known_keys(self.api_key)
-        self._id_fields = {end.field for each in self.replicas for end in each.session_ends}
+        servers = (*self.replicas, *self.replicas[0].behind)
+        self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:

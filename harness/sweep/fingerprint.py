@@ -26,6 +26,8 @@ REPLAY_SOURCES = (
     "servers/policies",
     "servers/profiles",
     "servers/routers",
+    "servers/sglang/command_line.py",
+    "servers/sglang/schedulers.py",
     "servers/sim",
     "servers/vllm/launch/command_line.py",
     "servers/vllm/models",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from servers.errors import RouterUnavailable
+from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
 
 class Place(NamedTuple):
@@ -31,8 +32,6 @@ PLACES = {
     "sglang-router": Place("TURNSTILE_SGLANG_ROUTER_PYTHON", ".venv-sglang-router"),
 }
 ROOT = Path(__file__).resolve().parents[2]
-PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
-PROBE_TIMEOUT_S = 60.0
 REMEDY = "install it with: make routers (or set {} to the Python of an environment with it)"
 
 
@@ -70,16 +69,9 @@ def _candidates(place: Place) -> Iterator[str]:
 def _version(python: str, package: str, place: Place) -> str | None:
     """Return the version of the package, or None if the environment lacks it."""
     try:
-        process = subprocess.run(  # noqa: S603
-            [python, "-c", PROBE, package],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
-        )
+        return package_version(python, package)
     except OSError as error:
         remedy = REMEDY.format(place.variable)
         raise RouterUnavailable(f"{place.variable} {python}: {error.strerror}; {remedy}") from None
     except subprocess.TimeoutExpired:
         raise RouterUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
-    return process.stdout.strip() if process.returncode == 0 else None
