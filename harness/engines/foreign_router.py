@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.api import WITHOUT_CHAT
+from harness.replay.identity import RELEASE_PROGRAM
 from harness.replay.live import Replica
 from servers.errors import CellFailed, InvalidInput, RouterFailed
 from servers.foreign_routers.deployment import Deployment
@@ -17,6 +18,11 @@ from servers.foreign_routers.process import RouterProcess, launch_router
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch.cost_curve import CostCurve
+
+TEXT_ONLY = ("sglang-router", "thunderagent-org")
+"""Routers that refuse prompts of token ids."""
+SESSION_ENDS = {"thunderagent-org": (RELEASE_PROGRAM,)}
+"""How routers are told that a program has ended."""
 
 
 def find_routers(
@@ -36,7 +42,7 @@ def find_routers(
                     f"--router {router.name}: only replays traces; remove "
                     f"{settings.agents.flag}, or use one of our routers (bench list routers)"
                 )
-            if router.project == "sglang-router" and not _passes_prompts(settings):
+            if router.project in TEXT_ONLY and not _passes_prompts(router, settings):
                 raise InvalidInput(
                     f"--router {router.name}: refuses prompts of token ids; add --prompts text "
                     "(with a trace that has messages), or use vllm-router"
@@ -49,9 +55,11 @@ def find_routers(
     return tuple(found), installed
 
 
-def _passes_prompts(settings: SweepSettings) -> bool:
-    """Return whether sglang-router passes the prompts on: token ids only to SGLang's own API."""
-    return settings.server.prompts is Prompts.TEXT or settings.machine.engine == "sglang"
+def _passes_prompts(router: ForeignRouter, settings: SweepSettings) -> bool:
+    """Return whether the router passes the prompts on. To SGLang's own API, sglang-router also
+    passes token ids."""
+    native = router.project == "sglang-router" and settings.machine.engine == "sglang"
+    return native or settings.server.prompts is Prompts.TEXT
 
 
 def start_router(
@@ -77,4 +85,6 @@ def start_router(
     apis = replicas[0].apis
     if router.project == "sglang-router":
         apis = apis._replace(text=WITHOUT_CHAT.text)
-    return Replica(process.base_url, behind=tuple(replicas), apis=apis), process
+    ends = SESSION_ENDS.get(router.project, ())
+    target = Replica(process.base_url, session_ends=ends, behind=tuple(replicas), apis=apis)
+    return target, process

@@ -22,9 +22,10 @@ from harness.engines.warm_up import send_prompts
 from harness.load.server_config import server_config
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
+from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from harness.replay.sglang import CLOSE_SESSION, SGLANG, flush_cache, sampling_params
+from harness.replay.sglang import SGLANG, flush_cache, sampling_params
 from servers.admission import Admission
 from servers.errors import CellFailed, InvalidInput, ServerFailed
 from servers.foreign_routers.installation import RouterInstallation

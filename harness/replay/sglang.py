@@ -21,13 +21,11 @@ import orjson
 from harness.replay.api import OPENAI, Api, Apis
 from harness.replay.completion import Answer, error_message, without_prompt
 from harness.replay.http import MAX_ERROR_BYTES, OPENER, api_key, authorization, known_keys
-from harness.replay.identity import SessionEnd
 from harness.replay.token_prompts import Ids
 from servers.errors import CellFailed, TurnFailed
 from traces import Turn
 from traces.lenient import mapping, seconds
 
-CLOSE_SESSION = SessionEnd("/close_session", "session_id")
 FLUSH_WITHIN_S = 30.0
 """How long a flush is tried again: SGLang refuses it while a request waits or runs."""
 FLUSH_INTERVAL_S = 0.2

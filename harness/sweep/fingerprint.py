@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
     "servers/*.py",
     "servers/foreign_routers/sglang_router.py",
+    "servers/foreign_routers/thunderagent_org.py",
     "servers/foreign_routers/vllm_router.py",
     "servers/policies",
     "servers/profiles",

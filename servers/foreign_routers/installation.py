@@ -25,14 +25,25 @@ class Place(NamedTuple):
     """Environment variable that names a Python."""
     folder: str
     """Folder of a virtual environment."""
+    package: str
+    command: str = "make routers"
+    """How it is installed."""
 
 
 PLACES = {
-    "vllm-router": Place("TURNSTILE_ROUTERS_PYTHON", ".venv-routers"),
-    "sglang-router": Place("TURNSTILE_SGLANG_ROUTER_PYTHON", ".venv-sglang-router"),
+    "vllm-router": Place("TURNSTILE_ROUTERS_PYTHON", ".venv-routers", "vllm-router"),
+    "sglang-router": Place(
+        "TURNSTILE_SGLANG_ROUTER_PYTHON", ".venv-sglang-router", "sglang-router"
+    ),
+    "thunderagent-org": Place(
+        "TURNSTILE_THUNDERAGENT_PYTHON",
+        ".venv-thunderagent",
+        "ThunderAgent",
+        "python3 -m venv .venv-thunderagent && .venv-thunderagent/bin/pip install "
+        "git+https://github.com/ThunderAgent-org/ThunderAgent",
+    ),
 }
 ROOT = Path(__file__).resolve().parents[2]
-REMEDY = "install it with: make routers (or set {} to the Python of an environment with it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +54,23 @@ class RouterInstallation:
     version: str
 
 
-def find_installation(package: str) -> RouterInstallation:
-    """Return the first environment with the package. Raises RouterUnavailable."""
-    place = PLACES[package]
+def find_installation(project: str) -> RouterInstallation:
+    """Return the first environment with the project's package. Raises RouterUnavailable."""
+    place = PLACES[project]
     pythons = list(_candidates(place))
     for python in pythons:
-        version = _version(python, package, place)
+        version = _version(python, place)
         if version is not None:
             return RouterInstallation(python, version)
     where = f" in {', '.join(pythons)}" if pythons else ""
-    remedy = REMEDY.format(place.variable)
-    raise RouterUnavailable(f"{package} is not installed{where}; {remedy}")
+    raise RouterUnavailable(f"{place.package} is not installed{where}; {_remedy(place)}")
+
+
+def _remedy(place: Place) -> str:
+    return (
+        f"install it with: {place.command} (or set {place.variable} to the Python of an "
+        "environment with it)"
+    )
 
 
 def _candidates(place: Place) -> Iterator[str]:
@@ -66,12 +83,13 @@ def _candidates(place: Place) -> Iterator[str]:
             yield str(python)
 
 
-def _version(python: str, package: str, place: Place) -> str | None:
+def _version(python: str, place: Place) -> str | None:
     """Return the version of the package, or None if the environment lacks it."""
     try:
-        return package_version(python, package)
+        return package_version(python, place.package)
     except OSError as error:
-        remedy = REMEDY.format(place.variable)
-        raise RouterUnavailable(f"{place.variable} {python}: {error.strerror}; {remedy}") from None
+        raise RouterUnavailable(
+            f"{place.variable} {python}: {error.strerror}; {_remedy(place)}"
+        ) from None
     except subprocess.TimeoutExpired:
         raise RouterUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None

@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Self
 
 from servers.errors import RouterFailed
-from servers.foreign_routers import sglang_router, vllm_router
+from servers.foreign_routers import sglang_router, thunderagent_org, vllm_router
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.routing import ForeignRouter
 
-PROJECTS = {"vllm-router": vllm_router, "sglang-router": sglang_router}
+PROJECTS = {
+    "vllm-router": vllm_router,
+    "sglang-router": sglang_router,
+    "thunderagent-org": thunderagent_org,
+}
 """The module of each project: its command line, its environment, when it is ready, and which line
 of its log has the cause of a failure."""
 READY_WITHIN_S = 60.0

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from harness.replay.api import OPENAI, Apis
+from harness.replay.identity import SessionEnd
 from harness.replay.live import Replica, replay_live
 from servers.errors import RouterUnavailable
 from servers.foreign_routers.deployment import Deployment
@@ -35,13 +36,21 @@ class LoggedServer(Server):
     events: Path | None = None
 
     async def completions(self, http_request: web.Request) -> web.StreamResponse:
+        self._log(orjson.loads(await http_request.read())["vllm_xargs"])
+        return await super().completions(http_request)
+
+    async def chat(self, http_request: web.Request) -> web.StreamResponse:
         tags = orjson.loads(await http_request.read())["vllm_xargs"]
+        self._log(tags)
+        self.prompts[tags["program_id"], tags["turn"]] = []
+        return await super().chat(http_request)
+
+    def _log(self, tags: dict[str, Any]) -> None:
         if self.events is not None and "ended" not in tags:
             event = {"t": asyncio.get_running_loop().time(), "event": "arrival"}
             event |= {"program_id": tags["program_id"], "turn": tags["turn"]}
             with self.events.open("ab") as file:
                 file.write(orjson.dumps(event) + b"\n")
-        return await super().completions(http_request)
 
 
 @dataclass
@@ -88,6 +97,7 @@ def replayed(
     project: str = "vllm-router",
     text: bool = False,
     apis: Apis = OPENAI,
+    ends: tuple[SessionEnd, ...] = (),
 ) -> Replayed:
     """Replay all programs, by default all from the start, and stop the router."""
     found = installation(project)
@@ -109,14 +119,15 @@ def replayed(
                 programs,
                 [0.0] * len(programs) if starts_s is None else starts_s,
                 None,
-                replicas=[Replica(process.base_url, behind=behind, apis=apis)],
+                replicas=[Replica(process.base_url, session_ends=ends, behind=behind, apis=apis)],
                 model="m",
                 vocabulary=range(2**31),
                 seed=0,
                 on_turn=into(done.lines),
                 text=text,
             )
-            done.metrics = await asyncio.to_thread(metrics, process)
+            if project == "sglang-router":
+                done.metrics = await asyncio.to_thread(metrics, process)
             if policy == "program_scheduling":
                 done.diagnostics = await asyncio.to_thread(diagnostics, process)
 

@@ -9,8 +9,9 @@ import pytest
 
 from harness.replay import sglang
 from harness.replay.api import Apis
+from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import Replica, replay_live
-from harness.replay.sglang import CLOSE_SESSION, SGLANG, flush_cache
+from harness.replay.sglang import SGLANG, flush_cache
 from servers.errors import CellFailed
 from servers.processes.metrics_page import server_load
 from tests.lines import Line, into
