@@ -191,6 +191,14 @@ class VllmNotInstalled(VllmUnavailable):
     """vLLM is not installed."""
 
 
+class SglangUnavailable(Unavailable):
+    """SGLang is not installed, or its installation is unusable."""
+
+
+class SglangNotInstalled(SglangUnavailable):
+    """SGLang is not installed."""
+
+
 class TierUnavailable(Unavailable):
     """LMCache is not installed next to vLLM, or the tier has no capacity."""
 
@@ -224,7 +232,7 @@ class EngineError(TurnstileError):
 
 
 class ServerFailed(EngineError):
-    """vLLM died or never became healthy. `tail` has the last lines of its log."""
+    """vLLM or SGLang died or never became healthy. `tail` has the last lines of its log."""
 
     def __init__(self, message: str, log_path: Path, tail: list[str]) -> None:
         super().__init__(message)

@@ -57,7 +57,7 @@ class ForeignRouter:
     """A router of another project, with one of its policies."""
 
     project: str
-    """Name of the project, and of its package on PyPI."""
+    """Name of the project."""
     policy: str
     version: str | None = None
     """Version of the package that is installed; None before it was looked for."""
@@ -72,7 +72,7 @@ class ForeignRouter:
 
     @property
     def source(self) -> str:
-        return f"{self.project} on PyPI"
+        return FOREIGN_SOURCES[self.project]
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "version": self.version, "source": self.source}
@@ -88,8 +88,26 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
             "their tools' past durations justify."
         ),
     },
+    "sglang-router": {
+        "round_robin": "Each turn goes to the next server.",
+        "random": "Each turn goes to a random server.",
+        "cache_aware": "Turns go to the server that was sent most of their prompt before.",
+        "power_of_two": "Of two random servers, the turn goes to the one with the lower load.",
+        "manual": "A program stays on the server that its first turn was sent to at random.",
+    },
+    "thunderagent-org": {
+        "tr": "ThunderAgent: programs are paused while contexts exceed the KV of the servers.",
+        "default": "ThunderAgent as a plain proxy, which keeps a program on a server.",
+    },
 }
 """What the policies of each project do, by the project's and the policy's name."""
+
+
+FOREIGN_SOURCES = {
+    "vllm-router": "vllm-router on PyPI",
+    "sglang-router": "sglang-router on PyPI",
+    "thunderagent-org": "ThunderAgent-org/ThunderAgent on GitHub",
+}
 
 
 def find_router(text: str) -> NamedRouter | ForeignRouter:

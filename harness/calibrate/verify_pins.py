@@ -20,11 +20,11 @@ from msgspec import UNSET
 from harness.replay.live import Replica, replay_live
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
+from servers.processes.metrics_page import KV_USAGE, samples
 from servers.profiles import analytic_profile
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits
 from servers.vllm.launch.cost_curve import CostCurve
-from servers.vllm.launch.metrics_page import KV_USAGE, samples
 from servers.vllm.launch.server import ServerInfo
 from traces import Program, Turn
 

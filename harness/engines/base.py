@@ -1,8 +1,8 @@
 """The protocol of an engine, which runs the cells of a sweep, and the registry of engines.
 
-`ENGINES` has the engines by name: `sim` (virtual time), `vllm` (a fresh vLLM for each cell) and
-`vllm-virtual` (vLLM's scheduler in virtual time). `harness.engines.url` is the engine for the URL
-of a running server.
+`ENGINES` has the engines by name: `sim` (virtual time), `vllm` and `sglang` (fresh servers for each
+cell) and `vllm-virtual` (vLLM's scheduler in virtual time). `harness.engines.url` is the engine for
+the URL of a running server.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ENGINES = Registry(
         "sim": "harness.engines.sim:resolve_sim",
         "vllm": "harness.engines.vllm:vllm_engine",
         "vllm-virtual": "harness.engines.vllm_virtual:virtual_engine",
+        "sglang": "harness.engines.sglang:sglang_engine",
     },
     remedy="give the URL of a running server (http://…)",
     option="--engine",

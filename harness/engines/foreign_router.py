@@ -1,4 +1,4 @@
-"""Routers of other projects in front of the servers of `--engine vllm`."""
+"""Routers of other projects in front of the servers of `--engine vllm` and `--engine sglang`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from harness.load.settings import Agents, SweepSettings
+from harness.load.settings import Agents, Prompts, SweepSettings
+from harness.replay.api import WITHOUT_CHAT
+from harness.replay.identity import RELEASE_PROGRAM
 from harness.replay.live import Replica
 from servers.errors import CellFailed, InvalidInput, RouterFailed
+from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
-from servers.foreign_routers.vllm_router import Deployment
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch.cost_curve import CostCurve
+
+TEXT_ONLY = ("sglang-router", "thunderagent-org")
+"""Routers that refuse prompts of token ids."""
+SESSION_ENDS = {"thunderagent-org": (RELEASE_PROGRAM,)}
+"""How routers are told that a program has ended."""
 
 
 def find_routers(
@@ -35,6 +42,11 @@ def find_routers(
                     f"--router {router.name}: only replays traces; remove "
                     f"{settings.agents.flag}, or use one of our routers (bench list routers)"
                 )
+            if router.project in TEXT_ONLY and not _passes_prompts(router, settings):
+                raise InvalidInput(
+                    f"--router {router.name}: refuses prompts of token ids; add --prompts text "
+                    "(with a trace that has messages), or use vllm-router"
+                )
             if router.project not in installed:
                 installed[router.project] = find_installation(router.project)
             version = installed[router.project].version
@@ -43,11 +55,18 @@ def find_routers(
     return tuple(found), installed
 
 
+def _passes_prompts(router: ForeignRouter, settings: SweepSettings) -> bool:
+    """Return whether the router passes the prompts on. To SGLang's own API, sglang-router also
+    passes token ids."""
+    native = router.project == "sglang-router" and settings.machine.engine == "sglang"
+    return native or settings.server.prompts is Prompts.TEXT
+
+
 def start_router(
     router: ForeignRouter,
     installation: RouterInstallation,
     replicas: Sequence[Replica],
-    costs: CostCurve,
+    costs: CostCurve | None,
     turn_timeout_s: float,
     log: Path,
     stack: ExitStack,
@@ -63,4 +82,9 @@ def start_router(
     except RouterFailed as failed:
         raise CellFailed(str(failed)) from None
     stack.enter_context(process)
-    return Replica(process.base_url, behind=tuple(replicas)), process
+    apis = replicas[0].apis
+    if router.project == "sglang-router":
+        apis = apis._replace(text=WITHOUT_CHAT.text)
+    ends = SESSION_ENDS.get(router.project, ())
+    target = Replica(process.base_url, session_ends=ends, behind=tuple(replicas), apis=apis)
+    return target, process

@@ -2,7 +2,7 @@
 
 The server has its own scheduler, so there is one variant, which the user names. The prefix cache of
 the server persists between cells, so each cell uses different token ids. Texts are the same in each
-cell, with a cache salt per cell if the server is vLLM.
+cell, with a cache salt per cell if the server is vLLM. The cache of an SGLang is emptied instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.redact import server_url
+from harness.replay.api import OPENAI
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
+from harness.replay.sglang import SGLANG, flush_cache, is_sglang
 from servers.admission import Admission
 from servers.errors import InvalidInput, InvalidVariant, ServerUnavailable, UnknownName
 from servers.policies.base import Policy
@@ -54,6 +56,8 @@ class UrlEngine:
     text: bool
     is_vllm: bool
     """Whether the server accepts `vllm_xargs`. Other servers may reject unknown fields."""
+    is_sglang: bool = False
+    """Whether turns of token ids go to SGLang's own API, and its cache is emptied before a cell."""
     session_ends: tuple[SessionEnd, ...] = ()
     """How the server is told that a program has ended."""
     hardware: str = "unknown"
@@ -94,8 +98,12 @@ class UrlEngine:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
+        apis = SGLANG if self.is_sglang else OPENAI
+        if self.is_sglang:
+            on_stage("emptying the cache")
+            flush_cache(Replica(self.name).root)
         done = replay_on(
-            [Replica(self.name, self.events, session_ends=self.session_ends)],
+            [Replica(self.name, self.events, session_ends=self.session_ends, apis=apis)],
             job,
             model=self.model,
             vocabulary=range(*vocabulary_of(self.model)),
@@ -147,6 +155,7 @@ def url_engine(
         timeouts=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
         text=settings.server.prompts is Prompts.TEXT,
         is_vllm=is_vllm(model),
+        is_sglang=is_sglang(model),
         session_ends=session_ends(url, api_key()),
     )
     return (_as_served(settings.policies),), engine, ()

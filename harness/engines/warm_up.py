@@ -1,4 +1,4 @@
-"""Warm up a vLLM server before a cell's first turn.
+"""Warm up a server before a cell's first turn.
 
 The first steps of a new vLLM server are up to a third slower, because it touches memory for the
 first time and sets up kernels and caches. With a high rate of arrivals this affects most of a cell.
@@ -9,6 +9,8 @@ blocks in the prefix cache are the oldest, so they are evicted first.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -20,10 +22,31 @@ from harness.replay.live import Replica
 ROUNDS, CONCURRENT = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16
 TIMEOUT_S = 60.0
+Body = Callable[[Any, int], dict[str, Any]]
+"""Returns a request, from the token ids of its prompt and the length of its answer."""
 
 
 def warm_up(
     base_url: str, model: str, vocabulary: range, step_tokens: int, context: int, kv_tokens: int
+) -> None:
+    """Warm up a vLLM server."""
+
+    def body(prompt: Any, output_tokens: int) -> dict[str, Any]:
+        return {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "vllm_xargs": {"warm_up": 1},
+        }
+
+    send_prompts(Replica(base_url).url, body, vocabulary, step_tokens, context, kv_tokens)
+
+
+def send_prompts(
+    url: str, body: Body, vocabulary: range, step_tokens: int, context: int, kv_tokens: int
 ) -> None:
     """Send one prompt that fills a step, then short prompts concurrently, and repeat both.
 
@@ -34,28 +57,21 @@ def warm_up(
     if short < 1:
         return
     try:
-        asyncio.run(_send(Replica(base_url).url, model, vocabulary, long, short))
+        asyncio.run(_send(url, body, vocabulary, long, short))
     except (aiohttp.ClientError, OSError, TimeoutError):
         return
 
 
-async def _send(url: str, model: str, vocabulary: range, long: int, short: int) -> None:
+async def _send(url: str, body: Body, vocabulary: range, long: int, short: int) -> None:
     rng = np.random.default_rng(0)
     headers = {"Content-Type": "application/json", **authorization(api_key())}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
 
         async def send(tokens: int, output_tokens: int) -> None:
-            body = {
-                "model": model,
-                "prompt": rng.integers(vocabulary.start, vocabulary.stop, tokens, dtype=np.uint32),
-                "max_tokens": output_tokens,
-                "ignore_eos": True,
-                "temperature": 0,
-                "stream": True,
-                "vllm_xargs": {"warm_up": 1},
-            }
-            content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+            prompt = rng.integers(vocabulary.start, vocabulary.stop, tokens, dtype=np.uint32)
+            request = body(prompt, output_tokens)
+            content = orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
             async with session.post(url, data=content, allow_redirects=False) as response:
                 await response.read()
 

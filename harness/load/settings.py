@@ -20,7 +20,7 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
-SERVER = "A live server (vLLM, or a URL)"
+SERVER = "A live server (vLLM, SGLang, or a URL)"
 AGENT = "Real agents on a live server, instead of a replay"
 
 
@@ -104,7 +104,8 @@ class Machine:
         str,
         Option(
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
-            "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. "
+            "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. sglang: starts an "
+            "SGLang server for each cell, with a scheduler of its own. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             MACHINE,
             "NAME",
@@ -216,11 +217,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Settings of live engines (`--engine vllm`, `--engine URL`)."""
+    """Settings of live engines (`--engine vllm`, `--engine sglang`, `--engine URL`)."""
 
     vllm_flags: Annotated[
         tuple[str, ...],
-        Option("Passed to vLLM unchanged.", metavar="-- VLLM_FLAGS", positional=True),
+        Option("Passed to vLLM or SGLang unchanged.", metavar="-- VLLM_FLAGS", positional=True),
     ] = ()
     vllm_python: Annotated[
         str | None,
@@ -277,10 +278,10 @@ class Server:
         Option(
             "Comma-separated routers in front of several --replicas: round-robin, least-loaded, "
             "power-of-two, sticky, prefix-aware, thunderagent, program-scheduling, or your "
-            "classes, optionally with arguments. With --engine vllm also vllm-router:round_robin, "
-            ":consistent_hash, :cache_aware and :program_scheduling (make routers). Each policy "
-            "runs behind each of them. Default: sticky; bench serve prints the URLs of all servers "
-            "without it.",
+            "classes, optionally with arguments. With --engine vllm also routers of other projects "
+            "(make routers; bench list routers), such as vllm-router:consistent_hash and, with "
+            "--prompts text, sglang-router:manual. Each policy runs behind each of them. Default: "
+            "sticky; bench serve prints the URLs of all servers without it.",
             SERVER,
             "NAMES",
         ),

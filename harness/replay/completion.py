@@ -2,8 +2,9 @@
 
 Token mode (`/v1/completions`): the prompt is token ids, and the answer contains the generated token
 ids (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
-messages. A turn fails if its answer does not have the requested length. Times in seconds on the
-clock of the caller, who reads the stream.
+messages, or for a router that does not pass all fields of those on (`/v1/completions`), their text.
+A turn fails if its answer does not have the requested length. Times in seconds on the clock of the
+caller, who reads the stream.
 """
 
 from __future__ import annotations
@@ -62,6 +63,25 @@ def chat_body(
     return _body(fields, turn, program_id, index, is_last)
 
 
+def text_body(
+    model: str,
+    prompt: Sequence[Message],
+    turn: Turn,
+    program_id: str,
+    index: int,
+    is_last: bool,
+    *,
+    id_fields: Iterable[str] = (),
+    cache_salt: str | None = None,
+) -> bytes:
+    """Send the messages as one text, each after its role. A longer conversation only adds to it."""
+    text = "".join(f"{message.role}: {message.content}\n" for message in prompt)
+    fields = {"model": model, "prompt": text, **dict.fromkeys(id_fields, program_id)}
+    if cache_salt is not None:
+        fields["cache_salt"] = cache_salt
+    return _body(fields, turn, program_id, index, is_last)
+
+
 def _body(fields: dict[str, Any], turn: Turn, program_id: str, index: int, is_last: bool) -> bytes:
     body = {
         **fields,
@@ -114,7 +134,7 @@ class Answer:
         if event == b"[DONE]":
             self.complete = True
             return
-        chunk = orjson.loads(_without_prompt(event))
+        chunk = orjson.loads(without_prompt(event))
         if "error" in chunk:
             raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
         for choice in chunk["choices"]:
@@ -249,7 +269,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
-def _without_prompt(event: bytes) -> bytes:
+def without_prompt(event: bytes) -> bytes:
     """Return the event with an empty `prompt_token_ids`. vLLM repeats the prompt's ids there, and
     parsing them would take longer than parsing everything else.
 

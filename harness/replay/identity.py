@@ -54,10 +54,11 @@ class SessionEnd(NamedTuple):
     field: str
 
 
-SESSION_ENDS = (
-    SessionEnd("/programs/release", "program_id"),  # ThunderAgent, and our gateway
-    SessionEnd("/close_session", "session_id"),  # SGLang
-)
+RELEASE_PROGRAM = SessionEnd("/programs/release", "program_id")
+"""Of ThunderAgent, and our gateway."""
+CLOSE_SESSION = SessionEnd("/close_session", "session_id")
+"""Of SGLang."""
+SESSION_ENDS = (RELEASE_PROGRAM, CLOSE_SESSION)
 
 
 def identity_headers(program_id: str, job_id: str, *, is_final: bool = False) -> dict[str, str]:

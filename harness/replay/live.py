@@ -19,7 +19,8 @@ from typing import Any
 import aiohttp
 from msgspec import UNSET
 
-from harness.replay.completion import Answer, chat_body, completion_body, measure
+from harness.replay.api import OPENAI, Apis
+from harness.replay.completion import Answer, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
@@ -69,14 +70,12 @@ class Replica:
     """Times of its prefills and decode steps; None if unknown."""
     behind: tuple[Replica, ...] = ()
     """The servers over which this one, a router of another project, distributes its turns."""
+    apis: Apis = OPENAI
+    """The same for all servers that share the load."""
 
     @property
     def url(self) -> str:
         return f"{self.root}/v1/completions"
-
-    @property
-    def chat_url(self) -> str:
-        return f"{self.root}/v1/chat/completions"
 
     @property
     def root(self) -> str:
@@ -102,8 +101,11 @@ class _Live:
     def __post_init__(self) -> None:
         self.schedule = TurnSchedule(self.programs, self._send)
         self._text = isinstance(self.prompts, TextPrompts)
+        apis = self.replicas[0].apis
+        self._api = apis.text if self._text else apis.tokens
         self._secrets = known_keys(self.api_key)
-        self._id_fields = {end.field for each in self.replicas for end in each.session_ends}
+        servers = (*self.replicas, *self.replicas[0].behind)
+        self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
@@ -146,16 +148,16 @@ class _Live:
         if not run.turn:
             self._conversations[program.id] = self.prompts.conversation(program)
         conversation = self._conversations[program.id]
-        make: Callable[..., bytes] = partial(completion_body, id_fields=self._id_fields)
+        make = partial(self._api.body, id_fields=self._id_fields)
         if self._text:
-            make = partial(chat_body, id_fields=self._id_fields, cache_salt=self.cache_salt)
+            make = partial(make, cache_salt=self.cache_salt)
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        answer, error = Answer(self._now_s(), self._text, self._secrets), None
+        answer, error = self._api.answer(self._now_s(), self._text, self._secrets), None
         routed = await self._route(run, record, answer)
         serving, liveness = self.replicas[routed.replica], self.liveness[routed.replica]
-        url = serving.chat_url if self._text else serving.url
+        url = f"{serving.root}{self._api.path}"
         headers = identity_headers(program.id, run.job_id, is_final=run.is_last)
         liveness.turn_started()
         try:

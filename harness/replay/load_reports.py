@@ -1,4 +1,4 @@
-"""What routers know of live servers, and how loaded these are, from vLLM's page at `/metrics`."""
+"""What routers know of live servers, and how loaded these are, from the pages at `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import aiohttp
 from harness.replay.http import authorization, fetch
 from servers.errors import InvalidInput
 from servers.policies.base import Costs
+from servers.processes.metrics_page import server_load
 from servers.routers.base import UNKNOWN_COSTS, Replica, Router
-from servers.vllm.launch.metrics_page import cache_config, server_load
+from servers.vllm.launch.metrics_page import cache_config
 
 TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 1 << 24

@@ -73,6 +73,8 @@ class ProgramRouting:
             return
         self._paths.pop(turn.program_id, None)
         served = self._served_by.pop(turn.program_id, set())
+        # Servers without an event log do not say which turns they have served.
+        served |= {k for k, server in enumerate(self._behind) if server.session_ends}
         unaware = [self._servers[index] for index in others]
         unaware += [self._behind[index] for index in served - {served_by}]
         last = self._servers[turn.replica]

@@ -21,10 +21,14 @@ from servers.variants import Variant
 ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
     "servers/*.py",
+    "servers/foreign_routers/sglang_router.py",
+    "servers/foreign_routers/thunderagent_org.py",
     "servers/foreign_routers/vllm_router.py",
     "servers/policies",
     "servers/profiles",
     "servers/routers",
+    "servers/sglang/command_line.py",
+    "servers/sglang/schedulers.py",
     "servers/sim",
     "servers/vllm/launch/command_line.py",
     "servers/vllm/models",

@@ -52,8 +52,9 @@ def basis(sweep: Mapping[str, Any]) -> str:
             f" {kind} profile{note}"
         )
     else:
-        version = (sweep.get("server") or {}).get("vllm")
-        engine = f"vLLM {version}" if version else engine
+        server = sweep.get("server") or {}
+        for key, project in (("vllm", "vLLM"), ("sglang", "SGLang")):
+            engine = f"{project} {server[key]}" if server.get(key) else engine
         time = f"Measured on {engine}: {model} on {hardware}"
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}

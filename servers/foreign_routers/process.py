@@ -15,14 +15,20 @@ from pathlib import Path
 from typing import Self
 
 from servers.errors import RouterFailed
-from servers.foreign_routers import vllm_router
+from servers.foreign_routers import sglang_router, thunderagent_org, vllm_router
+from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation
-from servers.foreign_routers.vllm_router import Deployment
-from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.routing import ForeignRouter
 
+PROJECTS = {
+    "vllm-router": vllm_router,
+    "sglang-router": sglang_router,
+    "thunderagent-org": thunderagent_org,
+}
+"""The module of each project: its command line, its environment, when it is ready, and which line
+of its log has the cause of a failure."""
 READY_WITHIN_S = 60.0
 POLL_S = 0.05
 MAX_STARTS = 3
@@ -43,14 +49,15 @@ class RouterProcess:
         log: Path,
     ) -> None:
         self.router, self.log = router, log
+        self._deployment, self._project = deployment, PROJECTS[router.project]
         self._ports = Port(), Port()
-        port, metrics_port = (each.number for each in self._ports)
-        command = vllm_router.command(
-            installation.python, router.policy, deployment, port, metrics_port
+        port, self.metrics_port = (each.number for each in self._ports)
+        command = self._project.command(
+            installation.python, router.policy, deployment, port, self.metrics_port
         )
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            env = vllm_router.environment(os.environ)
+            env = self._project.environment(os.environ)
             self._process = SupervisedProcess(command, env, log)
         except BaseException:
             self._close_ports()
@@ -76,9 +83,8 @@ class RouterProcess:
         while True:
             if (failure := self.failure()) is not None:
                 raise failure
-            with contextlib.suppress(*REQUEST_ERRORS):
-                if request(self._ports[0].number, "/health", timeout_s=2.0)[0] == 200:
-                    return
+            if self._project.is_ready(self._ports[0].number, self._deployment):
+                return
             if time.monotonic() > deadline_s:
                 raise self._failed(f"was not healthy after {within_s:g} s")
             time.sleep(POLL_S)
@@ -93,7 +99,7 @@ class RouterProcess:
         self._close_ports()
 
     def _failed(self, what: str) -> RouterFailed:
-        cause = vllm_router.failure_cause(_last_lines(self.log))
+        cause = self._project.failure_cause(_last_lines(self.log))
         return RouterFailed(f"{self.router.name} {what}: {cause} (log: {self.log})")
 
     def _close_ports(self) -> None:

@@ -11,10 +11,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
-from servers.vllm.launch.cost_curve import CostCurve
+from servers.foreign_routers.deployment import Deployment
+from servers.processes.loopback import REQUEST_ERRORS, request
 
 MODULE = "vllm_router.launch_router"
 PROGRAM_SCHEDULING = "program_scheduling"
@@ -28,18 +29,6 @@ NOT_PASSED = ("API_KEY_VALIDATION_URLS",)
 PREFIX = re.compile(r"^[\d-]+ [\d:]+ +[A-Z]+ \S+: \S+:\d+: ")
 """Time, level, module and source of a message."""
 ERROR = re.compile(r"\w*(Error|Exception|error): |\bERROR\b|^Error ")
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What the router is told of the servers behind it."""
-
-    urls: tuple[str, ...]
-    kv_tokens: int
-    """Tokens that fit into the KV memory of each server."""
-    costs: CostCurve
-    turn_timeout_s: float
-    """How long a turn may take."""
 
 
 def command(
@@ -67,18 +56,20 @@ def program_scheduling(deployment: Deployment) -> dict[str, Any]:
     the other identity that the router knows, `vllm_xargs.agentic_context`, since its values must be
     numbers, strings or lists.
     """
-    costs, step = deployment.costs, deployment.costs.decode_step
     settings: dict[str, Any] = {
         "program_scheduling_enable_key": "auto",
         "global_queue": True,
         "queue_timeout_seconds": max(deployment.turn_timeout_s, QUEUE_TIMEOUT_S),
         "token_capacity_per_target": deployment.kv_tokens,
-        "prefill_cost_model": {
-            "intercept_seconds": costs.base_s,
-            "linear_seconds_per_1k_tokens": costs.linear_s * 1e3,
-            "quadratic_seconds_per_1k_tokens_squared": costs.quadratic_s * 1e6,
-        },
     }
+    if (costs := deployment.costs) is None:
+        return settings
+    settings["prefill_cost_model"] = {
+        "intercept_seconds": costs.base_s,
+        "linear_seconds_per_1k_tokens": costs.linear_s * 1e3,
+        "quadratic_seconds_per_1k_tokens_squared": costs.quadratic_s * 1e6,
+    }
+    step = costs.decode_step
     if step is not None and step.base_s > 0:
         settings["decode_throughput_model"] = {
             "fixed_step_seconds": step.base_s,
@@ -86,6 +77,13 @@ def program_scheduling(deployment: Deployment) -> dict[str, Any]:
             "context_step_seconds_per_token": step.context_token_s,
         }
     return settings
+
+
+def is_ready(port: int, _deployment: Deployment) -> bool:
+    """Return whether a router that was started is healthy, as it is when its servers are."""
+    with suppress(*REQUEST_ERRORS):
+        return request(port, "/health", timeout_s=2.0)[0] == 200
+    return False
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -14,11 +14,13 @@ import orjson
 import pytest
 from aiohttp import web
 
+from harness.replay.api import OPENAI, Apis
+from harness.replay.identity import SessionEnd
 from harness.replay.live import Replica, replay_live
 from servers.errors import RouterUnavailable
+from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
-from servers.foreign_routers.vllm_router import Deployment
 from servers.processes.loopback import request
 from servers.routing import ForeignRouter
 from servers.vllm.launch.cost_curve import TINY_ON_CPU
@@ -34,13 +36,21 @@ class LoggedServer(Server):
     events: Path | None = None
 
     async def completions(self, http_request: web.Request) -> web.StreamResponse:
+        self._log(orjson.loads(await http_request.read())["vllm_xargs"])
+        return await super().completions(http_request)
+
+    async def chat(self, http_request: web.Request) -> web.StreamResponse:
         tags = orjson.loads(await http_request.read())["vllm_xargs"]
+        self._log(tags)
+        self.prompts[tags["program_id"], tags["turn"]] = []
+        return await super().chat(http_request)
+
+    def _log(self, tags: dict[str, Any]) -> None:
         if self.events is not None and "ended" not in tags:
             event = {"t": asyncio.get_running_loop().time(), "event": "arrival"}
             event |= {"program_id": tags["program_id"], "turn": tags["turn"]}
             with self.events.open("ab") as file:
                 file.write(orjson.dumps(event) + b"\n")
-        return await super().completions(http_request)
 
 
 @dataclass
@@ -50,6 +60,8 @@ class Replayed:
     """Records of the turns, in the order in which they ended."""
     diagnostics: Any = None
     """What the router says of its programs at the end, under program scheduling."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The router's metrics at the end, by name and labels as they are printed."""
 
     def served(self, program_id: str) -> list[int]:
         """Return the servers that got the turns of a program, in order."""
@@ -61,10 +73,10 @@ class Replayed:
         ]
 
 
-def installation() -> RouterInstallation:
-    """Return vllm-router, or skip the test."""
+def installation(project: str = "vllm-router") -> RouterInstallation:
+    """Return a router that is installed, or skip the test."""
     try:
-        return find_installation("vllm-router")
+        return find_installation(project)
     except RouterUnavailable as error:
         pytest.skip(str(error))
 
@@ -82,9 +94,13 @@ def replayed(
     starts_s: Sequence[float] | None = None,
     kv_tokens: int = 4096,
     think_s: float = 0.0,
+    project: str = "vllm-router",
+    text: bool = False,
+    apis: Apis = OPENAI,
+    ends: tuple[SessionEnd, ...] = (),
 ) -> Replayed:
     """Replay all programs, by default all from the start, and stop the router."""
-    found = installation()
+    found = installation(project)
     events = [folder / f"events-{k}.jsonl" for k in range(replicas)]
     for path in events:
         path.touch()
@@ -94,7 +110,7 @@ def replayed(
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(serving(each)) for each in done.servers]
             deployed = deployment(*urls, kv_tokens=kv_tokens)
-            router = ForeignRouter("vllm-router", policy)
+            router = ForeignRouter(project, policy)
             log = folder / "router.log"
             process = await asyncio.to_thread(launch_router, router, found, deployed, log)
             stack.push_async_callback(asyncio.to_thread, process.stop)
@@ -103,17 +119,26 @@ def replayed(
                 programs,
                 [0.0] * len(programs) if starts_s is None else starts_s,
                 None,
-                replicas=[Replica(process.base_url, behind=behind)],
+                replicas=[Replica(process.base_url, session_ends=ends, behind=behind, apis=apis)],
                 model="m",
                 vocabulary=range(2**31),
                 seed=0,
                 on_turn=into(done.lines),
+                text=text,
             )
+            if project == "sglang-router":
+                done.metrics = await asyncio.to_thread(metrics, process)
             if policy == "program_scheduling":
                 done.diagnostics = await asyncio.to_thread(diagnostics, process)
 
     asyncio.run(replay())
     return done
+
+
+def metrics(process: RouterProcess) -> dict[str, float]:
+    lines = request(process.metrics_port, "/metrics")[1].decode().splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
 
 
 def diagnostics(process: RouterProcess) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.replay.completion import text_body
 from servers.errors import InvalidTrace
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
@@ -43,6 +44,15 @@ def test_each_turn_sends_the_messages_before_it() -> None:
         (5, 4),
         (8, 6),
     ]
+
+
+def test_a_router_that_drops_fields_of_chats_gets_the_messages_as_one_text() -> None:
+    """It begins with the text of the turn before, so that servers find that in their caches."""
+    body = json.loads(text_body("m", MESSAGES[:2], PROGRAM.turns[0], "job", 0, False))
+    assert body["prompt"] == "system: be brief\nuser: fix the bug\n"
+    assert (body["max_tokens"], body["vllm_xargs"]["program_id"]) == (4, "job")
+    later = json.loads(text_body("m", MESSAGES[:4], PROGRAM.turns[1], "job", 1, True))
+    assert later["prompt"].startswith(body["prompt"])
 
 
 def test_a_program_without_messages_is_refused_by_name() -> None:

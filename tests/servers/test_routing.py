@@ -106,6 +106,12 @@ def test_a_router_that_is_not_installed_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+def test_sglang_router_refuses_token_ids_before_anything_starts() -> None:
+    chosen = behind_routers(variants("fcfs"), "sglang-router:manual")
+    with pytest.raises(InvalidInput, match="refuses prompts of token ids; add --prompts text"):
+        find_routers(chosen, SweepSettings())
+
+
 def test_real_agents_behind_a_router_of_others_are_refused() -> None:
     settings = SweepSettings(agents=Agents(agent="mini-swe-agent"))
     chosen = behind_routers(variants("fcfs"), "vllm-router:round_robin")

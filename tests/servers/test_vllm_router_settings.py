@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.vllm_router import (
-    Deployment,
     command,
     environment,
     failure_cause,

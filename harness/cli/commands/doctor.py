@@ -37,6 +37,7 @@ def checks() -> list[Check]:
         Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
         _compiled_core(),
         *_vllm(),
+        _sglang(),
         *_foreign_routers(),
         *_containers(),
         _sandbox(),
@@ -122,6 +123,20 @@ def _lmcache(vllm: VllmInstallation) -> Check:
     )
     absent = f"absent, needed only for policies with LMCache (continuum+, …); {install}"
     return Check("LMCache", True, vllm.lmcache or absent)
+
+
+def _sglang() -> Check:
+    """Check for SGLang, which only `--engine sglang` needs."""
+    from servers.errors import SglangNotInstalled, SglangUnavailable
+    from servers.sglang.find_sglang import find_sglang
+
+    try:
+        sglang = find_sglang()
+    except SglangNotInstalled as error:
+        return Check("engine sglang", True, f"absent, not needed for sim; {error}")
+    except SglangUnavailable as error:
+        return Check("engine sglang", False, "cannot be used", str(error))
+    return Check("engine sglang", True, f"{sglang.version} at {sglang.python}")
 
 
 def _foreign_routers() -> list[Check]:

@@ -24,13 +24,13 @@ CORE_DIED = re.compile(r"engine core exited unexpectedly")
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    return _without_prefix(_read_end(log))[-count:]
+    return _without_prefix(read_end(log))[-count:]
 
 
 def failure_cause(log: Path) -> str:
     """Return the exception of the last traceback, or else the message about a killed process, or
     the last line with the name of an error, or the last line."""
-    raw = _read_end(log)
+    raw = read_end(log)
     lines = _without_prefix(
         _without_consequences([line for line in raw if not WARNING.match(line)])
     )
@@ -70,7 +70,7 @@ def _without_prefix(raw: list[str]) -> list[str]:
     return [PREFIX.sub("", line).rstrip() for line in raw]
 
 
-def _read_end(log: Path) -> list[str]:
+def read_end(log: Path) -> list[str]:
     """Return the non-empty lines of the last END_BYTES; none if there is no log."""
     with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_BYTES))

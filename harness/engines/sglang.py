@@ -1,0 +1,277 @@
+"""The engine `sglang`: new SGLang servers with the cell's scheduler for each cell.
+
+SGLang has schedulers of its own, and runs none of our policies. Turns of token ids go to its native
+API, and recorded messages to its OpenAI API. This was tested against servers that answer as its
+code does, and has not been run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import UNSET
+
+from harness.cells.job import Job
+from harness.engines.base import Unsupported, with_routers
+from harness.engines.foreign_router import find_routers, start_router
+from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.engines.warm_up import send_prompts
+from harness.load.server_config import server_config
+from harness.load.settings import Prompts, SweepSettings
+from harness.load.workload import Longest
+from harness.replay.identity import CLOSE_SESSION
+from harness.replay.live import Replica
+from harness.replay.liveness import ServerTimeouts
+from harness.replay.sglang import SGLANG, flush_cache, sampling_params
+from servers.admission import Admission
+from servers.errors import CellFailed, InvalidInput, ServerFailed
+from servers.foreign_routers.installation import RouterInstallation
+from servers.processes.supervised import Failing, first_failure
+from servers.profiles.models.files import model_name
+from servers.records import EventRecord, TurnRecord
+from servers.routers.base import UNKNOWN_COSTS
+from servers.routing import ForeignRouter, NamedRouter
+from servers.sglang import command_line
+from servers.sglang.find_sglang import SglangInstallation, find_sglang
+from servers.sglang.schedulers import SglangScheduler, sglang_variants
+from servers.sglang.server import SglangServer, launch_replicas
+from servers.variants import Variant, make_policy
+from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
+from servers.vllm.launch.find_vllm import gpu_names
+from servers.vllm.launch.replicas import gpu_shares
+from servers.vllm.models.model_folder import resolve_model
+
+MODEL = "llama-3.1-8b"
+SGLANG_OPTIONS = (
+    *("vllm_flags", "weights", "replicas", "router", "ready_within_s", "turn_timeout_s"),
+    *("lost_after_s", "stuck_after_s", "prompts"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SglangEngine:
+    config: ServerConfig
+    """Settings of the servers, except the scheduler, which differs by cell."""
+    sglang: SglangInstallation
+    longest: Longest
+    replicas: int
+    ready_within_s: float
+    turn_timeout_s: float
+    timeouts: ServerTimeouts
+    text: bool
+    routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
+    """Where the routers of other projects are installed, by project."""
+    name: str = "sglang"
+    parallel: bool = False
+    cells_reusable: bool = True
+
+    @property
+    def model(self) -> str:
+        return model_name(self.config.model)
+
+    @property
+    def hardware(self) -> str:
+        return ", ".join(gpu_names()) or "unknown"
+
+    def describe(self) -> str:
+        servers = "a server" if self.replicas == 1 else f"{self.replicas} servers"
+        return (
+            f"engine sglang: SGLang {self.sglang.version} on {self.hardware}, {self.model}, "
+            f"{servers} started for each cell, one cell at a time"
+        )
+
+    def sweep_json(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "engine": self.name,
+            "hardware": self.hardware,
+            "model": self.model,
+            "gpus": tensor_parallel(config) * self.replicas,
+            "limits": {"max_num_seqs": config.max_num_seqs, "step_tokens": config.step_tokens},
+            "server": {
+                "sglang": self.sglang.version,
+                "weights": config.weights,
+                "gpus": config.gpus,
+                "replicas": self.replicas,
+                "kv_blocks": config.kv_blocks,
+                "max_model_len": config.max_model_len,
+                "kv_cache_dtype": config.kv_cache_dtype,
+                "flags": list(config.flags),
+                "turn_timeout_s": self.turn_timeout_s,
+                "prompts": "text" if self.text else "tokens",
+            },
+        }
+
+    def cell_json(self, _variant: Variant) -> dict[str, Any]:
+        return self.sweep_json()
+
+    def offload_json(self, _variant: Variant) -> None:
+        return None
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
+        on_stage: Callable[[str], None],
+    ) -> dict[str, Any]:
+        end_on_sigterm()
+        with ExitStack() as stack:
+            servers = self._launch(job, on_stage)
+            for server in servers:
+                stack.enter_context(server)
+            on_stage("warming up")
+            for server in servers:
+                self._warm_up(server)
+            info = servers[0].info
+            targets, processes = self._targets(job, servers, on_stage, stack)
+            turns = [0] * len(servers)
+
+            def count(record: TurnRecord) -> None:
+                if record.replica is not UNSET:
+                    turns[record.replica] += 1
+                on_turn(record)
+
+            done = replay_on(
+                targets,
+                job,
+                model=info.model,
+                vocabulary=range(*info.vocabulary),
+                seed=job.seed,
+                turn_timeout_s=self.turn_timeout_s,
+                timeouts=self.timeouts,
+                text=self.text,
+                tagged=False,
+                on_turn=count,
+                on_event=on_event,
+                failure=lambda: first_failure(processes),
+            )
+        return {
+            **done,
+            **({"turns_per_replica": turns} if any(turns) else {}),
+            "kv_blocks": info.kv_tokens // info.page_tokens,
+            "block_tokens": info.page_tokens,
+            "max_model_len": info.max_model_len,
+            "prefix_caching": info.radix_cache,
+        }
+
+    def _launch(self, job: Job, on_stage: Callable[[str], None]) -> list[SglangServer]:
+        scheduler = make_policy(job.variant, UNKNOWN_COSTS)
+        if not isinstance(scheduler, SglangScheduler):
+            raise TypeError(f"{job.variant.name} is not a scheduler of SGLang")
+        try:
+            return launch_replicas(
+                self.config,
+                self.replicas,
+                scheduler,
+                self.sglang,
+                job.folder / "server",
+                ready_within_s=self.ready_within_s,
+                on_progress=lambda seconds, _: on_stage(f"starting SGLang, {seconds:.0f} s"),
+            )
+        except ServerFailed as failed:
+            raise CellFailed(str(failed)) from None
+
+    def _warm_up(self, server: SglangServer) -> None:
+        """Send some prompts, and empty the cache: each cell begins without any KV."""
+        info = server.info
+        send_prompts(
+            f"{server.base_url}/generate",
+            _warm_up_body,
+            range(*info.vocabulary),
+            self.config.step_tokens,
+            info.max_model_len,
+            info.kv_tokens,
+        )
+        flush_cache(server.base_url)
+
+    def _targets(
+        self,
+        job: Job,
+        servers: Sequence[SglangServer],
+        on_stage: Callable[[str], None],
+        stack: ExitStack,
+    ) -> tuple[Sequence[Replica], Sequence[Failing]]:
+        """Return the servers to which the harness sends turns, which may be the router of another
+        project in front of SGLang, and all processes. Raise CellFailed."""
+        tokens, ends = servers[0].info.kv_tokens, (CLOSE_SESSION,)
+        replicas = [
+            Replica(each.base_url, kv_tokens=tokens, session_ends=ends, apis=SGLANG)
+            for each in servers
+        ]
+        router = job.variant.router
+        if not isinstance(router, ForeignRouter):
+            return replicas, servers
+        on_stage(f"starting {router.project}")
+        target, process = start_router(
+            router,
+            self.routers[router.project],
+            replicas,
+            None,
+            self.turn_timeout_s,
+            job.folder / "server" / "router.log",
+            stack,
+        )
+        return [target], [process, *servers]
+
+
+def _warm_up_body(prompt: Any, output_tokens: int) -> dict[str, Any]:
+    return {
+        "input_ids": prompt,
+        "sampling_params": sampling_params(output_tokens),
+        "stream": True,
+    }
+
+
+def sglang_engine(
+    settings: SweepSettings,
+) -> tuple[tuple[Variant, ...], SglangEngine, tuple[Unsupported, ...]]:
+    machine, server = settings.machine, settings.server
+    chosen = sglang_variants(settings.policies)
+    server.refuse_unsupported("sglang", SGLANG_OPTIONS)
+    machine.refuse_scheduling("sglang")
+    if machine.admission != Admission.WHOLE_PROMPT:
+        raise InvalidInput(
+            f"--admission {machine.admission}: not supported by --engine sglang, which has its own "
+            "rule; remove it"
+        )
+    config = server_config(machine, server, machine.model or MODEL)
+    command_line.check_flags(config.flags)
+    load = resolve_model(config.model, server.weights)
+    variants = with_routers(chosen, server, foreign=True)
+    for variant in variants:
+        _check_router(variant)
+    sglang = find_sglang()
+    if server.replicas > 1:
+        gpu_shares(config, server.replicas)
+    variants, routers = find_routers(variants, settings)
+    longest = command_line.longest_context(config, load) or load.max_context
+    engine = SglangEngine(
+        config=config,
+        sglang=sglang,
+        longest=Longest(longest, f"the {longest} that {load.name} can hold here"),
+        replicas=server.replicas,
+        ready_within_s=server.ready_within_s,
+        turn_timeout_s=server.turn_timeout_s,
+        timeouts=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
+        text=server.prompts is Prompts.TEXT,
+        routers=routers,
+    )
+    return variants, engine, ()
+
+
+def _check_router(variant: Variant) -> None:
+    """Raise InvalidInput for a router that needs what SGLang does not have or report."""
+    router = variant.router
+    if isinstance(router, ForeignRouter) and router.project != "sglang-router":
+        raise InvalidInput(
+            f"--router {router.name}: is for vLLM; use --engine vllm, or sglang-router"
+        )
+    if isinstance(router, NamedRouter) and router.router.needs_costs:
+        raise InvalidInput(
+            f"--router {router.name}: needs the times of prefills and decode steps, which SGLang "
+            "does not report; use --engine vllm, or another router, such as thunderagent"
+        )

@@ -1,0 +1,130 @@
+"""SGLang's own API: turns of token ids at `/generate`, and its cache.
+
+A stream has events with `output_ids` and `meta_info`, and ends with `[DONE]`. By default each event
+has all ids so far, and with `--incremental-streaming-output` only the new ones;
+`meta_info.completion_tokens` counts all. Errors are events with `error`, or with a `finish_reason`
+of type `abort`. Read in SGLang 0.5.23 (`srt/managers/tokenizer_manager.py`, `srt/entrypoints`).
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from harness.replay.api import OPENAI, Api, Apis
+from harness.replay.completion import Answer, error_message, without_prompt
+from harness.replay.http import MAX_ERROR_BYTES, OPENER, api_key, authorization, known_keys
+from harness.replay.token_prompts import Ids
+from servers.errors import CellFailed, TurnFailed
+from traces import Turn
+from traces.lenient import mapping, seconds
+
+FLUSH_WITHIN_S = 30.0
+"""How long a flush is tried again: SGLang refuses it while a request waits or runs."""
+FLUSH_INTERVAL_S = 0.2
+FLUSH_TIMEOUT_S = 10.0
+
+
+def generate_body(
+    _model: str,
+    prompt: Ids,
+    turn: Turn,
+    program_id: str,
+    _index: int,
+    _is_last: bool,
+    *,
+    id_fields: Iterable[str] = (),
+) -> bytes:
+    """`routing_key` is what the header `X-SMG-Routing-Key` is in SGLang's OpenAI API."""
+    body = {
+        "input_ids": prompt,
+        "sampling_params": sampling_params(turn.output_tokens),
+        "stream": True,
+        "routing_key": program_id,
+        **dict.fromkeys(id_fields, program_id),
+    }
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def sampling_params(output_tokens: int) -> dict[str, Any]:
+    """Return the parameters of an answer of exactly this length. SGLang refuses unknown ones."""
+    return {
+        "max_new_tokens": output_tokens,
+        "min_new_tokens": output_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+
+
+@dataclass(slots=True)
+class GeneratedAnswer(Answer):
+    """The part of an answer of `/generate` that has arrived."""
+
+    def _event(self, event: bytes, at_s: float) -> None:
+        if event == b"[DONE]":
+            self.complete = True
+            return
+        chunk = orjson.loads(without_prompt(event))
+        if "error" in chunk:
+            raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
+        meta, ids = chunk["meta_info"], chunk["output_ids"]
+        reason = mapping(meta.get("finish_reason"))
+        if reason.get("type") == "abort":
+            message = error_message(orjson.dumps(reason), self.secrets)
+            raise TurnFailed(f"the engine failed: {message}")
+        counted = meta["completion_tokens"]
+        new = ids[len(self.ids) :] if len(ids) >= counted else ids
+        if new and self.first_token_at_s is None:
+            self.first_token_at_s = at_s
+        self._append_ids(new)
+        self.usage = {
+            "prompt_tokens": meta.get("prompt_tokens"),
+            "completion_tokens": counted,
+            "prompt_tokens_details": {"cached_tokens": meta.get("cached_tokens")},
+        }
+        if (queue_s := seconds(meta.get("queue_time"))) is not None:
+            self.metrics = {"queue_time_ms": queue_s * 1000}
+
+
+SGLANG = Apis(Api("/generate", generate_body, GeneratedAnswer), OPENAI.text)
+
+
+def is_sglang(model: dict[str, Any]) -> bool:
+    """Return whether `/v1/models` lists the model as SGLang does."""
+    return model.get("owned_by") == "sglang"
+
+
+def flush_cache(url: str) -> None:
+    """Empty the radix cache of a server. Raises CellFailed."""
+    deadline_s = time.monotonic() + FLUSH_WITHIN_S
+    while (refusal := _flush(url)) is not None:
+        if time.monotonic() > deadline_s:
+            raise CellFailed(
+                f"{url}/flush_cache: the cache was not emptied within {FLUSH_WITHIN_S:g} s "
+                f"({refusal}); use a server that nobody else uses"
+            )
+        time.sleep(FLUSH_INTERVAL_S)
+
+
+def _flush(url: str) -> str | None:
+    """Return None if the cache was emptied, or why not."""
+    key = api_key()
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/flush_cache", method="POST", headers=authorization(key)
+    )
+    try:
+        with OPENER.open(request, timeout=FLUSH_TIMEOUT_S) as response:
+            return None if response.status == 200 else f"status {response.status}"
+    except urllib.error.HTTPError as error:
+        with error:
+            message = error_message(error.read(MAX_ERROR_BYTES), known_keys(key))
+        return f"status {error.code}: {message}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"

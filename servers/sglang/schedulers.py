@@ -1,0 +1,148 @@
+"""SGLang's own schedulers, as variants: `fcfs`, `lpm(eviction=slru)`, `fcfs(sessions=true)`.
+
+A name is a value of `--schedule-policy`, and the arguments are about the radix cache. Our policies
+do not run inside SGLang. The classes exist to name and describe variants; their decisions are
+SGLang's, which nobody asks them for.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from servers.errors import InvalidVariant
+from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
+from servers.policies.base import Costs, Policy
+from servers.variants import FORM, POLICIES, Variant, split
+
+Eviction = Literal["lru", "lfu", "slru", "tlru"]
+
+
+class SglangScheduler(Policy):
+    """A scheduler of SGLang, with options of its radix cache."""
+
+    source: ClassVar[str] = "SGLang, --schedule-policy"
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        eviction: Eviction = "lru",
+        radix_cache: bool = True,
+        sessions: bool = False,
+    ) -> None:
+        """`eviction`: which KV of the radix cache goes first. `sessions`: KV that no open session
+        refers to goes before KV of one."""
+        super().__init__(costs)
+        self.eviction, self.radix_cache, self.sessions = eviction, radix_cache, sessions
+
+    def flags(self) -> tuple[str, ...]:
+        chosen = ["--schedule-policy", self.name, "--radix-eviction-policy", self.eviction]
+        if not self.radix_cache:
+            chosen.append("--disable-radix-cache")
+        if self.sessions:
+            chosen.append("--enable-session-radix-cache")
+        return tuple(chosen)
+
+
+class Fcfs(SglangScheduler):
+    """Turns first come, first served."""
+
+    name = "fcfs"
+
+
+class LongestPrefixMatch(SglangScheduler):
+    """The turn with the longest prefix in the radix cache first."""
+
+    name = "lpm"
+
+
+class DepthFirst(SglangScheduler):
+    """Turns in the order of a depth-first walk of the radix cache."""
+
+    name = "dfs-weight"
+
+
+class LongestOutputFirst(SglangScheduler):
+    """The turn with the longest limit of its answer first."""
+
+    name = "lof"
+
+
+class HighestResponseRatio(SglangScheduler):
+    """The turn with the highest ratio of response time to service time first."""
+
+    name = "hrrn"
+
+
+class ShortestPrefillFirst(SglangScheduler):
+    """The turn with the shortest prefill first."""
+
+    name = "shortest-prefill-first"
+
+
+class RoutingKey(SglangScheduler):
+    """Turns of the programs with the most running turns first."""
+
+    name = "routing-key"
+
+
+class Random(SglangScheduler):
+    """A random turn first."""
+
+    name = "random"
+
+
+SCHEDULERS: dict[str, type[SglangScheduler]] = {
+    scheduler.name: scheduler
+    for scheduler in (
+        Fcfs,
+        LongestPrefixMatch,
+        DepthFirst,
+        LongestOutputFirst,
+        HighestResponseRatio,
+        ShortestPrefillFirst,
+        RoutingKey,
+        Random,
+    )
+}
+ALL = ("fcfs", "lpm", "fcfs(sessions=true)")
+"""The variants of `--policies all`: the default, the one that follows the radix cache, and the one
+that knows sessions."""
+
+
+def sglang_variants(text: str) -> list[Variant]:
+    """Return the variants of a comma list. Raise InvalidVariant or InvalidPolicy."""
+    items = [name for item in split(text) for name in (ALL if item == "all" else (item,))]
+    chosen = [_variant(item) for item in items]
+    names = [each.name for each in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidVariant(f"--policies {text}: {name} is given twice; give it once")
+    return chosen
+
+
+def _variant(text: str) -> Variant:
+    form = FORM.fullmatch(text)
+    base = "" if form is None else form[1].strip()
+    scheduler = SCHEDULERS.get(base)
+    if form is None or scheduler is None or form[3]:
+        known = ", ".join(SCHEDULERS)
+        ours = form is not None and (base in POLICIES.names() or ":" in base or form[3])
+        other = f", or use --engine vllm for {text}" if ours else ""
+        raise InvalidVariant(
+            f"--policies {text}: is not a scheduler of SGLang, which runs no others; use {known}"
+            f"{other}"
+        )
+    given = parse_arguments(form[2] or "", text)
+    arguments = check_arguments(scheduler, given, text)
+    if dict(arguments).get("radix_cache") is False and len(arguments) > 1:
+        raise InvalidVariant(f"--policies {text}: has no radix cache; remove its other arguments")
+    return Variant(
+        name=base + arguments_text(arguments),
+        policy=scheduler,
+        offload=None,
+        bound=False,
+        description=(scheduler.__doc__ or "").strip(),
+        source=scheduler.source,
+        arguments=arguments,
+    )

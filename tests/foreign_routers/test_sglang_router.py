@@ -1,0 +1,87 @@
+"""What sglang-router does with our programs, in front of servers that log arrivals."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from harness.replay.api import WITHOUT_CHAT
+from servers.errors import RouterFailed
+from servers.foreign_routers.process import launch_router
+from servers.routing import ForeignRouter
+from tests.bench.trivial_server import trivial_server
+from tests.foreign_routers.replaying import Replayed, deployment, installation, replayed
+from tests.live.replaying import program
+from tests.processes import session_of
+from traces import Message, Program
+
+WORDS = "please repair the parser of the configuration file "
+
+
+def conversation(name: str, turns: int, gap_s: float = 0.0) -> Program:
+    """Return a program whose prompts have 2, 4, 6, … messages, which repeat the earlier ones."""
+    messages = [Message(("user", "assistant")[k % 2], f"{name} {k} {WORDS}") for k in range(9)]
+    return dataclasses.replace(
+        program(name, turns, gap_s),
+        messages=tuple(messages),
+        prompt_messages=tuple(2 * k for k in range(1, turns + 1)),
+    )
+
+
+def behind(policy: str, programs: list[Program], folder: Path) -> Replayed:
+    return replayed(policy, programs, folder, project="sglang-router", text=True, apis=WITHOUT_CHAT)
+
+
+def test_manual_knows_our_programs_by_their_routing_key(tmp_path: Path) -> None:
+    """The chance that all of 24 programs have one server is below 1 in a million."""
+    names = [f"p{k}" for k in range(24)]
+    done = behind("manual", [conversation(name, 3) for name in names], tmp_path)
+    servers = {name: set(done.served(name)) for name in names}
+    assert {len(found) for found in servers.values()} == {1}
+    assert set().union(*servers.values()) == {0, 1}
+    # It passes on `vllm_xargs`, by which our plug-in and the records know the turn of a program.
+    assert {line["error"] for line in done.lines} == {None}
+    assert all(servers[line["program_id"]] == {line["replica"]} for line in done.lines)
+    # Its own metrics: 24 new keys, and 48 turns with a key that it knew.
+    assert done.metrics["smg_manual_policy_cache_entries"] == 24
+    assert done.metrics['smg_manual_policy_branch_total{branch="vacant"}'] == 24
+    assert done.metrics['smg_manual_policy_branch_total{branch="occupied_hit"}'] == 48
+    assert not any("no_routing_id" in name for name in done.metrics)
+    # Of the identities that every turn carries, this one reaches the servers.
+    headers = {name.lower() for name in done.servers[0].headers.popitem()[1]}
+    assert "x-smg-routing-key" in headers
+    assert not headers & {"x-program-id", "x-session-id", "x-dynamo-session-id"}
+
+
+def test_cache_aware_returns_to_the_server_that_has_the_prompt(tmp_path: Path) -> None:
+    done = behind("cache_aware", [conversation(name, 4) for name in ("a", "b", "c")], tmp_path)
+    assert {len(set(done.served(name))) for name in ("a", "b", "c")} == {1}
+
+
+def test_token_ids_do_not_pass(tmp_path: Path) -> None:
+    """Why they are refused before anything starts."""
+    refused = replayed("random", [program("a", 1)], tmp_path, project="sglang-router")
+    assert "prompt: data did not match any variant" in str(refused.lines[0]["error"])
+
+
+def test_it_is_ready_when_it_has_found_all_servers_and_leaves_no_process(tmp_path: Path) -> None:
+    found, router = installation("sglang-router"), ForeignRouter("sglang-router", "power_of_two")
+    with trivial_server() as one, trivial_server() as two:
+        with launch_router(router, found, deployment(one, two), tmp_path / "log") as process:
+            assert process.failure() is None
+        assert session_of(process.pid) == []
+        missing = deployment(one, "http://127.0.0.1:9")
+        with pytest.raises(RouterFailed, match=r"was not healthy after 1 s: "):
+            launch_router(router, found, missing, tmp_path / "log", ready_within_s=1.0)
+
+
+def test_a_router_that_cannot_start_fails_with_the_cause_in_its_log(tmp_path: Path) -> None:
+    found, router = installation("sglang-router"), ForeignRouter("sglang-router", "random")
+    with pytest.raises(RouterFailed) as failed:
+        launch_router(router, found, deployment("nonsense"), tmp_path / "log")
+    assert str(failed.value).startswith(
+        "sglang-router:random exited with code 1: ValueError: Configuration error: Invalid value "
+        "for field 'worker_url': nonsense - URL must start with http://"
+    )
