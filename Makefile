@@ -147,7 +147,7 @@ crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS
 bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
 
-scale: .venv/installed-test  ## run cells of a million turns, virtual and live, and REPLICAS=100 replicas: PROGRAMS=10000 (of 100 turns); an hour
+scale: .venv/installed-test  ## run cells of a million turns, virtual and live, and up to REPLICAS=100 replicas: PROGRAMS=10000 (of 100 turns); an hour
 	PROGRAMS=$(PROGRAMS) REPLICAS=$(REPLICAS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only
 
 soak: .venv/installed-test  ## replay SOAK_TURNS=50000 turns, some of which fail, and check that nothing grows; some minutes

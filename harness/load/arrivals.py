@@ -119,10 +119,16 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
     repeats = n > len(roots(programs))
     elsewhere = prefixes_elsewhere(programs, root_of) if repeats else {}
     chosen: list[Program] = []
+    copy = 1
     while n > 0:
         batch = {program.id for program in roots(programs)[:n]}
         jobs = [program for program in programs if root_of[program.id] in batch]
-        chosen += _copies(jobs, used_ids, elsewhere) if chosen else jobs
+        if chosen:
+            # Ids of all programs up to this copy are in use, but some may be free of only a few.
+            copy = _free_copy(jobs, used_ids, copy + 1 if len(jobs) == len(programs) else 2)
+            used_ids.update(f"{program.id}#{copy}" for program in jobs)
+            jobs = [copy_of(program, copy, elsewhere) for program in jobs]
+        chosen += jobs
         n -= len(batch)
     return chosen
 
@@ -144,15 +150,11 @@ def root_ids(programs: Sequence[Program]) -> dict[str, str]:
     return root_of
 
 
-def _copies(
-    programs: Sequence[Program], used_ids: set[str], elsewhere: Mapping[str, Mapping[str, int]]
-) -> list[Program]:
-    """Copy programs under a common suffix that makes all ids unique."""
-    k = 2
-    while any(f"{program.id}#{k}" in used_ids for program in programs):
-        k += 1
-    used_ids.update(f"{program.id}#{k}" for program in programs)
-    return [copy_of(program, k, elsewhere) for program in programs]
+def _free_copy(programs: Sequence[Program], used_ids: set[str], first: int) -> int:
+    """Return the number, from `first` on, of a copy in which all ids are unique."""
+    while any(f"{program.id}#{first}" in used_ids for program in programs):
+        first += 1
+    return first
 
 
 def copy_of(program: Program, k: int, elsewhere: Mapping[str, Mapping[str, int]]) -> Program:

@@ -7,6 +7,7 @@ under the same arrivals, so the effect of a long program or a burst on both side
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,8 @@ MIN_SEEDS = 3
 """With fewer, the spread between seeds is useless: t with one degree of freedom is 12.7."""
 MAX_CHUNK_VALUES = 2_000_000
 """Draws × jobs that are processed at a time, which limits the memory."""
+MAX_KEPT_VALUES = 20_000_000
+"""Draws × programs up to which counts are kept for the next metric, with 4 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +108,31 @@ def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]
     return jct_s
 
 
+Counts = npt.NDArray[np.int32]
+"""How often bootstrap draws contain each program: draws × programs."""
+
+
+def draws(programs: int) -> Iterable[Counts]:
+    """Yield the counts of all DRAWS, in pieces that limit the memory if there are many programs."""
+    if DRAWS * programs <= MAX_KEPT_VALUES:
+        return (_all_draws(programs),)
+    return _pieces(programs)
+
+
 @lru_cache(maxsize=4)
-def draws(programs: int) -> npt.NDArray[np.int32]:
-    """Count how often each bootstrap draw contains each program: DRAWS × programs."""
-    chosen = np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
-    chosen += programs * np.arange(DRAWS)[:, None]
-    counts = np.bincount(chosen.ravel(), minlength=DRAWS * programs)
-    return counts.reshape(DRAWS, programs).astype(np.int32)
+def _all_draws(programs: int) -> Counts:
+    return np.concatenate(list(_pieces(programs)))
+
+
+def _pieces(programs: int) -> Iterator[Counts]:
+    rng = np.random.default_rng(0)
+    at_once = max(1, MAX_CHUNK_VALUES // programs)
+    for start in range(0, DRAWS, at_once):
+        rows = min(at_once, DRAWS - start)
+        chosen = rng.integers(0, programs, size=(rows, programs))
+        chosen += programs * np.arange(rows)[:, None]
+        counts = np.bincount(chosen.ravel(), minlength=rows * programs)
+        yield counts.reshape(rows, programs).astype(np.int32)
 
 
 def of(jct_s: Floats, percentile: float | None, axis: int | None = None) -> Floats:
@@ -125,25 +146,34 @@ def drawn(jct_s: Floats, percentile: float | None) -> Floats:
     """Apply `of` to each bootstrap draw of programs, each drawn with its JCTs in all seeds."""
     counts = draws(len(jct_s))
     if percentile is None:
-        return np.asarray(counts @ jct_s.mean(axis=1) / len(jct_s))
+        means = jct_s.mean(axis=1)
+        return np.concatenate([piece @ means / len(jct_s) for piece in counts])
     slowest = np.argsort(jct_s, axis=None)[::-1]
     position = percentile / 100 * (jct_s.size - 1)
-    below = math.floor(position)
-    found = [np.empty(DRAWS), np.empty(DRAWS)]
     at_once = max(1, MAX_CHUNK_VALUES // jct_s.size)
-    for start in range(0, DRAWS, at_once):
-        rows = slice(start, start + at_once)
-        reached = _reached(counts[rows], slowest // jct_s.shape[1], jct_s.size - below)
-        for values, rank in zip(found, (below, math.ceil(position)), strict=True):
-            nth = (reached < jct_s.size - rank).sum(axis=1)
-            values[rows] = jct_s.ravel()[slowest[nth]]
-    low, high = found
+    found = [
+        _drawn_percentile(piece[start : start + at_once], jct_s, slowest, position)
+        for piece in counts
+        for start in range(0, len(piece), at_once)
+    ]
+    return np.concatenate(found)
+
+
+def _drawn_percentile(
+    counts: Counts, jct_s: Floats, slowest: npt.NDArray[np.int64], position: float
+) -> Floats:
+    """Return the value at a rank, which may lie between two, in each of some draws. `slowest` are
+    the positions of all jobs, slowest first."""
+    below = math.floor(position)
+    reached = _reached(counts, slowest // jct_s.shape[1], jct_s.size - below)
+    low, high = (
+        jct_s.ravel()[slowest[(reached < jct_s.size - rank).sum(axis=1)]]
+        for rank in (below, math.ceil(position))
+    )
     return np.asarray(low + (position - below) * (high - low))
 
 
-def _reached(
-    counts: npt.NDArray[np.int32], programs: npt.NDArray[np.int64], required: int
-) -> npt.NDArray[np.int32]:
+def _reached(counts: Counts, programs: npt.NDArray[np.int64], required: int) -> Counts:
     """Return cumulative counts of each draw's jobs, slowest first: draws × jobs.
 
     They end when every draw has `required` jobs. `programs` are the programs of the jobs.

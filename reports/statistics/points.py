@@ -102,8 +102,8 @@ def mean_jct(jobs: pd.DataFrame) -> Estimate:
         jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
         for how in ("sum", "count")
     )
-    drawn = draws(len(sums))
-    spread = estimate(jobs["jct_s"].mean(), (drawn @ sums) / (drawn @ counts))
+    drawn = np.concatenate([(piece @ sums) / (piece @ counts) for piece in draws(len(sums))])
+    spread = estimate(jobs["jct_s"].mean(), drawn)
     return widened(spread, jobs.groupby("seed")["jct_s"].mean().to_numpy())
 
 

@@ -164,7 +164,10 @@ class Router:
 
 def usable(replicas: Sequence[Replica]) -> Sequence[Replica]:
     """Return the replicas that are available, or all if none is."""
-    return [replica for replica in replicas if replica.available] or replicas
+    for replica in replicas:
+        if not replica.available:
+            return [replica for replica in replicas if replica.available] or replicas
+    return replicas
 
 
 def least_busy(replicas: Sequence[Replica]) -> int:

@@ -40,7 +40,14 @@ class LeastLoaded(Router):
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
         if not self._by_kv:
             return least_busy(usable(self.replicas))
-        return min(
-            usable(self.replicas),
-            key=lambda replica: (replica.used_tokens, replica.turns, replica.index),
-        ).index
+        return least_used(usable(self.replicas))
+
+
+def least_used(replicas: Sequence[Replica]) -> int:
+    """Return the replica with the least KV in use; of several, the one with the fewest turns."""
+    best = replicas[0]
+    for replica in replicas:
+        used, least = replica.used_tokens, best.used_tokens
+        if used < least or (used == least and replica.turns < best.turns):
+            best = replica
+    return best.index

@@ -34,16 +34,23 @@ class Sticky(Router):
         job_id = self._job_of.get(turn.program_id, turn.job_id)
         home = self._home.get(job_id)
         if home is None:
-            home = min(
-                usable(self.replicas),
-                key=lambda replica: (self._jobs[replica.index], replica.turns, replica.index),
-            ).index
+            home = self._fewest_jobs()
             self._home[job_id] = home
             self._jobs[home] += 1
             self._programs[job_id] = set()
         self._programs[job_id].add(turn.program_id)
         self._job_of[turn.program_id] = job_id
         return home
+
+    def _fewest_jobs(self) -> int:
+        """Return the replica with the fewest jobs; of several, the one with the fewest turns."""
+        replicas = usable(self.replicas)
+        best, fewest = replicas[0], self._jobs[replicas[0].index]
+        for replica in replicas:
+            jobs = self._jobs[replica.index]
+            if jobs < fewest or (jobs == fewest and replica.turns < best.turns):
+                best, fewest = replica, jobs
+        return best.index
 
     def program_ended(self, program_id: str, now_s: float) -> None:
         job_id = self._job_of.pop(program_id, None)

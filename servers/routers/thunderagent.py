@@ -192,8 +192,9 @@ class ThunderAgent(Router):
         for replica in usable(self.replicas):
             index = replica.index
             used = self._active_tokens(index)
-            fits = self._room(index) >= program.tokens + PROGRAM_TOKENS
-            if fits and (best is None or used < fewest):
+            if best is not None and used >= fewest:
+                continue
+            if self._room(index) >= program.tokens + PROGRAM_TOKENS:
                 best, fewest = index, used
         return best
 

@@ -19,6 +19,7 @@ from servers.policies.base import Costs
 from servers.profiles import Profile, costs
 from servers.routers.base import Replica, RoutedTurn, Router, Runs
 from servers.sim.engine import Engine, OnEnd
+from servers.sim.fleet_usage import FleetUsage
 from servers.sim.kv import BlockOwner, Path
 from servers.sim.sequence import Sequence as Served
 from servers.sim.sequence import Submission, Usage, refuse_unfit
@@ -55,6 +56,7 @@ class Fleet:
         self._period_ps = _ps(attributes.period_s)
         self._report_ps = _ps(self._report_s) if self._report_s else 0
         self.now_ps = 0
+        self._usage = FleetUsage(self.engines)
         self._on_end = on_end
         self._block = block
         self._events: list[tuple[int, bool, int, Served]] = []
@@ -109,18 +111,8 @@ class Fleet:
 
     def usage(self) -> Usage:
         """Return the sums over all replicas; turns that are held back wait."""
-        each = [engine.usage() for engine in self.engines]
         held = len(self._turns) - self._in_flight
-        return Usage(
-            seconds(self.now_ps),
-            sum(usage.used_blocks for usage in each),
-            sum(usage.pinned_blocks for usage in each),
-            sum(usage.waiting for usage in each) + held,
-            sum(usage.running for usage in each),
-            sum(usage.dram_blocks for usage in each),
-            sum(usage.ssd_blocks for usage in each),
-            tuple([usage.used_blocks for usage in each]),
-        )
+        return self._usage.total(seconds(self.now_ps), held)
 
     def stop(self) -> None:
         self._stopped = True
@@ -189,6 +181,7 @@ class Fleet:
             self._begin.add(index)
             if engine.is_busy:
                 engine.finish_batch()
+                self._usage.changed(index)
                 if self._stopped:
                     return
 
@@ -197,6 +190,7 @@ class Fleet:
             engine = self.engines[index]
             engine.now_ps = self.now_ps
             self._set_due(index, engine.due_ps if engine.begin_batch() else engine.wake_ps())
+            self._usage.changed(index)
         self._begin.clear()
 
     def _set_due(self, index: int, at_ps: int | None) -> None:
@@ -278,6 +272,7 @@ class Fleet:
         del self._served[turn.id]
         self._in_flight -= 1
         self.replicas[turn.replica].turns -= 1
+        self._usage.changed(turn.replica)
         turn.output_tokens = served.view.output_tokens
         turn.cached_tokens = sum(tokens for _, tokens in served.hits or ())
         now_s = seconds(served.finished_ps or 0)

@@ -220,6 +220,11 @@ def test_a_new_id_never_equals_an_id_of_the_trace() -> None:
     assert [p.id for p in chosen] == ["a", "a#2", "a#3", "a#2#3"]
 
 
+def test_fewer_programs_at_the_end_get_the_first_number_that_is_free_for_them() -> None:
+    chosen = choose_programs([program("a"), program("b"), program("b#2")], 7)
+    assert [p.id for p in chosen[3:]] == ["a#3", "b#3", "b#2#3", "a#2"]
+
+
 @given(n=st.integers(1, 30))
 def test_choosing_n_gives_n_jobs_with_distinct_ids(n: int) -> None:
     chosen = choose_programs(FAMILY, n)

@@ -22,6 +22,7 @@ from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent
 from servers.sim import Engine, Limits
 from servers.sim.fleet import Fleet
+from servers.sim.sequence import Sequence as Served
 from tests.lines import into
 from tests.sim.accounts import check_blocks
 from tests.sim.test_engine_invariants import FEW_EXAMPLES, policy_for, run
@@ -131,6 +132,33 @@ def test_no_replica_loses_a_block_and_all_are_free_at_the_end(
         assert engine.scheduler.kv.used == engine.scheduler.runner.pins.blocks
         assert not len(engine.scheduler.runner.waiting)
     assert [replica.turns for replica in ran.engine.replicas] == [0, 0, 0]
+
+
+@FEW_EXAMPLES
+@given(world=worlds(offload=True), name=st.sampled_from(list(ROUTERS)))
+def test_the_usage_of_a_fleet_is_the_sum_of_its_engines_at_any_end_of_a_turn(
+    world: World, name: str
+) -> None:
+    fleet_of = build(world, "infercept+", ROUTERS[name], 3)
+    ran = Replay(world.programs, fleet_of, lambda _: None, bound=False)
+    fleet = ran.engine
+    assert isinstance(fleet, Fleet)
+    ended, sampled = fleet._on_end, 0
+
+    def check(served: Served) -> None:
+        nonlocal sampled
+        sampled += 1
+        each, total = [engine.usage() for engine in fleet.engines], fleet.usage()
+        for field in ("used_blocks", "pinned_blocks", "running", "dram_blocks", "ssd_blocks"):
+            assert getattr(total, field) == sum(getattr(usage, field) for usage in each), field
+        held = len(fleet._turns) - fleet._in_flight
+        assert total.waiting == sum(usage.waiting for usage in each) + held
+        assert total.replica_blocks == tuple(usage.used_blocks for usage in each)
+        ended(served)
+
+    fleet._on_end = check
+    fleet.run(ran.starting(world.starts_s, None))
+    assert sampled == sum(len(program.turns) for program in world.programs)
 
 
 def programs(count: int, turns: int, tokens: int = 64, gap_s: float = 1.0) -> list[Program]:
