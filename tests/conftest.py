@@ -35,8 +35,6 @@ ACCEPTANCE = (
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
 SERIAL = (
     "bench",
-    # The order of live turns must be that of virtual time, where none is late.
-    "live/test_same_decisions.py",
     "real/test_agent_container.py",
     "real/test_container.py",
     "real/test_container_escapes.py",
@@ -50,8 +48,8 @@ SERIAL = (
 """Folders and files whose tests do not share the machine with others: they measure time or memory,
 or use podman, whose locks belong to the whole machine."""
 FIRST = (
-    "real/test_agents.py",
     "real/test_sweep.py",
+    "real/test_agents.py",
     "faults",
     "docs",
     "agents/test_runs.py",

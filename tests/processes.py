@@ -10,6 +10,8 @@ from subprocess import Popen
 from typing import Any, NamedTuple
 
 POLL_S = 0.005
+TIMEOUT_S = 300.0
+"""Limit for every wait; the machine may be busy."""
 
 
 class Process(NamedTuple):
@@ -38,7 +40,7 @@ def session_of(leader: int) -> list[Process]:
 
 
 def wait_until(
-    condition: Callable[[], object], within_s: float = 60, process: Popen[Any] | None = None
+    condition: Callable[[], object], within_s: float = TIMEOUT_S, process: Popen[Any] | None = None
 ) -> None:
     """Wait for the condition; fail after `within_s` or if the process exits earlier."""
     deadline_s = time.monotonic() + within_s
@@ -48,7 +50,7 @@ def wait_until(
         time.sleep(POLL_S)
 
 
-def wait_until_none(left: Callable[[], object], within_s: float = 60) -> None:
+def wait_until_none(left: Callable[[], object], within_s: float = TIMEOUT_S) -> None:
     """Wait until nothing is left; after `within_s`, fail with what is left."""
     deadline_s = time.monotonic() + within_s
     while found := left():
@@ -56,6 +58,6 @@ def wait_until_none(left: Callable[[], object], within_s: float = 60) -> None:
         time.sleep(POLL_S)
 
 
-def wait_until_gone(pids: Sequence[int], within_s: float = 30) -> None:
+def wait_until_gone(pids: Sequence[int], within_s: float = TIMEOUT_S) -> None:
     """Wait until the processes have ended and were reaped."""
     wait_until_none(lambda: [pid for pid in pids if Path(f"/proc/{pid}").exists()], within_s)

@@ -34,9 +34,9 @@ def test_sixteen_shards_at_once_of_which_some_are_killed_give_the_bytes_of_one_s
     while True:
         pids = warm.begin_all(folder, all_shards)
         for pid in rng.sample(pids, 5 if killed < 10 else 0):
-            time.sleep(rng.uniform(0, 0.2))
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)  # the first at once, before any shard can have ended
+            time.sleep(rng.uniform(0, 0.2))
         codes = [warm.end() for _ in pids]
         for pid in pids:
             wait_for_end_of(pid)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from harness.cells.folder import read_json
+from tests.crash.faults import Fault, operations
 from tests.crash.small_sweep import RUN, output_of
-from tests.crash.trials import TIMEOUT_S, Warm, bytes_of, check_resume, wait_for_end_of
-from tests.processes import wait_until
+from tests.crash.trials import Warm, bytes_of, check_resume
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -35,25 +35,31 @@ def finished(folder: Path) -> int:
     return len(list((folder / RUN).glob("*/done.json")))
 
 
+class Uninterrupted(NamedTuple):
+    content: dict[str, bytes]
+    ends: list[int]
+    """Numbers of the file operations that finish a cell."""
+
+
 @pytest.fixture(scope="module")
-def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     folder = sweep_folder(tmp_path_factory.mktemp("until") / "straight")
-    assert warm.run(folder, UNTIL) == 0, output_of(folder)
+    run, log = str(folder / RUN), folder / "log"
+    assert warm.run(folder, UNTIL, Fault(run, str(log))) == 0, output_of(folder)
     assert read_json(folder / RUN / "sweep.json")["seeds"] == [1, 2]
     assert finished(folder) == 2 * CELLS_PER_ROUND
-    return bytes_of(folder / RUN)
+    own = [operation for operation in operations(log) if operation.path.startswith(run)]
+    ends = [number for number, each in enumerate(own) if each.to.endswith("/done.json")]
+    return Uninterrupted(bytes_of(folder / RUN), ends)
 
 
 @pytest.mark.parametrize("cells", [5, CELLS_PER_ROUND, CELLS_PER_ROUND + 5])
 def test_killed_in_either_round_the_same_command_adds_the_same_seed_and_cells(
-    warm: Warm, straight: dict[str, bytes], tmp_path: Path, cells: int
+    warm: Warm, straight: Uninterrupted, tmp_path: Path, cells: int
 ) -> None:
-    """The sweep is killed once this many cells have finished."""
+    """The sweep is killed when the cell after this many is about to finish."""
     folder = sweep_folder(tmp_path / "killed")
-    session = warm.begin(folder, UNTIL)
-    wait_until(lambda: (folder / RUN).exists() and finished(folder) >= cells, TIMEOUT_S)
-    os.kill(session, signal.SIGKILL)
-    assert warm.end() == -signal.SIGKILL
-    wait_for_end_of(session)
-    assert cells <= finished(folder) < 2 * CELLS_PER_ROUND
-    check_resume(warm, folder, UNTIL, straight)
+    fault = Fault(str(folder / RUN), str(folder / "log"), straight.ends[cells], "killed")
+    assert warm.run(folder, UNTIL, fault) == -signal.SIGKILL
+    assert finished(folder) == cells
+    check_resume(warm, folder, UNTIL, straight.content)

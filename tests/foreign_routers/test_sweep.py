@@ -11,6 +11,7 @@ from pathlib import Path
 from servers.processes.supervisor import descendants
 from tests.faults.engine import engine
 from tests.foreign_routers.replaying import installation
+from tests.leaks import read
 from tests.lines import read_lines
 from tests.live.replaying import program
 from tests.processes import wait_until, wait_until_gone
@@ -28,7 +29,7 @@ ROUTER = "vllm::router"
 def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_cell(
     bench: str, tmp_path: Path
 ) -> None:
-    write_programs(tmp_path / "t.jsonl", [program("a", 15), program("b", 15)])
+    write_programs(tmp_path / "t.jsonl", [program("a", 40), program("b", 40)])
     options = ["--engine", "vllm", "--policies", "fcfs", "--replicas", "2"]
     options += ["--vllm-python", engine(tmp_path, dict.fromkeys(CELLS.values(), ""))]
     options += ["--router", ",".join(name.removeprefix("fcfs@") for name in CELLS)]
@@ -42,7 +43,7 @@ def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_ce
         text=True,
     )
     turns = folders[KILLED] / "turns.jsonl"
-    wait_until(lambda: turns.exists() and turns.stat().st_size, 60, process)
+    wait_until(lambda: turns.exists() and turns.stat().st_size, process=process)
     started = descendants(process.pid)
     (router,) = [pid for pid in started if name_of(pid) == ROUTER]
     os.kill(router, signal.SIGKILL)
@@ -54,7 +55,7 @@ def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_ce
     assert (finished["variant"], finished["failed_turns"]) == ("fcfs@vllm-router:round_robin", 0)
     folder = folders["fcfs@vllm-router:round_robin"]
     lines = read_lines(folder / "turns.jsonl")
-    assert len(lines) == 30
+    assert len(lines) == 80
     # The substitute logs no events, so nobody knows which server served a turn.
     assert not any("replica" in line for line in lines)
     assert "turns_per_replica" not in json.loads((folder / "done.json").read_text())
@@ -77,4 +78,5 @@ def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_ce
 
 
 def name_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    """Return the name of a process; empty if it has ended."""
+    return read(f"/proc/{pid}/comm").decode().strip()

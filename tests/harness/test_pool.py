@@ -113,4 +113,4 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    wait_until(lambda: has_ended(worker), 5.0)
+    wait_until(lambda: has_ended(worker))

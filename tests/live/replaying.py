@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from harness.replay.live import Replica, replay_live
 from tests.lines import Line, into
+from tests.live import simulated_time
 from tests.live.server import Server, serving
 from traces import Fork, Program, Turn
 
@@ -27,7 +27,8 @@ def replayed(
     text: bool = False,
     api_key: str | None = None,
 ) -> tuple[dict[tuple[object, object], Line], Line]:
-    """Replay; return records by (program, turn), and done.json. By default all start at once."""
+    """Replay in simulated time; return records by (program, turn), and done.json. By default all
+    start at once."""
     roots = sum(p.fork is None for p in programs)
     if starts_s is None and in_flight is None:
         starts_s = [0.0] * roots
@@ -49,5 +50,5 @@ def replayed(
                 api_key=api_key,
             )
 
-    done = asyncio.run(replay())
+    done = simulated_time.run(replay())
     return {(line["program_id"], line["turn"]): line for line in lines}, done

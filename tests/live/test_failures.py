@@ -126,8 +126,14 @@ from tests.live.server import Server, serving
 def write(record):
     print(encode(record).decode(), flush=True)
 
+class Hanging(Server):
+    async def _answer(self, request, turn, *rest):
+        if turn == ("cut", 1):
+            print("arrived", flush=True)
+        return await super()._answer(request, turn, *rest)
+
 async def main():
-    async with serving(Server(faults={("cut", 1): "hangs"})) as url:
+    async with serving(Hanging(faults={("cut", 1): "hangs"})) as url:
         await replay_live(
             [program("cut"), program("later")], [0.0, 60.0], None, replicas=[Replica(url)],
             model="m", vocabulary=range(99), seed=0, on_turn=write,
@@ -149,7 +155,7 @@ def test_ctrl_c_records_the_turns_that_it_cancels() -> None:
     )
     assert process.stdout is not None
     first = orjson.loads(process.stdout.readline())
-    time.sleep(0.3)  # the second turn has been sent, and hangs
+    assert process.stdout.readline() == b"arrived\n"  # the second turn, which hangs
     process.send_signal(signal.SIGINT)
     rest, stderr = process.communicate(timeout=20)
     assert (process.returncode, stderr) == (130, b"")

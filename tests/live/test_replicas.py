@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from servers.routers.base import RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.round_robin import RoundRobin
 from tests.lines import Line, into
+from tests.live import simulated_time
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 from traces import Fork, Program
@@ -36,7 +36,7 @@ def replayed_on(
                 **options,
             )
 
-    asyncio.run(replay())
+    simulated_time.run(replay())
 
 
 def test_all_turns_and_sub_agents_of_a_job_are_on_one_server() -> None:

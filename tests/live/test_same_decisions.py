@@ -18,6 +18,7 @@ from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent
 from servers.sim import Limits
 from tests.lines import Line, into
+from tests.live import simulated_time
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 from tests.sim.test_fleet import Build, play
@@ -76,7 +77,7 @@ def test_turns_go_to_the_same_replicas_live_and_in_virtual_time() -> None:
         return await asyncio.gather(*(live(programs, router, 1024) for router in routers))
 
     seen = []
-    for router, lines in zip(routers, asyncio.run(all_live()), strict=True):
+    for router, lines in zip(routers, simulated_time.run(all_live()), strict=True):
         assert decisions(lines) == decisions(virtual(programs, router, 64)), router
         assert set(held_s(lines).values()) == {0.0}
         seen.append(decisions(lines))
@@ -94,7 +95,8 @@ def test_thunderagent_pauses_and_resumes_the_same_programs_live_and_in_virtual_t
     """
     router = partial(ThunderAgent, interval_s=0.33, resume_after_s=1.0)
     programs = [program("a", 3, GAP_S), program("b", 2, GAP_S), program("c", 1)]
-    lines, expected = asyncio.run(live(programs, router, 128)), virtual(programs, router, 8)
+    lines = simulated_time.run(live(programs, router, 128))
+    expected = virtual(programs, router, 8)
     assert decisions(lines) == decisions(expected)
     assert held_s(lines) == pytest.approx(held_s(expected), abs=0.08)
     assert {key for key, s in held_s(lines).items() if s} == {("a", 2), ("c", 0)}

@@ -30,7 +30,7 @@ BURST_JPS = "20"
 EXPENSIVE_PREFILL = {"base_s": 2.0, "linear_s": 0.0, "quadratic_s": 0.0}
 """Prefill takes more than 1 s, so that Continuum's first TTL is positive whatever the queue."""
 
-pytestmark = needs_bubblewrap
+pytestmark = [needs_bubblewrap, pytest.mark.usefixtures("forked_vllm")]
 
 
 def needs(variable: str, agent: str) -> pytest.MarkDecorator:

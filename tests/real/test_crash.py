@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import launch
@@ -18,6 +20,7 @@ from tests.lines import read_lines
 from tests.processes import wait_until, wait_until_gone
 from tests.real.test_sweep import BURST_JPS, START_S, begin
 
+pytestmark = pytest.mark.usefixtures("forked_vllm")
 CELL = f"fcfs_jps{BURST_JPS}_seed1"
 TURNS = sorted((f"job-{k}", turn) for k in range(6) for turn in range(3))
 
@@ -42,7 +45,7 @@ def test_a_sweep_killed_at_every_stage_leaves_no_process_and_measures_each_turn_
         wait_until_gone(processes)
         left.append(Snapshot.of(run))
     last = begin(tmp_path, *options)
-    _, complaints = last.communicate(timeout=300)
+    _, complaints = last.communicate(timeout=600)
     assert last.returncode in (0, 1), complaints
     turns = read_lines(cell / "turns.jsonl")
     assert sorted((turn["program_id"], turn["turn"]) for turn in turns) == TURNS

@@ -18,6 +18,7 @@ from tests.faults.test_faults import rows
 from tests.processes import wait_until, wait_until_gone
 from tests.real.test_sweep import START_S, begin
 
+pytestmark = pytest.mark.usefixtures("forked_vllm")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TIMEOUTS = ("--lost-after-s", "12", "--stuck-after-s", "12")
 MAX_NOTICED_S = 60.0
@@ -68,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             began |= set(descendants(sweep.pid))
             cell.struck.touch()
             CAUSES[row.key](sweep.pid)
-        _, complaints = sweep.communicate(timeout=120)
+        _, complaints = sweep.communicate(timeout=300)
     assert sweep.returncode == 1
     assert f"{len(REAL)} of {len(REAL)} cells failed" in complaints
     wait_until_gone(list(began))

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.profiles.test_measured import measured
 from tests.real.test_sweep import BURST_JPS, POOL_BLOCKS, PROGRAMS
 from traces.formats.native import write_programs
@@ -14,6 +16,7 @@ from traces.formats.native import write_programs
 BENCH = str(Path(sys.executable).parent / "bench")
 
 
+@pytest.mark.usefixtures("forked_vllm")
 def test_fidelity_runs_the_cells_live_and_in_virtual_time_and_writes_a_card(tmp_path: Path) -> None:
     """Two servers are started, one after the other. The size of the errors is not checked, because
     the profile is made up."""

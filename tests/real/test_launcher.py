@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
@@ -18,10 +19,12 @@ import pytest
 
 from harness.replay.live import Replica, replay_live
 from servers.errors import ServerFailed
+from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
-from tests.processes import group_of, wait_until, wait_until_none
+from tests.processes import group_of, wait_until, wait_until_gone, wait_until_none
+from tests.real.test_sweep import START_S, begin
 from traces import Message, Program, Turn
 
 READY_WITHIN_S = 240.0
@@ -141,4 +144,16 @@ def test_bench_serve_leaves_no_process_when_it_is_killed(tmp_path: Path) -> None
         (supervisor,) = [int(child) for child in children if os.getpgid(int(child)) == int(child)]
         assert len(group_of(supervisor)) >= 3  # supervisor, API server, engine
         bench.send_signal(signal.SIGKILL)
-        wait_until_none(partial(group_of, supervisor), 25)
+        wait_until_none(partial(group_of, supervisor))
+
+
+def test_ctrl_c_during_a_start_leaves_no_process_and_prints_how_to_resume(tmp_path: Path) -> None:
+    sweep = begin(tmp_path, "--jps", "4", "--policies", "fcfs")
+    wait_until((tmp_path / "o/fcfs_jps4_seed1/server/server.log").exists, START_S, sweep)
+    time.sleep(3)
+    processes = descendants(sweep.pid)
+    sweep.send_signal(signal.SIGINT)
+    _, complaints = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "bench: stopped; finished cells are kept, resume with: bench sweep" in complaints
+    wait_until_gone(processes)

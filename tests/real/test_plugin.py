@@ -39,7 +39,7 @@ def test_all_tests_of_the_plug_in_pass_inside_vllm(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -40,13 +40,14 @@ def folder(tmp_path: Path) -> Path:
 
 def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.CompletedProcess[str]:
     load = ("--once", "--traces", "t.jsonl", "--jps", "50", "--kv-blocks", "70", "--seeds", "1..2")
+    alone = ("--workers", "1")  # each worker imports vLLM
     return subprocess.run(
-        [BENCH, "sweep", "--engine", engine, "--policies", policies, *load, *more],
+        [BENCH, "sweep", "--engine", engine, "--policies", policies, *load, *alone, *more],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
 
 

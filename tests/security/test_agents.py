@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -289,14 +288,15 @@ def test_without_a_sandbox_agents_do_not_get_variables_with_keys(
 @needs_bubblewrap
 def test_the_key_of_a_program_is_in_no_command_line(bench: str, tmp_path: Path, url: str) -> None:
     """Every user of the machine can read command lines."""
-    plan = ["echo $OPENAI_API_KEY > key; sleep 3; cat key"]
+    until_seen = "for i in $(seq 600); do [ -e seen ] && break; sleep 0.1; done"
+    plan = [f"echo $OPENAI_API_KEY > key; {until_seen}; cat key"]
     run = begin(bench, tmp_path, url, {"a": plan}, "--agent-network")
     pattern = f"o/{CELL}/agents/*/workspace/key"
-    wait_until(lambda: list(tmp_path.glob(pattern)), process=run)
-    time.sleep(0.2)
+    wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(pattern)), process=run)
     (path,) = tmp_path.glob(pattern)
     key = path.read_text().strip()
     command_lines = b" ".join(contents(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    path.with_name("seen").touch()
     assert succeeded(run), run.returncode
     assert len(key) == 43
     assert str(tmp_path).encode() in command_lines

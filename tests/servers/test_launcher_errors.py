@@ -96,9 +96,9 @@ def test_a_server_that_never_becomes_healthy_is_stopped_after_the_timeout(
     tmp_path: Path, how: str
 ) -> None:
     started_s = time.monotonic()
-    with pytest.raises(ServerFailed, match=r"was not healthy after 1 s: starting"):
-        start(tmp_path, how, within_s=1)
-    assert time.monotonic() - started_s < 5
+    with pytest.raises(ServerFailed, match=r"was not healthy after ([2-9]|\d\d) s: starting"):
+        start(tmp_path, how, within_s=2)
+    assert 2 < time.monotonic() - started_s < 20
 
 
 def test_progress_reports_the_time_and_the_last_log_line(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_progress_reports_the_time_and_the_last_log_line(tmp_path: Path) -> None
             ServerConfig(),
             tmp_path / "run",
             python=substitute_vllm(tmp_path, "hangs"),
-            ready_within_s=1,
+            ready_within_s=2,
             on_progress=lambda elapsed_s, line: progress.append((elapsed_s, line)),
         )
     assert progress[-1][1] == "starting"
-    assert 0.5 < progress[-1][0] < 1.5
+    assert 0.5 < progress[-1][0] <= 2
 
 
 def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:

@@ -1,0 +1,12 @@
+"""Python imports this file first where it is on the path (the fixture `forked_vllm`).
+
+In vLLM's server, the start method of processes is then fork, as it is vLLM's default where it does
+not run on a CPU.
+"""
+
+import multiprocessing
+import sys
+
+if "vllm.entrypoints.openai.api_server" in sys.orig_argv:
+    _fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda _method=None: _fork
