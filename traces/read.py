@@ -60,6 +60,8 @@ class TraceSet:
     """Hash of the bytes of all files, in order."""
     formats: dict[str, str]
     """The format of each file that was read."""
+    is_private: bool = False
+    """Whether a file is a person's history of an agent, whose folder says what they work on."""
 
 
 def packs() -> list[str]:
@@ -132,6 +134,7 @@ class _Reader:
         self.paths: dict[str, Path] = {}
         """Paths by label, which is the file's name in messages."""
         self.formats: dict[str, str] = {}
+        self.is_private = False
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256()
@@ -139,6 +142,7 @@ class _Reader:
     def read(self, file: _File, label: str) -> None:
         repairs, label, path = Repairs(), one_line(label), file.path
         self.paths[label] = path
+        self.is_private |= file.is_private
         try:
             data = join(file.parts) if file.parts else _read(path)
             self.digest.update(hashlib.sha256(data).digest())
@@ -199,6 +203,7 @@ class _Reader:
             tuple(self.rejections),
             self.digest.hexdigest(),
             self.formats,
+            self.is_private,
         )
 
     def _inspect(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -57,13 +58,16 @@ COMPLETIONS = {
     "model": _complete(catalogue.model_names),
     "agent": _complete(catalogue.agent_names),
 }
-FILE_HELP = "Settings of a sweep, like the sweep.toml of a run folder. Other options override them."
+FILE_HELP = (
+    "Settings of a sweep, like the sweep.toml of a run folder; other options override them. Or "
+    "files and folders of traces, as with --traces."
+)
 FILE = inspect.Parameter(
     "file",
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
     annotation=Annotated[
-        str | None, typer.Argument(metavar="FILE.toml", help=FILE_HELP, show_default=False)
+        str | None, typer.Argument(metavar="FILE.toml|TRACES", help=FILE_HELP, show_default=False)
     ],
 )
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT")
@@ -149,12 +153,21 @@ def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
 
 
 def _settings_file(given: dict[str, Any]) -> Path | None:
-    """Return the settings file. A first argument that does not end in .toml is a flag for vLLM."""
+    """Return the settings file. Other first arguments are traces, and then flags for vLLM."""
     first = given.pop("file")
     if first is None or first.endswith(".toml"):
         return first and Path(first)
-    given["vllm_flags"] = [first, *(given["vllm_flags"] or ())]
+    words = [first, *(given["vllm_flags"] or ())]
+    paths = list(takewhile(_is_trace, words))
+    given["traces"] = [*(given["traces"] or ()), *paths] or None
+    given["vllm_flags"] = words[len(paths) :] or None
     return None
+
+
+def _is_trace(word: str) -> bool:
+    """Return whether an argument is a file or a folder, but neither an option nor a run folder."""
+    path = Path(word)
+    return not word.startswith("-") and path.exists() and not (path / "sweep.toml").exists()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ the programs that were left out and the reasons. A job is left out with all its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +100,8 @@ class Workload:
     """None if a stream repeats the programs."""
     about: str | None = None
     """One line about a pack; None for other sources."""
+    is_private: bool = False
+    """Whether it was read from a person's history, so that the run names no folder of it."""
     gap_provenance: Mapping[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
     shared_prefix_tokens: int = field(init=False)
@@ -155,6 +157,7 @@ class Workload:
             ),
             **({} if self.fresh is None else {"recipe": self.fresh.recipe}),
             **({} if self.about is None else {"about": self.about}),
+            **({"private": True} if self.is_private else {}),
             **({"means": self.means} if self.means else {}),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
@@ -193,7 +196,7 @@ def load_workload(
     programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
     repeats = jobs is not None and len(roots(fitting)) < jobs
     return Workload(
-        _name(sources),
+        _sessions(loaded.formats.values()) if loaded.is_private else _name(sources),
         programs,
         loaded.sha256,
         left_out,
@@ -202,6 +205,7 @@ def load_workload(
         len(fitting) if repeats else None,
         fresh,
         description(sources[0]) if len(sources) == 1 and sources[0] in traces.packs() else None,
+        loaded.is_private,
     )
 
 
@@ -210,6 +214,10 @@ def _fresh(sources: Sequence[str], longest: Longest, refuse: bool) -> FreshProgr
     if len(sources) != 1 or sources[0] not in traces.packs() or sources[0] not in traces.RECIPES:
         return None
     return FreshPrograms(sources[0], longest, refuse)
+
+
+def _sessions(formats: Iterable[str]) -> str:
+    return f"{'+'.join(sorted(set(formats)))} sessions"
 
 
 def _name(sources: Sequence[str]) -> str:

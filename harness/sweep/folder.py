@@ -11,7 +11,8 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from harness.engines.base import VIRTUAL
 from harness.load.settings import SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
-from harness.redact import redact_command_line
+from harness.redact import REDACTED, redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
@@ -161,7 +162,9 @@ def claimed(
                 stored = _stored_plan(folder, document)
                 if stored:
                     _check_extends(planned, stored, folder)
-                made_with = stored.pop(MADE_BY, None) or made_by()
+                is_private = bool((planned.get("workload") or {}).get("private"))
+                hidden = _traces(settings) if is_private else frozenset[str]()
+                made_with = stored.pop(MADE_BY, None) or made_by(hidden)
                 if stored != planned:
                     write_json(folder / document, {**sweep, MADE_BY: made_with})
                 for name, content in settings.items():
@@ -199,13 +202,25 @@ def with_copies(settings: SweepSettings) -> tuple[SweepSettings, dict[str, bytes
     return replace(settings, machine=machine), copies
 
 
-def made_by() -> dict[str, Any]:
+def made_by(hidden: Collection[str] = ()) -> dict[str, Any]:
+    """Return what made the run. `hidden`: paths that its reports must not show."""
+    arguments = redact_command_line(_of_all_shards(sys.argv[1:]))
     return {
-        "argv": ["bench", *redact_command_line(_of_all_shards(sys.argv[1:]))],
+        "argv": ["bench", *(_without(hidden, argument) for argument in arguments)],
         "git_commit": git_commit(),
         "python": platform.python_version(),
         "core": "python" if find_core().folder is None else "compiled",
     }
+
+
+def _traces(settings: Mapping[str, bytes]) -> frozenset[str]:
+    """Return the traces that `sweep.toml` names."""
+    return frozenset(tomllib.loads(settings.get(SETTINGS, b"").decode()).get("traces", ()))
+
+
+def _without(hidden: Collection[str], argument: str) -> str:
+    option, equals, value = argument.rpartition("=")
+    return f"{option}{equals}{REDACTED}" if value in hidden else argument
 
 
 def _of_all_shards(arguments: Sequence[str]) -> list[str]:

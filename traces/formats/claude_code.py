@@ -148,13 +148,13 @@ class _Session:
                 started_by[key] = by_agent[key]
             elif same := by_prompt.get(agent.first_prompt):
                 started_by[key] = same.popleft()
-        return started_by
+        return {key: s for key, s in started_by.items() if s.thread != key}
 
     def _parent(self, key: str, started_by: Mapping[str, Sent]) -> str | None:
         """Return the agent that started a sub-agent, or else its session."""
         if key in self.sessions:
             return None
-        if key in started_by and started_by[key].thread != key:
+        if key in started_by:
             return started_by[key].thread
         session = self.agents[key].session
         with_calls = [k for k in self.sessions if self.agents[k].thread.calls]

@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traces.formats.sessions import Call, Thread, Tool, estimated_tokens, tool_name
+from traces.formats.calls import CHARACTERS_PER_TOKEN
+from traces.formats.sessions import Call, Thread, Tool, tool_name
 from traces.lenient import Repairs, identifier, items, mapping, moment, seconds, text, tokens
 from traces.program import Message
 
 AGENT_TOOLS = frozenset({"Task", "Agent"})
 NO_MESSAGE = re.compile(r"\s*(<command-|<local-command-|Caveat:|\[Request interrupted)")
 """Begins text that the client wrote as the user."""
+UNKNOWN = -1
+"""The call before a line whose chain begins in a line that is missing, or a copy."""
 PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -67,15 +70,14 @@ class AgentLines:
         self._answers: dict[str, _Answer] = {}
         self._last_has_thinking = False
         self._before: dict[str, int | None] = {}
-        """For each line, the last call up to it on its chain; None if there is none, -1 if that is
-        unknown, because the chain begins in a line that is missing."""
+        """For each line, the last call up to it on its chain; None if there is none."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         uuid, parent = text(line.get("uuid")), line.get("parentUuid")
         if uuid in self._before:
             self.repairs.add("a line that occurs twice: counted once")
             return
-        before = self._before.get(text(parent), -1) if parent is not None else None
+        before = self._before.get(text(parent), UNKNOWN) if parent is not None else None
         if line.get("subtype") == "compact_boundary":
             before = None
         self._before[uuid] = before
@@ -94,7 +96,7 @@ class AgentLines:
         id = next(filter(None, map(identifier, ids)), "")
         if self.read_calls.setdefault(id, self.key) != self.key:
             self.repairs.add("a line of a call that another file or agent has: counted once")
-            return before
+            return UNKNOWN
         usage = mapping(message.get("usage"))
         counts = [tokens(usage.get(name)) or 0 for name in PROMPT_TOKENS]
         answer = self._answers.get(id)
@@ -192,7 +194,7 @@ class AgentLines:
         for answer in self._answers.values():
             call, written = self.thread.calls[answer.index], "\n".join(filter(None, answer.text))
             self.thread.messages[answer.message] = Message("assistant", written)
-            estimate = estimated_tokens(answer.characters)
+            estimate = max(1, round(answer.characters / CHARACTERS_PER_TOKEN))
             if not call.output or (not answer.is_complete and call.output < estimate / 2):
                 self.repairs.add(
                     "an answer whose output count is that of its start: estimated from its length"

@@ -16,7 +16,7 @@ from servers.errors import TraceRejected
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.linked import first_lines, split
 from traces.formats.sessions import Launch, make_programs
-from traces.lenient import Repairs, identifier, mapping
+from traces.lenient import Repairs, identifier, mapping, text
 from traces.program import Program
 
 KINDS = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
@@ -27,7 +27,8 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def _is_line(line: Mapping[str, Any]) -> bool:
-    return (line.get("type") in KINDS and "payload" in line) or line.get("record_type") == "state"
+    is_item = text(line.get("type")) in KINDS and "payload" in line
+    return is_item or line.get("record_type") == "state"
 
 
 def is_sub_agent(_path: Path) -> bool:

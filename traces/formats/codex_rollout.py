@@ -51,6 +51,8 @@ class Rollout:
         self.meta = metas[0] if metas else {}
         self.id = identifier(self.meta.get("id")) or identifier(name) or "rollout"
         self.parent_id = parent_id(self.meta)
+        is_fork = len(metas) > 1 or bool(identifier(self.meta.get("forked_from_id")))
+        self.has_copies = bool(self.parent_id) and is_fork
         self.thread = Thread(self.id)
         self.started: dict[str, int] = {}
         """The calls that started sub-agents, by the sub-agents' ids."""
@@ -93,20 +95,18 @@ class Rollout:
         """Return the number of leading lines that are copies of the parent's history: up to the
         last total that both have in common or, if the parent is missing, the last one that was
         written when the rollout began."""
-        if not self.parent_id:
+        if not self.has_copies:
             return 0
-        copied, common = 0, list(parent.totals()) if parent else []
-        fork_s = moment(self.meta.get("timestamp"))
-        own = list(self.totals())
+        copied = 0
         if parent is not None:
-            for (number, total), (_, other) in zip(own, common, strict=False):
+            for (number, total), (_, other) in zip(self.totals(), parent.totals(), strict=False):
                 if total != other:
                     break
                 copied = number + 1
-        else:
-            for number, _ in own:
+        elif (fork_s := moment(self.meta.get("timestamp"))) is not None:
+            for number, _ in self.totals():
                 at_s = moment(self.lines[number].get("timestamp"))
-                if fork_s is not None and at_s is not None and at_s <= fork_s + COPY_S:
+                if at_s is not None and at_s <= fork_s + COPY_S:
                     copied = number + 1
         if copied:
             self.repairs.add("a history copied from the rollout it was forked from: left out")

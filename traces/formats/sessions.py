@@ -113,10 +113,6 @@ def tool_name(name: object, script: str = "") -> tuple[str, ...]:
     return programs or (tool,)
 
 
-def estimated_tokens(characters: int) -> int:
-    return max(1, round(characters / CHARACTERS_PER_TOKEN))
-
-
 def make_programs(threads: Sequence[Thread], repairs: Repairs) -> list[Program]:
     """Return the programs of the threads that have calls, in order. A launch in a thread without
     calls is ignored, so that its sub-agent is a program without a parent."""
@@ -136,7 +132,10 @@ class _Maker:
             if launch and launch.awaited_at is not None and ended_s is not None:
                 place = launch.thread, launch.awaited_at
                 self.joined_s[place] = max(ended_s, self.joined_s.get(place, ended_s))
-        self.gaps = {id: self._gaps(thread) for id, thread in threads.items()}
+        self.gaps = {
+            id: [self._gap(thread, i) for i in range(len(thread.calls))]
+            for id, thread in threads.items()
+        }
         self.starts = {id: self._starts(thread) for id, thread in threads.items()}
         """The calls with which the programs of a thread begin."""
         self.prefixes = _prefix_lengths(threads.values())
@@ -172,20 +171,17 @@ class _Maker:
         return Program(
             _program_id(thread.id, k),
             turns,
-            self._prefix(thread, min(call.prompt for call in calls)),
+            self._prefix(thread),
             fork,
             None if fork else calls[0].ended_s if started_s is None else started_s,
             messages=tuple(thread.messages[:last]),
             prompt_messages=tuple(call.prompt_messages for call in calls),
         )
 
-    def _prefix(self, thread: Thread, shortest_prompt: int) -> SharedPrefix | None:
-        length = min(self.prefixes.get(thread.prefix_of, 0), shortest_prompt)
+    def _prefix(self, thread: Thread) -> SharedPrefix | None:
+        length = self.prefixes.get(thread.prefix_of, 0)
         digest = hashlib.sha256("\n".join(thread.prefix_of).encode()).hexdigest()[:12]
         return SharedPrefix(f"system:{digest}", length) if length else None
-
-    def _gaps(self, thread: Thread) -> list[_Gap]:
-        return [self._gap(thread, i) for i in range(len(thread.calls))]
 
     def _gap(self, thread: Thread, i: int) -> _Gap:
         call, finished_s = thread.calls[i], thread.calls[i].tools_finished_s
@@ -289,10 +285,14 @@ def _program_id(thread: str, k: int) -> str:
 
 def _prefix_lengths(threads: Iterable[Thread]) -> dict[tuple[str, ...], int]:
     """Return the length of each system prompt: the fewest tokens that a first prompt with it had
-    in the cache, where it had any."""
+    in the cache, where it had any, and no more than the shortest prompt with it."""
     lengths: dict[tuple[str, ...], int] = {}
-    for thread in threads:
-        cached = thread.calls[0].cached
-        if thread.prefix_of and cached:
+    with_system = [thread for thread in threads if thread.prefix_of]
+    for thread in with_system:
+        if cached := thread.calls[0].cached:
             lengths[thread.prefix_of] = min(cached, lengths.get(thread.prefix_of, cached))
+    for thread in with_system:
+        if thread.prefix_of in lengths:
+            shortest = min(call.prompt for call in thread.calls)
+            lengths[thread.prefix_of] = min(shortest, lengths[thread.prefix_of])
     return lengths

@@ -1,0 +1,238 @@
+"""Codex: what a rollout's lines say of its calls, gaps, forks and sub-agents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.errors import TraceRejected
+from tests.traces.claude_code import iso
+from tests.traces.samples import json_lines
+from traces import Fork, Program, Provenance, read_traces
+from traces.check import check
+from traces.formats.codex import load
+from traces.lenient import Repairs
+
+Line = dict[str, Any]
+
+
+def line(kind: str, at_s: float, **payload: Any) -> Line:
+    return {"timestamp": iso(at_s), "type": kind, "payload": payload}
+
+
+def meta(id: str, at_s: float = 0, **fields: Any) -> Line:
+    return line("session_meta", at_s, id=id, timestamp=iso(at_s), cli_version="0.1", **fields)
+
+
+def item(kind: str, at_s: float, **fields: Any) -> Line:
+    return line("response_item", at_s, type=kind, **fields)
+
+
+def asked(at_s: float, content: str = "go") -> Line:
+    return item("message", at_s, role="user", content=[{"type": "input_text", "text": content}])
+
+
+def said(at_s: float) -> Line:
+    return item("message", at_s, role="assistant", content=[{"type": "output_text", "text": "on"}])
+
+
+def called(at_s: float, id: str, name: str = "apply_patch", **arguments: Any) -> Line:
+    given = json.dumps(arguments)
+    return item("function_call", at_s, name=name, call_id=id, arguments=given)
+
+
+def output(at_s: float, id: str, written: str = "x") -> Line:
+    return item("function_call_output", at_s, call_id=id, output=written)
+
+
+class Counter:
+    """Makes token_count events with cumulative totals."""
+
+    def __init__(self) -> None:
+        self.total = [0, 0, 0, 0]
+
+    def __call__(
+        self, at_s: float, prompt: int, output: int = 20, cached: int = 0, reasoning: int = 0
+    ) -> Line:
+        names = ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
+        last = [prompt, cached, output, reasoning]
+        self.total = [a + b for a, b in zip(self.total, last, strict=True)]
+        info = {
+            "total_token_usage": dict(zip(names, self.total, strict=True)),
+            "last_token_usage": dict(zip(names, last, strict=True)),
+        }
+        return line("event_msg", at_s, type="token_count", info=info)
+
+
+def read(*lines: Line) -> tuple[list[Program], list[str]]:
+    repairs = Repairs()
+    programs = load(json_lines(*lines), "rollout", repairs)
+    check(programs)
+    return programs, repairs.reasons()
+
+
+def only(*lines: Line) -> Program:
+    (program,) = read(*lines)[0]
+    return program
+
+
+def test_each_token_count_is_a_call_and_its_input_includes_what_was_cached() -> None:
+    count = Counter()
+    first, second = only(
+        meta("a"),
+        asked(1),
+        called(4, "c"),
+        count(4.1, 100, 20),
+        output(6, "c"),
+        said(9),
+        count(9.1, 150, 30, cached=100),
+    ).turns
+    assert (first.prompt_tokens, first.output_tokens, first.kept_tokens) == (100, 20, 0)
+    assert (second.prompt_tokens, second.output_tokens, second.kept_tokens) == (150, 30, 120)
+    assert (first.tools, first.tool_gap_s, first.gap_provenance) == (
+        ("apply_patch",),
+        2.0,
+        Provenance.MEASURED,
+    )
+
+
+def test_a_count_after_the_outputs_belongs_to_the_call_before_them() -> None:
+    count = Counter()
+    before = [meta("a"), asked(1), called(4, "c"), output(6, "c"), count(6.1, 100)]
+    assert only(*before, said(9), count(9, 150)).turns[0].tool_gap_s == 2.0
+
+
+def test_a_count_with_the_same_total_is_no_call() -> None:
+    count = Counter()
+    counted = count(4, 100)
+    none_yet = line("event_msg", 2, type="token_count", info=None)
+    (program,), repairs = read(meta("a"), none_yet, asked(1), said(4), counted, counted)
+    assert len(program.turns) == 1
+    assert repairs == ["a token_count event that repeats the one before: skipped"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "written"),
+    [
+        ([line("event_msg", 9, type="exec_command_end", call_id="c",
+               duration={"secs": 1, "nanos": 500_000_000})], "x"),
+        ([line("event_msg", 9, type="mcp_tool_call_end", call_id="c",
+               duration={"secs": 1, "nanos": 500_000_000})], "Wall time: 7 seconds"),
+        ([], "Chunk ID: 1\nWall time: 1.5000 seconds\nOutput:\n"),
+        ([], '{"output":"x","metadata":{"exit_code":0,"duration_seconds":1.5}}'),
+    ],
+)  # fmt: skip
+def test_a_recorded_duration_excludes_the_wait_for_approval(
+    extra: list[Line], written: str
+) -> None:
+    count = Counter()
+    program = only(meta("a"), asked(1), called(4, "c"), count(4, 100), *extra,
+                   output(9, "c", written), said(12), count(12, 150))  # fmt: skip
+    assert program.turns[0].tool_gap_s == 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "names"),
+    [
+        ("exec_command", {"cmd": "cd /home/ada && pytest -q secret"}, ("cd", "pytest")),
+        ("shell", {"command": ["bash", "-lc", "rg secret | wc"]}, ("rg", "wc")),
+        ("shell", {"command": ["git", "push", "secret"]}, ("git",)),
+        ("write_stdin", {"chars": "secret"}, ("write_stdin",)),
+        ("shell_command", {"command": "./secret.sh"}, ("shell_command",)),
+    ],
+)
+def test_a_shell_command_counts_as_its_programs(
+    name: str, arguments: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    program = only(meta("a"), called(4, "c", name, **arguments), Counter()(4, 100))
+    assert program.turns[0].tools == names
+    assert program.turns[0].command is None
+
+
+def test_reasoning_is_not_repeated_in_the_next_prompt() -> None:
+    count = Counter()
+    program = only(meta("a"), said(4), count(4, 100, 60, reasoning=40), asked(9), said(12),
+                   count(12, 400))  # fmt: skip
+    assert (program.turns[0].output_tokens, program.turns[1].kept_tokens) == (60, 100)
+    assert (program.turns[0].tools, program.turns[0].tool_gap_s) == ((), 5.0)
+
+
+def test_after_a_compaction_only_what_the_provider_had_cached_is_kept() -> None:
+    count = Counter()
+    replaced = {"type": "message", "role": "user", "content": "x"}
+    (program,), repairs = read(
+        meta("a"), asked(1), said(4), count(4, 5000),
+        line("compacted", 60, message="", replacement_history=[replaced, replaced]),
+        line("turn_context", 60, model="m"),
+        count(60, 0, 0), said(64), count(64, 900, cached=300),
+    )  # fmt: skip
+    assert [(t.prompt_tokens, t.kept_tokens) for t in program.turns] == [(5000, 0), (900, 300)]
+    assert "a prompt that does not continue the one before: history rewritten" in repairs
+
+
+def history(count: Counter, at_s: float, step_s: float) -> list[Line]:
+    """Return two calls, as recorded or as copied with the times of the copy."""
+    times = [at_s + step_s * n for n in range(5)]
+    return [asked(times[0]), said(times[1]), count(times[2], 100), said(times[3]),
+            count(times[4], 200, cached=100)]  # fmt: skip
+
+
+@pytest.mark.parametrize("with_parent", [True, False])
+def test_the_history_that_a_fork_copies_is_not_counted_again(
+    tmp_path: Path, with_parent: bool
+) -> None:
+    count = Counter()
+    copy = history(count, 500, 0)
+    child = [meta("b", 500, forked_from_id="a"), meta("a"), *copy, asked(510), said(515),
+             count(515, 300, cached=200)]  # fmt: skip
+    (tmp_path / "b.jsonl").write_bytes(json_lines(*child))
+    if with_parent:
+        (tmp_path / "z.jsonl").write_bytes(json_lines(meta("a"), *history(Counter(), 1, 9)))
+    loaded = read_traces(tmp_path)
+    prompts = {p.id: [turn.prompt_tokens for turn in p.turns] for p in loaded.programs}
+    assert prompts == {"b": [300], **({"a": [100, 200]} if with_parent else {})}
+    assert all(program.fork is None for program in loaded.programs)
+    assert "a history copied from the rollout it was forked from: left out" in [
+        note.reason for note in loaded.repairs
+    ]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_sub_agents_rollout_is_a_fork_of_its_parents(tmp_path: Path, waits: bool) -> None:
+    count = Counter()
+    spawned = line("event_msg", 5, type="collab_agent_spawn_end", call_id="c", new_thread_id="b")
+    parent = [
+        meta("a"), asked(1), called(4, "c", "spawn_agent"), count(4, 100), spawned, output(5, "c"),
+        *([called(9, "w", "wait", ids=["b"])] if waits else [called(9, "w", "apply_patch")]),
+        count(9, 200), output(40, "w"), said(50), count(50, 300),
+    ]  # fmt: skip
+    source = {"subagent": {"thread_spawn": {"parent_thread_id": "a", "depth": 1}}}
+    child = [meta("b", 6, source=source), asked(6), said(30), Counter()(30, 100)]
+    (tmp_path / "1.jsonl").write_bytes(json_lines(*parent))
+    (tmp_path / "2.jsonl").write_bytes(json_lines(*child))
+    programs = {program.id: program for program in read_traces(tmp_path).programs}
+    assert programs["b"].fork == Fork("a", 0, 2.0, 2 if waits else None, Provenance.MEASURED)
+    # The wait ends at 40: 10 s after the sub-agent, or 31 s after the call.
+    assert programs["a"].turns[1].tool_gap_s == (10.0 if waits else 31.0)
+
+
+def test_a_sub_agent_without_its_parent_is_a_program_of_its_own() -> None:
+    program = only(meta("b", source={"subagent": "review"}), asked(1), said(9), Counter()(9, 100))
+    assert (program.id, program.fork) == ("b", None)
+
+
+def test_an_answer_without_a_count_is_left_out() -> None:
+    (program,), repairs = read(meta("a"), asked(1), said(4), Counter()(4, 100), asked(5), said(9))
+    assert len(program.turns) == 1
+    assert repairs == ["an answer without a token_count event: left out"]
+
+
+@pytest.mark.parametrize(
+    "lines", [[meta("a"), said(1)], [{"record_type": "state"}, {"type": "message"}]]
+)
+def test_a_rollout_without_counts_is_refused(lines: list[Line]) -> None:
+    with pytest.raises(TraceRejected, match="no token_count event with the tokens of a call"):
+        read(*lines)
