@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from servers.errors import InvalidTrace
-from traces import Program
+from traces import RECIPES, Program
+from traces.assumptions import GapSource
 from traces.formats.native import write_programs
 
 Paths = Annotated[
@@ -22,11 +23,36 @@ Format = Annotated[
         "--format", metavar="NAME|MODULE", help="Format of all files. Default: detected by content."
     ),
 ]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="Counts the tokens of files that record only text: a model's tokenizer.json. Default: "
+        "by the number of characters.",
+    ),
+]
+SynthesiseGaps = Annotated[
+    str | None,
+    typer.Option(
+        "--synthesise-gaps",
+        metavar="RECIPE",
+        help="Draw the tool times that a file does not record, by tool: "
+        f"{', '.join(RECIPES)}, or a file of bench traces fit. Default: such files are rejected.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
 ]
+
+
+def gaps_of(recipe: str | None) -> GapSource | None:
+    """Return the source of synthesised gaps, None for no recipe."""
+    from traces.synthesis.gaps import gap_source
+
+    return None if recipe is None else gap_source(recipe)
 
 
 def write_trace(out: Path, programs: Sequence[Program]) -> None:

@@ -14,7 +14,18 @@ import typer
 
 from harness.cli.commands import traces_recipes
 from harness.cli.errors import one_line_errors
-from harness.cli.trace_options import AsJson, Format, Out, Paths, Rows, print_json, write_trace
+from harness.cli.trace_options import (
+    AsJson,
+    Format,
+    Out,
+    Paths,
+    Rows,
+    SynthesiseGaps,
+    Tokenizer,
+    gaps_of,
+    print_json,
+    write_trace,
+)
 from reports.phrasing import counted
 from traces import Note, TraceSet, read_traces
 from traces.cut import cut
@@ -46,11 +57,19 @@ INSPECT_HELP = """Print the formats, programs and repairs of a trace, and reject
 
 
 @app.command(help=INSPECT_HELP)
-def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
+def inspect(
+    paths: Paths,
+    json: AsJson = False,
+    rows: Rows = 20,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
+) -> None:
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_traces(paths, format=format)
+        gaps = gaps_of(synthesise_gaps)
+        loaded = read_traces(paths, format=format, tokenizer=tokenizer, gaps=gaps)
     if json:
         print_json(_inspected(loaded))
         return
@@ -82,17 +101,26 @@ Figure 5: the duration of each tool's calls, and the share of the total that the
 
 
 @app.command(help=STATS_HELP)
-def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
+def stats(
+    paths: Paths,
+    json: AsJson = False,
+    rows: Rows = 20,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
+) -> None:
     from harness.cli.trace_tables import show_statistics
 
     with one_line_errors():
-        loaded = read_traces(paths, format=format)
+        gaps = gaps_of(synthesise_gaps)
+        loaded = read_traces(paths, format=format, tokenizer=tokenizer, gaps=gaps)
     summary = statistics(loaded.programs)
     if json:
         print_json(summary.as_json())
         return
-    gaps = ", ".join(f"{count} {name}" for name, count in summary.gap_provenance.items()) or "none"
-    print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {gaps}")
+    by_name = summary.gap_provenance.items()
+    counts = ", ".join(f"{count} {name}" for name, count in by_name) or "none"
+    print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {counts}")
     show_statistics(summary, rows)
     _print_more(len(summary.tools) - rows, "tools")
     _print_notes("rejected", loaded.rejections)
@@ -105,6 +133,8 @@ CONVERT_HELP = """Convert any trace to Turnstile's own format, and optionally cu
   bench traces convert ~/trajectories --out mine.jsonl.gz
 
   bench traces convert swe-bench --out small.jsonl --max-turns 8 --token-scale 0.1
+
+  bench traces convert result.json --synthesise-gaps bfcl --out mine.jsonl.gz
 """
 
 
@@ -149,9 +179,17 @@ def convert(
         bool,
         typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
     ] = False,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     with one_line_errors():
-        loaded = read_traces(paths, messages=messages, format=format)
+        loaded = read_traces(
+            paths,
+            messages=messages,
+            format=format,
+            tokenizer=tokenizer,
+            gaps=gaps_of(synthesise_gaps),
+        )
         converted = cut(
             loaded.programs,
             jobs=programs,
