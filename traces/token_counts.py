@@ -19,7 +19,7 @@ CHARACTERS_PER_TOKEN = 3.3
 """Median of 80 trajectories of mini-swe-agent with gemini-3-pro (3,183 calls): shell commands,
 their outputs, and answers."""
 DEFAULT_BASIS = "median error 6% of prompts and 11% of answers in 80 trajectories of mini-swe-agent"
-MIN_OBSERVED = 5
+MIN_OBSERVED = 20
 """Minimum number of texts with usage to which characters per token are fitted."""
 PLAUSIBLE = (1.0, 10.0)
 """Range of characters per token outside of which a text and its usage do not belong together, such

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from servers.errors import InvalidTrace, NoTraceRead
-from traces import Note, Program, TraceSet, read_traces
+from traces import RECIPES, Note, Program, TraceSet, read_traces
 from traces.formats.native import write_programs
 from traces.lenient import printable
 
@@ -27,6 +27,24 @@ Format = Annotated[
         "--format", metavar="NAME|MODULE", help="Format of all files. Default: detected by content."
     ),
 ]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="Counts the tokens of files that record only text: a model's tokenizer.json. Default: "
+        "by the number of characters.",
+    ),
+]
+SynthesiseGaps = Annotated[
+    str | None,
+    typer.Option(
+        "--synthesise-gaps",
+        metavar="RECIPE",
+        help="Draw the tool times that a file does not record, by tool: "
+        f"{', '.join(RECIPES)}, or a file of bench traces fit. Default: such files are rejected.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
@@ -35,11 +53,20 @@ Out = Annotated[
 
 
 def read_files(
-    paths: Sequence[str], format: str | None, *, messages: bool = False, json: bool = False
+    paths: Sequence[str],
+    format: str | None,
+    tokenizer: Path | None,
+    synthesise_gaps: str | None,
+    *,
+    messages: bool = False,
+    json: bool = False,
 ) -> TraceSet:
     """Read traces. If no file can be read, print why each of several was rejected."""
+    from traces.synthesis.gaps import gap_source
+
+    gaps = None if synthesise_gaps is None else gap_source(synthesise_gaps)
     try:
-        return read_traces(paths, messages=messages, format=format)
+        return read_traces(paths, messages=messages, format=format, tokenizer=tokenizer, gaps=gaps)
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:

@@ -57,6 +57,7 @@ RUN_ELSEWHERE = {
     "--shard": "tests/harness/test_shards.py",
     "/shared/run": "tests/harness/test_shards.py",
     "--cluster": "tests/cluster/test_ray.py",
+    "--synthesise-gaps": "tests/traces/test_synthesised_gaps.py",
 }
 """Commands that need vLLM, a server or minutes, by part of the command: the test that runs each."""
 SHORTER = {"sweep": ("--once", "--programs", "5"), "experiment": ("--jps", "0.3", "--seeds", "1")}

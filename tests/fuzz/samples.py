@@ -118,7 +118,7 @@ TRACES: dict[str, tuple[bytes, ...]] = {
     "a.jsonl": (NATIVE, TURNS, ROWS, b"\n".join(map(_json, LEGACY)), *_samples(".jsonl")),
     "turns.jsonl": (TURNS,),
     "a.json": (_json(WEKA), _json(mini("m", 1_700_000_011)), _json(MINI_2), _json(OPENHANDS),
-               _json(LEGACY), *_samples(".json")),
+               _json(LEGACY), *_samples(".json", ".traj")),
     "a.jsonl.gz": (NATIVE,),
 }  # fmt: skip
 """The possible contents by file name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-SYSTEM = "be brief " * 40
+SYSTEM = "be brief " * 20
 
 
 def otlp() -> bytes:
@@ -89,9 +89,8 @@ def atif(id: str, *seconds: int) -> bytes:
         return {
             "step_id": number + 3, "source": "agent", "message": "on",
             "timestamp": f"2026-01-01T00:00:{second:02}Z",
-            "tool_calls": [
-                {"tool_call_id": "c", "function_name": "bash", "arguments": {"command": "ls"}}
-            ],
+            "tool_calls": [{"tool_call_id": "c", "function_name": "bash",
+                            "arguments": {"command": "ls"}}],
             "observation": {"results": [{"source_call_id": "c", "content": "x"}]},
             "metrics": {"prompt_tokens": 100 + 50 * number, "completion_tokens": 20},
         }  # fmt: skip

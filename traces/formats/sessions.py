@@ -16,7 +16,6 @@ from servers.tool_names import call_names
 from traces.formats.calls import COUNTING_ERROR
 from traces.lenient import MAX_GAP_S, Repairs, identifier
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
-from traces.token_counts import CHARACTERS_PER_TOKEN
 
 ABSENCE_S = 3600.0
 """A gap from this length on that nothing explains is the absence of a person, and ends a program.

@@ -18,6 +18,8 @@ from harness.cli.trace_options import (
     Out,
     Paths,
     Rows,
+    SynthesiseGaps,
+    Tokenizer,
     note_fields,
     print_json,
     print_more,
@@ -51,11 +53,18 @@ INSPECT_HELP = """Print the formats, programs and repairs of a trace, and reject
 
 
 @app.command(help=INSPECT_HELP)
-def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
+def inspect(
+    paths: Paths,
+    json: AsJson = False,
+    rows: Rows = 20,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
+) -> None:
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_files(paths, format, json=json)
+        loaded = read_files(paths, format, tokenizer, synthesise_gaps, json=json)
     if json:
         print_json(_inspected(loaded))
         return
@@ -87,17 +96,25 @@ Figure 5: the duration of each tool's calls, and the share of the total that the
 
 
 @app.command(help=STATS_HELP)
-def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
+def stats(
+    paths: Paths,
+    json: AsJson = False,
+    rows: Rows = 20,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
+) -> None:
     from harness.cli.trace_tables import show_statistics
 
     with one_line_errors():
-        loaded = read_files(paths, format)
+        loaded = read_files(paths, format, tokenizer, synthesise_gaps)
     summary = statistics(loaded.programs)
     if json:
         print_json(summary.as_json())
         return
-    gaps = ", ".join(f"{count} {name}" for name, count in summary.gap_provenance.items()) or "none"
-    print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {gaps}")
+    by_name = summary.gap_provenance.items()
+    counts = ", ".join(f"{count} {name}" for name, count in by_name) or "none"
+    print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {counts}")
     show_statistics(summary, rows)
     print_more(len(summary.tools) - rows, "tools")
     print_notes("rejected", loaded.rejections)
@@ -110,6 +127,8 @@ CONVERT_HELP = """Convert any trace to Turnstile's own format, and optionally cu
   bench traces convert ~/trajectories --out mine.jsonl.gz
 
   bench traces convert swe-bench --out small.jsonl --max-turns 8 --token-scale 0.1
+
+  bench traces convert result.json --synthesise-gaps bfcl --out mine.jsonl.gz
 """
 
 
@@ -154,9 +173,11 @@ def convert(
         bool,
         typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
     ] = False,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     with one_line_errors():
-        loaded = read_files(paths, format, messages=messages)
+        loaded = read_files(paths, format, tokenizer, synthesise_gaps, messages=messages)
         converted = cut(
             loaded.programs,
             jobs=programs,

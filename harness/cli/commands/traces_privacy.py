@@ -13,6 +13,8 @@ from harness.cli.trace_options import (
     Format,
     Out,
     Paths,
+    SynthesiseGaps,
+    Tokenizer,
     print_json,
     read_files,
     write_trace,
@@ -35,9 +37,15 @@ prompts share. Other tools are numbered, as are programs. Schedulers serve it li
 """
 
 
-def anonymize(paths: Paths, out: Out, format: Format = None) -> None:
+def anonymize(
+    paths: Paths,
+    out: Out,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
+) -> None:
     with one_line_errors():
-        loaded = read_files(paths, format)
+        loaded = read_files(paths, format, tokenizer, synthesise_gaps)
         write_trace(out, anonymized(loaded.programs))
     print(
         f"{out}: {counted(len(loaded.programs), 'program')}, "

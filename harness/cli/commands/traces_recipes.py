@@ -16,6 +16,8 @@ from harness.cli.trace_options import (
     Format,
     Out,
     Paths,
+    SynthesiseGaps,
+    Tokenizer,
     print_json,
     read_files,
     write_trace,
@@ -157,6 +159,8 @@ def fit(
         ),
     ] = None,
     format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     from traces.stats import statistics
     from traces.synthesis.fit import fit as fit_recipe
@@ -166,7 +170,7 @@ def fit(
     with one_line_errors():
         if out.suffix != ".toml":
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
-        loaded = read_files(paths, format)
+        loaded = read_files(paths, format, tokenizer, synthesise_gaps)
         stats = statistics(loaded.programs)
         origin = Origin(
             set=set_ or ", ".join(Path(path).name for path in paths),
@@ -217,6 +221,8 @@ def distance(
     ] = 0,
     json: AsJson = False,
     format: Format = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     from harness.cli.trace_tables import show_distances
     from traces.synthesis.figures import distances, figures
@@ -226,7 +232,7 @@ def distance(
     with one_line_errors():
         drawn = synthesize(recipe, programs, seed)
         if paths:
-            real = figures(read_files(paths, format).programs)
+            real = figures(read_files(paths, format, tokenizer, synthesise_gaps).programs)
         elif recipe in PUBLISHED:
             raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
         else:
