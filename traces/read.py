@@ -17,8 +17,11 @@ from pathlib import Path
 from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
+from traces.columns import parse_columns
 from traces.formats import look_alikes
 from traces.formats.registry import FIRST_BYTES, FORMATS, folder_formats, load_format, recognise
+from traces.formats.table import SUFFIXES as TABLE_SUFFIXES
+from traces.formats.table import load_table, parquet_lines
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
 
@@ -57,17 +60,22 @@ def packs() -> list[str]:
 
 
 def read_traces(
-    paths: Path | str | Iterable[Path | str], *, messages: bool = False, format: str | None = None
+    paths: Path | str | Iterable[Path | str],
+    *,
+    messages: bool = False,
+    format: str | None = None,
+    columns: str | None = None,
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
     `messages`: keep the conversations, which takes memory, and reject files without them.
     `format`: the name or the dotted path of the format of all files; by default, each file's format
     is recognised from its first bytes.
+    `columns`: the column map of all files, which are tables (`traces.columns`).
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    reader = _Reader(messages, format, paths)
-    files = list(_files(paths))
+    reader = _Reader(messages, format, columns, paths)
+    files = list(_files(paths, SUFFIXES + TABLE_SUFFIXES * (columns is not None)))
     labels = Counter(label for _, label in files)
     for file, label in files:
         reader.read(file, str(file) if labels[label] > 1 else label)
@@ -75,9 +83,17 @@ def read_traces(
 
 
 class _Reader:
-    def __init__(self, messages: bool, format: str | None, given: Sequence[Path | str]) -> None:
+    def __init__(
+        self,
+        messages: bool,
+        format: str | None,
+        columns: str | None,
+        given: Sequence[Path | str],
+    ) -> None:
         self.messages = messages
         self.format = format
+        self.columns = None if columns is None else parse_columns(columns)
+        self.columns_text = columns
         self.given = given
         self.programs: list[Program] = []
         self.ids: set[str] = set()
@@ -89,7 +105,7 @@ class _Reader:
         self.formats: dict[str, str] = {}
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
-        self.digest = hashlib.sha256()
+        self.digest = hashlib.sha256((columns or "").encode())
 
     def read(self, path: Path, label: str) -> None:
         repairs, label = Repairs(), one_line(label)
@@ -97,7 +113,7 @@ class _Reader:
         try:
             data = _read(path)
             self.digest.update(hashlib.sha256(data).digest())
-            format, programs = _load(data, path, repairs, self.format)
+            format, programs = self._load(data, path, repairs)
             if not programs:
                 raise TraceRejected(f"{format}: contains no program")
             if self.messages and not all(program.messages for program in programs):
@@ -118,6 +134,19 @@ class _Reader:
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
+
+    def _load(self, data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
+        """Return the name of the format, and the programs."""
+        plain, suffix = _split_name(path)
+        if suffix == ".parquet":
+            data = parquet_lines(data)
+        is_other = self.columns is None and (suffix != ".parquet" or recognise(data) is not None)
+        if is_other and suffix not in (".csv", ".tsv"):
+            return _load(data, path, repairs, self.format)
+        programs = load_table(data, plain, suffix, self.columns, repairs)
+        programs = [replace(program, source=path.name) for program in programs]
+        check(programs)
+        return suffix.removeprefix(".") or "table", programs
 
     def _with_unique_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
         names: dict[str, str] = {}
@@ -159,6 +188,7 @@ class _Reader:
     def _inspect(self) -> str:
         """Return the command that lists the rejected files."""
         options = [] if self.format is None else ["--format", self.format]
+        options += [] if self.columns_text is None else ["--columns", self.columns_text]
         if len(self.given) > MAX_GIVEN:
             return "bench traces inspect with the same paths"
         return one_line(shlex.join(["bench", "traces", "inspect", *map(str, self.given), *options]))
@@ -183,7 +213,13 @@ def _renamed(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(paths: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
+def _split_name(path: Path) -> tuple[str, str]:
+    """Return a file's name without suffixes, and its suffix without .gz."""
+    plain = Path(path.name.removesuffix(".gz"))
+    return plain.stem, plain.suffix
+
+
+def _files(paths: Sequence[Path | str], suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     """Yield each file with its name for messages, relative to the given folder."""
     if not paths:
         raise InvalidTrace(
@@ -197,11 +233,11 @@ def _files(paths: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
         path = Path(path)
         printed = one_line(str(path))
         if _safely(path.is_dir):
-            inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+            inside = sorted(p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file())
             inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
             if not inside:
                 raise InvalidTrace(
-                    f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
+                    f"{printed}: contains no trace file; use a suffix of {', '.join(suffixes)}"
                 )
             for file in inside:
                 yield file, file.relative_to(path).as_posix()

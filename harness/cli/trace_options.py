@@ -27,6 +27,15 @@ Format = Annotated[
         "--format", metavar="NAME|MODULE", help="Format of all files. Default: detected by content."
     ),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="FIELD=COLUMN,…",
+        help="Column map of CSV and Parquet tables: program=session_id,start_ms=ts,"
+        "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
@@ -35,11 +44,16 @@ Out = Annotated[
 
 
 def read_files(
-    paths: Sequence[str], format: str | None, *, messages: bool = False, json: bool = False
+    paths: Sequence[str],
+    format: str | None,
+    columns: str | None,
+    *,
+    messages: bool = False,
+    json: bool = False,
 ) -> TraceSet:
     """Read traces. If no file can be read, print why each of several was rejected."""
     try:
-        return read_traces(paths, messages=messages, format=format)
+        return read_traces(paths, messages=messages, format=format, columns=columns)
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:

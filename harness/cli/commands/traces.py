@@ -14,6 +14,7 @@ from harness.cli.commands import traces_recipes
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
+    Columns,
     Format,
     Out,
     Paths,
@@ -51,11 +52,17 @@ INSPECT_HELP = """Print the formats, programs and repairs of a trace, and reject
 
 
 @app.command(help=INSPECT_HELP)
-def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
+def inspect(
+    paths: Paths,
+    json: AsJson = False,
+    rows: Rows = 20,
+    format: Format = None,
+    columns: Columns = None,
+) -> None:
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_files(paths, format, json=json)
+        loaded = read_files(paths, format, columns, json=json)
     if json:
         print_json(_inspected(loaded))
         return
@@ -87,11 +94,17 @@ Figure 5: the duration of each tool's calls, and the share of the total that the
 
 
 @app.command(help=STATS_HELP)
-def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
+def stats(
+    paths: Paths,
+    json: AsJson = False,
+    rows: Rows = 20,
+    format: Format = None,
+    columns: Columns = None,
+) -> None:
     from harness.cli.trace_tables import show_statistics
 
     with one_line_errors():
-        loaded = read_files(paths, format)
+        loaded = read_files(paths, format, columns)
     summary = statistics(loaded.programs)
     if json:
         print_json(summary.as_json())
@@ -150,13 +163,14 @@ def convert(
         ),
     ] = 1.0,
     format: Format = None,
+    columns: Columns = None,
     messages: Annotated[
         bool,
         typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
     ] = False,
 ) -> None:
     with one_line_errors():
-        loaded = read_files(paths, format, messages=messages)
+        loaded = read_files(paths, format, columns, messages=messages)
         converted = cut(
             loaded.programs,
             jobs=programs,

@@ -13,6 +13,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
+    Columns,
     Format,
     Out,
     Paths,
@@ -157,6 +158,7 @@ def fit(
         ),
     ] = None,
     format: Format = None,
+    columns: Columns = None,
 ) -> None:
     from traces.stats import statistics
     from traces.synthesis.fit import fit as fit_recipe
@@ -166,7 +168,7 @@ def fit(
     with one_line_errors():
         if out.suffix != ".toml":
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
-        loaded = read_files(paths, format)
+        loaded = read_files(paths, format, columns)
         stats = statistics(loaded.programs)
         origin = Origin(
             set=set_ or ", ".join(Path(path).name for path in paths),
@@ -217,6 +219,7 @@ def distance(
     ] = 0,
     json: AsJson = False,
     format: Format = None,
+    columns: Columns = None,
 ) -> None:
     from harness.cli.trace_tables import show_distances
     from traces.synthesis.figures import distances, figures
@@ -226,7 +229,7 @@ def distance(
     with one_line_errors():
         drawn = synthesize(recipe, programs, seed)
         if paths:
-            real = figures(read_files(paths, format).programs)
+            real = figures(read_files(paths, format, columns).programs)
         elif recipe in PUBLISHED:
             raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
         else:
