@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from servers.errors import InvalidTrace, TraceRejected
 from servers.nearest import nearest
+from traces.formats.native_errors import FOREIGN_FIELDS
 from traces.lenient import one_line
 
 UNITS_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -61,7 +62,8 @@ def columns_of(given: Columns | None, header: Collection[str]) -> Columns:
     columns = dict(given) if given is not None else _named_after_fields(header)
     for field in REQUIRED:
         if field not in columns:
-            near = nearest(field, header) or nearest(field.partition("_")[0], header)
+            near = next((c for c in header if c.casefold() in FOREIGN_FIELDS[field]), "")
+            near = near or nearest(field, header)
             example = one_line(near) if near else "COLUMN"
             raise TraceRejected(
                 f"no column {field}; columns are {_listed(header)}; give {OPTION} {field}={example}"

@@ -99,7 +99,7 @@ def test_rows_without_a_program_are_single_turns(tmp_path: Path) -> None:
         ("program=session,prompt_tokens=in,output_tokens=out",
          "no column session for program; did you mean session_id?"),
         (None, "no column prompt_tokens; columns are session_id, ts, took, in, out, t; give "
-               "--columns prompt_tokens=COLUMN"),
+               "--columns prompt_tokens=in"),
         ("promt_tokens=in", "no field is called promt_tokens; did you mean prompt_tokens?"),
         ("zzz=in", "no field is called zzz; fields are program, parent, tool"),
         ("prompt_tokens", "prompt_tokens must be FIELD=COLUMN"),
