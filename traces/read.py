@@ -19,6 +19,7 @@ from traces.assumptions import Assumptions, GapSource
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.formats import look_alikes
+from traces.formats.columns import parse_columns
 from traces.formats.linked import group, join, sub_agents_of
 from traces.formats.registry import (
     FIRST_BYTES,
@@ -29,6 +30,8 @@ from traces.formats.registry import (
     load_format,
     recognise,
 )
+from traces.formats.table import SUFFIXES as TABLE_SUFFIXES
+from traces.formats.table import load_table, parquet_lines
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
 from traces.token_counts import by_tokenizer, default_counter
@@ -74,6 +77,7 @@ def read_traces(
     *,
     messages: bool = False,
     format: str | None = None,
+    columns: str | None = None,
     tokenizer: Path | None = None,
     gaps: GapSource | None = None,
 ) -> TraceSet:
@@ -82,15 +86,18 @@ def read_traces(
     `messages`: keep the conversations, which takes memory, and reject files without them.
     `format`: the name or the dotted path of the format of all files; by default, each file's format
     is recognised from its first bytes.
+    `columns`: the column map of all files, which are tables (`traces.formats.columns`).
     `tokenizer`: counts the tokens of files that record only text; by default, characters do.
     `gaps`: gives the tool gaps that a file does not record; by default, such files are rejected.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    files = _files(paths)
+    files = _files(paths, SUFFIXES + TABLE_SUFFIXES * (columns is not None))
     counter = default_counter() if tokenizer is None else by_tokenizer(tokenizer)
-    reader = _read_all(files, _Reader(messages, format, paths, Assumptions(counter, gaps)))
+    reader = _Reader(messages, format, columns, paths, Assumptions(counter, gaps))
+    reader.read_all(files)
     if (fitted := counter.fitted()) is not None:
-        reader = _read_all(files, _Reader(messages, format, paths, Assumptions(fitted, gaps)))
+        reader = _Reader(messages, format, columns, paths, Assumptions(fitted, gaps))
+        reader.read_all(files)
     return reader.result()
 
 
@@ -106,24 +113,19 @@ class _File:
     is_private: bool = False
 
 
-def _read_all(files: Sequence[_File], reader: _Reader) -> _Reader:
-    labels = Counter(file.label for file in files)
-    for number, file in enumerate(files):
-        again = f"{file.label} ({number})" if file.is_private else str(file.path)
-        reader.read(file, again if labels[file.label] > 1 else file.label)
-    return reader
-
-
 class _Reader:
     def __init__(
         self,
         messages: bool,
         format: str | None,
+        columns: str | None,
         given: Sequence[Path | str],
         assumptions: Assumptions,
     ) -> None:
         self.messages = messages
         self.format = format
+        self.columns = None if columns is None else parse_columns(columns)
+        self.columns_text = columns
         self.given = given
         self.assumptions = assumptions
         self.programs: list[Program] = []
@@ -137,7 +139,13 @@ class _Reader:
         self.is_private = False
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
-        self.digest = hashlib.sha256()
+        self.digest = hashlib.sha256((columns or "").encode())
+
+    def read_all(self, files: Sequence[_File]) -> None:
+        labels = Counter(file.label for file in files)
+        for number, file in enumerate(files):
+            again = f"{file.label} ({number})" if file.is_private else str(file.path)
+            self.read(file, again if labels[file.label] > 1 else file.label)
 
     def read(self, file: _File, label: str) -> None:
         repairs, label, path = Repairs(), one_line(label), file.path
@@ -146,7 +154,7 @@ class _Reader:
         try:
             data = join(file.parts) if file.parts else _read(path)
             self.digest.update(hashlib.sha256(data).digest())
-            format, programs = _load(data, path, repairs, self.format, self.assumptions)
+            format, programs = self._load(data, path, repairs)
             if not programs:
                 raise TraceRejected(f"{format}: contains no program")
             if self.messages and not all(program.messages for program in programs):
@@ -167,6 +175,19 @@ class _Reader:
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
+
+    def _load(self, data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
+        """Return the name of the format, and the programs."""
+        plain, suffix = _split_name(path)
+        if suffix == ".parquet":
+            data = parquet_lines(data)
+        is_other = self.columns is None and (suffix != ".parquet" or recognise(data) is not None)
+        if is_other and suffix not in (".csv", ".tsv"):
+            return _load(data, path, repairs, self.format, self.assumptions)
+        programs = load_table(data, plain, suffix, self.columns, repairs)
+        programs = [replace(program, source=path.name) for program in programs]
+        check(programs)
+        return suffix.removeprefix(".") or "table", programs
 
     def _with_unique_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
         names: dict[str, str] = {}
@@ -209,6 +230,7 @@ class _Reader:
     def _inspect(self) -> str:
         """Return the command that lists the rejected files."""
         options = [] if self.format is None else ["--format", self.format]
+        options += [] if self.columns_text is None else ["--columns", self.columns_text]
         if len(self.given) > MAX_GIVEN:
             return "bench traces inspect with the same paths"
         return one_line(shlex.join(["bench", "traces", "inspect", *map(str, self.given), *options]))
@@ -233,14 +255,20 @@ def _renamed(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(paths: Sequence[Path | str]) -> list[_File]:
+def _split_name(path: Path) -> tuple[str, str]:
+    """Return a file's name without suffixes, and its suffix without .gz."""
+    plain = Path(path.name.removesuffix(".gz"))
+    return plain.stem, plain.suffix
+
+
+def _files(paths: Sequence[Path | str], suffixes: tuple[str, ...]) -> list[_File]:
     """Return each trace with its name for messages, which is relative to the given folder. If some
     are private, it has no folder: those are named after what a person works on."""
     if not paths:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
-    files = [file for path in paths for file in _files_of(path)]
+    files = [file for path in paths for file in _files_of(path, suffixes)]
     labels = dict(files)
     groups = group([file for file, _ in files], linked_formats())
     is_private = any(found.is_private for found in groups)
@@ -255,7 +283,7 @@ def _files(paths: Sequence[Path | str]) -> list[_File]:
     ]
 
 
-def _files_of(path: Path | str) -> Iterator[tuple[Path, str]]:
+def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     if isinstance(path, str) and path in packs():
         yield PACKS / f"{path}.jsonl.gz", path
         return
@@ -263,11 +291,11 @@ def _files_of(path: Path | str) -> Iterator[tuple[Path, str]]:
     printed = one_line(str(path))
     if _safely(path.is_dir):
         folders = folder_formats()
-        inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+        inside = sorted(p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file())
         inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
         if not inside:
             raise InvalidTrace(
-                f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
+                f"{printed}: contains no trace file; use a suffix of {', '.join(suffixes)}"
             )
         for file in inside:
             yield file, file.relative_to(path).as_posix()

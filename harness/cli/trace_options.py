@@ -45,6 +45,15 @@ SynthesiseGaps = Annotated[
         f"{', '.join(RECIPES)}, or a file of bench traces fit. Default: such files are rejected.",
     ),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="FIELD=COLUMN,…",
+        help="Column map of CSV and Parquet tables: program=session_id,start_ms=ts,"
+        "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
@@ -55,6 +64,7 @@ Out = Annotated[
 def read_files(
     paths: Sequence[str],
     format: str | None,
+    columns: str | None,
     tokenizer: Path | None,
     synthesise_gaps: str | None,
     *,
@@ -66,7 +76,14 @@ def read_files(
 
     gaps = None if synthesise_gaps is None else gap_source(synthesise_gaps)
     try:
-        return read_traces(paths, messages=messages, format=format, tokenizer=tokenizer, gaps=gaps)
+        return read_traces(
+            paths,
+            messages=messages,
+            format=format,
+            columns=columns,
+            tokenizer=tokenizer,
+            gaps=gaps,
+        )
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:

@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent / "files"
 OPTIONS = {
     name: setting
     for name, setting in settings_of(SweepSettings).items()
-    if setting.option.panel in (LOAD, MACHINE, RUN) and name != "traces"
+    if setting.option.panel in (LOAD, MACHINE, RUN) and name not in ("traces", "columns")
 }
 """The keys of `[sweep]`. An experiment has its own traces and needs no live server."""
 

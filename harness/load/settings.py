@@ -58,6 +58,15 @@ class Load:
             "PATH|PACK",
         ),
     ] = ()
+    columns: Annotated[
+        str | None,
+        Option(
+            "Column map of CSV and Parquet traces: program=session_id,start_ms=ts,"
+            "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
+            LOAD,
+            "FIELD=COLUMN,…",
+        ),
+    ] = None
     programs: Annotated[
         int | None,
         Option(

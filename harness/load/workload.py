@@ -171,15 +171,16 @@ def load_workload(
     refuse: bool,
     messages: bool = False,
     stream: bool = False,
+    columns: str | None = None,
 ) -> Workload:
     """Read the sources and choose the first `jobs` jobs, or all if it is None.
 
     With `refuse`, programs longer than `longest` raise ProgramTooLong. `messages` keeps
     conversations. `stream`: the jobs are those that a stream repeats, so none is repeated here; a
-    pack of a recipe without a number of jobs is drawn fresh.
+    pack of a recipe without a number of jobs is drawn fresh. `columns`: the column map of tables.
     """
     sources = sources or [DEFAULT_PACK]
-    loaded = traces.read_traces(sources, messages=messages)
+    loaded = traces.read_traces(sources, messages=messages, columns=columns)
     fitting = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()
     if longest.tokens is not None:

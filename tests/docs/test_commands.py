@@ -101,6 +101,7 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "examples/tasks.jsonl", folder)
     (folder / "my-trajectories").mkdir()
     shutil.copy(ROOT / "examples/recorded.jsonl", folder / "my-trajectories")
+    (folder / "calls.csv").write_text("session_id,ts,in,out,fn\na,0,100,10,ls\na,5000,150,10,\n")
     (folder / "my_agent.py").write_text(AGENT)
     (folder / "my-model").mkdir()
     (folder / "my-model/config.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traces.formats.calls import CHARACTERS_PER_TOKEN
 from traces.formats.sessions import Call, Thread, Tool, tool_name
 from traces.lenient import Repairs, identifier, items, mapping, moment, seconds, text, tokens
 from traces.program import Message
+from traces.token_counts import CHARACTERS_PER_TOKEN
 
 AGENT_TOOLS = frozenset({"Task", "Agent"})
 NO_MESSAGE = re.compile(r"\s*(<command-|<local-command-|Caveat:|\[Request interrupted)")

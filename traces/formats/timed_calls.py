@@ -44,6 +44,8 @@ class TimedCall:
     """The recorded time from the end of this call to the next one, if it is better than the
     difference of their times."""
     hashes: Sequence[int | str] | None = None
+    kept: int | None = None
+    """Tokens of the previous context that the prompt repeats, if that is recorded."""
 
 
 @dataclass(slots=True)
@@ -197,6 +199,11 @@ def _kept(before: TimedCall, call: TimedCall, repairs: Repairs) -> int:
     if before.hashes is not None and call.hashes is not None:
         return 0  # see `share_hashes`
     whole = before.prompt + before.output
+    if call.kept is not None:
+        most = min(whole, call.prompt - 1)
+        if call.kept > most:
+            repairs.add("more kept tokens than the previous context or this prompt has: lowered")
+        return min(call.kept, most)
     cached = min(call.cached or 0, whole, call.prompt - 1)
     if call.prompt > whole and not before.reasoning:
         return whole

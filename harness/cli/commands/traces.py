@@ -14,6 +14,7 @@ from harness.cli.commands import traces_privacy, traces_recipes
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
+    Columns,
     Format,
     Out,
     Paths,
@@ -58,13 +59,14 @@ def inspect(
     json: AsJson = False,
     rows: Rows = 20,
     format: Format = None,
+    columns: Columns = None,
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_files(paths, format, tokenizer, synthesise_gaps, json=json)
+        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps, json=json)
     if json:
         print_json(_inspected(loaded))
         return
@@ -101,13 +103,14 @@ def stats(
     json: AsJson = False,
     rows: Rows = 20,
     format: Format = None,
+    columns: Columns = None,
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     from harness.cli.trace_tables import show_statistics
 
     with one_line_errors():
-        loaded = read_files(paths, format, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
     summary = statistics(loaded.programs)
     if json:
         print_json(summary.as_json())
@@ -169,6 +172,7 @@ def convert(
         ),
     ] = 1.0,
     format: Format = None,
+    columns: Columns = None,
     messages: Annotated[
         bool,
         typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
@@ -177,7 +181,7 @@ def convert(
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     with one_line_errors():
-        loaded = read_files(paths, format, tokenizer, synthesise_gaps, messages=messages)
+        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps, messages=messages)
         converted = cut(
             loaded.programs,
             jobs=programs,

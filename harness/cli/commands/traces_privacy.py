@@ -10,6 +10,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
+    Columns,
     Format,
     Out,
     Paths,
@@ -41,11 +42,12 @@ def anonymize(
     paths: Paths,
     out: Out,
     format: Format = None,
+    columns: Columns = None,
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
     with one_line_errors():
-        loaded = read_files(paths, format, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
         write_trace(out, anonymized(loaded.programs))
     print(
         f"{out}: {counted(len(loaded.programs), 'program')}, "

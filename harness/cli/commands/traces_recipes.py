@@ -13,6 +13,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
+    Columns,
     Format,
     Out,
     Paths,
@@ -159,6 +160,7 @@ def fit(
         ),
     ] = None,
     format: Format = None,
+    columns: Columns = None,
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
@@ -170,7 +172,7 @@ def fit(
     with one_line_errors():
         if out.suffix != ".toml":
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
-        loaded = read_files(paths, format, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
         stats = statistics(loaded.programs)
         origin = Origin(
             set=set_ or ", ".join(Path(path).name for path in paths),
@@ -221,6 +223,7 @@ def distance(
     ] = 0,
     json: AsJson = False,
     format: Format = None,
+    columns: Columns = None,
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
@@ -232,7 +235,8 @@ def distance(
     with one_line_errors():
         drawn = synthesize(recipe, programs, seed)
         if paths:
-            real = figures(read_files(paths, format, tokenizer, synthesise_gaps).programs)
+            loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+            real = figures(loaded.programs)
         elif recipe in PUBLISHED:
             raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
         else:

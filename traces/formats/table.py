@@ -1,0 +1,150 @@
+"""Tables of LLM calls: CSV, Parquet or JSON Lines with one call per row, and a column map.
+
+In: the bytes of the table and a map of columns (`traces.formats.columns`). Out: a program for each value of
+the column `program`, in order of time; without that column, a program of one turn for each row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from servers.errors import LibraryUnavailable, TraceRejected
+from traces.formats.columns import Columns, columns_of
+from traces.formats.mooncake import SINGLE_TURNS
+from traces.formats.rows import clock_s, in_seconds, lengths, rows
+from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.lenient import MAX_GAP_S, MAX_VALUES, Repairs, brief, identifier, tokens
+from traces.program import Program, Provenance
+
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+DELIMITERS = (",", ";", "\t", "|")
+Row = Mapping[str, Any]
+
+
+def load_table(
+    data: bytes, name: str, suffix: str, columns: Columns | None, repairs: Repairs
+) -> list[Program]:
+    """`suffix` is that of the file. Raises TraceRejected."""
+    table = _csv_rows(data) if suffix in (".csv", ".tsv") else rows(data, repairs)
+    first = next(table, None)
+    if first is None:
+        raise TraceRejected("a table without rows")
+    return _Reader(columns_of(columns, first.keys()), name, repairs).programs(first, table)
+
+
+def parquet_lines(data: bytes) -> bytes:
+    """Return the rows of a Parquet file as JSON Lines."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise LibraryUnavailable(
+            "a Parquet file: needs pyarrow; pip install pyarrow, or convert it to CSV"
+        ) from None
+    try:
+        file = parquet.ParquetFile(io.BytesIO(data))
+        if file.metadata.num_rows * file.metadata.num_columns > MAX_VALUES:
+            raise TraceRejected(f"may contain more than {MAX_VALUES:,} values; split it")
+        lines = [
+            orjson.dumps(row, default=str)
+            for batch in file.iter_batches()
+            for row in batch.to_pylist()
+        ]
+    except (pa.ArrowException, OSError, ValueError, TypeError, orjson.JSONEncodeError) as error:
+        raise TraceRejected(f"not a Parquet table ({brief(str(error))})") from None
+    return b"\n".join(lines)
+
+
+def _csv_rows(data: bytes) -> Iterator[Row]:
+    try:
+        content = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TraceRejected(f"not text in UTF-8 (byte {error.start})") from None
+    header = content.partition("\n")[0]
+    delimiter = max(DELIMITERS, key=header.count)
+    try:
+        yield from csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter)
+    except csv.Error as error:
+        raise TraceRejected(f"not a CSV table ({error})") from None
+
+
+class _Reader:
+    def __init__(self, columns: Columns, name: str, repairs: Repairs) -> None:
+        self.columns = columns
+        self.name = name
+        self.repairs = repairs
+        self.agents: dict[str, Agent] = {}
+
+    def programs(self, first: Row, table: Iterator[Row]) -> list[Program]:
+        self._add(0, first)
+        for number, row in enumerate(table, 1):
+            self._add(number, row)
+        if not self.agents:
+            raise TraceRejected("no row with prompt tokens")
+        for agent in self.agents.values():
+            if "gap" not in self.columns and len(agent.calls) > 1:
+                estimate_ends(agent.calls, self.repairs)
+        if "kept_tokens" not in self.columns and any(
+            len(a.calls) > 1 for a in self.agents.values()
+        ):
+            self.repairs.add("no column kept_tokens: prompts that grow are taken to repeat the "
+                             "previous one (inferred)")  # fmt: skip
+        return programs_of(self.agents.values(), self.repairs)[0]
+
+    def _value(self, row: Row, field: str) -> Any:
+        column = self.columns.get(field)
+        return None if column is None else row.get(column.name)
+
+    def _time(self, row: Row, field: str) -> float | None:
+        column = self.columns.get(field)
+        if column is None:
+            return None
+        read = clock_s if field in ("start", "end") else in_seconds
+        return read(row.get(column.name), column.units_per_s)
+
+    def _add(self, number: int, row: Row) -> None:
+        prompt, output = self._value(row, "prompt_tokens"), self._value(row, "output_tokens")
+        found = lengths(prompt, output, self.repairs)
+        if found is None:
+            return
+        program = identifier(str(self._value(row, "program") or ""))
+        if not program:
+            self.repairs.add(SINGLE_TURNS)
+            program = f"{self.name}-{number}"
+        parent = identifier(str(self._value(row, "parent") or "")) or None
+        agent = self.agents.setdefault(program, Agent(program, [], parent))
+        agent.calls.append(self._call(row, found))
+
+    def _call(self, row: Row, found: tuple[int, int]) -> TimedCall:
+        start_s, end_s = self._time(row, "start"), self._time(row, "end")
+        duration_s = self._time(row, "duration")
+        if end_s is None and start_s is not None and duration_s is not None:
+            end_s = start_s + duration_s
+        return TimedCall(
+            *found,
+            start_s,
+            end_s,
+            cached=tokens(self._value(row, "cached_tokens")),
+            kept=tokens(self._value(row, "kept_tokens")) or 0
+            if "kept_tokens" in self.columns
+            else None,
+            tools=tuple(filter(None, [identifier(self._value(row, "tool"))])),
+            gap=self._gap(row),
+        )
+
+    def _gap(self, row: Row) -> tuple[float, Provenance] | None:
+        if "gap" not in self.columns:
+            return None
+        gap_s = self._time(row, "gap")
+        if gap_s is None:
+            self.repairs.add(f"a gap of {brief(self._value(row, 'gap'))}: set to 0")
+        stated = self._value(row, "gap_provenance")
+        if stated and stated not in set(Provenance):
+            self.repairs.add(f"a gap with provenance {brief(stated)}: taken as unstated")
+        known = Provenance(stated) if stated in set(Provenance) else Provenance.UNSTATED
+        return min(gap_s or 0.0, MAX_GAP_S), known
