@@ -1,7 +1,8 @@
 """Tables of LLM calls: CSV, Parquet or JSON Lines with one call per row, and a column map.
 
-In: the bytes of the table and a map of columns (`traces.formats.columns`). Out: a program for each value of
-the column `program`, in order of time; without that column, a program of one turn for each row.
+In: the bytes of the table and a map of columns (`traces.formats.columns`). Out: a program for each
+value of the column `program`, in order of time; without that column, a program of one turn for each
+row.
 """
 
 from __future__ import annotations
