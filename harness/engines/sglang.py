@@ -243,7 +243,7 @@ def sglang_engine(
     load = resolve_model(config.model, server.weights)
     variants = with_routers(chosen, server, foreign=True)
     for variant in variants:
-        _check_router(variant)
+        _check_router(variant, text=server.prompts is Prompts.TEXT)
     sglang = find_sglang()
     if server.replicas > 1:
         gpu_shares(config, server.replicas)
@@ -263,12 +263,17 @@ def sglang_engine(
     return variants, engine, ()
 
 
-def _check_router(variant: Variant) -> None:
+def _check_router(variant: Variant, *, text: bool) -> None:
     """Raise InvalidInput for a router that needs what SGLang does not have or report."""
     router = variant.router
     if isinstance(router, ForeignRouter) and router.project != "sglang-router":
         raise InvalidInput(
             f"--router {router.name}: is for vLLM; use --engine vllm, or sglang-router"
+        )
+    if isinstance(router, ForeignRouter) and dict(variant.arguments).get("sessions") and not text:
+        raise InvalidInput(
+            f"--router {router.name}: does not pass sessions on with token ids; add --prompts "
+            "text, or leave out the variants with sessions=true"
         )
     if isinstance(router, NamedRouter) and router.router.needs_costs:
         raise InvalidInput(

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from harness.replay.api import WITHOUT_CHAT
+from harness.replay.identity import CLOSE_SESSION
+from harness.replay.live import Replica, replay_live
+from harness.replay.sglang import SGLANG
 from servers.errors import RouterFailed
 from servers.foreign_routers.process import launch_router
 from servers.routing import ForeignRouter
 from tests.bench.trivial_server import trivial_server
 from tests.foreign_routers.replaying import Replayed, deployment, installation, replayed
+from tests.lines import Line, into
 from tests.live.replaying import program
 from tests.processes import session_of
+from tests.sglang.server import Sglang, serving
 from traces import Message, Program
 
 WORDS = "please repair the parser of the configuration file "
@@ -64,6 +71,39 @@ def test_token_ids_do_not_pass(tmp_path: Path) -> None:
     """Why they are refused before anything starts."""
     refused = replayed("random", [program("a", 1)], tmp_path, project="sglang-router")
     assert "prompt: data did not match any variant" in str(refused.lines[0]["error"])
+
+
+def test_sglang_behind_it_gets_token_ids_and_the_ends_of_sessions(tmp_path: Path) -> None:
+    """Servers that answer as SGLang's code does, since SGLang needs a GPU."""
+    servers, lines = [Sglang(), Sglang()], list[Line]()
+    found, router = installation("sglang-router"), ForeignRouter("sglang-router", "manual")
+
+    async def replay() -> None:
+        async with AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(serving(each)) for each in servers]
+            log = tmp_path / "log"
+            process = await asyncio.to_thread(launch_router, router, found, deployment(*urls), log)
+            stack.push_async_callback(asyncio.to_thread, process.stop)
+            behind = tuple(Replica(url, session_ends=(CLOSE_SESSION,)) for url in urls)
+            await replay_live(
+                [program("a", 2), program("b", 2)],
+                [0.0, 0.0],
+                None,
+                replicas=[Replica(process.base_url, behind=behind, apis=SGLANG)],
+                model="m",
+                vocabulary=range(5000, 6000),
+                seed=0,
+                on_turn=into(lines),
+            )
+
+    asyncio.run(replay())
+    assert [line["error"] for line in lines] == [None] * 4
+    # It drops fields that it does not know, but not its own header.
+    assert not any("session_id" in body for server in servers for body in server.bodies)
+    keys = [headers["x-smg-routing-key"] for server in servers for headers in server.headers]
+    assert sorted(keys) == ["a", "a", "b", "b"]
+    assert [sorted(server.ended) for server in servers] == [["a", "b"]] * 2
+    assert sorted(line["device_hit_tokens"] for line in lines) == [0, 0, 15, 15]
 
 
 def test_it_is_ready_when_it_has_found_all_servers_and_leaves_no_process(tmp_path: Path) -> None:

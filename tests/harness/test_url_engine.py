@@ -13,10 +13,13 @@ from aiohttp import web
 
 from harness.engines.url import url_engine
 from harness.load.settings import Machine, SweepSettings
+from harness.replay.identity import PROBE_ID
 from tests.harness import in_process
 from tests.lines import read_lines
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
+from tests.sglang.server import Sglang
+from tests.sglang.server import serving as sglang_serving
 from tests.threaded import threaded
 from traces import Message, Program, Turn
 from traces.formats.native import write_programs
@@ -259,6 +262,21 @@ def test_texts_of_different_cells_have_different_cache_salts_on_vllm(tmp_path: P
         salts = [salt for salt in server.salts if salt is not None]
         assert len(set(salts)) == cells
         assert len(salts) == 2 * cells  # one for all turns of a cell
+
+
+def test_a_running_sglang_gets_token_ids_by_its_own_api_and_begins_cells_without_kv(
+    tmp_path: Path,
+) -> None:
+    server = Sglang(incremental=False, cache=[[1, 2, 3]])
+    with threaded(sglang_serving(server)) as url:
+        code, _, err = sweep(tmp_path, url, "--seeds", "1,2")
+    assert succeeded(code, err), err
+    assert server.flushes == [True, True]
+    assert len(server.bodies) == 2 * 8
+    assert {body["session_id"] for body in server.bodies} == {f"job-{k}" for k in range(4)}
+    assert server.ended[0] == PROBE_ID  # which asked whether sessions can be ended
+    turns = lines(tmp_path / "o/as-served_jps20_seed2")
+    assert sorted(str(turn["device_hit_tokens"]) for turn in turns) == ["0"] * 4 + ["25"] * 4
 
 
 def test_text_prompts_need_a_trace_with_messages(tmp_path: Path) -> None:

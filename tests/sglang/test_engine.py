@@ -107,6 +107,11 @@ def test_a_missing_or_an_old_sglang_is_refused_with_the_command_to_install_it(
             "is for vLLM; use --engine vllm, or sglang-router",
         ),
         (
+            Server(replicas=2, router="sglang-router:manual"),
+            InvalidInput,
+            "does not pass sessions on with token ids; add --prompts text",
+        ),
+        (
             Server(replicas=2, router="program-scheduling", prompts=Prompts.TEXT),
             InvalidInput,
             "which SGLang does not report; use --engine vllm, or another router",
@@ -124,4 +129,4 @@ def test_what_it_cannot_do_is_refused_before_anything_starts(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     machine = Machine(engine="sglang", model="tiny")
     with pytest.raises(error, match=message):
-        sglang_engine(SweepSettings(policies="fcfs", machine=machine, server=server))
+        sglang_engine(SweepSettings(policies="fcfs(sessions=true)", machine=machine, server=server))
