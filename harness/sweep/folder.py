@@ -27,7 +27,7 @@ from harness.engines.base import VIRTUAL
 from harness.load.settings import SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
-from harness.redact import REDACTED, redact_command_line
+from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
@@ -220,7 +220,7 @@ def _traces(settings: Mapping[str, bytes]) -> frozenset[str]:
 
 def _without(hidden: Collection[str], argument: str) -> str:
     option, equals, value = argument.rpartition("=")
-    return f"{option}{equals}{REDACTED}" if value in hidden else argument
+    return f"{option}{equals}TRACES" if value in hidden else argument
 
 
 def _of_all_shards(arguments: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tests.fuzz.sessions import DOCUMENT, SESSIONS
 from tests.traces.samples import SAMPLES
 from tests.traces.test_read import OPENHANDS, WEKA, mini
 
@@ -115,10 +116,11 @@ def _samples(*suffixes: str) -> tuple[bytes, ...]:
 
 
 TRACES: dict[str, tuple[bytes, ...]] = {
-    "a.jsonl": (NATIVE, TURNS, ROWS, b"\n".join(map(_json, LEGACY)), *_samples(".jsonl")),
+    "a.jsonl": (NATIVE, TURNS, ROWS, b"\n".join(map(_json, LEGACY)), *SESSIONS,
+                *_samples(".jsonl")),
     "turns.jsonl": (TURNS,),
     "a.json": (_json(WEKA), _json(mini("m", 1_700_000_011)), _json(MINI_2), _json(OPENHANDS),
-               _json(LEGACY), *_samples(".json", ".traj")),
+               _json(LEGACY), DOCUMENT, *_samples(".json", ".traj")),
     "a.jsonl.gz": (NATIVE,),
 }  # fmt: skip
 """The possible contents by file name."""

@@ -23,6 +23,9 @@ NO_MESSAGE = re.compile(r"\s*(<command-|<local-command-|Caveat:|\[Request interr
 """Begins text that the client wrote as the user."""
 UNKNOWN = -1
 """The call before a line whose chain begins in a line that is missing, or a copy."""
+TOOL_CALL_TOKENS = 50
+"""Tokens of a tool call beside its name and arguments. Fitted to 81 answers with complete counts
+and without thinking: the median error is 8%, and in nine of ten answers it is at most 30%."""
 PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -46,6 +49,8 @@ class _Answer:
     index: int
     message: int
     characters: int = 0
+    tokens: int = 0
+    """What its tool calls take beside their names and arguments."""
     is_complete: bool = False
     """Whether a line has a stop reason. Otherwise the output count may be that of its start."""
     text: list[str] = field(default_factory=list)
@@ -140,6 +145,7 @@ class AgentLines:
         if kind != "tool_use":
             return
         name, given = text(block.get("name")), mapping(block.get("input"))
+        answer.tokens += TOOL_CALL_TOKENS
         answer.characters += len(name) + len(json.dumps(given))
         script = text(given.get("command")) if name == "Bash" else ""
         tool = Tool(tool_name(name, script), at_s)
@@ -194,7 +200,7 @@ class AgentLines:
         for answer in self._answers.values():
             call, written = self.thread.calls[answer.index], "\n".join(filter(None, answer.text))
             self.thread.messages[answer.message] = Message("assistant", written)
-            estimate = max(1, round(answer.characters / CHARACTERS_PER_TOKEN))
+            estimate = max(1, answer.tokens + round(answer.characters / CHARACTERS_PER_TOKEN))
             if not call.output or (not answer.is_complete and call.output < estimate / 2):
                 self.repairs.add(
                     "an answer whose output count is that of its start: estimated from its length"
