@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-SYSTEM = "be brief " * 20
+SYSTEM = "be brief " * 10
 
 
 def otlp() -> bytes:

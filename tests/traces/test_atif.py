@@ -154,11 +154,11 @@ def test_commands_in_the_text_of_an_answer_are_tools() -> None:
 
 
 def test_the_system_step_is_a_prefix() -> None:
-    # 180 of the 186 characters before the first call, so 96 of its 100 tokens.
+    # 90 of the 96 characters before the first call, so 93 of its 100 tokens.
     (program,), _ = read(json.loads(atif("s", 2)))
-    assert len(SYSTEM) == 180
+    assert len(SYSTEM) == 90
     assert program.prefix is not None
-    assert program.prefix.tokens == 96
+    assert program.prefix.tokens == 93
 
 
 def test_a_trajectory_without_calls_is_refused() -> None:

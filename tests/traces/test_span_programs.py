@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servers.errors import TraceRejected
 from traces import Fork, Message, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.formats.span_programs import programs
-from traces.formats.spans import Kind, Span, Usage
+from traces.formats.spans import Kind, Span, SpanTree, Usage
 from traces.lenient import Repairs
 
 START_S = 1.7e9
@@ -194,7 +197,7 @@ def test_requests_that_overlap_are_sub_agents_that_the_next_request_waits_for() 
         call("3", 8, 9, 200, 20),
     )
     assert [turn.prompt_tokens for turn in main.turns] == [100, 130, 200]
-    assert side.id == "t/parallel-1"
+    assert side.id == "t/parallel"
     assert side.fork == Fork("t", 0, 2.0, 2, Provenance.MEASURED)
     # From the end of the later one, at 7 s.
     assert [turn.tool_gap_s for turn in main.turns[:2]] == [1, 1]
@@ -336,3 +339,48 @@ def test_spans_that_are_their_own_ancestors_are_cut() -> None:
     )
     assert len(found) == 1
     assert repairs == ["a span that is its own ancestor: its parent ignored"]
+
+
+@st.composite
+def any_spans(draw: st.DrawFn) -> list[Span]:
+    """Return spans with any times, parents, traces and sessions."""
+    count = draw(st.integers(1, 12))
+    names = st.sampled_from([*map(str, range(count)), "", "never recorded"])
+    spans = []
+    for number in range(count):
+        start_s, length_s = draw(st.integers(0, 20)), draw(st.integers(0, 10))
+        kind = draw(st.sampled_from([Kind.MODEL, Kind.MODEL, Kind.TOOL, Kind.AGENT, Kind.OTHER]))
+        spans.append(
+            span(
+                str(number),
+                kind,
+                start_s,
+                start_s + length_s,
+                draw(names),
+                trace=draw(st.sampled_from("tu")),
+                session=draw(st.sampled_from(["", "s"])),
+                usage=Usage(draw(st.integers(1, 100)), draw(st.integers(1, 100))),
+            )
+        )
+    return spans
+
+
+@given(any_spans())
+def test_any_spans_give_valid_programs_with_each_innermost_call_once(
+    spans: list[Span],
+) -> None:
+    try:
+        found, _ = read(*(replace(span) for span in spans))
+    except TraceRejected:
+        assert not any(span.kind is Kind.MODEL for span in spans)
+        return
+    tree = SpanTree([replace(span) for span in spans], Repairs())
+    assert sum(len(program.turns) for program in found) == len(tree.calls)
+
+
+def test_the_order_of_spans_does_not_matter() -> None:
+    spans = sub_agent("task")
+    expected, _ = read(*(replace(span) for span in spans))
+    for shift in range(1, len(spans)):
+        shuffled = [*spans[shift:], *spans[:shift]][::-1]
+        assert read(*(replace(span) for span in shuffled))[0] == expected

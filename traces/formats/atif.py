@@ -88,7 +88,7 @@ class _Reader:
     def __init__(self, repairs: Repairs, assumptions: Assumptions) -> None:
         self.repairs, self.assumptions = repairs, assumptions
         self.programs: dict[str, Program] = {}
-        self.ids: set[str] = set()
+        self.ids: dict[str, int] = {}
 
     def add(
         self, document: Mapping[str, Any], wanted_id: str, fork: Fork | None, depth: int
@@ -103,7 +103,7 @@ class _Reader:
             return
         if document.get("continued_trajectory_ref"):
             self.repairs.add("continues in another file, which is a separate program")
-        id = unique_id(wanted_id, self.ids)
+        id = unique_id(identifier(wanted_id), self.ids)
         self.programs[id] = Program(id, (), fork=fork)
         forks = self._add_sub_agents(document, steps, read, id, depth)
         fill_usage(read.calls, read.opening, self.repairs)

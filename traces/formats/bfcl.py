@@ -43,7 +43,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     programs: list[Program] = []
-    used: set[str] = set()
+    used: dict[str, int] = {}
     for row in _rows(data, repairs):
         calls = [call for call in _calls(row) if call.prompt]
         if not calls:

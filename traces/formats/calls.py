@@ -152,11 +152,13 @@ def shortest_prefixes(programs: Sequence[Program]) -> list[Program]:
     ]
 
 
-def unique_id(wanted: str, used: set[str]) -> str:
-    """Return an id that is not in `used`, and add it."""
-    id, number = wanted, 1
+def unique_id(wanted: str, used: dict[str, int]) -> str:
+    """Return an id that is not in `used`, and add it. The values are the last numbers given."""
+    number = used.get(wanted, 0)
+    id = wanted
     while id in used:
         number += 1
-        id = f"{wanted}-{number}"
-    used.add(id)
+        id = f"{wanted}-{number + 1}"
+    used[wanted] = number
+    used.setdefault(id, 0)
     return id

@@ -9,6 +9,7 @@ have several traces, are one group.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from traces.formats.calls import unique_id
@@ -17,8 +18,8 @@ from traces.lenient import identifier
 
 WITHIN_S = 0.005
 """How much later than its tool a sub-agent may end, if the tool is not its ancestor."""
-MAX_COMPARED = 2_000
-"""Maximum number of tools in a trace among which a sub-agent's is sought by time."""
+MAX_COMPARED = 100
+"""Maximum number of tools before a sub-agent's start among which its own is sought by time."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class _Grouping:
     def __init__(self, tree: SpanTree, name: str) -> None:
         self.tree, self.name = tree, name
         self.groups: dict[object, Group] = {}
-        self.ids: set[str] = set()
+        self.ids: dict[str, int] = {}
         scopes = [scope for call in tree.calls if (scope := self.scope(call)) is not None]
         self.scopes = {id(scope): scope for scope in scopes}
         self.tools: dict[str, list[Span]] = {}
@@ -81,21 +82,28 @@ class _Grouping:
             below_tool |= ancestor.kind is Kind.TOOL
         if below_tool:
             return True, None
-        for tool in self.tools.get(scope.trace, [])[:MAX_COMPARED]:
-            contains = tool.start_s <= scope.start_s and scope.end_s <= tool.end_s + WITHIN_S
+        tools = self.tools.get(scope.trace, [])
+        last = bisect_right(tools, scope.start_s, key=lambda tool: tool.start_s)
+        for tool in reversed(tools[max(0, last - MAX_COMPARED) : last]):
+            contains = scope.end_s <= tool.end_s + WITHIN_S
             if contains and scope not in self.tree.ancestors(tool):
                 return True, self.owner(tool)
         return False, None
 
     def _cut_cycles(self) -> None:
+        """Make a scope that is its own outer scope the session's. Visits each scope once."""
+        checked: set[int] = set()
         for key in list(self.outer):
-            seen, current = {key}, self.outer.get(key)
-            while current is not None:
-                if id(current) in seen:
-                    del self.outer[key]
+            path: set[int] = set()
+            current: int | None = key
+            while current is not None and current not in checked:
+                if current in path:
+                    del self.outer[current]
                     break
-                seen.add(id(current))
-                current = self.outer.get(id(current))
+                path.add(current)
+                outer = self.outer.get(current)
+                current = None if outer is None else id(outer)
+            checked |= path
 
     def group(self, span: Span, scope: Span | None) -> Group:
         """Return the group of a call or tool in this scope."""
@@ -109,8 +117,8 @@ class _Grouping:
             outer = self.outer[id(scope)]
             parent = self.group(outer or span, outer)
             name = identifier(scope.name)[:60] or "agent"
-            id_ = unique_id(f"{parent.id}/{name}", self.ids)
-            self.groups[id(scope)] = Group(id_, parent)
+            wanted = identifier(f"{parent.id}/{name}")
+            self.groups[id(scope)] = Group(unique_id(wanted, self.ids), parent)
         return self.groups[id(scope)]
 
     def _session(self, span: Span) -> str:

@@ -13,15 +13,24 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 
 from traces.assumptions import Assumptions
-from traces.formats.calls import Call, fill_usage, make_turn, shortest_prefixes, system_prefix
+from traces.formats.calls import (
+    Call,
+    fill_usage,
+    make_turn,
+    shortest_prefixes,
+    system_prefix,
+    unique_id,
+)
 from traces.formats.span_groups import Group, groups
 from traces.formats.spans import Span, SpanTree
-from traces.lenient import Repairs
+from traces.lenient import Repairs, identifier
 from traces.program import Fork, Message, Program, Provenance, Turn
 
 SKEW_S = 0.1
 """A request that starts before the previous response ended, by at most this, follows it: the clocks
 of two processes differ."""
+MAX_COMPARED = 100
+"""Maximum number of parallel calls of an agent that a further call may continue."""
 SYSTEM_ROLES = ("system", "developer")
 
 
@@ -43,16 +52,19 @@ def programs(
     _include_cached_tokens(tree.calls, repairs)
     lanes: list[_Lane] = []
     main: dict[str, _Lane] = {}
-    for group in groups(tree, name):
+    found = groups(tree, name)
+    ids = {group.id: 0 for group in found}
+    for group in found:
         above = group.parent
         while above is not None and above.id not in main:
             above = above.parent
-        added = _lanes(group, main[above.id] if above is not None else None)
+        added = _lanes(group, main[above.id] if above is not None else None, ids)
         main[group.id] = added[0]
         lanes += added
     joined_s: dict[tuple[str, int], float] = {}
+    ends_s: dict[str, list[float]] = {}
     for lane in lanes:
-        _place(lane, joined_s, repairs)
+        _place(lane, joined_s, ends_s, repairs)
     built = [_program(lane, joined_s, repairs, assumptions) for lane in lanes]
     return shortest_prefixes(built)
 
@@ -77,14 +89,16 @@ def _include_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
         call.usage = replace(usage, prompt=prompt, output=output or None)
 
 
-def _lanes(group: Group, parent: _Lane | None) -> list[_Lane]:
+def _lanes(group: Group, parent: _Lane | None, ids: dict[str, int]) -> list[_Lane]:
     """Distribute calls over lanes in which they follow each other. A call that overlaps the main
     lane runs in parallel with it."""
     lanes = [_Lane(group.id, [], group.tools, parent)]
     for call in group.calls:
-        chosen = next((lane for lane in lanes[1:] if _continues(lane.calls[-1], call)), lanes[0])
+        side = lanes[max(1, len(lanes) - MAX_COMPARED) :]
+        chosen = next((lane for lane in side if _continues(lane.calls[-1], call)), lanes[0])
         if chosen.calls and not _follows(chosen.calls[-1], call):
-            chosen = _Lane(f"{group.id}/parallel-{len(lanes)}", [], [], lanes[0])
+            wanted = identifier(f"{group.id}/parallel")
+            chosen = _Lane(unique_id(wanted, ids), [], [], lanes[0])
             lanes.append(chosen)
         chosen.calls.append(call)
     return lanes
@@ -110,13 +124,21 @@ def _repeated_messages(before: Span, call: Span) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _place(lane: _Lane, joined_s: dict[tuple[str, int], float], repairs: Repairs) -> None:
+def _place(
+    lane: _Lane,
+    joined_s: dict[tuple[str, int], float],
+    ends_s: dict[str, list[float]],
+    repairs: Repairs,
+) -> None:
     """Set where a lane starts in its parent, and where the parent waits for it."""
     if lane.parent is None:
         return
     calls, start_s, end_s = lane.parent.calls, lane.calls[0].start_s, lane.calls[-1].end_s
-    ends_s = list(accumulate((call.end_s for call in reversed(calls)), min))[::-1]
-    after = bisect_right(ends_s, start_s + SKEW_S) - 1
+    if lane.parent.id not in ends_s:
+        # The earliest end of each call and all later ones; these ascend.
+        earliest = accumulate((call.end_s for call in reversed(calls)), min)
+        ends_s[lane.parent.id] = list(earliest)[::-1]
+    after = bisect_right(ends_s[lane.parent.id], start_s + SKEW_S) - 1
     if after < 0:
         repairs.add("a sub-agent or parallel call before its agent's first answer: separate")
         return

@@ -16,6 +16,9 @@ from servers.errors import TraceRejected
 from traces.lenient import Repairs
 from traces.program import Message
 
+MAX_NESTED = 200
+"""Maximum number of spans around a span that count."""
+
 
 class Kind(Enum):
     MODEL = "model"
@@ -81,9 +84,11 @@ class SpanTree:
         return self.by_id.get((span.trace, span.parent)) if span.parent else None
 
     def ancestors(self, span: Span) -> Iterator[Span]:
-        """Yield the parent, its parent, and so on, up to a parent that is not recorded."""
+        """Yield the parent, its parent, and so on, up to one whose parent is not recorded."""
         ancestor = self.parent(span)
-        while ancestor is not None:
+        for _ in range(MAX_NESTED):
+            if ancestor is None:
+                return
             yield ancestor
             ancestor = self.parent(ancestor)
 
