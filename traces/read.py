@@ -20,13 +20,15 @@ from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import parse_columns
 from traces.formats import look_alikes
 from traces.formats.registry import FIRST_BYTES, FORMATS, folder_formats, load_format, recognise
-from traces.formats.table import SUFFIXES as TABLE_SUFFIXES
-from traces.formats.table import load_table, parquet_lines
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
+from traces.stored import SUFFIX as STORED_SUFFIX
+from traces.stored import read_stored
+from traces.table import SUFFIXES as TABLE_SUFFIXES
+from traces.table import load_table, parquet_lines
 
 PACKS = Path(__file__).parent / "packs"
-SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
+SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", STORED_SUFFIX)
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
@@ -138,6 +140,10 @@ class _Reader:
     def _load(self, data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
         """Return the name of the format, and the programs."""
         plain, suffix = _split_name(path)
+        if suffix == STORED_SUFFIX:
+            programs = read_stored(data)
+            check(programs)
+            return "packed", programs
         if suffix == ".parquet":
             data = parquet_lines(data)
         is_other = self.columns is None and (suffix != ".parquet" or recognise(data) is not None)

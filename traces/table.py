@@ -68,7 +68,9 @@ def _csv_rows(data: bytes) -> Iterator[Row]:
     header = content.partition("\n")[0]
     delimiter = max(DELIMITERS, key=header.count)
     try:
-        yield from csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter)
+        for row in csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter):
+            row.pop(None, None)  # cells without a column
+            yield row
     except csv.Error as error:
         raise TraceRejected(f"not a CSV table ({error})") from None
 
