@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from traces.program import Program, SharedPrefix, Turn
+from traces.stored import StoredTurns
 
 Hashes = Sequence[Hashable]
 Path = list[tuple[int, int]]
@@ -122,6 +123,8 @@ def truncated(prefixes: Sequence[SharedPrefix], tokens: int) -> tuple[SharedPref
 
 def with_prefix_ids(turns: Sequence[Turn], rename: Callable[[str], str]) -> Sequence[Turn]:
     """Return the turns with renamed prefixes; the same object if no id changes."""
+    if isinstance(turns, StoredTurns):
+        return turns  # which have no prefixes
     ids = {prefix.id for turn in turns for prefix in turn.prefixes}
     if all(rename(id) == id for id in ids):
         return turns

@@ -9,6 +9,7 @@ from servers.errors import InvalidTrace
 from traces.block_hashes import truncated
 from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS, has_control
 from traces.program import Program, SharedPrefix, Turn
+from traces.stored import StoredTurns
 
 
 def check(programs: Sequence[Program]) -> None:
@@ -40,6 +41,8 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def _check_turns(program: Program) -> None:
+    if isinstance(program.turns, StoredTurns):
+        return  # `read_stored` has checked them
     before: Turn | None = None
     if not program.turns:
         raise InvalidTrace(f"program {program.id!r}: turns is empty; remove the program")
@@ -75,10 +78,13 @@ def check_prefixes(programs: Sequence[Program], begins: MutableMapping[str, Pref
 
 
 def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> None:
-    if program.prefix is None and not any(turn.prefixes for turn in program.turns):
+    turns: Sequence[Turn] = program.turns
+    if isinstance(turns, StoredTurns):
+        turns = turns[:1]  # none has prefixes of its own
+    if program.prefix is None and not any(turn.prefixes for turn in turns):
         return
     before: tuple[Turn, tuple[SharedPrefix, ...]] | None = None
-    for number, turn in enumerate(program.turns):
+    for number, turn in enumerate(turns):
         where = f"program {program.id!r}, turn {number}"
         path = turn.prefixes
         if number == 0 and program.prefix is not None:

@@ -15,6 +15,7 @@ from typing import overload
 import orjson
 
 from traces.program import Program, Provenance, SharedPrefix, Turn
+from traces.stored import StoredTurns
 
 NUMBERS_AND_NAMES = tuple(field.name for field in fields(Turn) if field.name != "prefixes")
 
@@ -62,7 +63,7 @@ def packed(programs: Sequence[Program]) -> tuple[Program, ...]:
     result = []
     for program in programs:
         turns = by_id.setdefault(id(program.turns), program.turns)
-        if not isinstance(turns, PackedTurns):
+        if not isinstance(turns, PackedTurns | StoredTurns):
             turns = by_id[id(program.turns)] = PackedTurns(turns)
         result.append(replace(program, turns=turns))
     return tuple(result)

@@ -94,7 +94,7 @@ class Program:
 
     id: str
     turns: Sequence[Turn]
-    """A tuple, or `traces.packed.PackedTurns`."""
+    """A tuple, `traces.packed.PackedTurns`, or `traces.stored.StoredTurns`."""
     prefix: SharedPrefix | None = None
     """What its first prompt shares with other programs, if that is one prefix of the same length in
     all of them, such as a system prompt. Otherwise None, and `Turn.prefixes` is used."""

@@ -18,8 +18,8 @@ from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.assumptions import Assumptions, GapSource
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
+from traces.columns import parse_columns
 from traces.formats import look_alikes
-from traces.formats.columns import parse_columns
 from traces.formats.linked import group, join, sub_agents_of
 from traces.formats.registry import (
     FIRST_BYTES,
@@ -30,14 +30,16 @@ from traces.formats.registry import (
     load_format,
     recognise,
 )
-from traces.formats.table import SUFFIXES as TABLE_SUFFIXES
-from traces.formats.table import load_table, parquet_lines
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.program import Program, SharedPrefix
+from traces.stored import SUFFIX as STORED_SUFFIX
+from traces.stored import read_stored
+from traces.table import SUFFIXES as TABLE_SUFFIXES
+from traces.table import load_table, parquet_lines
 from traces.token_counts import by_tokenizer, default_counter
 
 PACKS = Path(__file__).parent / "packs"
-SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz")
+SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz", STORED_SUFFIX)
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
@@ -86,7 +88,7 @@ def read_traces(
     `messages`: keep the conversations, which takes memory, and reject files without them.
     `format`: the name or the dotted path of the format of all files; by default, each file's format
     is recognised from its first bytes.
-    `columns`: the column map of all files, which are tables (`traces.formats.columns`).
+    `columns`: the column map of all files, which are tables (`traces.columns`).
     `tokenizer`: counts the tokens of files that record only text; by default, characters do.
     `gaps`: gives the tool gaps that a file does not record; by default, such files are rejected.
     """
@@ -179,6 +181,10 @@ class _Reader:
     def _load(self, data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
         """Return the name of the format, and the programs."""
         plain, suffix = _split_name(path)
+        if suffix == STORED_SUFFIX:
+            programs = read_stored(data)
+            check(programs)
+            return "packed", programs
         if suffix == ".parquet":
             data = parquet_lines(data)
         is_other = self.columns is None and (suffix != ".parquet" or recognise(data) is not None)

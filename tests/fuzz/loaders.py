@@ -63,5 +63,12 @@ def _make(name: str, random: Random) -> bytes:
 
 TARGETS = [
     Target(f"read {name}", partial(_make, name), partial(read, name), share)
-    for name, share in (("a.jsonl", 4), ("turns.jsonl", 2), ("a.json", 8), ("a.jsonl.gz", 0.2))
+    for name, share in (
+        ("a.jsonl", 4),
+        ("turns.jsonl", 2),
+        ("a.json", 8),
+        ("a.jsonl.gz", 0.2),
+        ("a.packed", 0.2),
+        ("a.csv", 0.5),
+    )
 ]

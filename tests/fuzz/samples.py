@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.fuzz.sessions import DOCUMENT, SESSIONS
 from tests.traces.samples import SAMPLES
 from tests.traces.test_read import OPENHANDS, WEKA, mini
+from traces.formats.native import parse_programs
+from traces.stored import Writer
 
 NATIVE = b"\n".join(
     json.dumps(line).encode()
@@ -51,6 +55,7 @@ def turn(program: str, number: int, at_s: float, **fields: Any) -> dict[str, Any
     }  # fmt: skip
 
 
+CSV = b"program,start,end,prompt_tokens,output_tokens,tool\na,0,1,90,8,ls\na,3,4,160,6,\n"
 SYSTEM = {"id": "system:1", "tokens": 40}
 MESSAGES = [{"role": "user", "content": "fix it"}]
 TURNS = b"".join(
@@ -115,6 +120,15 @@ def _samples(*suffixes: str) -> tuple[bytes, ...]:
     )
 
 
+def _packed() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.packed"
+        with Writer(path) as writer:
+            for program in parse_programs(NATIVE, "a"):
+                writer.add(program)
+        return path.read_bytes()
+
+
 TRACES: dict[str, tuple[bytes, ...]] = {
     "a.jsonl": (NATIVE, TURNS, ROWS, b"\n".join(map(_json, LEGACY)), *SESSIONS,
                 *_samples(".jsonl")),
@@ -122,5 +136,7 @@ TRACES: dict[str, tuple[bytes, ...]] = {
     "a.json": (_json(WEKA), _json(mini("m", 1_700_000_011)), _json(MINI_2), _json(OPENHANDS),
                _json(LEGACY), DOCUMENT, *_samples(".json", ".traj")),
     "a.jsonl.gz": (NATIVE,),
+    "a.packed": (_packed(),),
+    "a.csv": (CSV,),
 }  # fmt: skip
 """The possible contents by file name."""

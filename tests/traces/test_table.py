@@ -118,6 +118,7 @@ def test_a_missing_column_or_field_names_the_nearest_one(
     [
         ("prompt_tokens,output_tokens\n", "a table without rows"),
         ("prompt_tokens,output_tokens\nmany,1\n", "no row with prompt tokens"),
+        ("prompt_tokens,output_tokens\n,1,2,3\n", "no row with prompt tokens"),
         ('prompt_tokens,output_tokens\n"' + "x" * 200_000 + '",1\n', "not a CSV table"),
     ],
 )

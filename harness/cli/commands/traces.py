@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.commands import traces_privacy, traces_recipes
+from harness.cli.commands import traces_pack, traces_privacy, traces_recipes
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
@@ -223,5 +223,9 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
     }
 
 
-for _name, _command, _help in (*traces_recipes.COMMANDS, *traces_privacy.COMMANDS):
+for _name, _command, _help in (
+    *traces_recipes.COMMANDS,
+    *traces_pack.COMMANDS,
+    *traces_privacy.COMMANDS,
+):
     app.command(_name, help=_help)(_command)

@@ -1,6 +1,6 @@
 """Tables of LLM calls: CSV, Parquet or JSON Lines with one call per row, and a column map.
 
-In: the bytes of the table and a map of columns (`traces.formats.columns`). Out: a program for each
+In: the bytes of the table and a map of columns (`traces.columns`). Out: a program for each
 value of the column `program`, in order of time; without that column, a program of one turn for each
 row.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from servers.errors import LibraryUnavailable, TraceRejected
-from traces.formats.columns import Columns, columns_of
+from traces.columns import Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
@@ -69,7 +69,9 @@ def _csv_rows(data: bytes) -> Iterator[Row]:
     header = content.partition("\n")[0]
     delimiter = max(DELIMITERS, key=header.count)
     try:
-        yield from csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter)
+        for row in csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter):
+            row.pop(None, None)  # cells without a column
+            yield row
     except csv.Error as error:
         raise TraceRejected(f"not a CSV table ({error})") from None
 

@@ -1,0 +1,182 @@
+"""Stored files of many programs, and reading files in parts."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from harness.cli.commands.traces import app
+from servers.errors import InvalidTrace, TraceRejected
+from tests.fuzz.samples import TRACES
+from tests.traces.samples import SAMPLES
+from traces import Fork, Program, Provenance, SharedPrefix, Turn, packs, read_traces, streaming
+from traces.stored import TURN, StoredTurns, Writer, read_stored
+
+PROGRAMS = (
+    Program(
+        "a",
+        (
+            Turn(100, 10, 0, ("ls", "cat"), None, 1.5, Provenance.MEASURED),
+            Turn(150, 10, 110, (), None, 0.0),
+        ),
+        SharedPrefix("system", 64),
+        recorded_start_s=2.5,
+        source="x.jsonl",
+    ),
+    Program("b", (Turn(80, 5, 0, ("ls", "cat")),), SharedPrefix("system", 64)),
+    Program("a/1", (Turn(80, 5),), fork=Fork("a", 0, 0.5, 1, Provenance.INFERRED)),
+)
+
+
+def stored(folder: Path, programs: tuple[Program, ...] = PROGRAMS) -> bytes:
+    with Writer(folder / "t.packed") as writer:
+        for program in programs:
+            writer.add(program)
+    return (folder / "t.packed").read_bytes()
+
+
+def test_programs_are_read_back_as_they_were_stored(tmp_path: Path) -> None:
+    stored(tmp_path)
+    loaded = read_traces(tmp_path)
+    assert loaded.formats == {"t.packed": "packed"}
+    assert loaded.programs == PROGRAMS
+    assert isinstance(loaded.programs[0].turns, StoredTurns)
+    assert loaded.programs[0].turns[-1] == PROGRAMS[0].turns[-1]
+    assert loaded.programs[0].turns[:1] == PROGRAMS[0].turns[:1]
+
+
+def test_a_pack_survives_storage(tmp_path: Path) -> None:
+    original = read_traces("swe-bench").programs
+    stored(tmp_path, original)
+    assert read_traces(tmp_path / "t.packed").programs == original
+    assert "swe-bench" in packs()
+
+
+def test_the_shortest_length_of_a_prefix_is_stored(tmp_path: Path) -> None:
+    first, second, _ = PROGRAMS
+    longer = Program("c", second.turns, SharedPrefix("system", 70))
+    programs = read_stored(stored(tmp_path, (longer, first)))
+    assert {program.prefix for program in programs} == {SharedPrefix("system", 64)}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("prompt", 0, "turn 1 of the file: prompt_tokens is out of range"),
+        ("output", -5, "turn 1 of the file: output_tokens is out of range"),
+        ("kept", 111, "turn 1 of the file: kept_tokens is out of range"),
+        ("gap_s", float("nan"), "turn 1 of the file: tool_gap_s is out of range"),
+        ("tools", 99, "turn 1 of the file: tools is out of range"),
+        ("provenance", 9, "turn 1 of the file: gap_provenance is out of range"),
+        ("prompt", 60, "a prompt is shorter than its prefix"),
+    ],
+)
+def test_an_invalid_turn_is_refused(tmp_path: Path, field: str, value: float, message: str) -> None:
+    data = stored(tmp_path)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    turns = np.frombuffer(members["turns"], TURN).copy()
+    turns[1]["kept"] = 0
+    turns[1][field] = value
+    members["turns"] = turns.tobytes()
+    changed = io.BytesIO()
+    with zipfile.ZipFile(changed, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(TraceRejected, match=message):
+        read_stored(changed.getvalue())
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_a_damaged_file_is_refused_or_valid(data: st.DataObject) -> None:
+    original = DAMAGED
+    at = data.draw(st.integers(0, len(original) - 1))
+    changed = bytearray(original)
+    changed[at] = data.draw(st.integers(0, 255))
+    cut = bytes(changed[: data.draw(st.integers(0, len(original)))])
+    for content in (bytes(changed), cut):
+        try:
+            programs = read_stored(content)
+        except TraceRejected:
+            continue
+        assert programs
+
+
+def _damaged() -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return stored(Path(folder))
+
+
+DAMAGED = _damaged()
+
+
+@pytest.mark.parametrize("format", ["azure-copilot", "tracelab"])
+@pytest.mark.parametrize("gz", [False, True])
+def test_a_file_read_in_parts_has_the_same_turns(
+    format: str, gz: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data,) = SAMPLES[format].files.values()
+    lines = data.splitlines(keepends=True)
+    if format == "tracelab":  # the rounds of a session must be together
+        lines.sort(key=lambda line: json.loads(line)["session_id"])
+    data = b"".join(lines)
+    path = tmp_path / ("t.jsonl.gz" if gz else "t.jsonl")
+    path.write_bytes(gzip.compress(data) if gz else data)
+    monkeypatch.setattr(streaming, "PART_BYTES", len(lines[0]) + 1)
+    done = streaming.store([path], tmp_path / "out.packed")
+    whole = read_traces(path)
+    parts = read_traces(tmp_path / "out.packed")
+    assert [(p.id, tuple(p.turns)) for p in parts.programs] == [
+        (p.id, p.turns) for p in whole.programs
+    ]
+    assert (done.programs, done.turns) == (2, 3)
+
+
+def test_a_session_whose_lines_are_not_together_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data,) = SAMPLES["tracelab"].files.values()  # rounds of a, b, a
+    (tmp_path / "t.jsonl").write_bytes(data)
+    monkeypatch.setattr(streaming, "PART_BYTES", 1 + max(map(len, data.splitlines())))
+    done = streaming.store([tmp_path / "t.jsonl"], tmp_path / "out.packed")
+    assert done.repairs.reasons() == [
+        "a session that was read before, or whose lines are not together: left out"
+    ]
+
+
+def test_a_file_that_cannot_be_read_in_parts_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(TRACES["turns.jsonl"][0])
+    ran = CliRunner().invoke(
+        app, ["pack", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "o.packed")]
+    )
+    assert ran.exit_code == 2
+    assert "only JSON Lines of azure-copilot and tracelab can" in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
+
+
+def test_pack_prints_what_it_has_stored(tmp_path: Path) -> None:
+    (data,) = SAMPLES["azure-copilot"].files.values()
+    (tmp_path / "t.jsonl").write_bytes(data)
+    out = tmp_path / "o.packed"
+    ran = CliRunner().invoke(app, ["pack", str(tmp_path / "t.jsonl"), "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == f"{out}: 2 programs, 3 turns\n"
+    wrong = CliRunner().invoke(app, ["pack", str(tmp_path / "t.jsonl"), "--out", "x.jsonl"])
+    assert "must end in .packed" in wrong.stderr
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTrace, match="cannot be read"):
+        streaming.store([tmp_path / "no.jsonl"], tmp_path / "o.packed")
