@@ -42,6 +42,7 @@ RUN_ELSEWHERE = {
     "compare --across": "tests/reports/test_across.py",
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
+    "--engine sglang": "tests/sglang/test_engine.py",
     "--engine http": "tests/harness/test_url_engine.py",
     "serve": "tests/real/test_launcher.py",
     "verify pins": "tests/real/test_pins.py",
