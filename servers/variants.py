@@ -28,7 +28,7 @@ from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.registry import Registry, is_path
 from servers.routing import DEFAULT as DEFAULT_ROUTER
-from servers.routing import ForeignRouter, NamedRouter, find_router
+from servers.routing import ForeignRouter, NamedRouter, find_router, named_router
 
 Tier = Literal["lmcache", "native"]
 TIERS: dict[str, Tier] = {"+": "lmcache", "+native": "native"}
@@ -192,6 +192,14 @@ def variant(text: str) -> Variant:
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,
     )
+
+
+def one_router(text: str) -> NamedRouter:
+    """Return the router of a gateway, which has one. Raise UnknownName or InvalidRouter."""
+    names = split(text)
+    if len(names) != 1:
+        raise InvalidRouter(f"--router {text}: a gateway has one router; give one")
+    return named_router(names[0])
 
 
 def second_arm(variant: Variant) -> Variant:

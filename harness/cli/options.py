@@ -50,10 +50,11 @@ def _complete(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
 
 
 complete_policies = _complete(lambda: ["all", *catalogue.policy_names()])
+complete_routers = _complete(catalogue.router_names)
 COMPLETIONS = {
     "policies": complete_policies,
     "baseline": complete_policies,
-    "router": _complete(catalogue.router_names),
+    "router": complete_routers,
     "hardware": _complete(catalogue.hardware_names),
     "model": _complete(catalogue.model_names),
     "agent": _complete(catalogue.agent_names),

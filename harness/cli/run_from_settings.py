@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.sweep.plan import SweepPlan
     from harness.sweep.run import Outcome
     from reports.answer.condition import Condition
+    from servers.variants import Variant
 
 
 def run_from_settings(
@@ -163,7 +164,7 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
         machines = f" x {counted(len(plans), 'machine')}"
     if plan.agents is not None:
         print(plan.agents.describe())
-    policies = "1 policy" if len(plan.variants) == 1 else f"{len(plan.variants)} policies"
+    policies = _policies(plan.variants)
     turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
     loads = f" x {counted(len(plan.rates), 'load')}" if plan.rates else ""
     print(
@@ -177,6 +178,17 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
     _print_notes("left out", [left.reason for left in load.left_out])
     _print_notes("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
     _print_notes("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], limit=0)
+
+
+def _policies(variants: Sequence[Variant]) -> str:
+    """Count the policies, and the routers if there are any."""
+    from reports.phrasing import counted
+
+    routers = {v.router.name for v in variants if v.router}
+    behind = [v.name for v in variants if v.router and not v.same_as]
+    count = len(behind) // len(routers) if routers else len(variants)
+    policies = "1 policy" if count == 1 else f"{count} policies"
+    return f"{policies} x {counted(len(routers), 'router')}" if routers else policies
 
 
 def _jobs(plan: SweepPlan) -> str:

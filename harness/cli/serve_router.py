@@ -12,8 +12,8 @@ from harness.gateway.recording import recording
 from harness.gateway.serving import tune_garbage_collector
 from servers.errors import CannotServe
 from servers.processes.supervised import first_failure
-from servers.routing import NamedRouter, named_router
-from servers.variants import split
+from servers.routing import NamedRouter
+from servers.variants import one_router
 from servers.vllm.launch.server import VllmServer
 
 POLL_INTERVAL_S = 1.0
@@ -26,10 +26,7 @@ def router_of(text: str, replicas: int) -> NamedRouter:
             f"--router {text}: distributes turns over several replicas; add --replicas with at "
             "least 2, or remove it"
         )
-    names = split(text)
-    if len(names) != 1:
-        raise CannotServe(f"--router {text}: one gateway has one router; give one")
-    return named_router(names[0])
+    return one_router(text)
 
 
 def serve_behind(

@@ -18,7 +18,7 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
-from harness.load.settings import Prompts, SweepSettings
+from harness.load.settings import Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.redact import server_url
 from harness.replay.api import OPENAI
@@ -119,9 +119,20 @@ class UrlEngine:
         return {**done, "prompt_seed": seed}
 
 
+def _refuse_replicas(server: Server, url: str) -> None:
+    """Raises InvalidInput, since one URL is one server."""
+    for option, value in (("--replicas", server.replicas), ("--router", server.router)):
+        if value != getattr(Server(), option[2:]):
+            raise InvalidInput(
+                f"{option} {value}: not supported by --engine {url}; for several servers, start "
+                "bench gateway URL1 URL2 --router NAME, and give its URL as --engine"
+            )
+
+
 def url_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
+    _refuse_replicas(settings.server, settings.machine.engine)
     settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
     url = server_url(settings.machine.engine, "--engine")
     settings.machine.refuse_scheduling(url)

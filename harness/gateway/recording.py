@@ -30,8 +30,7 @@ from reports.run_folder.atomic import make_folder
 from servers.errors import InvalidInput, InvalidTrace
 from servers.records import TurnRecord
 from servers.routers.sticky import Sticky
-from servers.routing import named_router
-from servers.variants import split
+from servers.variants import one_router
 from traces import TraceSet, read_traces
 from traces.formats.native import write_programs
 
@@ -79,7 +78,7 @@ def _backend(base: str) -> Backend:
     return Backend(base, tagged, kv_tokens=kv_tokens_of(base), session_ends=ends)
 
 
-def one_router(text: str | None, servers: Sequence[Backend]) -> BuildRouter:
+def router_for(text: str | None, servers: Sequence[Backend]) -> BuildRouter:
     """Return the router of the name in front of these servers. Raises InvalidInput."""
     if text is None:
         return Sticky
@@ -88,10 +87,7 @@ def one_router(text: str | None, servers: Sequence[Backend]) -> BuildRouter:
             f"--router {text}: distributes turns over several servers; give the URLs of at least "
             "two, or remove it"
         )
-    names = split(text)
-    if len(names) != 1:
-        raise InvalidInput(f"--router {text}: a gateway has one router; give one")
-    router = named_router(names[0])
+    router = one_router(text)
     check_known(router(replicas_of(servers)), router.name, servers)
     return router
 

@@ -102,7 +102,7 @@ def measure(cell: Cell, unstable: str | None) -> Measured:
     if unstable is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
     row = _row(cell, turns, jobs, span_of(cell, every_turn, jobs), unstable)
-    row |= _bounds(row, turns, None if replicas_of(cell) > 1 else machine)
+    row |= _bounds(row, turns, machine, replicas_of(cell))
     return Measured(row, turns, jobs)
 
 
@@ -237,14 +237,16 @@ def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
     }
 
 
-def _bounds(row: dict[str, Any], turns: Turns, machine: Machine | None) -> dict[str, float]:
-    """Return what no schedule can beat; NaN without a machine or with several, if turns failed, and
-    in a closed loop, in which jobs arrive when others finish."""
+def _bounds(
+    row: dict[str, Any], turns: Turns, machine: Machine | None, replicas: int
+) -> dict[str, float]:
+    """Return what no schedule can beat; NaN without a machine, if turns failed, and in a closed
+    loop, in which jobs arrive when others finish."""
     closed = row["load"].startswith("closed")
     if machine is None or closed or row["failed_turns"] or not row["jobs"]:
         names = ("jct_bound_s", "jct_over_bound", "rate_bound_jobs_per_s")
         return dict.fromkeys(names, math.nan)
-    mean_s, jobs_per_s = lower_bound(turns, machine)
+    mean_s, jobs_per_s = lower_bound(turns, machine, replicas)
     return {
         "jct_bound_s": mean_s,
         "jct_over_bound": row["jct_mean_s"] / mean_s,

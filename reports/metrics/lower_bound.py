@@ -62,8 +62,9 @@ class Prices(NamedTuple):
     """For each token of a decode's context that no other program shares."""
 
 
-def lower_bound(turns: Turns, machine: Machine) -> Bound:
-    """Return the bounds for the jobs of these turns, all of which finished."""
+def lower_bound(turns: Turns, machine: Machine, machines: int = 1) -> Bound:
+    """Return the bounds for the jobs of these turns, all of which finished, on several machines of
+    the same kind: one that does their work that many times as fast has no higher ones."""
     codes, names = pd.factorize(turns["job_id"])
     arrival_s, _ = extremes(codes, len(names), turns)
     order = np.lexsort((turns["turn"], turns["program_id"] != turns["job_id"], codes))
@@ -77,11 +78,11 @@ def lower_bound(turns: Turns, machine: Machine) -> Bound:
         most_work_s = max(most_work_s, float(work_s.sum()) / len(names))
         for cut in CUTS:
             before = (root & (passed <= cut)) if cut < 1 else np.ones(len(root), bool)
-            worked_s = np.bincount(codes, np.where(before, work_s, 0.0), len(names))
+            worked_s = np.bincount(codes, np.where(before, work_s, 0.0), len(names)) / machines
             after_s = float(np.where(before, 0.0, least_s).sum()) / len(names)
             if _fifo_mean_s(arrival_s, worked_s) + after_s > mean_s:  # SRPT is at most that
                 mean_s = max(mean_s, srpt_mean_s(arrival_s, worked_s) + after_s)
-    return Bound(mean_s, 1 / most_work_s)
+    return Bound(mean_s, machines / most_work_s)
 
 
 def _running_sum(values: Floats, codes: Column) -> Floats:

@@ -18,7 +18,7 @@ from harness.gateway.client_request import Caller
 from harness.gateway.conversations import prompt_of
 from harness.gateway.programs import Programs
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
-from harness.gateway.recording import backends, one_router
+from harness.gateway.recording import backends, router_for
 from harness.replay.http import client_session
 from harness.replay.load_reports import LoadReports
 from servers.errors import InvalidInput
@@ -294,16 +294,16 @@ def test_a_router_that_the_servers_do_not_suit_is_refused_before_the_gateway_sta
         servers = backends([reporting, silent])
         assert [server.kv_tokens for server in servers] == [1600, 0]
         with pytest.raises(InvalidInput) as refused:
-            one_router(text, servers)
+            router_for(text, servers)
         assert message in str(refused.value)
 
 
 def test_a_router_that_needs_costs_is_refused_for_servers_at_urls() -> None:
     servers = [Backend(f"http://127.0.0.1:{port}", True, kv_tokens=100) for port in (8, 9)]
     with pytest.raises(InvalidInput, match="needs the times of prefills and decode steps, which"):
-        one_router("program-scheduling", servers)
+        router_for("program-scheduling", servers)
 
 
 def test_a_router_in_front_of_one_server_is_refused() -> None:
     with pytest.raises(InvalidInput, match="--router sticky: distributes turns over several"):
-        one_router("sticky", [Backend("http://127.0.0.1:9", True)])
+        router_for("sticky", [Backend("http://127.0.0.1:9", True)])

@@ -41,6 +41,16 @@ def run(bench: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.run([bench, *options], cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.usefixtures("here")
+def test_the_plan_counts_policies_and_routers(trace: str) -> None:
+    options = ("--traces", trace, "--once", "--jps", "0.5", "--policies", "fcfs,continuum")
+    several = ("--replicas", "2", "--router", "sticky,round-robin,least-loaded")
+    code, out, _ = bench_here("sweep", *options, *several)
+    assert code == 0
+    plan = "three.jsonl: 3 programs, 9 turns; 2 policies x 3 routers x 1 load x 1 seed"
+    assert out.splitlines()[1] == plan
+
+
 def test_a_sweep_prints_its_answer_on_stdout_and_resumes(
     bench: str, trace: str, tmp_path: Path
 ) -> None:

@@ -177,7 +177,10 @@ def test_options_that_a_running_server_cannot_change_are_refused(tmp_path: Path)
     assert (two_policies[0], other_model[0], replicas[0]) == (2, 2, 2)
     assert "a running server has one scheduler" in two_policies[2]
     assert other_model[2] == f"bench: --model n: {url} serves m\n"
-    assert replicas[2] == f"bench: --replicas: not supported by --engine {url}; remove it\n"
+    assert replicas[2] == (
+        f"bench: --replicas 2: not supported by --engine {url}; for several servers, start "
+        "bench gateway URL1 URL2 --router NAME, and give its URL as --engine\n"
+    )
 
 
 def serving_models(status: int, text: str) -> AbstractAsyncContextManager[str]:

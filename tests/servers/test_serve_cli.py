@@ -115,7 +115,7 @@ def test_a_router_gives_all_replicas_one_url_on_the_given_port(bench: str, tmp_p
     [
         (("--router", "sticky"), "--router sticky: distributes turns over several replicas; add"),
         (("--replicas", "2", "--router", "stiky"), "no router is called 'stiky'. Did you mean"),
-        (("--replicas", "2", "--router", "sticky,sticky"), "one gateway has one router; give one"),
+        (("--replicas", "2", "--router", "sticky,sticky"), ": a gateway has one router; give one"),
     ],
 )
 def test_a_router_that_cannot_be_used_is_refused_before_a_server_starts(

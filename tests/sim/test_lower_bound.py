@@ -20,6 +20,7 @@ from reports.run_folder.turns import Turns, read_columns
 from servers.profiles import Profile, TableProfile
 from servers.sim import Limits
 from tests.sim.test_engine_invariants import VARIANTS, run
+from tests.sim.test_fleet import ROUTERS, play
 from tests.sim.worlds import World, profile, worlds
 from traces import Program, Provenance, Turn
 
@@ -30,6 +31,10 @@ EXAMPLES = 40
 def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, Machine]:
     """Return the turns of a world under a policy, as a report reads them, and its machine."""
     records, _, _ = run(world, name)
+    return read_back(world, records, folder)
+
+
+def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, Machine]:
     (folder / "turns.jsonl").write_bytes(b"".join(encode(record) + b"\n" for record in records))
     config: dict[str, Any] = {
         "engine": "sim",
@@ -67,6 +72,22 @@ def test_no_policy_beats_the_bound_and_no_job_its_least_time(
     by_id = jobs["jct_s"][np.argsort(jobs["job_id"].astype(str))]
     assert (by_id >= least_s(turns, machine) * (1 - ROUNDING)).all()
     assert jobs["jct_s"].mean() >= lower_bound(turns, machine).mean_jct_s * (1 - ROUNDING)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    world=worlds(),
+    name=st.sampled_from(("fcfs", "turnstile")),
+    router=st.sampled_from(list(ROUTERS)),
+    replicas=st.integers(2, 4),
+)
+def test_no_policy_behind_a_router_beats_the_bound_of_several_machines(
+    tmp_path_factory: pytest.TempPathFactory, name: str, router: str, replicas: int, world: World
+) -> None:
+    records, _ = play(world, name, ROUTERS[router], replicas)
+    turns, machine = read_back(world, records, tmp_path_factory.mktemp("cell"))
+    jct_s = job_columns(turns, machine)["jct_s"]
+    assert jct_s.mean() >= lower_bound(turns, machine, replicas).mean_jct_s * (1 - ROUNDING)
 
 
 def one_program(*turns: Turn, **changes: int) -> World:
@@ -110,6 +131,17 @@ def test_many_jobs_at_once_wait_for_each_other_in_the_bound(tmp_path: Path) -> N
     bound = lower_bound(*columns_of(world, "fcfs", tmp_path))
     assert bound.mean_jct_s == pytest.approx(0.55)
     assert bound.jobs_per_s == pytest.approx(10)
+
+
+def test_two_machines_do_the_work_of_ten_jobs_in_half_the_time_in_the_bound(tmp_path: Path) -> None:
+    # As before, but job k of any order ends after 5 k steps at the earliest. On two machines, which
+    # share no job, they end after 10, 10, 20, 20, … steps: 30 on average.
+    programs = [Program(f"p{k}", (turn(640, 1),)) for k in range(10)]
+    world = replace(one_program(turn(640, 1)), programs=programs, starts_s=[0.0] * 10)
+    world = replace(world, profile=profile(kv_blocks=4000, pair_ps=0))
+    bound = lower_bound(*columns_of(world, "fcfs", tmp_path), machines=2)
+    assert bound.mean_jct_s == pytest.approx(0.275)
+    assert bound.jobs_per_s == pytest.approx(20)
 
 
 def test_a_job_in_a_tool_gap_pays_for_its_kv_or_for_computing_it_again(tmp_path: Path) -> None:

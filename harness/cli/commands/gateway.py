@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import complete_routers
 
 if TYPE_CHECKING:
     from harness.gateway.recording import Recording
@@ -44,6 +45,7 @@ Router = Annotated[
         help="Which of several servers gets a turn: round-robin, least-loaded, power-of-two, "
         "sticky, prefix-aware, thunderagent, or your class, optionally with arguments. Default: "
         "sticky.",
+        autocompletion=complete_routers,
     ),
 ]
 
@@ -83,7 +85,7 @@ def gateway(
     out: Out = None,
 ) -> None:
     from harness.gateway.access import TOKEN, check_listen
-    from harness.gateway.recording import backends, default_folder, one_router, recording
+    from harness.gateway.recording import backends, default_folder, recording, router_for
     from harness.gateway.serving import tune_garbage_collector
 
     started: list[Recording] = []
@@ -101,7 +103,7 @@ def gateway(
         token = os.environ.get(TOKEN, "").strip() or None
         check_listen(listen, token)
         servers = backends(urls)
-        chosen = one_router(router, servers)
+        chosen = router_for(router, servers)
         folder = out or default_folder("gateway")
         try:
             asyncio.run(run())
