@@ -126,7 +126,7 @@ def test_a_killed_lmcache_is_a_failure_and_leaves_no_process_or_file(tmp_path: P
         assert running.failure() is None
         for process in descendants(groups[1]):
             os.kill(process, signal.SIGKILL)
-        wait_until(running.failure, 30)
+        wait_until(running.failure)
         lost = "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): "
         assert str(running.failure()).startswith(lost)
     assert not any(_alive(group) for group in groups)
