@@ -22,7 +22,6 @@ from tests.lines import Line, into
 from tests.processes import wait_until
 from traces import Program, Turn
 
-pytestmark = pytest.mark.usefixtures("forked_vllm")
 READY_WITHIN_S = 300.0
 POOL_BLOCKS = 50
 """Blocks of 32 tokens: enough for one context of 1,200 tokens, but not for two."""
