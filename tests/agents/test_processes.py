@@ -68,7 +68,7 @@ def test_a_process_that_ignores_sigterm_is_killed_with_its_daemons(tmp_path: Pat
             return [int(pid) for pid in (tmp_path / "pids").read_text().split()]
 
     for pid in asyncio.run(run()):
-        wait_until(partial(has_ended, pid), 20)
+        wait_until(partial(has_ended, pid))
 
 
 def test_the_exit_code_after_a_signal_is_128_plus_its_number(tmp_path: Path) -> None:
@@ -149,4 +149,4 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_harness_is_killed(
         wait_until((tmp_path / "pids").exists, process=harness)
         harness.kill()
     for pid in (tmp_path / "pids").read_text().split():
-        wait_until(partial(has_ended, int(pid)), 20)
+        wait_until(partial(has_ended, int(pid)))

@@ -20,7 +20,7 @@ from tests.crash.faults import Fault
 from tests.crash.small_sweep import OUTPUT, ROOT, RUN, output_of
 from tests.processes import session_of, wait_until_none
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 """Limit for every wait; the machine may be busy."""
 MAX_KILLS_PER_RUN = 4
 """Kills of one run before it may complete."""

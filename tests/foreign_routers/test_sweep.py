@@ -47,7 +47,7 @@ def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_ce
     started = descendants(process.pid)
     (router,) = [pid for pid in started if name_of(pid) == ROUTER]
     os.kill(router, signal.SIGKILL)
-    _, complaints = process.communicate(timeout=120)
+    _, complaints = process.communicate(timeout=300)
     assert process.returncode == 1, complaints
 
     rows = json.loads((tmp_path / "o/cells.json").read_text())

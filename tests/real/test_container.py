@@ -84,7 +84,7 @@ def test_no_container_outlives_a_bench_that_was_killed(tmp_path: Path) -> None:
         assert serving.stdout.readline().startswith("http://127.0.0.1:")
         serving.send_signal(signal.SIGKILL)
     client = docker.from_env()
-    wait_until_none(lambda: client.containers.list(all=True), 30)
+    wait_until_none(lambda: client.containers.list(all=True))
     client.close()
 
 

@@ -51,7 +51,7 @@ def test_fidelity_runs_the_cells_live_and_in_virtual_time_and_writes_a_card(tmp_
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,  # nothing is started
+        timeout=300,  # nothing is started
     )
     assert again.stdout == result.stdout
     assert again.stderr.count("2 of 2 cells were finished already") == 2

@@ -22,7 +22,6 @@ from tests.lines import Line, into
 from tests.processes import wait_until
 from traces import Program, Turn
 
-pytestmark = pytest.mark.usefixtures("forked_vllm")
 READY_WITHIN_S = 300.0
 POOL_BLOCKS = 50
 """Blocks of 32 tokens: enough for one context of 1,200 tokens, but not for two."""
@@ -126,7 +125,7 @@ def test_a_killed_lmcache_is_a_failure_and_leaves_no_process_or_file(tmp_path: P
         assert running.failure() is None
         for process in descendants(groups[1]):
             os.kill(process, signal.SIGKILL)
-        wait_until(running.failure, 30)
+        wait_until(running.failure)
         lost = "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): "
         assert str(running.failure()).startswith(lost)
     assert not any(_alive(group) for group in groups)

@@ -83,7 +83,7 @@ def test_a_policy_that_raises_fails_its_cell_and_leaves_no_process(folder: Path)
     assert "KeyError" in failed.stderr
     rows = json.loads((folder / "v/cells.json").read_text())
     assert {row["variant"] for row in rows} == {"fcfs"}
-    wait_until_none(_processes, 20)
+    wait_until_none(_processes)
 
 
 def _processes() -> list[str]:

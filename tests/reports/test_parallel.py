@@ -53,7 +53,7 @@ def test_a_parent_that_is_killed_leaves_no_process() -> None:
     ) as parent:
         try:
             # Two workers, and the resource tracker of multiprocessing.
-            wait_until(lambda: len(descendants(parent.pid)) >= 3, 30)
+            wait_until(lambda: len(descendants(parent.pid)) >= 3)
             workers = descendants(parent.pid)
         finally:
             parent.kill()

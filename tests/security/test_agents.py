@@ -43,7 +43,7 @@ def test_a_program_that_fills_the_disk_is_ended_and_the_others_continue(
         "for i in $(seq 1000); do head -c 4M /dev/zero > f$i || break; sleep 0.02; done; sleep 60"
     )
     run = begin(bench, tmp_path, url, {"a": [fill], "b": ["echo one"]}, "--agent-disk-gb", "0.1")
-    run.communicate(timeout=120)
+    run.communicate(timeout=300)
     assert run.returncode == 1
     assert ends(tmp_path) == {
         "a": "the program exceeded its limit of 0.1 GiB of files",
@@ -246,7 +246,7 @@ def test_links_and_pipes_in_place_of_logs_and_results_are_not_followed(
         "harmless": ["echo one"],
     }
     run = begin(bench, tmp_path, url, plans)
-    _, err = run.communicate(timeout=120)
+    _, err = run.communicate(timeout=300)
     assert run.returncode == 1
     errors = ends(tmp_path)
     assert errors["harmless"] is None

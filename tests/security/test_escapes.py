@@ -206,7 +206,7 @@ def test_a_sandbox_cannot_type_into_the_terminal_that_started_it(boxed: Boxed) -
             group=boxed.uid,
             preexec_fn=become_session_leader,
             check=False,
-            timeout=120,
+            timeout=300,
         )
     finally:
         os.close(ours)

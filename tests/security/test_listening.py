@@ -71,9 +71,13 @@ def test_a_gateway_listens_on_loopback_by_default(bench: str, tmp_path: Path) ->
 
 def test_a_run_of_agents_listens_only_on_loopback(bench: str, tmp_path: Path) -> None:
     with planner() as url:
-        run = begin(bench, tmp_path, url, {"a": ["touch here; sleep 3"]}, *WITHOUT_SANDBOX)
-        wait_until(lambda: list(tmp_path.glob(f"o/{CELL}/agents/*/workspace/here")), process=run)
+        until_seen = "for i in $(seq 600); do [ -e seen ] && break; sleep 0.1; done"
+        plan = [f"touch here; {until_seen}"]
+        run = begin(bench, tmp_path, url, {"a": plan}, *WITHOUT_SANDBOX)
+        pattern = f"o/{CELL}/agents/*/workspace/here"
+        wait_until(lambda: list(tmp_path.glob(pattern)), process=run)
         found = listening(run.pid)
+        next(tmp_path.glob(pattern)).with_name("seen").touch()
         assert succeeded(run)
     assert found
     assert found <= LOOPBACK

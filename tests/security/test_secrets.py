@@ -107,7 +107,7 @@ def parrot(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parrot, str]]:
 
 def run(folder: Path, *command: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, input=input
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, input=input
     )
 
 

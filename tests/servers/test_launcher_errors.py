@@ -137,7 +137,7 @@ def test_a_killed_supervisor_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> 
         os.kill(server.pid, signal.SIGKILL)
         server.wait(5)
         assert "were ended by signal 9" in str(server.failure())
-    wait_until_none(partial(living, tmp_path), 8)
+    wait_until_none(partial(living, tmp_path))
 
 
 LAUNCH_AND_SLEEP = """
@@ -163,7 +163,7 @@ def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path, how: str) -> 
         port = int(parent.stdout.readline())
         assert not is_free(port)
         parent.kill()
-        wait_until_none(partial(living, tmp_path), 8)
+        wait_until_none(partial(living, tmp_path))
         assert is_free(port)
 
 
@@ -175,7 +175,7 @@ def test_the_server_ends_when_its_parent_is_killed_even_if_a_fork_keeps_the_pipe
         port, fork = int(parent.stdout.readline()), int(parent.stdout.readline())
         parent.kill()
         try:
-            wait_until_none(partial(living, tmp_path), 8)
+            wait_until_none(partial(living, tmp_path))
         finally:
             with suppress(ProcessLookupError):
                 os.kill(fork, signal.SIGKILL)

@@ -33,5 +33,5 @@ def test_the_folder_of_a_supervised_process_is_removed_when_its_parent_is_killed
         assert parent.stdout.readline() == "started\n"
         assert (tmp_path / "disk/blocks").exists()
         parent.kill()
-    wait_until_none(lambda: (tmp_path / "disk").exists() or living(tmp_path), 20)
+    wait_until_none(lambda: (tmp_path / "disk").exists() or living(tmp_path))
     assert (tmp_path / "log").exists()

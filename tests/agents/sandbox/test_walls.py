@@ -170,7 +170,7 @@ def test_stdin_stdout_and_stderr_pass_through(boxed: Boxed) -> None:
     aside = "/dev/stderr" if boxed.uid == os.getuid() else "&2"
     command = boxed.command("bash", "-c", f"read line; echo got $line; echo aside >{aside}")
     started = boxed.start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert started.communicate("go\n", timeout=60) == ("got go\n", "aside\n")
+    assert started.communicate("go\n", timeout=300) == ("got go\n", "aside\n")
 
 
 def test_a_closed_pipe_ends_its_writer_with_sigpipe(boxed: Boxed) -> None:

@@ -6,7 +6,11 @@ not run on a CPU.
 
 import multiprocessing
 import sys
+from multiprocessing import resource_tracker
 
 if "vllm.entrypoints.openai.api_server" in sys.orig_argv:
     _fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda _method=None: _fork
+    # As with new processes, this process has the one that removes shared memory. vLLM ends the
+    # children of its other processes.
+    resource_tracker.ensure_running()
