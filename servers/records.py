@@ -33,6 +33,7 @@ NOT_REPORTED = "the server does not report it"
 NOT_SPLIT = "a live server does not report it"
 FIRST_TURN = "it is a first turn"
 NOT_RECORDED = "`bench record --messages` did not write the line (left out)"
+NOT_DISAGGREGATED = "one engine computes the prompt and the answer (left out)"
 NOT_ADMISSION = "the event is not `waiting_to_running` or `evicted_to_running` (left out)"
 NOT_PINNED = "the event is not `pinned` (left out)"
 
@@ -121,10 +122,19 @@ class TurnRecord(Struct, kw_only=True, gc=False):
             "of another project sent it to a server whose events do not have it (left out)",
         ),
     ] = UNSET
+    prefill_replica: Annotated[
+        Count | UnsetType,
+        meaning(
+            "index of the engine that computed the prompt; the prefill engines follow the decode "
+            "engines, one of which is `replica`",
+            NOT_DISAGGREGATED,
+        ),
+    ] = UNSET
     held_s: Annotated[
         Seconds | UnsetType,
         meaning(
-            "how long the router held the turn back, which is part of `queue_s`; behind a router "
+            "how long routers held the turn back, which is part of `queue_s` and "
+            "`decode_queue_s`; behind a router "
             "of another project the time until the turn arrived in the engine",
             "there is one server, or `replica` is left out (left out)",
         ),
@@ -153,6 +163,28 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         meaning("from the start of a reload from DRAM or SSD until the turn runs", NOT_SPLIT),
     ] = None
     prefill_s: Annotated[Seconds | None, meaning("computing the prompt", NOT_REPORTED)] = None
+    decode_queue_s: Annotated[
+        Seconds | UnsetType,
+        meaning(
+            "from the end of the prompt on the prefill engine until the decode engine has room for "
+            "its KV and the transfer begins",
+            NOT_DISAGGREGATED,
+        ),
+    ] = UNSET
+    transfer_s: Annotated[
+        Seconds | UnsetType,
+        meaning(
+            "from the start of the transfer of KV until the turn runs on the decode engine",
+            NOT_DISAGGREGATED,
+        ),
+    ] = UNSET
+    transfer_tokens: Annotated[
+        Tokens | UnsetType,
+        meaning(
+            "prompt tokens whose KV is transferred: those that the decode engine has not cached",
+            NOT_DISAGGREGATED,
+        ),
+    ] = UNSET
     decode_s: Annotated[
         Seconds | None,
         meaning(
@@ -233,7 +265,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     tier: Annotated[
         str | UnsetType,
         meaning(
-            "offload tier that is read: `dram` or `ssd`",
+            "what is read: the offload tier `dram` or `ssd`, or KV that a `prefill` engine sends",
             "the event is not `loading`, or a live one (left out)",
         ),
     ] = UNSET

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from servers.disaggregation import Split
 from servers.errors import InvalidPolicy, InvalidRouter, InvalidVariant, UnknownName
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Need, Oracle, Policy
@@ -98,6 +99,8 @@ class Variant:
     """The variant that this one measures a second time, under another name."""
     router: NamedRouter | ForeignRouter | None = None
     """What distributes the turns over several replicas."""
+    split: Split | None = None
+    """Which of the replicas compute prompts and which decode; None: all do both."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -219,6 +222,15 @@ def behind_routers(chosen: Iterable[Variant], routers: str | None) -> list[Varia
         replace(each, name=f"{each.name}@{router.name}", router=router)
         for each in chosen
         for router in named
+    ]
+
+
+def disaggregated(chosen: Iterable[Variant], splits: Iterable[Split | None]) -> list[Variant]:
+    """Return each variant with each of the splits: `continuum@sticky`, `continuum@sticky@1P1D`."""
+    return [
+        each if split is None else replace(each, name=f"{each.name}@{split.name}", split=split)
+        for each in chosen
+        for split in splits
     ]
 
 

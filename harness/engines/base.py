@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, Protocol
 from harness.cells.job import Job
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
+from servers.disaggregation import engines_of, parse_splits
 from servers.errors import InvalidInput
 from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
 from servers.routing import ForeignRouter
-from servers.variants import Variant, behind_routers, variants
+from servers.variants import Variant, behind_routers, disaggregated, variants
 
 ENGINES = Registry(
     kind="engine",
@@ -64,14 +65,34 @@ def split_supported(
     return tuple(chosen), tuple(left_out)
 
 
+def replicas_of(server: Server) -> int:
+    """Return the number of engines. Raise InvalidInput."""
+    text = server.disaggregate
+    if text is None:
+        if server.transfer_gb_per_s is not None or server.transfer_latency_s:
+            raise InvalidInput(
+                "--transfer-gb-per-s and --transfer-latency-s: describe the link between prefill "
+                "and decode engines; add --disaggregate 1P1D, or remove them"
+            )
+        return server.replicas
+    if server.replicas > 1:
+        raise InvalidInput(
+            f"--replicas {server.replicas}: --disaggregate {text} says how many engines there are; "
+            "remove --replicas, and write --disaggregate none,1P1D to compare with replicas that "
+            "do both"
+        )
+    return engines_of(parse_splits(text))
+
+
 def with_routers(
     chosen: Iterable[Variant], server: Server, *, foreign: bool = False
 ) -> tuple[Variant, ...]:
-    """Return each variant behind each router, if there are several replicas. Raise InvalidInput.
+    """Return each variant behind each router and with each split of the engines, if there are
+    several. Raise InvalidInput.
 
     `foreign`: whether the engine starts routers of other projects.
     """
-    if server.replicas > 1:
+    if replicas_of(server) > 1:
         behind = tuple(behind_routers(chosen, server.router))
         for router in (variant.router for variant in behind):
             if isinstance(router, ForeignRouter) and not foreign:
@@ -79,7 +100,9 @@ def with_routers(
                     f"--router {router.name}: is a process in front of live servers; use --engine "
                     "vllm, or one of our routers (bench list routers)"
                 )
-        return behind
+        if server.disaggregate is None:
+            return behind
+        return tuple(disaggregated(behind, parse_splits(server.disaggregate)))
     if server.router is not None:
         raise InvalidInput(
             f"--router {server.router}: distributes turns over several replicas; add "

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import with_routers
+from harness.engines.base import Unsupported, replicas_of, split_supported, with_routers
 from harness.engines.virtual_cell import run_virtual
-from harness.load.settings import Machine, SweepSettings
+from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
+from harness.replay.virtual import EngineFactory
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
@@ -27,11 +28,11 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_groups import longest_turn
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
-from servers.profiles.roofline import gpus_for
+from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
 from servers.records import EventRecord, TurnRecord
 from servers.routing import NamedRouter
-from servers.sim import Engine, Fleet, Limits, Offload, OnEvent
-from servers.variants import Variant, make_policy, variants
+from servers.sim import DisaggregatedFleet, Engine, Fleet, Limits, Offload, OnEvent, Transfer
+from servers.variants import Variant, make_policy
 
 DEFAULT_HARDWARE, DEFAULT_MODEL = "a100-80g", "llama-3.1-8b"
 """A machine on which schedulers differ: docs/design/statistics.md, Workload, machine and SLO."""
@@ -62,6 +63,8 @@ class SimEngine:
     """Whether a variant of the sweep has an offload tier."""
     replicas: int = 1
     """Machines of this kind, with the whole model each."""
+    transfer: Transfer | None = None
+    """The link of each prefill engine, if a variant has some."""
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -94,7 +97,8 @@ class SimEngine:
         return Longest(tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here")
 
     def describe(self) -> str:
-        replicas = "" if self.replicas == 1 else f"{self.replicas} replicas, each "
+        kind = "replicas" if self.transfer is None else "engines"
+        replicas = "" if self.replicas == 1 else f"{self.replicas} {kind}, each "
         return (
             f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
             f"on {replicas}{self.machine}; this run uses no GPU"
@@ -117,6 +121,7 @@ class SimEngine:
             "profile_with_offload": _profile_json(self.profile_with_offload),
             "profile_notes": list(self.profile_notes),
             **self._shared_json(),
+            **self._transfer_json(disaggregates=True),
         }
 
     def cell_json(self, variant: Variant) -> dict[str, Any]:
@@ -124,11 +129,17 @@ class SimEngine:
             **self._gpu_json(),
             "profile": _profile_json(self.profile_of(variant)),
             **self._shared_json(),
+            **self._transfer_json(disaggregates=variant.split is not None),
         }
 
     def _gpu_json(self) -> dict[str, Any]:
         """The contents of a GPU file, before the profile that follows from them."""
         return {} if self.gpu is None else {"gpu": asdict(self.gpu)}
+
+    def _transfer_json(self, disaggregates: bool) -> dict[str, Any]:
+        if self.transfer is None or not disaggregates:
+            return {}
+        return {"transfer": asdict(self.transfer)}
 
     def _shared_json(self) -> dict[str, Any]:
         """The format of the KV cache is recorded unless it is the default, so that cells recorded
@@ -168,7 +179,10 @@ class SimEngine:
         if not isinstance(variant.router, NamedRouter):
             return run_virtual(job, engine(on_event), on_turn)
         engines = [engine(partial(_of_replica, index, on_event)) for index in range(self.replicas)]
-        fleet = partial(Fleet, variant.router, engines)
+        fleet: EngineFactory = partial(Fleet, variant.router, engines)
+        if variant.split is not None and self.transfer is not None:
+            decode, prefill = engines[: variant.split.decode], engines[variant.split.decode :]
+            fleet = partial(DisaggregatedFleet, variant.router, decode, prefill, self.transfer)
         return {**run_virtual(job, fleet, on_turn), "kv_blocks": self.replicas * profile.kv_blocks}
 
 
@@ -188,10 +202,22 @@ def _profile_json(profile: Profile) -> dict[str, Any]:
     return fields
 
 
-def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine, tuple[()]]:
-    settings.server.refuse_unsupported("sim", ("replicas", "router"))
-    chosen = with_routers(variants(settings.policies), settings.server)
-    return chosen, sim_engine(settings, chosen), ()
+def resolve_sim(
+    settings: SweepSettings,
+) -> tuple[tuple[Variant, ...], SimEngine, tuple[Unsupported, ...]]:
+    server = settings.server
+    server.refuse_unsupported("sim", ("replicas", "router", *DISAGGREGATION))
+    plain, left_out = split_supported(settings.policies, partial(_check_tier, server))
+    chosen = with_routers(plain, server)
+    return chosen, sim_engine(settings, chosen), left_out
+
+
+def _check_tier(server: Server, variant: Variant) -> None:
+    if server.disaggregate is not None and variant.offload is not None:
+        raise InvalidInput(
+            f"--disaggregate {server.disaggregate}: {variant.name} has an offload tier, which "
+            "prefill and decode engines do not have here; remove it from --policies"
+        )
 
 
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
@@ -217,8 +243,30 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         found.notes,
         model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
-        replicas=settings.server.replicas,
+        replicas=replicas_of(settings.server),
+        transfer=_transfer(settings.server, machine, found),
     )
+
+
+def _transfer(server: Server, machine: Machine, found: ResolvedProfile) -> Transfer | None:
+    """Return the link of a prefill engine, by default that between its GPUs and others of its kind;
+    of a measured profile, which does not have it, the one to the host."""
+    if server.disaggregate is None:
+        return None
+    profile = found.profile()
+    if len(profile.kv_groups) > 1:
+        raise InvalidInput(
+            f"--disaggregate {server.disaggregate}: {profile.model} has sliding windows, whose KV "
+            "cannot be transferred here; use a model without, or --replicas"
+        )
+    if server.transfer_gb_per_s is not None:
+        return Transfer(server.transfer_gb_per_s * 1e9, server.transfer_latency_s)
+    bytes_per_s = profile.dram_bytes_per_s
+    if found.file is None and found.gpus is not None:
+        gpu = hardware(machine.hardware or DEFAULT_HARDWARE)
+        link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+        bytes_per_s = link * LINK_EFFICIENCY * found.gpus
+    return Transfer(bytes_per_s, server.transfer_latency_s)
 
 
 @dataclass(frozen=True, slots=True)

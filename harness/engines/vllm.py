@@ -20,7 +20,7 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import server_config
-from harness.load.settings import Prompts, Server, SweepSettings
+from harness.load.settings import DISAGGREGATION, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
@@ -45,7 +45,7 @@ from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from servers.vllm.models.model_folder import resolve_model
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
-VLLM_OPTIONS = tuple(settings_of(Server).keys() - {"events"})
+VLLM_OPTIONS = tuple(settings_of(Server).keys() - {"events", *DISAGGREGATION})
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ SERVER = "A live server (vLLM, SGLang, or a URL)"
 AGENT = "Real agents on a live server, instead of a replay"
 
 
+DISAGGREGATION = ("disaggregate", "transfer_gb_per_s", "transfer_latency_s")
+"""Settings of engines in virtual time with separate prefill and decode engines."""
+
+
 class OnError(StrEnum):
     STOP = "stop"
     CONTINUE = "continue"
@@ -282,6 +286,29 @@ class Server:
             min=1,
         ),
     ] = 1
+    disaggregate: Annotated[
+        str | None,
+        Option(
+            "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
+            "A list compares splits of equally many engines; none in it stands for as many "
+            "replicas. In virtual time.",
+            SERVER,
+            "SPLITS",
+        ),
+    ] = None
+    transfer_gb_per_s: Annotated[
+        float | None,
+        Option(
+            "Bandwidth of the link over which a prefill engine of --disaggregate sends KV, in 10⁹ "
+            "bytes. Default: the links of its GPUs (NVLink, else PCIe).",
+            SERVER,
+            "GB/S",
+        ),
+    ] = None
+    transfer_latency_s: Annotated[
+        float,
+        Option("Time before the first byte of each such transfer.", SERVER, "SECONDS", min=0),
+    ] = 0.0
     router: Annotated[
         str | None,
         Option(
@@ -348,11 +375,23 @@ class Server:
                 f"{' '.join(self.vllm_flags)}: flags for vLLM, not supported by --engine {engine}; "
                 "remove them (traces are given with --traces, a settings file ends in .toml)"
             )
+        if "disaggregate" not in supported:
+            self.refuse_disaggregation(engine)
         defaults = values_of(Server())
         for name, value in values_of(self).items():
             if name not in (*supported, "vllm_python") and value != defaults[name]:
                 raise InvalidInput(
                     f"{option_name(name)}: not supported by --engine {engine}; remove it"
+                )
+
+    def refuse_disaggregation(self, engine: str) -> None:
+        """Raise InvalidInput for settings of separate prefill and decode engines."""
+        defaults, given = values_of(Server()), values_of(self)
+        for name in DISAGGREGATION:
+            if given[name] != defaults[name]:
+                raise InvalidInput(
+                    f"{option_name(name)} {given[name]}: not supported by --engine {engine}; "
+                    "remove it, or use --engine sim"
                 )
 
 

@@ -14,7 +14,7 @@ from harness.replay.live_router import BuildRouter, LiveRouter
 from harness.replay.load_reports import KnownServer, LoadReports, replicas_of
 from harness.replay.schedule import ActiveProgram
 from servers.routers.base import RoutedTurn, Runs
-from servers.sim.fleet import runs_of
+from servers.sim.front import runs_of
 
 RUN_TOKENS = 16
 """Prompts are compared in blocks of this size, for routers that compare them."""

@@ -156,7 +156,8 @@ class Replay:
         _measure(record, served, self.engine.profile.request_ps)
         if len(self._contents) > 1:
             record.replica = served.replica
-            record.held_s = seconds(served.held_ps)
+            held_ps = served.prefilled.held_ps if served.prefilled else 0
+            record.held_s = seconds(served.held_ps + held_ps)
         self._on_turn(record)
         self._sample_usage()
         if served.finished_ps is None:
@@ -194,6 +195,12 @@ def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
     measure it."""
     spent = served.spent_ps
     hits = dict(served.hits or ())
+    if (prefilled := served.prefilled) is not None:
+        _measure_transfer(record, served)
+        hits = dict(prefilled.hits or ())
+        spent = [a + b for a, b in zip(prefilled.spent_ps, served.spent_ps, strict=True)]
+        spent[Phase.QUEUE] = prefilled.spent_ps[Phase.QUEUE]
+        spent[Phase.LOAD] = prefilled.spent_ps[Phase.LOAD]
     record.first_token_at_s = _seconds(served.first_token_ps)
     record.finished_at_s = _seconds(served.finished_ps)
     record.prompt_tokens = served.view.prompt_tokens
@@ -207,9 +214,20 @@ def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
     record.decode_s = seconds(spent[Phase.DECODE])
     record.preempted_s = seconds(spent[Phase.PREEMPTED])
     record.recompute_s = seconds(spent[Phase.RECOMPUTE])
-    record.preemptions = served.preemptions
+    record.preemptions = served.preemptions + (prefilled.preemptions if prefilled else 0)
     record.pinned_hit = served.pinned_hit
     record.error = served.error
+
+
+def _measure_transfer(record: TurnRecord, served: Served) -> None:
+    """Complete the record of a turn of which a prefill engine computed the prompt."""
+    if served.prefilled is None:
+        return
+    on_device = dict(served.hits or ()).get("device", 0)
+    record.prefill_replica = served.prefilled.replica
+    record.decode_queue_s = seconds(served.spent_ps[Phase.QUEUE])
+    record.transfer_s = seconds(served.spent_ps[Phase.LOAD])
+    record.transfer_tokens = served.view.prompt_tokens - on_device
 
 
 def _seconds(ps: int | None) -> float | None:

@@ -130,6 +130,7 @@ class SweepPlan:
             "policy_sha256": policy_sha256(variant),
             "bound": variant.bound,
             **({} if variant.router is None else {"router": variant.router.as_json()}),
+            **({} if variant.split is None else {"disaggregate": variant.split.as_json()}),
             "offload": self.engine.offload_json(variant),
         }
 

@@ -12,6 +12,8 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from servers.records import EventRecord, TurnRecord
 
 COMPUTES = "prefill"
@@ -22,6 +24,8 @@ AFTER = {
     "waiting_to_running": COMPUTES,
     "loading": "load",
     "loaded": COMPUTES,
+    "handed_over": "decode_queue",
+    "transferring": "transfer",
     "preempted": "preempted",
     RESUMED: COMPUTES,
     "unknown": "server",
@@ -33,8 +37,8 @@ FIRST = "first"
 
 class Stretch(NamedTuple):
     name: str
-    """`request` (on the way to the engine), `queue`, `load`, `prefill`, `decode`, `preempted`,
-    `recompute` or `server`."""
+    """`request` (on the way to the engine), `queue`, `load`, `prefill`, `decode_queue`, `transfer`,
+    `decode`, `preempted`, `recompute` or `server`."""
     begin_s: float
     end_s: float
 
@@ -118,7 +122,9 @@ def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
     """Return marks in order of time; the first token precedes other marks at the same time."""
     first_s = turn.first_token_at_s
     first = [] if first_s is None else [_Mark(first_s, FIRST)]
-    others = _of_events(turn, events) if events else _of_record(turn)
+    # The events of a turn that two engines serve are not told apart.
+    by_events = events and turn.transfer_s is UNSET
+    others = _of_events(turn, events) if by_events else _of_record(turn)
     return sorted(first + others, key=lambda mark: mark.at_s)
 
 
@@ -159,8 +165,15 @@ def _of_record(turn: TurnRecord) -> list[_Mark]:
     if queue_s is None:
         return [_Mark(sent_s, "unknown")]
     admitted_s = sent_s + queue_s
+    loaded_s = admitted_s + load_s
+    marks = [_Mark(sent_s, "arrival"), _Mark(admitted_s, "loading"), _Mark(loaded_s, "loaded")]
+    if turn.transfer_s is UNSET or turn.decode_queue_s is UNSET:
+        return marks
+    handed_over_s = loaded_s + (turn.prefill_s or 0.0)
+    begins_s = handed_over_s + turn.decode_queue_s
     return [
-        _Mark(sent_s, "arrival"),
-        _Mark(admitted_s, "loading"),
-        _Mark(admitted_s + load_s, "loaded"),
+        *marks,
+        _Mark(handed_over_s, "handed_over"),
+        _Mark(begins_s, "transferring"),
+        _Mark(begins_s + turn.transfer_s, "loaded"),
     ]

@@ -22,7 +22,7 @@ from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
 from reports.run_folder.reference import fields_of
-from reports.run_folder.turns import HITS, PARTS, read_turns
+from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_turns
 from reports.spreadsheet import escape_formula
 from servers.errors import LibraryUnavailable
 from servers.records import TurnRecord
@@ -38,9 +38,10 @@ KINDS: dict[str, Kind] = {
     "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
 }  # fmt: skip
 TURN_COLUMNS = (
-    *("program_id", "turn", "job_id", "job_index", "replica"),
+    *("program_id", "turn", "job_id", "job_index", "replica", "prefill_replica"),
     *("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"),
-    *("prompt_tokens", "output_tokens", "kept_tokens", *HITS, *PARTS, "preemptions", "pinned_hit"),
+    *("prompt_tokens", "output_tokens", "kept_tokens", *HITS, *PARTS, *TRANSFER),
+    *("transfer_tokens", "preemptions", "pinned_hit"),
     *("gap_s", "gap_provenance", "wait_s", "tools", "error"),
 )
 _TYPES = {field.name: field.type for field in fields_of(TurnRecord)}

@@ -29,6 +29,8 @@ KINDS = {
     "load": KeyEntry("part-reload", "", "reload"),
     "server": KeyEntry("part-server", "", "server time (no breakdown)"),
     "prefill": KeyEntry("part-first-prefill", "", "prefill"),
+    "decode_queue": KeyEntry("part-decode-queue", "", "queue of the decode engine"),
+    "transfer": KeyEntry("part-transfer", "", "KV transfer"),
     "preempted": KeyEntry("part-preemption", "", "preempted, recomputing"),
     "decode": KeyEntry("part-decode", "", "decode"),
     "tool": KeyEntry("part-tool", "", "tool"),
@@ -113,6 +115,8 @@ def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
         "queue": known("queue_s"),
         "load": known("load_s"),
         "prefill": known("prefill_s"),
+        "decode_queue": known("decode_queue_s"),
+        "transfer": known("transfer_s"),
         "preempted": known("preempted_s", "recompute_s"),
         "decode": known("decode_s"),
     }

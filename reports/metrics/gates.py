@@ -15,7 +15,7 @@ from reports.metrics.steady import window_of
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.phrasing import counted, listed
 from reports.run_folder.read import Cell
-from reports.run_folder.turns import PARTS, Turns, failed_turns
+from reports.run_folder.turns import PARTS, TRANSFER, Turns, failed_turns
 from traces.lenient import one_line
 
 MAX_RESIDUAL = 0.01
@@ -37,7 +37,7 @@ def residual(turns: Turns, jobs: Turns) -> float:
 def _of_programs(turns: Turns) -> float:
     codes, names = pd.factorize(turns["program_id"])
     parts = sum(in_server(turns)) + turns["sent_at_s"] - turns["scheduled_at_s"]
-    for part in (*PARTS, "gap_s", "wait_s"):
+    for part in (*PARTS, *TRANSFER, "gap_s", "wait_s"):
         if part not in ("queue_s", "prefill_s", "decode_s"):
             parts = parts + turns[part]
     first, last = extremes(codes, len(names), turns)

@@ -27,18 +27,20 @@ def replicas_of(cell: Cell) -> int:
 
 def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
     """Return the columns, none of a cell with one replica. `turns` are those without errors, and
-    `jobs` is the number of finished jobs."""
+    `jobs` is the number of finished jobs. Imbalances are those of decode engines, if only some
+    engines decode."""
     replicas = replicas_of(cell)
     if replicas == 1:
         return {}
     if not len(turns["turn"]) or np.isnan(turns["replica"]).any():
         return dict.fromkeys(ROUTING, math.nan)
+    decoders = int((cell.config.get("disaggregate") or {}).get("decode") or replicas)
     held_s = np.nan_to_num(turns["held_s"])
     was_held = held_s > 0
     moved, lost = _migrations(turns)
     return {
-        "replica_imbalance": _imbalance(_seconds_there(turns, held_s, replicas)),
-        "memory_imbalance": _imbalance(_mean_blocks(cell)),
+        "replica_imbalance": _imbalance(_seconds_there(turns, held_s, decoders)),
+        "memory_imbalance": _imbalance(_mean_blocks(cell)[:decoders]),
         "migrations_per_job": moved / jobs if jobs else math.nan,
         "migration_lost_ratio": lost / (float(turns["prompt_tokens"].sum()) or math.nan),
         "held_turn_ratio": float(was_held.mean()),

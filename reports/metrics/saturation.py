@@ -12,7 +12,7 @@ import pandas as pd
 
 from reports.run_folder.turns import Column, Turns
 
-WAITS = ("queue_s", "load_s", "preempted_s", "recompute_s")
+WAITS = ("queue_s", "load_s", "decode_queue_s", "transfer_s", "preempted_s", "recompute_s")
 GROWTH_AT_SATURATION = 0.1
 """A cell is saturated from this g on: one of ten arriving jobs adds to the backlog."""
 JOBS_TO_JUDGE = 12

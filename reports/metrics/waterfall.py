@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reports.run_folder.turns import HITS, Column, Turns
+from reports.run_folder.turns import HITS, TRANSFER, Column, Turns
 
 WATERFALL: dict[str, str] = {
     "lateness_s": "client lateness",
@@ -20,6 +20,8 @@ WATERFALL: dict[str, str] = {
     "reload_s": "reload",
     "recomputed_prefill_s": "recomputed prefill",
     "first_prefill_s": "first prefill",
+    "decode_queue_s": "queue of the decode engine",
+    "transfer_s": "KV transfer",
     "decode_s": "decode",
     "preemption_s": "preemption loss",
     "tool_s": "tool time",
@@ -27,7 +29,10 @@ WATERFALL: dict[str, str] = {
     "server_s": "server time (no breakdown)",
 }
 """Label of each column, in the order in which they are shown."""
-SAVABLE = ("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s", "preemption_s")
+SAVABLE = (
+    *("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s"),
+    *("decode_queue_s", "preemption_s"),
+)
 """Parts that another scheduler could avoid."""
 
 
@@ -78,7 +83,7 @@ def in_server(turns: Turns) -> Server:
     queue = np.where(undivided & ~unstreamed, 0.0, np.nan_to_num(turns["queue_s"]))
     before = np.where(undivided, before_first_token_s(turns), 0.0)
     rest = turns["finished_at_s"] - turns["sent_at_s"] - queue
-    for part in ("load_s", "preempted_s", "recompute_s"):
+    for part in ("load_s", *TRANSFER, "preempted_s", "recompute_s"):
         rest = rest - turns[part]
     return Server(
         queue,
@@ -102,6 +107,8 @@ def _parts(turns: Turns) -> Turns:
         "reload_s": turns["load_s"],
         "recomputed_prefill_s": again,
         "first_prefill_s": np.where(split, prefill - again, 0.0),
+        "decode_queue_s": turns["decode_queue_s"],
+        "transfer_s": turns["transfer_s"],
         "decode_s": decode,
         "preemption_s": turns["preempted_s"] + turns["recompute_s"],
         "tool_s": turns["gap_s"],

@@ -72,8 +72,10 @@ def routers(
 
 
 def _split(variant: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the policy and the router of a variant `policy@router`."""
+    """Return the policy of a variant `policy@router` or `policy@router@1P1D`, and the rest."""
     name, router = str(variant["name"]), str(variant["router"]["name"])
+    if split := variant.get("disaggregate"):
+        router = f"{router}@{split['name']}"
     return name.removesuffix(f"@{router}"), router
 
 

@@ -26,11 +26,14 @@ Turns = dict[str, Column]
 
 PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
 """Parts of a turn's time in the server."""
+TRANSFER = ("decode_queue_s", "transfer_s")
+"""Further parts if one engine computes the prompt and another one decodes."""
 HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
 TURN_FIELDS = (
     *("program_id", "turn", "job_id", "job_index", "scheduled_at_s", "sent_at_s", "finished_at_s"),
     *("first_token_at_s", "kept_tokens", "shared_tokens", "replica", "held_s"),
-    *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
+    *("prompt_tokens", "output_tokens", *HITS, *PARTS, *TRANSFER),
+    *("preemptions", "gap_s", "wait_s", "error"),
 )
 """The fields that reports use."""
 TEXTS = ("program_id", "job_id", "error")
@@ -40,8 +43,9 @@ MERGED_WHEN_LIVE = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "
 then include them (docs/design/live-replay.md), so null is read as 0."""
 NULL_WHEN_LIVE = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
 """Null if a live engine does not report them."""
-LEFT_OUT = ("job_index", "replica", "held_s")
-"""Left out in cells with a fixed set of jobs, with one replica in virtual time, or no router."""
+LEFT_OUT = ("job_index", "replica", "held_s", *TRANSFER)
+"""Left out in cells with a fixed set of jobs, with one replica in virtual time, no router, or no
+disaggregation. The parts of the time are then read as 0."""
 NULLABLE = (*LEFT_OUT, "first_token_at_s", "kept_tokens")
 """Null in these cells, in lines of other tools and of earlier versions."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
@@ -67,6 +71,8 @@ def read_columns(cell: Cell) -> Turns:
     turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
     live = cell.config.get("engine") not in VIRTUAL
     for field in MERGED_WHEN_LIVE if live else ():
+        turns[field][np.isnan(turns[field])] = 0.0
+    for field in TRANSFER:
         turns[field][np.isnan(turns[field])] = 0.0
     failed = failed_turns(turns)
     _refuse_null(path, turns, failed, (*NULLABLE, *NULL_WHEN_LIVE) if live else NULLABLE)

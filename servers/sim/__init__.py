@@ -4,13 +4,15 @@ In: a policy, a profile, limits, and turns with their submission times. Out: fin
 turns, and events.
 """
 
+from servers.sim.disaggregated import DisaggregatedFleet
 from servers.sim.engine import Engine, OnEvent
 from servers.sim.fleet import Fleet
 from servers.sim.kv import Path, Segment
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
-from servers.sim.settings import Limits, Offload
+from servers.sim.settings import Limits, Offload, Transfer
 
 __all__ = [
+    "DisaggregatedFleet",
     "Engine",
     "Fleet",
     "Limits",
@@ -21,6 +23,7 @@ __all__ = [
     "Segment",
     "Sequence",
     "Submission",
+    "Transfer",
     "Usage",
     "refuse_unfit",
 ]

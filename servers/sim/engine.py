@@ -70,7 +70,8 @@ class Engine:
         self._requests = 0
         self._events: list[tuple[int, bool, int, Sequence]] = []
         """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
-        event of a sequence that has arrived is its abort."""
+        event of a sequence that has arrived is its abort, and of one that is being sent the end of
+        that."""
         self._programs: Iterator[object] = iter(())
         self._submits_first_turn = False
         """Whether the next item of `_programs` is calling `submit`."""
@@ -103,6 +104,10 @@ class Engine:
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         """Cancel a turn at `at_ps`, after its arrival. This has no effect once it has ended."""
+        self._push(at_ps, sequence)
+
+    def free_sent(self, sequence: Sequence, at_ps: int) -> None:
+        """End a turn that `sends_kv` at `at_ps`, when its KV has been sent."""
         self._push(at_ps, sequence)
 
     def usage(self) -> Usage:
@@ -216,7 +221,7 @@ class Engine:
         times = [queue[0][0] for queue in (self._events, reloads.loading) if queue]
         if times:
             return max(self.now_ps, min(times))
-        if len(self._runner.waiting) or reloads.loaded:
+        if (len(self._runner.waiting) or reloads.loaded) and not self.scheduler.sending:
             raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
         return None
 
@@ -240,6 +245,8 @@ class Engine:
         elif sequence.finished_ps is None:
             self.scheduler.abort(sequence)
             self._on_end(sequence)
+        elif sequence in self.scheduler.sending:
+            self.scheduler.sent(sequence)
 
     # Steps --------------------------------------------------------------------------------------
 

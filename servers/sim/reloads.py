@@ -1,4 +1,4 @@
-"""Reloads of KV from offload tiers, before a turn runs.
+"""Loads of KV from offload tiers or from a prefill engine, before a turn runs.
 
 A loading turn owns its device blocks from the start of the read and runs only after it; the batch
 runs in the meantime. Depths and sizes are in blocks, times in picoseconds.
@@ -81,18 +81,33 @@ class Reloads:
         done_ps = start_ps = now_ps + cpu_ps
         for tier, blocks in loads:
             tier.touch(sequence.owner.path, sequence.owner.depth + blocks)
-            done_ps = max(done_ps, tier.read(blocks, start_ps))
+            done_ps = max(done_ps, tier.link.read(blocks, start_ps))
             self._kv.allocate(sequence.owner, blocks)
+        self._push(sequence, now_ps, done_ps)
+
+    def fetch(self, sequence: Sequence, now_ps: int) -> None:
+        """Allocate device blocks for the part of the prompt that is not on the device, and queue
+        its transfer from the prefill engine. A turn that is preempted later computes its prompt."""
+        fetch, sequence.fetch = sequence.fetch, None
+        if fetch is None:
+            raise RuntimeError("no prefill engine has the KV of the turn")
+        blocks = -(-sequence.target // self._block) - sequence.owner.blocks
+        self._kv.allocate(sequence.owner, blocks)
+        self._push(sequence, now_ps, fetch(blocks, now_ps))
+
+    def _push(self, sequence: Sequence, now_ps: int, done_ps: int) -> None:
         sequence.enter(Phase.LOAD, now_ps)
         heapq.heappush(self.loading, (done_ps, sequence.view.id, sequence))
 
     def finish_due(self, now_ps: int) -> None:
-        """Move the turns whose reads are complete at `now_ps` to `loaded`, in order of time."""
+        """Move the turns whose reads are complete at `now_ps` to `loaded`, in order of time. The
+        last token of a prompt is computed even if a prefill engine sent its KV, as in vLLM."""
         while self.loading and self.loading[0][0] <= now_ps:
             sequence = heapq.heappop(self.loading)[2]
             if sequence.finished_ps is None:
-                self._kv.commit(sequence.owner, sequence.owner.blocks)
-                sequence.computed = sequence.owner.depth * self._block
+                tokens = min(sequence.owner.blocks * self._block, sequence.target)
+                self._kv.commit(sequence.owner, tokens // self._block)
+                sequence.computed = min(tokens, sequence.target - 1)
                 self.loaded.append(sequence)
 
     def next_done_ps(self) -> int | None:

@@ -45,6 +45,8 @@ class Scheduler:
         self.runner: PolicyRunner[Sequence, BlockOwner] = PolicyRunner(
             policy, retain_blocks=self._retain_blocks, release_blocks=self.kv.release, emit=emit
         )
+        self.sending: set[Sequence] = set()
+        """Turns whose prompt is computed, and whose KV a decode engine has not fetched yet."""
         self._policy = policy
         self._block = profile.block_tokens
         self._kv_blocks = profile.kv_blocks
@@ -81,6 +83,18 @@ class Scheduler:
         """End a turn whose last token is sampled and which has left the batch."""
         sequence.view.tools = sequence.submission.tools
         sequence.close(self.runner.now_ps)
+        if sequence.sends_kv:
+            self.sending.add(sequence)
+            self.runner.record("sending", sequence)
+        else:
+            self._retain_or_release(sequence)
+
+    def sent(self, sequence: Sequence) -> None:
+        """End a turn whose KV has been sent. The policy learns of its end now."""
+        self.sending.remove(sequence)
+        self._retain_or_release(sequence)
+
+    def _retain_or_release(self, sequence: Sequence) -> None:
         self.reloads.store(sequence)
         if not self.runner.finished(sequence, sequence.computed):
             self.kv.release(sequence.owner)
@@ -191,7 +205,8 @@ class Scheduler:
         itself was preempted."""
         runner, running = self.runner, self.running.by_id
         while blocks > self.kv.free:
-            if runner.reclaim_for_running(sequence, len(running), lambda: blocks - self.kv.free):
+            turns = len(running) + len(self.sending)
+            if runner.reclaim_for_running(sequence, turns, lambda: blocks - self.kv.free):
                 continue
             victim = running[self._policy.victim(self.running.views(), runner.now_s).id]
             self._preempt(victim, batch)
@@ -229,8 +244,12 @@ class Scheduler:
         """Return the waiting turn to admit next; None if the policy holds back all of them."""
         if not self.runner.admits:
             return self.runner.head() if len(self.runner.waiting) else None
-        others = len(self.running.by_id) + len(self.reloads.loading)
-        return self.runner.candidate(others, self._kv_tokens * self.kv.free // self._kv_blocks)
+        free_tokens = self._kv_tokens * self.kv.free // self._kv_blocks
+        return self.runner.candidate(self._others(), free_tokens)
+
+    def _others(self) -> int:
+        """Return the number of turns that run, load or are being sent, and so will free blocks."""
+        return len(self.running.by_id) + len(self.reloads.loading) + len(self.sending)
 
     def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
         """Return the demand of an admission in a step that may compute `budget` more tokens."""
@@ -239,6 +258,9 @@ class Scheduler:
             return BlockDemand(0, [], total - sequence.owner.blocks)
         path, limit = sequence.owner.path, (sequence.target - 1) // self._block
         hit, idle = self.kv.lookup(path, limit)
+        if sequence.fetch is not None:
+            reserved = self.reloads.reserved_blocks(self.running.partial)
+            return BlockDemand(hit, [], -(-sequence.target // self._block) - hit + idle + reserved)
         loads = self.reloads.find(path, limit, hit) if self.reloads.tiers else []
         if not loads:
             total = self._prompt_blocks(sequence, hit * self._block + budget)
@@ -260,7 +282,7 @@ class Scheduler:
     def _make_room_for_head(self, head: Sequence, budget: int, batch: Batch) -> bool:
         """Reclaim pins for the head of the queue, or else preempt a loaded turn; return False if
         the head has to wait."""
-        others = len(self.running.by_id) + len(self.reloads.loading)
+        others = self._others()
         if not self.runner.may_reclaim(others):
             return False
         if self.runner.reclaim_for_head(
@@ -285,6 +307,9 @@ class Scheduler:
         loads = [(tier.name, blocks * self._block) for tier, blocks in demand.loads]
         if sequence.hits is None:
             sequence.hits = [("device", sequence.computed), *loads]
+        if sequence.fetch is not None:
+            self._fetch(sequence)
+            return
         if not loads:
             self._start(sequence, budget, batch)
             runner.admitted(sequence, sequence.target, sequence.computed)
@@ -295,6 +320,13 @@ class Scheduler:
         runner.admitted(sequence, sequence.target, sequence.computed + loaded_tokens)
         for tier, tokens in loads:
             runner.record("loading", sequence, tier=tier, tokens=tokens)
+
+    def _fetch(self, sequence: Sequence) -> None:
+        """Start the transfer of the turn's KV from its prefill engine."""
+        runner, on_device = self.runner, sequence.computed
+        self.reloads.fetch(sequence, runner.now_ps)
+        runner.admitted(sequence, sequence.target, sequence.target - 1)
+        runner.record("loading", sequence, tier="prefill", tokens=sequence.target - on_device)
 
     def _start(self, sequence: Sequence, budget: int, batch: Batch) -> None:
         self.running.start(sequence, self.runner.now_ps)

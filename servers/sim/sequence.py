@@ -121,6 +121,7 @@ class Sequence(EngineTurn):
         "arrived",
         "computed",
         "error",
+        "fetch",
         "finish_tick",
         "finished_ps",
         "first_token_ps",
@@ -131,7 +132,9 @@ class Sequence(EngineTurn):
         "owner",
         "phase",
         "preemptions",
+        "prefilled",
         "replica",
+        "sends_kv",
         "since_ps",
         "spent_ps",
         "submission",
@@ -167,6 +170,13 @@ class Sequence(EngineTurn):
         """The replica that serves it."""
         self.held_ps = 0
         """How long the router held it back, which is part of its time in the queue."""
+        self.sends_kv = False
+        """Whether the engine computes the prompt only, and keeps the KV until it was sent."""
+        self.prefilled: Sequence | None = None
+        """The same turn on the prefill engine that computed its prompt."""
+        self.fetch: Callable[[int, int], int] | None = None
+        """Fetches the prompt's last blocks from that engine: takes their number and the time in
+        picoseconds, and returns when they have arrived. None: the engine computes the prompt."""
         self.phase = Phase.QUEUE
         self.since_ps = arrived_ps
         self.spent_ps = [0] * PHASES

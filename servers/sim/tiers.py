@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from servers.clock import PS_PER_S
 from servers.profiles import Profile
 from servers.sim.kv import Path, Segment
+from servers.sim.links import Link
 from servers.sim.settings import Offload
 
 
@@ -27,11 +27,9 @@ class Tier:
         self.blocks = blocks
         self.used = 0
         self._chunk = chunk_blocks
-        self._block_ps = bytes_per_block / bytes_per_s * PS_PER_S
+        self.link = Link(bytes_per_block, bytes_per_s)
         self._ends: OrderedDict[Segment, int] = OrderedDict()
         """Depth to which each segment is stored, least recently used first."""
-        self._idle_from_ps = 0
-        """When the last queued read is complete."""
 
     def lookup(self, path: Path, limit: int) -> int:
         """Return the depth of the longest stored prefix, in whole chunks, within `limit`."""
@@ -64,11 +62,6 @@ class Tier:
         for segment, _ in reversed(path):
             if segment.start < depth and segment in self._ends:
                 self._ends.move_to_end(segment)
-
-    def read(self, blocks: int, now_ps: int) -> int:
-        """Queue a read of `blocks` blocks at `now_ps`; return when it is complete."""
-        self._idle_from_ps = max(self._idle_from_ps, now_ps) + round(blocks * self._block_ps)
-        return self._idle_from_ps
 
     def _evict(self) -> None:
         segment, end = next(iter(self._ends.items()))

@@ -94,12 +94,12 @@ def test_a_prefix_with_a_gap_hits_only_up_to_the_gap() -> None:
 
 def test_reads_at_the_same_time_queue_behind_each_other_on_the_link() -> None:
     dram = tier(8)
-    assert dram.read(4, 0) == 4 * MS
-    assert dram.read(4, 1 * MS) == 8 * MS
-    assert dram.read(2, 8 * MS) == 10 * MS
+    assert dram.link.read(4, 0) == 4 * MS
+    assert dram.link.read(4, 1 * MS) == 8 * MS
+    assert dram.link.read(2, 8 * MS) == 10 * MS
 
 
 def test_a_read_on_an_idle_link_starts_at_once() -> None:
     dram = tier(8)
-    dram.read(4, 0)
-    assert dram.read(4, 100 * MS) == 104 * MS
+    dram.link.read(4, 0)
+    assert dram.link.read(4, 100 * MS) == 104 * MS
