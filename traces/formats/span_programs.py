@@ -163,7 +163,7 @@ def _program(
     repairs: Repairs,
     assumptions: Assumptions,
 ) -> Program:
-    tools = _tools(lane)
+    tools = _tools(lane, repairs)
     calls = [
         _call(span, names, assumptions, repairs)
         for span, names in zip(lane.calls, tools, strict=True)
@@ -195,14 +195,20 @@ def _program(
     )
 
 
-def _tools(lane: _Lane) -> list[tuple[str, ...]]:
-    """Return the tools of each call: the spans until the next request, else those in the answer."""
+def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
+    """Return the tools of each call: the spans until the next request, else those in the answer. If
+    neither is recorded, a further call in the same trace shows that there was one."""
     starts_s = [call.start_s for call in lane.calls]
     found: list[list[str]] = [[] for _ in lane.calls]
     for tool in lane.tools:
         if (i := bisect_right(starts_s, tool.start_s) - 1) >= 0:
             found[i].append(tool.name or "tool")
-    return [tuple(names) or call.called for names, call in zip(found, lane.calls, strict=True)]
+    tools = [tuple(names) or call.called for names, call in zip(found, lane.calls, strict=True)]
+    for i, (call, following) in enumerate(pairwise(lane.calls)):
+        if not tools[i] and not call.answer and call.trace == following.trace:
+            repairs.add("a call with neither tools nor answer, not the last: assumed a tool call")
+            tools[i] = ("tool",)
+    return tools
 
 
 def _call(span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs: Repairs) -> Call:
