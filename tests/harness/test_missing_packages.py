@@ -31,6 +31,11 @@ SILICON = "needs aiconfigurator-core; pip install 'turnstile-bench[silicon]'"
             "sweep --once --programs 2 --cluster ray",
             "--cluster: needs Ray; pip install 'turnstile-bench[ray]'",
         ),
+        (
+            "tokenizers",
+            "traces inspect swe-bench --tokenizer t.json",
+            "--tokenizer t.json: needs tokenizers; pip install 'turnstile-bench[tokenizers]'",
+        ),
     ],
 )
 def test_without_the_package_one_line_says_what_to_install(

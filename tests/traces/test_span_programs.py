@@ -106,6 +106,13 @@ def test_a_model_span_that_contains_its_tool_ends_where_the_tool_starts() -> Non
     assert program.turns[0].tool_gap_s == 3.5
 
 
+def test_a_call_of_which_nothing_is_recorded_called_a_tool_if_its_trace_goes_on() -> None:
+    spoken = call("1", 3, 4, 130, 20, answer="done")
+    (program,), repairs = read(call("0", 0, 2, 100, 20), spoken, call("2", 6, 7, 160, 20))
+    assert [turn.tools for turn in program.turns] == [("tool",), (), ()]
+    assert "a call with neither tools nor answer, not the last: assumed a tool call" in repairs
+
+
 def test_traces_of_one_conversation_are_one_program() -> None:
     (program,), _ = read(
         call("1", 0, 2, 100, 20, trace="t", session="s"),
@@ -134,7 +141,7 @@ def sub_agent(parent_of_agent: str) -> Sequence[Span]:
         call("1", 0, 2, 100, 20, "main"),
         tool("task", 2.5, 9, "main", name="task"),
         agent("sub", 2.6, 8.9, parent_of_agent, name="explore"),
-        call("2", 3, 5, 50, 10, "sub"),
+        call("2", 3, 5, 50, 10, "sub", answer="on"),
         call("3", 6, 8, 90, 10, "sub"),
         call("4", 9.5, 11, 150, 20, "main"),
     )
@@ -225,7 +232,7 @@ def test_a_prompt_that_contains_the_answer_follows_it_even_if_the_clocks_differ(
 
 def test_a_prompt_that_changes_a_message_keeps_what_is_before_it() -> None:
     # Of the previous prompt's 20 characters and 100 tokens, 10 + 4 characters are repeated.
-    first = call("0", 0, 1, 100, 20, prompt=said("0123456789", "abcdefghij"))
+    first = call("0", 0, 1, 100, 20, prompt=said("0123456789", "abcdefghij"), answer="a")
     second = call("1", 2, 3, 150, 20, prompt=said("0123456789", "abcd, then something else"))
     (program,), repairs = read(first, second)
     assert program.turns[1].kept_tokens == 70
@@ -233,7 +240,7 @@ def test_a_prompt_that_changes_a_message_keeps_what_is_before_it() -> None:
 
 
 def test_a_prompt_of_which_only_the_new_messages_are_recorded_is_assumed_to_grow() -> None:
-    first = call("0", 0, 1, 100, 20, prompt=(Message("user", "q"),))
+    first = call("0", 0, 1, 100, 20, prompt=(Message("user", "q"),), answer="a")
     second = call("1", 2, 3, 150, 20, prompt=(Message("tool", "o"),))
     (program,), repairs = read(first, second)
     assert program.turns[1].kept_tokens == 120

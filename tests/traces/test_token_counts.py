@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from servers.errors import InvalidInput, LibraryUnavailable
+from servers.errors import InvalidInput
 from tests.traces.samples import json_lines
 from traces import read_traces
 from traces.token_counts import by_tokenizer, default_counter
@@ -108,18 +107,3 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         (tmp_path / "t.json").write_text(contents)
         with pytest.raises(InvalidInput, match=r"--tokenizer .*t\.json: .*give a model's tokeni"):
             by_tokenizer(tmp_path / "t.json")
-
-
-def test_without_the_library_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real_import = builtins.__import__
-
-    def without_tokenizers(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "tokenizers":
-            raise ModuleNotFoundError(name)
-        return real_import(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_tokenizers)
-    with pytest.raises(LibraryUnavailable, match=r"pip install 'turnstile-bench\[tokenizers\]'"):
-        by_tokenizer(tmp_path / "t.json")

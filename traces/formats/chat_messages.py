@@ -112,6 +112,8 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
                 inner = place.setdefault(name, {})
                 place = inner if isinstance(inner, dict) else place
             place[last] = value
+    if not root:
+        return []
     rebuilt = _with_lists(root)
     return rebuilt if isinstance(rebuilt, list) else []
 

@@ -23,7 +23,7 @@ from traces.program import Message
 
 Attributes = Mapping[str, Any]
 
-PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.", "tool.")
+PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.")
 SESSIONS = ("gen_ai.conversation.id", "session.id", "exgentic.session.id", "ai.telemetry.session")
 MODEL_OPERATIONS = ("chat", "generate_content", "text_completion", "completion")
 KINDS = {

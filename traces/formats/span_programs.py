@@ -163,7 +163,7 @@ def _program(
     repairs: Repairs,
     assumptions: Assumptions,
 ) -> Program:
-    tools = _tools(lane)
+    tools = _tools(lane, repairs)
     calls = [
         _call(span, names, assumptions, repairs)
         for span, names in zip(lane.calls, tools, strict=True)
@@ -173,11 +173,12 @@ def _program(
     for i, span in enumerate(lane.calls):
         end_s = max(span.end_s, joined_s.get((lane.id, i + 1), 0.0))
         gap_s = _gap_s(lane.calls, i, end_s, repairs)
-        kept = _kept(calls[i - 1], lane.calls[i - 1], span, repairs) if i else None
+        before = lane.calls[i - 1]
+        kept = _kept(calls[i - 1], before, span, repairs) if i else None
         turn = make_turn(calls, i, (gap_s, Provenance.MEASURED), repairs, kept)
         if i:
-            same_agent = lane.calls[i - 1].name == span.name
-            turn = _within(turn, turns[-1], span.usage.cached if same_agent else 0)
+            guessed = before.name == span.name and not _have_text(before, span)
+            turn = _within(turn, turns[-1], span.usage.cached if guessed else 0)
         turns.append(turn)
     first = lane.calls[0]
     system = [m.content for m in takewhile(lambda m: m.role in SYSTEM_ROLES, first.prompt)]
@@ -194,14 +195,20 @@ def _program(
     )
 
 
-def _tools(lane: _Lane) -> list[tuple[str, ...]]:
-    """Return the tools of each call: the spans until the next request, else those in the answer."""
+def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
+    """Return the tools of each call: the spans until the next request, else those in the answer. If
+    neither is recorded, a further call in the same trace shows that there was one."""
     starts_s = [call.start_s for call in lane.calls]
     found: list[list[str]] = [[] for _ in lane.calls]
     for tool in lane.tools:
         if (i := bisect_right(starts_s, tool.start_s) - 1) >= 0:
             found[i].append(tool.name or "tool")
-    return [tuple(names) or call.called for names, call in zip(found, lane.calls, strict=True)]
+    tools = [tuple(names) or call.called for names, call in zip(found, lane.calls, strict=True)]
+    for i, (call, following) in enumerate(pairwise(lane.calls)):
+        if not tools[i] and not call.answer and call.trace == following.trace:
+            repairs.add("a call with neither tools nor answer, not the last: assumed a tool call")
+            tools[i] = ("tool",)
+    return tools
 
 
 def _call(span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs: Repairs) -> Call:
@@ -229,10 +236,10 @@ def _gap_s(calls: Sequence[Span], i: int, end_s: float, repairs: Repairs) -> flo
 
 def _kept(previous: Call, before: Span, span: Span, repairs: Repairs) -> int | None:
     """Return the kept tokens of a prompt that does not extend the previous one; None if it does."""
-    if before.name != span.name and not (before.prompt and span.prompt):
-        repairs.add("a call of another agent in the same session: nothing counts as kept")
-        return 0
-    if not before.prompt or not span.prompt or _is_partial(span):
+    if not _have_text(before, span):
+        if before.name != span.name:
+            repairs.add("a call of another agent in the same session: nothing counts as kept")
+            return 0
         repairs.add("a prompt without its full text: assumed to repeat the previous one, inferred")
         return None
     repeated = _repeated_messages(before, span)
@@ -246,6 +253,11 @@ def _kept(previous: Call, before: Span, span: Span, repairs: Repairs) -> int | N
     return int((previous.prompt or 1) * characters / max(1, _characters(before.prompt)))
 
 
+def _have_text(before: Span, span: Span) -> bool:
+    """Return whether the full text of both prompts is recorded."""
+    return bool(before.prompt and span.prompt) and not _is_partial(span)
+
+
 def _is_partial(span: Span) -> bool:
     """Return whether only the new messages of a prompt are recorded."""
     first = next((m.role for m in span.prompt if m.role not in SYSTEM_ROLES), "")
@@ -253,7 +265,7 @@ def _is_partial(span: Span) -> bool:
 
 
 def _within(turn: Turn, before: Turn, cached: int) -> Turn:
-    """Count recorded cache hits as kept, within what can be."""
+    """Return a turn that keeps at least the recorded cache hits, and no more than is possible."""
     kept = min(max(turn.kept_tokens, cached), turn.prompt_tokens - 1, before.context_tokens)
     return replace(turn, kept_tokens=kept)
 
