@@ -167,6 +167,9 @@ class _Reader:
                 )
             names[program.id] = name
             self.ids.add(name)
+        silent = self.messages or not any(program.messages for program in programs)
+        if silent and all(id == name for id, name in names.items()):
+            return programs
         return [
             replace(
                 p,
