@@ -78,13 +78,14 @@ def check_prefixes(programs: Sequence[Program], begins: MutableMapping[str, Pref
 
 
 def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> None:
-    turns: Sequence[Turn] = program.turns
-    if isinstance(turns, StoredTurns):
-        turns = turns[:1]  # none has prefixes of its own
-    if program.prefix is None and not any(turn.prefixes for turn in turns):
+    if isinstance(program.turns, StoredTurns):  # none has prefixes of its own
+        if program.prefix is not None:
+            _check_begin(program.prefix, (None, 0), begins, f"program {program.id!r}")
+        return
+    if program.prefix is None and not any(turn.prefixes for turn in program.turns):
         return
     before: tuple[Turn, tuple[SharedPrefix, ...]] | None = None
-    for number, turn in enumerate(turns):
+    for number, turn in enumerate(program.turns):
         where = f"program {program.id!r}, turn {number}"
         path = turn.prefixes
         if number == 0 and program.prefix is not None:
@@ -99,12 +100,7 @@ def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> N
                     f"token {begin[1]}, where it begins, and within the prompt of "
                     f"{turn.prompt_tokens} tokens"
                 )
-            if begins.setdefault(prefix.id, begin) != begin:
-                raise InvalidTrace(
-                    f"{where}: prefix {prefix.id!r} begins at token {begin[1]} after prefix "
-                    f"{begin[0]!r}, and elsewhere at token {begins[prefix.id][1]} after "
-                    f"{begins[prefix.id][0]!r}; give it another id here"
-                )
+            _check_begin(prefix, begin, begins, where)
             begin = prefix.id, prefix.tokens
         if before is not None and path:
             repeated = min(turn.kept_tokens, before[0].prompt_tokens, begin[1])
@@ -114,6 +110,20 @@ def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> N
                     f"have the same prefixes for the first {repeated} tokens"
                 )
         before = turn, path
+
+
+def _check_begin(
+    prefix: SharedPrefix,
+    begin: PrefixBegin,
+    begins: MutableMapping[str, PrefixBegin],
+    where: str,
+) -> None:
+    if begins.setdefault(prefix.id, begin) != begin:
+        raise InvalidTrace(
+            f"{where}: prefix {prefix.id!r} begins at token {begin[1]} after prefix {begin[0]!r}, "
+            f"and elsewhere at token {begins[prefix.id][1]} after {begins[prefix.id][0]!r}; give "
+            "it another id here"
+        )
 
 
 def _check_messages(program: Program) -> None:

@@ -31,7 +31,8 @@ from traces.formats.registry import (
     recognise,
 )
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
-from traces.program import Program, SharedPrefix
+from traces.merge import agree_on_prefixes, from_zero, renamed_prefix
+from traces.program import Program
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.stored import read_stored
 from traces.table import SUFFIXES as TABLE_SUFFIXES
@@ -44,8 +45,6 @@ NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
 """Maximum number of paths in the command of a message."""
-MIN_UNIX_S = 1e8
-"""A recorded start from this value on is a Unix time, otherwise relative to the first start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +207,15 @@ class _Reader:
                 )
             names[program.id] = name
             self.ids.add(name)
+        silent = self.messages or not any(program.messages for program in programs)
+        if silent and all(id == name for id, name in names.items()):
+            return programs
         return [
             replace(
                 p,
                 id=names[p.id],
-                prefix=p.prefix and replace(p.prefix, id=_renamed(p.prefix.id, names)),
-                turns=with_prefix_ids(p.turns, lambda id: _renamed(id, names)),
+                prefix=p.prefix and replace(p.prefix, id=renamed_prefix(p.prefix.id, names)),
+                turns=with_prefix_ids(p.turns, lambda id: renamed_prefix(id, names)),
                 fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
                 messages=p.messages if self.messages else (),
                 prompt_messages=p.prompt_messages if self.messages else (),
@@ -225,7 +227,7 @@ class _Reader:
         if not self.programs:
             raise self._none_read()
         return TraceSet(
-            tuple(_agree_on_prefixes(_from_zero(self.programs))),
+            tuple(agree_on_prefixes(from_zero(self.programs))),
             tuple(self.repairs),
             tuple(self.rejections),
             self.digest.hexdigest(),
@@ -251,14 +253,6 @@ class _Reader:
         return NoTraceRead(
             f"{path}: {first.reason}{more}", [(note.file, note.reason) for note in self.rejections]
         )
-
-
-def _renamed(prefix_id: str, names: dict[str, str]) -> str:
-    """Rename a prefix whose id begins with a program's id, since only its file shares it."""
-    for colon in reversed([match.start() for match in re.finditer(":", prefix_id)]):
-        if prefix_id[:colon] in names:
-            return names[prefix_id[:colon]] + prefix_id[colon:]
-    return prefix_id
 
 
 def _split_name(path: Path) -> tuple[str, str]:
@@ -372,28 +366,3 @@ def _may_be_native(first: object, plain_name: str) -> bool:
         return True
     has_turns = look_alikes.keys_of(first) >= {"id", "turns"}
     return has_turns and plain_name.endswith(".jsonl")
-
-
-def _from_zero(programs: Sequence[Program]) -> list[Program]:
-    """Convert recorded starts in Unix seconds to seconds after the first of them."""
-    starts = [s for p in programs if (s := p.recorded_start_s) is not None and s >= MIN_UNIX_S]
-    first_s = min(starts, default=0.0)
-    return [
-        replace(p, recorded_start_s=round(p.recorded_start_s - first_s, 3))
-        if p.recorded_start_s is not None and p.recorded_start_s >= MIN_UNIX_S
-        else p
-        for p in programs
-    ]
-
-
-def _agree_on_prefixes(programs: Sequence[Program]) -> Iterator[Program]:
-    """Use the shortest of a prefix's lengths, so that no program hits more than it shares."""
-    shortest: dict[str, int] = {}
-    for program in programs:
-        if prefix := program.prefix:
-            shortest[prefix.id] = min(prefix.tokens, shortest.get(prefix.id, prefix.tokens))
-    for program in programs:
-        prefix = program.prefix
-        if prefix and prefix.tokens != shortest[prefix.id]:
-            program = replace(program, prefix=SharedPrefix(prefix.id, shortest[prefix.id]))
-        yield program

@@ -198,7 +198,9 @@ def corrupt(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
     st.sampled_from([WEKA, mini("m", 1_763_511_859), OPENHANDS]),
     st.lists(st.tuples(st.integers(0, 10_000), BAD, st.booleans()), min_size=1, max_size=6),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None
+)
 def test_corrupted_files_give_valid_programs_or_an_error(
     tmp_path: Path, original: dict[str, Any], changes: list[tuple[int, Any, bool]]
 ) -> None:

@@ -97,7 +97,7 @@ def test_an_invalid_turn_is_refused(tmp_path: Path, field: str, value: float, me
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_a_damaged_file_is_refused_or_valid(data: st.DataObject) -> None:
     original = DAMAGED
     at = data.draw(st.integers(0, len(original) - 1))

@@ -1,0 +1,45 @@
+"""Makes programs that were read from several files agree on clocks and shared prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from traces.program import Program, SharedPrefix
+
+MIN_UNIX_S = 1e8
+"""A recorded start from this value on is a Unix time, otherwise relative to the first start."""
+
+
+def renamed_prefix(prefix_id: str, names: Mapping[str, str]) -> str:
+    """Rename a prefix whose id begins with a program's id, since only its file shares it."""
+    for colon in reversed([match.start() for match in re.finditer(":", prefix_id)]):
+        if prefix_id[:colon] in names:
+            return names[prefix_id[:colon]] + prefix_id[colon:]
+    return prefix_id
+
+
+def from_zero(programs: Sequence[Program]) -> list[Program]:
+    """Convert recorded starts in Unix seconds to seconds after the first of them."""
+    starts = [s for p in programs if (s := p.recorded_start_s) is not None and s >= MIN_UNIX_S]
+    first_s = min(starts, default=0.0)
+    return [
+        replace(p, recorded_start_s=round(p.recorded_start_s - first_s, 3))
+        if p.recorded_start_s is not None and p.recorded_start_s >= MIN_UNIX_S
+        else p
+        for p in programs
+    ]
+
+
+def agree_on_prefixes(programs: Sequence[Program]) -> Iterator[Program]:
+    """Use the shortest of a prefix's lengths, so that no program hits more than it shares."""
+    shortest: dict[str, int] = {}
+    for program in programs:
+        if prefix := program.prefix:
+            shortest[prefix.id] = min(prefix.tokens, shortest.get(prefix.id, prefix.tokens))
+    for program in programs:
+        prefix = program.prefix
+        if prefix and prefix.tokens != shortest[prefix.id]:
+            program = replace(program, prefix=SharedPrefix(prefix.id, shortest[prefix.id]))
+        yield program
