@@ -57,7 +57,7 @@ class ForeignRouter:
     """A router of another project, with one of its policies."""
 
     project: str
-    """Name of the project."""
+    """Name of the project, a key of `FOREIGN`."""
     policy: str
     version: str | None = None
     """Version of the package that is installed; None before it was looked for."""
@@ -71,8 +71,13 @@ class ForeignRouter:
         return FOREIGN[self.project][self.policy]
 
     @property
+    def package(self) -> str:
+        """Its Python package."""
+        return PACKAGES.get(self.project, self.project)
+
+    @property
     def source(self) -> str:
-        return FOREIGN_SOURCES[self.project]
+        return ON_GITHUB.get(self.project, f"{self.package} on PyPI")
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "version": self.version, "source": self.source}
@@ -101,13 +106,10 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
     },
 }
 """What the policies of each project do, by the project's and the policy's name."""
-
-
-FOREIGN_SOURCES = {
-    "vllm-router": "vllm-router on PyPI",
-    "sglang-router": "sglang-router on PyPI",
-    "thunderagent-org": "ThunderAgent-org/ThunderAgent on GitHub",
-}
+PACKAGES = {"thunderagent-org": "ThunderAgent"}
+"""Packages whose name is not that of the project."""
+ON_GITHUB = {"thunderagent-org": "ThunderAgent-org/ThunderAgent on GitHub"}
+"""Where projects are found that are not on PyPI."""
 
 
 def find_router(text: str) -> NamedRouter | ForeignRouter:

@@ -48,7 +48,7 @@ def find_routers(
                     "(with a trace that has messages), or use vllm-router"
                 )
             if router.project not in installed:
-                installed[router.project] = find_installation(router.project)
+                installed[router.project] = find_installation(router.package)
             version = installed[router.project].version
             variant = replace(variant, router=replace(router, version=version))
         found.append(variant)

@@ -1,8 +1,8 @@
 """Finds the Python environment that a router of another project is installed in.
 
-The search order is the project's environment variable, its folder in the working directory, and
-that next to Turnstile's sources. The package is not imported; its version is read from its
-metadata.
+Each package has an environment of its own. The search order is its environment variable, its
+folder in the working directory, and its folder next to Turnstile's sources. The package is not
+imported; its version is read from its metadata.
 """
 
 from __future__ import annotations
@@ -12,37 +12,26 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from servers.errors import RouterUnavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
-
-class Place(NamedTuple):
-    """Where a project is looked for."""
-
-    variable: str
-    """Environment variable that names a Python."""
-    folder: str
-    """Folder of a virtual environment."""
-    package: str
-    command: str = "make routers"
-    """How it is installed."""
-
-
-PLACES = {
-    "vllm-router": Place("TURNSTILE_ROUTERS_PYTHON", ".venv-routers", "vllm-router"),
-    "sglang-router": Place(
-        "TURNSTILE_SGLANG_ROUTER_PYTHON", ".venv-sglang-router", "sglang-router"
-    ),
-    "thunderagent-org": Place(
-        "TURNSTILE_THUNDERAGENT_PYTHON",
-        ".venv-thunderagent",
-        "ThunderAgent",
-        "python3 -m venv .venv-thunderagent && .venv-thunderagent/bin/pip install "
-        "git+https://github.com/ThunderAgent-org/ThunderAgent",
-    ),
+PYTHON = {
+    "vllm-router": "TURNSTILE_ROUTERS_PYTHON",
+    "sglang-router": "TURNSTILE_SGLANG_ROUTER_PYTHON",
+    "ThunderAgent": "TURNSTILE_THUNDERAGENT_PYTHON",
 }
+"""Environment variables that name the Python of another environment, by package."""
+FOLDER = {
+    "vllm-router": ".venv-routers",
+    "sglang-router": ".venv-sglang-router",
+    "ThunderAgent": ".venv-thunderagent",
+}
+NOT_ON_PYPI = {
+    "ThunderAgent": "python3 -m venv .venv-thunderagent && .venv-thunderagent/bin/pip install "
+    "git+https://github.com/ThunderAgent-org/ThunderAgent"
+}
+"""The commands that install packages which `make routers` does not."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -54,42 +43,42 @@ class RouterInstallation:
     version: str
 
 
-def find_installation(project: str) -> RouterInstallation:
-    """Return the first environment with the project's package. Raises RouterUnavailable."""
-    place = PLACES[project]
-    pythons = list(_candidates(place))
+def find_installation(package: str) -> RouterInstallation:
+    """Return the first environment with the package. Raises RouterUnavailable."""
+    pythons = list(_candidates(package))
     for python in pythons:
-        version = _version(python, place)
+        version = _version(python, package)
         if version is not None:
             return RouterInstallation(python, version)
     where = f" in {', '.join(pythons)}" if pythons else ""
-    raise RouterUnavailable(f"{place.package} is not installed{where}; {_remedy(place)}")
+    raise RouterUnavailable(f"{package} is not installed{where}; {_remedy(package)}")
 
 
-def _remedy(place: Place) -> str:
-    return (
-        f"install it with: {place.command} (or set {place.variable} to the Python of an "
-        "environment with it)"
-    )
-
-
-def _candidates(place: Place) -> Iterator[str]:
-    if chosen := os.environ.get(place.variable):
+def _candidates(package: str) -> Iterator[str]:
+    if chosen := os.environ.get(PYTHON[package]):
         yield chosen
         return
     for folder in dict.fromkeys((Path.cwd(), ROOT)):
-        python = folder / place.folder / "bin/python"
+        python = folder / FOLDER[package] / "bin/python"
         if python.exists():
             yield str(python)
 
 
-def _version(python: str, place: Place) -> str | None:
+def _remedy(package: str) -> str:
+    command = NOT_ON_PYPI.get(package, "make routers")
+    return (
+        f"install it with: {command} (or set {PYTHON[package]} to the Python of an environment "
+        "with it)"
+    )
+
+
+def _version(python: str, package: str) -> str | None:
     """Return the version of the package, or None if the environment lacks it."""
     try:
-        return package_version(python, place.package)
+        return package_version(python, package)
     except OSError as error:
         raise RouterUnavailable(
-            f"{place.variable} {python}: {error.strerror}; {_remedy(place)}"
+            f"{PYTHON[package]} {python}: {error.strerror}; {_remedy(package)}"
         ) from None
     except subprocess.TimeoutExpired:
         raise RouterUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None

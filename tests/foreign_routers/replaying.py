@@ -76,7 +76,7 @@ class Replayed:
 def installation(project: str = "vllm-router") -> RouterInstallation:
     """Return a router that is installed, or skip the test."""
     try:
-        return find_installation(project)
+        return find_installation(ForeignRouter(project, "").package)
     except RouterUnavailable as error:
         pytest.skip(str(error))
 

@@ -16,6 +16,7 @@ from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
 from harness.gateway.programs import Programs
 from harness.replay.completion import Answer, error_message, measure
+from harness.replay.sglang import GeneratedAnswer
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Conversation
 from servers.errors import InvalidProgramId, TurnFailed
@@ -34,6 +35,11 @@ CHUNKS: tuple[dict[str, Any], ...] = (
     {"choices": [{"index": 0, "text": " we", "token_ids": [7], "finish_reason": "length"}]},
     {"choices": [], "usage": USAGE, "metrics": {"queue_time_ms": 3.5}},
 )
+NATIVE: tuple[dict[str, Any], ...] = tuple(
+    {"text": "on", "output_ids": [5, 7][:n], "meta_info": {"finish_reason": reason,
+     "prompt_tokens": 4, "completion_tokens": n, "cached_tokens": 1, "queue_time": 0.25}}
+    for n, reason in ((1, None), (2, {"type": "length", "length": 2}))
+)  # fmt: skip
 CHAT: tuple[dict[str, Any], ...] = (
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "```bash\nls\n```"}}]},
     {"choices": [{"index": 0, "delta": {"reasoning_content": "hm", "tool_calls": [CALL]}}]},
@@ -89,7 +95,15 @@ def events(data: bytes) -> bool:
 
 
 def live(data: bytes) -> bool:
-    answer, good = Answer(0.0, text=len(data) % 3 == 0), True
+    return _answers(data, Answer(0.0, text=len(data) % 3 == 0))
+
+
+def sglang(data: bytes) -> bool:
+    return _answers(data, GeneratedAnswer(0.0))
+
+
+def _answers(data: bytes, answer: Answer) -> bool:
+    good = True
     try:
         for chunk in _chunks(data):
             answer.take(chunk, 1.0)
@@ -188,6 +202,7 @@ def _assert_short(message: str) -> None:
 TARGETS = [
     Target("sse", lambda r: _mutated_events(CHUNKS, r), events, 20),
     Target("stream of a replay", lambda r: _mutated_events(CHUNKS, r), live, 12),
+    Target("stream of SGLang", lambda r: _mutated_events(NATIVE, r), sglang, 8),
     Target("stream at the gateway", lambda r: _mutated_events(CHAT, r), gateway_stream, 8),
     Target("answer at the gateway", lambda r: mutated(COMPLETION, r), completion, 5),
     Target("request at the gateway", lambda r: mutated(REQUEST, r), request, 8),

@@ -53,6 +53,20 @@ def test_a_missing_router_passes_and_gives_the_command_to_install_it(
     assert "install it with: make routers" in check.finding
 
 
+def test_a_missing_sglang_passes_and_an_unusable_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
+    check = checks_by_name()["engine sglang"]
+    assert check.passed
+    assert "absent, not needed for sim; " in check.finding
+    assert ".venv-sglang/bin/pip install sglang" in check.finding
+    monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", str(tmp_path / "python"))
+    check = checks_by_name()["engine sglang"]
+    assert not check.passed
+    assert "No such file" in check.remedy
+
+
 def test_a_missing_container_service_passes_and_gives_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
