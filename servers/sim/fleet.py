@@ -234,7 +234,7 @@ class Fleet:
         self._turns[served] = turn
         self._served[turn.id] = served
         if self._report_s is not None and not self._report_ps:
-            self._report()
+            self._usage.report(self.replicas, self.now_ps)
         chosen = self.router.route(turn, seconds(self.now_ps))
         if chosen is not None:
             self._send(turn, chosen)
@@ -299,7 +299,7 @@ class Fleet:
     def _report_and_resume(self) -> None:
         """Report loads and call the router, if it is time."""
         if self._report_ps and self.now_ps >= self._next_report_ps:
-            self._report()
+            self._usage.report(self.replicas, self.now_ps)
             self._next_report_ps += self._report_ps
         if self._period_ps and self.now_ps >= self._next_period_ps:
             for turn, index in self.router.tick(seconds(self.now_ps)):
@@ -311,14 +311,6 @@ class Fleet:
     def _resume(self) -> None:
         for turn, index in self.router.resumed(seconds(self.now_ps)):
             self._send(turn, index)
-
-    def _report(self) -> None:
-        now_ps = self.now_ps
-        for replica, engine in zip(self.replicas, self.engines, strict=True):
-            replica.running = len(engine.scheduler.running)
-            replica.waiting = len(engine.scheduler.runner.waiting)
-            replica.used_tokens = engine.used_blocks_at(now_ps) * self._block
-            replica.reported_s = seconds(now_ps)
 
 
 def _costs(engine: Engine) -> Costs:
