@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from traces.block_hashes import with_prefix_ids
 from traces.known_tools import KNOWN_TOOLS
+from traces.merge import MIN_UNIX_S
 from traces.program import Program, SharedPrefix, Turn
-from traces.read import MIN_UNIX_S
 
 SOURCE = "anonymized"
 _ID = re.compile(r"p\d+(/\d+)*", re.ASCII)

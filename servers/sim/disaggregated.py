@@ -37,6 +37,7 @@ class DisaggregatedFleet(Fleet):
         self._prefills = Front(
             build_router,
             self.engines[self._decoders :],
+            self._usage,
             first=self._decoders,
             tree=len(self.engines),
             on_sent=self._interrupt,

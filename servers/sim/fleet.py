@@ -43,15 +43,16 @@ class Fleet:
         self.engines = [build(on_end=self._ended) for build in engines]
         self.profile: Profile = self.engines[0].profile
         self.now_ps = 0
+        self._usage = FleetUsage(self.engines)
         self._front = Front(
             build_router,
             self.engines[:behind],
+            self._usage,
             first=0,
             tree=len(self.engines),
             on_sent=self._interrupt,
         )
         self._fronts = [self._front]
-        self._usage = FleetUsage(self.engines)
         self._on_end = on_end
         self._events: list[tuple[int, bool, int, Served]] = []
         """Arrivals by time; at equal times, first turns of `_programs` come first."""

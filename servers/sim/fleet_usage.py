@@ -1,14 +1,16 @@
-"""The memory and the turns of several engines together.
+"""The memory and the turns of several engines: in sum, and as each reports them to the router.
 
-In: the engines, and which of them have computed since. Out: their `Usage` in sum. Only engines that
-have changed are read again, since a replay samples the usage often and there may be thousands of
-replicas of which few change in between.
+In: the engines, and which of them have computed since. Only those are read again, since a replay
+samples the usage often, a router may want fresh reports at each turn, and of thousands of replicas
+few change in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from servers.clock import seconds
+from servers.routers.base import Replica
 from servers.sim.engine import Engine
 from servers.sim.sequence import Usage
 
@@ -20,11 +22,14 @@ class FleetUsage:
         """Blocks in use on each replica."""
         self._latest = [engine.usage() for engine in engines]
         self._changed: set[int] = set()
+        self._unreported: set[int] = set()
+        """Engines that compute, or have computed since their latest report."""
         self._pinned = self._waiting = self._running = self._dram = self._ssd = 0
 
     def changed(self, index: int) -> None:
-        """Report that an engine has computed, or has ended a turn."""
+        """Note that an engine has begun or ended a batch, or ended a turn."""
         self._changed.add(index)
+        self._unreported.add(index)
 
     def total(self, now_s: float, held: int) -> Usage:
         """Return the sums over all replicas; `held` turns wait at the router."""
@@ -41,6 +46,20 @@ class FleetUsage:
             self._ssd,
             tuple(self._used),
         )
+
+    def report(self, replicas: Sequence[Replica], first: int, now_ps: int) -> None:
+        """Let replicas report the loads of as many engines, from the index `first`. While an engine
+        computes, its memory changes."""
+        for index in [i for i in self._unreported if first <= i < first + len(replicas)]:
+            engine, replica = self._engines[index], replicas[index - first]
+            replica.running = len(engine.scheduler.running)
+            replica.waiting = len(engine.scheduler.runner.waiting)
+            replica.used_tokens = engine.used_blocks_at(now_ps) * engine.profile.block_tokens
+            if not engine.is_busy:
+                self._unreported.remove(index)
+        now_s = seconds(now_ps)
+        for replica in replicas:
+            replica.reported_s = now_s
 
     def _read(self, index: int) -> None:
         before, now = self._latest[index], self._engines[index].usage()

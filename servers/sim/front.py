@@ -16,6 +16,7 @@ from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.routers.base import Replica, RoutedTurn, Router, Runs
 from servers.sim.engine import Engine
+from servers.sim.fleet_usage import FleetUsage
 from servers.sim.kv import BlockOwner, Path
 from servers.sim.sequence import Sequence as Served
 from servers.sim.sequence import Submission
@@ -26,14 +27,15 @@ class Front:
         self,
         build_router: Callable[[Sequence[Replica]], Router],
         engines: Sequence[Engine],
+        usage: FleetUsage,
         *,
         first: int,
         tree: int,
         on_sent: Callable[[int], None],
     ) -> None:
-        """`first`: index of the first of these engines in the fleet. `tree`: the tree of contents
-        of the router."""
-        self.engines = engines
+        """`usage`: that of the fleet. `first`: index of the first of these engines in the fleet.
+        `tree`: the tree of contents of the router."""
+        self.engines, self._usage = engines, usage
         self._block = engines[0].profile.block_tokens
         self.replicas = [
             Replica(index, engine.profile.kv_blocks * self._block, _costs(engine))
@@ -84,7 +86,7 @@ class Front:
     def call_if_due(self, now_ps: int) -> None:
         """Report loads and call the router, if it is time."""
         if self._report_ps and now_ps >= self._next_report_ps:
-            self._report(now_ps)
+            self._usage.report(self.replicas, self._first, now_ps)
             self._next_report_ps += self._report_ps
         if self._period_ps and now_ps >= self._next_period_ps:
             for turn, index in self.router.tick(seconds(now_ps)):
@@ -112,7 +114,7 @@ class Front:
         self.turns[served] = turn
         self._served[turn.id] = served
         if self._report_s is not None and not self._report_ps:
-            self._report(now_ps)
+            self._usage.report(self.replicas, self._first, now_ps)
         chosen = self.router.route(turn, seconds(now_ps))
         if chosen is not None:
             self._send(turn, chosen, now_ps)
@@ -177,13 +179,6 @@ class Front:
             if index != except_for:
                 self.engines[index].end_program_later(program_id)
                 self._on_sent(self._first + index)
-
-    def _report(self, now_ps: int) -> None:
-        for replica, engine in zip(self.replicas, self.engines, strict=True):
-            replica.running = len(engine.scheduler.running)
-            replica.waiting = len(engine.scheduler.runner.waiting)
-            replica.used_tokens = engine.used_blocks_at(now_ps) * self._block
-            replica.reported_s = seconds(now_ps)
 
 
 def _costs(engine: Engine) -> Costs:

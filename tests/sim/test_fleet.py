@@ -161,6 +161,38 @@ def test_the_usage_of_a_fleet_is_the_sum_of_its_engines_at_any_end_of_a_turn(
     assert sampled == sum(len(program.turns) for program in world.programs)
 
 
+@FEW_EXAMPLES
+@given(
+    world=worlds(offload=True),
+    policy=st.sampled_from(POLICIES),
+    report_s=st.sampled_from((0.0, 0.2)),
+)
+def test_a_report_has_the_load_that_each_engine_has_then(
+    world: World, policy: str, report_s: float
+) -> None:
+    reported = 0
+
+    class Checking(LeastLoaded):
+        def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+            nonlocal reported
+            for replica, engine in zip(self.replicas, fleet.engines, strict=True):
+                if replica.reported_s == now_s:
+                    reported += 1
+                    assert replica.running == len(engine.scheduler.running)
+                    assert replica.waiting == len(engine.scheduler.runner.waiting)
+                    used = engine.used_blocks_at(fleet.now_ps) * engine.profile.block_tokens
+                    assert replica.used_tokens == used
+            return super().route(turn, now_s)
+
+    router = partial(Checking, load="kv", report_s=report_s)
+    ran = Replay(world.programs, build(world, policy, router, 3), lambda _: None, bound=False)
+    fleet = ran.engine
+    assert isinstance(fleet, Fleet)
+    fleet.run(ran.starting(world.starts_s, None))
+    turns = sum(len(program.turns) for program in world.programs)
+    assert reported == 3 * turns or report_s
+
+
 def programs(count: int, turns: int, tokens: int = 64, gap_s: float = 1.0) -> list[Program]:
     """Programs of which each turn adds `tokens` tokens and answers with 16."""
     made = []
