@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from harness.replay.live import Replica, replay_live
 from tests.lines import into
+from tests.live import simulated_time
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 
@@ -89,7 +89,7 @@ def test_a_closed_port_fails_every_program_at_once() -> None:
 def test_after_a_server_dies_all_programs_fail_quickly() -> None:
     lines: list[dict[str, Any]] = []
 
-    async def replay() -> None:
+    async def replay() -> float:
         async with serving(Server(think_s=0.2)) as url:
             replaying = asyncio.create_task(
                 replay_live(
@@ -107,10 +107,9 @@ def test_after_a_server_dies_all_programs_fail_quickly() -> None:
             )
             await asyncio.sleep(0.6)
         await replaying
+        return asyncio.get_running_loop().time()
 
-    started_s = time.monotonic()
-    asyncio.run(replay())
-    assert time.monotonic() - started_s < 10
+    assert simulated_time.run(replay()) < 5
     failed = [line for line in lines if line["error"] is not None]
     assert len(failed) == 10  # one failed turn for each program, and none after it
     assert {line["program_id"] for line in failed} == {f"p{i}" for i in range(10)}

@@ -170,9 +170,9 @@ def test_the_shipped_packs_equal_the_synthesised_programs(name: str) -> None:
 
 
 def test_ten_thousand_programs_take_seconds() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     synthesize("swe-bench", PROGRAMS, 2)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(
