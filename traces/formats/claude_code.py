@@ -18,7 +18,7 @@ from servers.errors import TraceRejected
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.linked import Part, first_lines, split, stem
 from traces.formats.sessions import Launch, make_programs
-from traces.lenient import Repairs, identifier, text
+from traces.lenient import Repairs, identifier
 from traces.program import Program
 
 AGENT_FILE = "agent-"
@@ -59,15 +59,11 @@ def links(data: bytes, path: Path) -> set[str]:
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     session = _Session(repairs)
-    parts = sorted(split(data, name, repairs), key=_last_time)
+    # A session ends before the one that resumes it.
+    parts = sorted(split(data, name), key=lambda part: part.last_timestamp)
     for part in sorted(parts, key=lambda part: part.name.startswith(AGENT_FILE)):
         session.add(part)
     return session.programs()
-
-
-def _last_time(part: Part) -> str:
-    """Return when a file ends, since a session ends before the one that resumes it."""
-    return max((text(line.get("timestamp")) for line in part.lines), default="")
 
 
 class _Session:
@@ -85,7 +81,7 @@ class _Session:
         self.kinds: dict[str, None] = {}
 
     def add(self, part: Part) -> None:
-        for line in part.lines:
+        for line in part.lines(self.repairs):
             self.kinds[identifier(line.get("type"))] = None
             if isinstance(line.get("uuid"), str):
                 self._agent_of(part, line).add(line)
