@@ -33,6 +33,7 @@ from tests.docs.pages import (
 )
 from tests.gateway.upstream import Upstream, serving
 from tests.threaded import threaded
+from tests.traces.samples import SAMPLES
 
 ALL = [command for page in PAGES for command in commands(page, "bench")]
 RUN_ELSEWHERE = {
@@ -69,6 +70,11 @@ PRINTED = {
     "my-gpu.toml": "# my-gpu.toml",
 }
 """Files of the user whose content a page shows: the beginning of the code block by file name."""
+HISTORIES = {
+    "~/.claude/projects": ("claude-code", "claude-projects"),
+    "~/.codex/sessions": ("codex", "codex-sessions"),
+}
+"""Folders of an agent's sessions: their format, and the folder that has samples instead."""
 SERVER = "http://127.0.0.1:8000"
 AGENT = """
 import json, os, urllib.request
@@ -103,6 +109,10 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my-trajectories").mkdir()
     shutil.copy(ROOT / "examples/recorded.jsonl", folder / "my-trajectories")
     (folder / "calls.csv").write_text("session_id,ts,in,out,fn\na,0,100,10,ls\na,5000,150,10,\n")
+    for format, sessions in HISTORIES.values():
+        (folder / sessions).mkdir()
+        for name, data in SAMPLES[format].files.items():
+            (folder / sessions / name).write_bytes(data)
     (folder / "my_agent.py").write_text(AGENT)
     (folder / "my-model").mkdir()
     (folder / "my-model/config.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
@@ -163,6 +173,8 @@ def fill_in(word: str, folder: Path, server: str) -> str:
     """Replace names that a page leaves to its reader."""
     if word == "PATH":
         return "my-trajectories"
+    if word in HISTORIES:
+        return HISTORIES[word][1]
     if word == "Qwen/Qwen3-14B":
         return "my-model"  # tests/profiles/test_model_files.py reads ids from a cache
     if word == "python":

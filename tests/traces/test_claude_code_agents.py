@@ -160,6 +160,25 @@ def test_a_copied_session_counts_once_even_if_the_copy_has_ids_of_its_own(tmp_pa
     assert len(loaded.programs) == 1
 
 
+def test_two_sessions_whose_files_have_one_name_are_two_programs(tmp_path: Path) -> None:
+    for number, folder in enumerate("ab"):
+        own = {"sessionId": folder}
+        lines = [user(f"{folder}u", None, 0, **own),
+                 answer(f"{folder}a", f"{folder}u", 4, f"msg_{number}", **own)]  # fmt: skip
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.jsonl").write_bytes(session(*lines))
+    loaded = read_traces(tmp_path)
+    assert [(p.id, len(p.turns)) for p in loaded.programs] == [("log", 1), ("log#2", 1)]
+    assert str(tmp_path) not in repr(loaded)
+
+
+def test_a_copy_of_a_file_adds_nothing(tmp_path: Path) -> None:
+    read(tmp_path, s=main())
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy/s.jsonl").write_bytes((tmp_path / "s.jsonl").read_bytes())
+    assert [(p.id, len(p.turns)) for p in read_traces(tmp_path).programs] == [("s", 2)]
+
+
 def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     read(tmp_path, s=main(agentId="x1"), s__subagents__agent_x1=agent())
     (tmp_path / "s/subagents/agent-x1.jsonl").rename(tmp_path / "s/subagents/agent-x1.jsonl.gz")

@@ -18,7 +18,7 @@ from servers.errors import TraceRejected
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.linked import Part, first_lines, split, stem
 from traces.formats.sessions import Launch, make_programs
-from traces.lenient import Repairs, identifier, text
+from traces.lenient import Repairs, identifier
 from traces.program import Program
 
 AGENT_FILE = "agent-"
@@ -49,25 +49,22 @@ def sub_agents(path: Path) -> Sequence[Path]:
 
 
 def links(data: bytes, path: Path) -> set[str]:
-    """Return the ids of sessions and calls, and the name of the session's file."""
+    """Return the ids of sessions and calls, and the session's file without suffix, beside which
+    is the folder of its sub-agents."""
     found = {(a or b).decode("utf-8", "replace") for a, b in _LINK.findall(data)}
     if is_sub_agent(path):
         folders = [folder for folder in path.parents if folder.name == "subagents"]
-        return found | {folder.parent.name for folder in folders[:1]}
-    return found | {stem(path)}
+        return found | {str(folder.parent) for folder in folders[:1]}
+    return found | {str(path.parent / stem(path))}
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     session = _Session(repairs)
-    parts = sorted(split(data, name, repairs), key=_last_time)
+    # A session ends before the one that resumes it.
+    parts = sorted(split(data, name), key=lambda part: part.last_timestamp)
     for part in sorted(parts, key=lambda part: part.name.startswith(AGENT_FILE)):
         session.add(part)
     return session.programs()
-
-
-def _last_time(part: Part) -> str:
-    """Return when a file ends, since a session ends before the one that resumes it."""
-    return max((text(line.get("timestamp")) for line in part.lines), default="")
 
 
 class _Session:
@@ -76,22 +73,24 @@ class _Session:
     def __init__(self, repairs: Repairs) -> None:
         self.repairs = repairs
         self.agents: dict[str, AgentLines] = {}
-        """Sessions by the name of their file, and sub-agents by their ids."""
+        """Sessions by the number of their file, and sub-agents by their ids."""
         self.sessions: dict[str, str] = {}
         """Names of the sessions, by their keys in `agents`."""
+        self.parts = 0
         self.read_calls: dict[str, str] = {}
         self.roots: dict[str, str] = {}
         """The first line of the chain of a line of a sub-agent without id."""
         self.kinds: dict[str, None] = {}
 
     def add(self, part: Part) -> None:
-        for line in part.lines:
+        self.parts += 1
+        for line in part.lines(self.repairs):
             self.kinds[identifier(line.get("type"))] = None
             if isinstance(line.get("uuid"), str):
                 self._agent_of(part, line).add(line)
 
     def _agent_of(self, part: Part, line: Mapping[str, Any]) -> AgentLines:
-        key = f"session {part.name}"
+        key = f"session {self.parts}"
         if part.name.startswith(AGENT_FILE) or line.get("isSidechain") is True:
             named = part.name[len(AGENT_FILE) :] if part.name.startswith(AGENT_FILE) else ""
             key = f"agent {identifier(line.get('agentId')) or named or self._root(line)}"
@@ -170,9 +169,12 @@ class _Session:
             if not id:
                 own = key.removeprefix("agent ")
                 own = f"{AGENT_FILE}{numbers.get(own, own)}"
-                top: str | None = key
-                for _ in self.agents:  # no longer than any chain, which may be a cycle
-                    top = parents[top] if top and parents[top] else top
+                top = key
+                for _ in self.agents:  # no chain is longer, unless it is a cycle
+                    above = parents[top]
+                    if above is None:
+                        break
+                    top = above
                 id = f"{self.sessions[top]}/{own}" if top in self.sessions else own
             while id in used:
                 id = f"{id}'"

@@ -61,8 +61,8 @@ def _ids(line: bytes) -> Iterator[str]:
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     rollouts: dict[str, Rollout] = {}
-    for part in split(data, name, repairs):
-        rollout = Rollout(part.lines, part.name, repairs)
+    for part in split(data, name):
+        rollout = Rollout(tuple(part.lines(repairs)), part.name, repairs)
         if rollout.id in rollouts:
             repairs.add("a second file of a rollout: left out")
             continue

@@ -75,8 +75,8 @@ def _session(
         return session, [mapping(message) for message in items(session.get("messages"))]
     session = {}
     messages: dict[str, dict[str, Any]] = {}
-    for part in split(data, name, repairs):
-        for line in part.lines:
+    for part in split(data, name):
+        for line in part.lines(repairs):
             if isinstance(line.get(PATCH), dict):
                 session.update(line[PATCH])
             elif _is_session(line):

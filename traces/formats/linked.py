@@ -8,6 +8,7 @@ session that it resumes to a new file. Such files contain each other's ids. In t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from servers.errors import TraceRejected
 from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes, text
 
 MARKER = "turnstile_file"
+MARKER_START = b'{"turnstile_file"'
+_TIME = re.compile(rb'"timestamp"\s*:\s*"([^"\\]{1,40})"')
 JSON_LINES = (".jsonl", ".jsonl.gz")
 LINES_TO_CHECK = 20
 """Number of a file's first lines of which one must be of a session."""
@@ -43,10 +46,28 @@ class LinkedFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The lines of one file."""
+    """One file of a document."""
 
     name: str
-    lines: tuple[dict[str, Any], ...]
+    encoded: list[bytes]
+
+    def lines(self, repairs: Repairs) -> Iterator[dict[str, Any]]:
+        """Decode one line after the other, and leave out those that are malformed."""
+        for line in self.encoded:
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                repairs.add("a line that is truncated or not JSON: left out")
+                continue
+            if isinstance(value, dict):
+                yield value
+            else:
+                repairs.add("a line that is not a JSON object: left out")
+
+    @property
+    def last_timestamp(self) -> bytes:
+        """The latest time in a line's own field, as text; b"" if there is none."""
+        return max((time for line in self.encoded for time in _TIME.findall(line)), default=b"")
 
 
 def stem(path: Path) -> str:
@@ -136,37 +157,35 @@ def join(files: Sequence[Path]) -> bytes:
 
 def first_lines(first_bytes: bytes) -> Iterator[dict[str, Any]]:
     """Yield the objects on the first lines of a document, the last of which may be truncated."""
-    rest = first_bytes
+    begin = 0
     for _ in range(LINES_TO_CHECK):
-        line, _, rest = rest.lstrip().partition(b"\n")
+        end = first_bytes.find(b"\n", begin)
+        line = first_bytes[begin : end if end >= 0 else None]
         value = mapping(line_start(line))
         if MARKER not in value:
             yield value
+        if end < 0:
+            break
+        begin = end + 1
 
 
-def split(data: bytes, name: str, repairs: Repairs) -> list[Part]:
-    """Return the files of a document, or one of the given name, without malformed lines."""
-    parts: list[tuple[str, list[dict[str, Any]]]] = []
-    for line in _objects(data, repairs):
-        if isinstance(line.get(MARKER), str):
-            parts.append((text(line[MARKER]), []))
-            continue
-        if not parts:
-            parts.append((name, []))
-        parts[-1][1].append(line)
-    return [Part(part, tuple(lines)) for part, lines in parts]
-
-
-def _objects(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
+def split(data: bytes, name: str) -> list[Part]:
+    """Return the files of a document, or one of the given name."""
+    parts: list[Part] = []
     for line in data.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            repairs.add("a line that is truncated or not JSON: left out")
-            continue
-        if isinstance(value, dict):
-            yield value
-        else:
-            repairs.add("a line that is not a JSON object: left out")
+        if line.startswith(MARKER_START) and (named := _named(line)) is not None:
+            parts.append(Part(named, []))
+        elif line and not line.isspace():
+            if not parts:
+                parts.append(Part(name, []))
+            parts[-1].encoded.append(line)
+    return parts
+
+
+def _named(line: bytes) -> str | None:
+    """Return the name of a file in the line before its lines."""
+    try:
+        name = mapping(json.loads(line)).get(MARKER)
+    except (ValueError, RecursionError):
+        return None
+    return text(name) if isinstance(name, str) else None
