@@ -9,6 +9,7 @@ LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
 VLLM_ROUTER ?= 0.1.17
+DYNAMO ?= 1.6.1
 AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
 PIP_AUDIT ?= 2.10.1
@@ -121,7 +122,7 @@ differential: .venv-vllm/installed .venv/installed-test  ## compare every decisi
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION) $(LAYERS)
 
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
-environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
+environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed .venv-dynamo/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
 
 vllm: .venv-vllm/installed  ## install vLLM for CPU into .venv-vllm, where `bench` finds it
 
@@ -129,7 +130,7 @@ agents: .venv-agents/installed  ## install mini-swe-agent into .venv-agents, whe
 
 openhands: .venv-openhands/installed  ## install the OpenHands SDK into .venv-openhands, where `bench` finds it
 
-routers: .venv-routers/installed  ## install vllm-router into .venv-routers, where `bench` finds it
+routers: .venv-routers/installed .venv-dynamo/installed  ## install vllm-router into .venv-routers and Dynamo into .venv-dynamo, where `bench` finds them
 
 fuzz: .venv/installed-test  ## feed hostile input to every reader: INPUTS=1000000 SEED=0, some minutes
 	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
@@ -172,7 +173,7 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 	@.ci/audit
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-dynamo .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -236,6 +237,17 @@ clean:  ## remove all environments and caches; runs/ stays
 	@$(PYTHON) -m venv .venv-routers
 	@.venv-routers/bin/python $(PIP_INSTALL) vllm-router==$(VLLM_ROUTER)
 	@.venv-routers/bin/python $(COMPILE) .venv-routers/lib || true
+	@touch $@
+
+# Most requirements of Dynamo are for GPUs, Kubernetes and images, and one of them is not on PyPI, so
+# only those are installed that its frontend, routers and mocker import.
+.venv-dynamo/installed:
+	@test -n "$(PYTHON)" || { echo "Dynamo needs Python 3.10 or newer: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing Dynamo into .venv-dynamo (once; a minute, 370 MB)" >&2
+	@$(PYTHON) -m venv .venv-dynamo
+	@.venv-dynamo/bin/python $(PIP_INSTALL) msgspec numpy packaging 'pydantic>=2.10.6,<=2.13.5' pyyaml uvloop
+	@.venv-dynamo/bin/python $(PIP_INSTALL) --no-deps ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
+	@.venv-dynamo/bin/python $(COMPILE) .venv-dynamo/lib || true
 	@touch $@
 
 .venv-audit/installed:

@@ -57,7 +57,7 @@ class ForeignRouter:
     """A router of another project, with one of its policies."""
 
     project: str
-    """Name of the project, and of its package on PyPI."""
+    """Name of the project, a key of `FOREIGN`."""
     policy: str
     version: str | None = None
     """Version of the package that is installed; None before it was looked for."""
@@ -71,8 +71,13 @@ class ForeignRouter:
         return FOREIGN[self.project][self.policy]
 
     @property
+    def package(self) -> str:
+        """Its package on PyPI."""
+        return PACKAGES.get(self.project, self.project)
+
+    @property
     def source(self) -> str:
-        return f"{self.project} on PyPI"
+        return f"{self.package} on PyPI"
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "version": self.version, "source": self.source}
@@ -88,8 +93,25 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
             "their tools' past durations justify."
         ),
     },
+    "dynamo": {
+        "kv": (
+            "Turns go where the fewest blocks remain to be computed, beside those in use there."
+        ),
+        "thunderagent": (
+            "ThunderAgent in Dynamo: a program stays on one worker, and is paused between turns "
+            "while its worker's KV memory is full."
+        ),
+        "round-robin": "Each turn goes to the next worker.",
+        "least-loaded": "Turns go to the worker with the fewest active turns.",
+        "power-of-two": "Turns go to the one of two random workers with fewer active turns.",
+        "random": "Turns go to a random worker.",
+    },
 }
 """What the policies of each project do, by the project's and the policy's name."""
+PACKAGES = {"dynamo": "ai-dynamo"}
+"""Packages on PyPI whose name is not that of the project."""
+ENGINES = {"vllm-router": "vllm", "dynamo": "dynamo-mocker"}
+"""The value of --engine that starts the routers of a project, with the servers behind them."""
 
 
 def find_router(text: str) -> NamedRouter | ForeignRouter:
@@ -106,10 +128,10 @@ def find_router(text: str) -> NamedRouter | ForeignRouter:
 def named_router(text: str) -> NamedRouter:
     """Raise UnknownName, InvalidRouter or InvalidPlugin."""
     base, parenthesis, rest = text.strip().partition("(")
-    if base.partition(":")[0] in FOREIGN:
+    if (engine := ENGINES.get(base.partition(":")[0])) is not None:
         raise InvalidRouter(
-            f"--router {text}: is a process that only bench sweep --engine vllm starts; use one of "
-            + ", ".join(ROUTERS.built_in)
+            f"--router {text}: is a process that only bench sweep --engine {engine} starts; use "
+            f"one of {', '.join(ROUTERS.built_in)}"
         )
     if parenthesis and not rest.endswith(")"):
         raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")

@@ -1,8 +1,8 @@
 """The protocol of an engine, which runs the cells of a sweep, and the registry of engines.
 
-`ENGINES` has the engines by name: `sim` (virtual time), `vllm` (a fresh vLLM for each cell) and
-`vllm-virtual` (vLLM's scheduler in virtual time). `harness.engines.url` is the engine for the URL
-of a running server.
+`ENGINES` has the engines by name: `sim` (virtual time), `vllm` (a fresh vLLM for each cell),
+`vllm-virtual` (vLLM's scheduler in virtual time) and `dynamo-mocker` (NVIDIA Dynamo over workers
+that only take time). `harness.engines.url` is the engine for the URL of a running server.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from harness.load.workload import Longest
 from servers.errors import InvalidInput
 from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
+from servers.routing import ENGINES as ROUTER_ENGINES
 from servers.routing import ForeignRouter
 from servers.variants import Variant, behind_routers, variants
 
@@ -26,6 +27,7 @@ ENGINES = Registry(
         "sim": "harness.engines.sim:resolve_sim",
         "vllm": "harness.engines.vllm:vllm_engine",
         "vllm-virtual": "harness.engines.vllm_virtual:virtual_engine",
+        "dynamo-mocker": "harness.engines.dynamo_mocker:resolve_dynamo",
     },
     remedy="give the URL of a running server (http://…)",
     option="--engine",
@@ -63,20 +65,15 @@ def split_supported(
     return tuple(chosen), tuple(left_out)
 
 
-def with_routers(
-    chosen: Iterable[Variant], server: Server, *, foreign: bool = False
-) -> tuple[Variant, ...]:
-    """Return each variant behind each router, if there are several replicas. Raise InvalidInput.
-
-    `foreign`: whether the engine starts routers of other projects.
-    """
+def with_routers(chosen: Iterable[Variant], server: Server, engine: str) -> tuple[Variant, ...]:
+    """Return each variant behind each router, if there are several replicas. Raise InvalidInput."""
     if server.replicas > 1:
         behind = tuple(behind_routers(chosen, server.router))
         for router in (variant.router for variant in behind):
-            if isinstance(router, ForeignRouter) and not foreign:
+            if isinstance(router, ForeignRouter) and ROUTER_ENGINES[router.project] != engine:
                 raise InvalidInput(
                     f"--router {router.name}: is a process in front of live servers; use --engine "
-                    "vllm, or one of our routers (bench list routers)"
+                    f"{ROUTER_ENGINES[router.project]}, or one of our routers (bench list routers)"
                 )
         return behind
     if server.router is not None:

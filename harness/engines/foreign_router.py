@@ -36,7 +36,7 @@ def find_routers(
                     f"{settings.agents.flag}, or use one of our routers (bench list routers)"
                 )
             if router.project not in installed:
-                installed[router.project] = find_installation(router.project)
+                installed[router.project] = find_installation(router.package)
             version = installed[router.project].version
             variant = replace(variant, router=replace(router, version=version))
         found.append(variant)

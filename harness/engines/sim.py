@@ -190,7 +190,7 @@ def _profile_json(profile: Profile) -> dict[str, Any]:
 
 def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine, tuple[()]]:
     settings.server.refuse_unsupported("sim", ("replicas", "router"))
-    chosen = with_routers(variants(settings.policies), settings.server)
+    chosen = with_routers(variants(settings.policies), settings.server, "sim")
     return chosen, sim_engine(settings, chosen), ()
 
 

@@ -105,6 +105,7 @@ class Machine:
         Option(
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
             "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. "
+            "dynamo-mocker: NVIDIA Dynamo's routers, live, over workers that only take time. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             MACHINE,
             "NAME",
@@ -220,7 +221,11 @@ class Server:
 
     vllm_flags: Annotated[
         tuple[str, ...],
-        Option("Passed to vLLM unchanged.", metavar="-- VLLM_FLAGS", positional=True),
+        Option(
+            "Passed to vLLM, or to each of Dynamo's mocker workers, unchanged.",
+            metavar="-- VLLM_FLAGS",
+            positional=True,
+        ),
     ] = ()
     vllm_python: Annotated[
         str | None,
@@ -278,11 +283,21 @@ class Server:
             "Comma-separated routers in front of several --replicas: round-robin, least-loaded, "
             "power-of-two, sticky, prefix-aware, thunderagent, program-scheduling, or your "
             "classes, optionally with arguments. With --engine vllm also vllm-router:round_robin, "
-            ":consistent_hash, :cache_aware and :program_scheduling (make routers). Each policy "
-            "runs behind each of them. Default: sticky; bench serve prints the URLs of all servers "
-            "without it.",
+            ":consistent_hash, :cache_aware and :program_scheduling (make routers); with --engine "
+            "dynamo-mocker only dynamo:kv, :thunderagent, :round-robin, :least-loaded, "
+            ":power-of-two and :random. Each policy runs behind each of them. Default: sticky, and "
+            "dynamo:kv; bench serve prints the URLs of all servers without it.",
             SERVER,
             "NAMES",
+        ),
+    ] = None
+    disaggregate: Annotated[
+        str | None,
+        Option(
+            "Engines that compute prompts and engines that generate answers, such as 1P1D or "
+            "2P6D, instead of --replicas that do both. With --engine dynamo-mocker.",
+            SERVER,
+            "NPMD",
         ),
     ] = None
     ready_within_s: Annotated[

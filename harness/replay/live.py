@@ -20,6 +20,7 @@ import aiohttp
 from msgspec import UNSET
 
 from harness.replay.completion import Answer, chat_body, completion_body, measure
+from harness.replay.dynamo import Frontend
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
@@ -69,6 +70,8 @@ class Replica:
     """Times of its prefills and decode steps; None if unknown."""
     behind: tuple[Replica, ...] = ()
     """The servers over which this one, a router of another project, distributes its turns."""
+    dynamo: Frontend | None = None
+    """Set for a frontend of Dynamo, which distributes the turns over its workers."""
 
     @property
     def url(self) -> str:
@@ -105,6 +108,7 @@ class _Live:
         self._secrets = known_keys(self.api_key)
         self._id_fields = {end.field for each in self.replicas for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
+        self._dynamo = self.replicas[0].dynamo
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Run all programs. Returns the time at the end, on the cell's clock."""
@@ -146,9 +150,13 @@ class _Live:
         if not run.turn:
             self._conversations[program.id] = self.prompts.conversation(program)
         conversation = self._conversations[program.id]
-        make: Callable[..., bytes] = partial(completion_body, id_fields=self._id_fields)
+        shared: dict[str, Any] = {
+            "id_fields": self._id_fields,
+            "is_dynamo": self._dynamo is not None,
+        }
+        make: Callable[..., bytes] = partial(completion_body, **shared)
         if self._text:
-            make = partial(chat_body, id_fields=self._id_fields, cache_salt=self.cache_salt)
+            make = partial(chat_body, **shared, cache_salt=self.cache_salt)
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
@@ -156,7 +164,7 @@ class _Live:
         routed = await self._route(run, record, answer)
         serving, liveness = self.replicas[routed.replica], self.liveness[routed.replica]
         url = serving.chat_url if self._text else serving.url
-        headers = identity_headers(program.id, run.job_id, is_final=run.is_last)
+        headers = identity_headers(program.id, run.job_id)
         liveness.turn_started()
         try:
             async with asyncio.timeout(self.turn_timeout_s):
@@ -196,7 +204,7 @@ class _Live:
             record.held_s = self._now_s() - answer.sent_at_s
             self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
             raise
-        if self.replicas[0].behind:
+        if self.replicas[0].behind or self._dynamo is not None:
             return routed
         record.replica = routed.replica
         if len(self.replicas) > 1:
@@ -218,9 +226,11 @@ class _Live:
     ) -> None:
         measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.error = error
-        if self.replicas[0].behind:
+        if self._dynamo is not None:
+            self._dynamo.complete(record, answer.nvext)
+        elif self.replicas[0].behind:
             self._logs.find(record)
-        if record.replica is not UNSET:
+        if record.replica is not UNSET and self._dynamo is None:
             self._logs.complete(record)
         self.on_turn(record)
 

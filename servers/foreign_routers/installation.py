@@ -1,8 +1,8 @@
 """Finds the Python environment that a router of another project is installed in.
 
-The search order is TURNSTILE_ROUTERS_PYTHON, `.venv-routers` in the working directory, and
-`.venv-routers` next to Turnstile's sources. The package is not imported; its version is read from
-its metadata.
+Each package has an environment of its own. The search order is its environment variable, its
+folder in the working directory, and its folder next to Turnstile's sources. The package is not
+imported; its version is read from its metadata.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 
 from servers.errors import RouterUnavailable
 
-PYTHON = "TURNSTILE_ROUTERS_PYTHON"
+PYTHON = {"vllm-router": "TURNSTILE_ROUTERS_PYTHON", "ai-dynamo": "TURNSTILE_DYNAMO_PYTHON"}
+"""Environment variables that name the Python of another environment, by package."""
+FOLDER = {"vllm-router": ".venv-routers", "ai-dynamo": ".venv-dynamo"}
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 PROBE_TIMEOUT_S = 60.0
-REMEDY = f"install it with: make routers (or set {PYTHON} to the Python of an environment with it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +33,30 @@ class RouterInstallation:
 
 def find_installation(package: str) -> RouterInstallation:
     """Return the first environment with the package. Raises RouterUnavailable."""
-    pythons = list(_candidates())
+    pythons = list(_candidates(package))
     for python in pythons:
         version = _version(python, package)
         if version is not None:
             return RouterInstallation(python, version)
     where = f" in {', '.join(pythons)}" if pythons else ""
-    raise RouterUnavailable(f"{package} is not installed{where}; {REMEDY}")
+    raise RouterUnavailable(f"{package} is not installed{where}; {_remedy(package)}")
 
 
-def _candidates() -> Iterator[str]:
-    if chosen := os.environ.get(PYTHON):
+def _candidates(package: str) -> Iterator[str]:
+    if chosen := os.environ.get(PYTHON[package]):
         yield chosen
         return
     for folder in dict.fromkeys((Path.cwd(), ROOT)):
-        python = folder / ".venv-routers/bin/python"
+        python = folder / FOLDER[package] / "bin/python"
         if python.exists():
             yield str(python)
+
+
+def _remedy(package: str) -> str:
+    return (
+        f"install it with: make routers (or set {PYTHON[package]} to the Python of an environment "
+        "with it)"
+    )
 
 
 def _version(python: str, package: str) -> str | None:
@@ -62,7 +70,9 @@ def _version(python: str, package: str) -> str | None:
             check=False,
         )
     except OSError as error:
-        raise RouterUnavailable(f"{PYTHON} {python}: {error.strerror}; {REMEDY}") from None
+        raise RouterUnavailable(
+            f"{PYTHON[package]} {python}: {error.strerror}; {_remedy(package)}"
+        ) from None
     except subprocess.TimeoutExpired:
         raise RouterUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
     return process.stdout.strip() if process.returncode == 0 else None

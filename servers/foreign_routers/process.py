@@ -85,7 +85,7 @@ class RouterProcess:
 
     def port_was_taken(self) -> bool:
         """Return whether the router failed because another process uses one of its ports."""
-        return any(TAKEN in line for line in _last_lines(self.log))
+        return any(TAKEN in line for line in last_lines(self.log))
 
     def stop(self) -> None:
         """Send SIGTERM, then SIGKILL to all descendants, and wait until all have ended."""
@@ -93,7 +93,7 @@ class RouterProcess:
         self._close_ports()
 
     def _failed(self, what: str) -> RouterFailed:
-        cause = vllm_router.failure_cause(_last_lines(self.log))
+        cause = vllm_router.failure_cause(last_lines(self.log))
         return RouterFailed(f"{self.router.name} {what}: {cause} (log: {self.log})")
 
     def _close_ports(self) -> None:
@@ -128,7 +128,7 @@ def launch_router(
             return process
 
 
-def _last_lines(log: Path) -> list[str]:
+def last_lines(log: Path) -> list[str]:
     """Return the non-empty lines at the end of the log, without colours."""
     with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_BYTES))

@@ -128,12 +128,12 @@ def _foreign_routers() -> list[Check]:
     """Check for the routers of other projects, which only live sweeps with several servers need."""
     from servers.errors import RouterUnavailable
     from servers.foreign_routers.installation import find_installation
-    from servers.routing import FOREIGN
+    from servers.routing import FOREIGN, PACKAGES
 
     found = []
     for project in FOREIGN:
         try:
-            router = find_installation(project)
+            router = find_installation(PACKAGES.get(project, project))
             finding = f"{router.version} at {router.python}"
         except RouterUnavailable as error:
             finding = f"absent, needed only for --router {project}:…; {error}"
