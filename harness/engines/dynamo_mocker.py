@@ -105,7 +105,7 @@ class DynamoEngine:
         disaggregated = {"disaggregate": f"{prefill}P{others}D", "kv_gb_per_s": self.kv_gb_per_s}
         server = {
             "dynamo": self.dynamo.version,
-            "replicas": self.workers.total,
+            "replicas": self.workers.others,
             **(disaggregated if prefill else {}),
             "flags": list(self.flags),
             "turn_timeout_s": self.turn_timeout_s,
@@ -147,7 +147,7 @@ class DynamoEngine:
             )
         except RouterFailed as failed:
             raise CellFailed(str(failed)) from None
-        turns = [0] * self.workers.total
+        turns = [0] * self.workers.others
 
         def count(record: TurnRecord) -> None:
             if record.replica is not UNSET:

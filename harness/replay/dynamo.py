@@ -26,7 +26,7 @@ class Frontend:
     """A frontend of Dynamo."""
 
     workers: Mapping[int, int] = field(default_factory=dict)
-    """Index of each worker by its id; empty if unknown."""
+    """Index of each worker that generates answers, by its id; empty if unknown."""
     disaggregated: bool = False
     """Whether prompts are computed by workers of their own."""
     block_tokens: int = 0

@@ -52,9 +52,16 @@ def basis(sweep: Mapping[str, Any]) -> str:
             f" {kind} profile{note}"
         )
     else:
-        version = (sweep.get("server") or {}).get("vllm")
-        engine = f"vLLM {version}" if version else engine
+        server = sweep.get("server") or {}
+        if version := server.get("vllm"):
+            engine = f"vLLM {version}"
         time = f"Measured on {engine}: {model} on {hardware}"
+        if version := server.get("dynamo"):
+            kind = profile.get("provenance", "unknown")
+            time = (
+                f"Measured on Dynamo {version} over workers that compute nothing, but take the time"
+                f" of {model} on {hardware}, {kind} profile{ORIGINS.get(kind, '')}"
+            )
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}
     total = sum(gaps.values())

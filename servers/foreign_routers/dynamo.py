@@ -162,13 +162,16 @@ def environment(
         "DYN_HTTP_RPC_HOST": "127.0.0.1",
         **({} if port is None else {"DYN_TCP_RPC_PORT": str(port)}),
         "HF_HUB_OFFLINE": "1",
-        "HOME": str(shared),  # the frontend keeps a copy of the model's description there
+        # The frontend keeps a copy of the model's description in the first, and workers leave a
+        # file in the second.
+        "HOME": str(shared),
+        "TMPDIR": str(shared),
     }
 
 
 def worker_ids(health: Mapping[str, object], workers: Sequence[Worker]) -> dict[int, int]:
-    """Return the index of each worker that the frontend knows, by its id in Dynamo. `health`: what
-    the frontend answers at /health."""
+    """Return the index in `workers` of each that the frontend knows, by its id in Dynamo. `health`:
+    what the frontend answers at /health."""
     indices = {worker.port: index for index, worker in enumerate(workers)}
     found = {}
     for id, address in _instances(health):

@@ -47,7 +47,7 @@ class DynamoCluster:
     ) -> None:
         self.deployment = deployment
         self.workers: dict[int, int] = {}
-        """Index of each worker, prefill workers first, by its id in Dynamo; once healthy."""
+        """Index of each worker that generates answers, by its id in Dynamo; once healthy."""
         self._folder = folder
         self._ports: list[Port] = []
         self._processes: dict[str, SupervisedProcess] = {}
@@ -94,7 +94,8 @@ class DynamoCluster:
                 status, body = request(self._frontend_port, "/health", timeout_s=2.0)
                 found = dynamo.worker_ids(json.loads(body), self._workers) if status == 200 else {}
                 if len(found) == len(self._workers) and self._serves():
-                    self.workers = found
+                    first = self.deployment.prefill
+                    self.workers = {id: k - first for id, k in found.items() if k >= first}
                     return
             waited_s = time.monotonic() - started_s
             if waited_s > within_s:
