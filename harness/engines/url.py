@@ -21,6 +21,7 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.redact import server_url
+from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live import Replica
@@ -56,6 +57,8 @@ class UrlEngine:
     """Whether the server accepts `vllm_xargs`. Other servers may reject unknown fields."""
     session_ends: tuple[SessionEnd, ...] = ()
     """How the server is told that a program has ended."""
+    is_dynamo: bool = False
+    """Whether the server is a frontend of Dynamo, which rejects the fields that vLLM knows."""
     hardware: str = "unknown"
     parallel: bool = False
     cells_reusable: bool = False
@@ -94,8 +97,9 @@ class UrlEngine:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
+        dynamo = Frontend(has_sessions=True) if self.is_dynamo else None
         done = replay_on(
-            [Replica(self.name, self.events, session_ends=self.session_ends)],
+            [Replica(self.name, self.events, session_ends=self.session_ends, dynamo=dynamo)],
             job,
             model=self.model,
             vocabulary=range(*vocabulary_of(self.model)),
@@ -129,7 +133,7 @@ def url_engine(
         )
     served = served_models(url, "--engine")
     model = _served_model(served, settings.machine.model, url)
-    longest = model.get("max_model_len")
+    longest = model.get("max_model_len") or model.get("context_window") or None  # Dynamo: 0
     if settings.server.events is not None and not settings.server.events.is_file():
         raise ServerUnavailable(
             f"--events {settings.server.events}: no such file; use the path from bench serve"
@@ -148,6 +152,7 @@ def url_engine(
         text=settings.server.prompts is Prompts.TEXT,
         is_vllm=is_vllm(model),
         session_ends=session_ends(url, api_key()),
+        is_dynamo=is_dynamo(model),
     )
     return (_as_served(settings.policies),), engine, ()
 

@@ -45,7 +45,7 @@ from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from servers.vllm.models.model_folder import resolve_model
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
-VLLM_OPTIONS = tuple(settings_of(Server).keys() - {"events"})
+VLLM_OPTIONS = tuple(settings_of(Server).keys() - {"events", "disaggregate"})
 
 
 @dataclass(frozen=True, slots=True)
