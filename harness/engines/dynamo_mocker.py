@@ -85,11 +85,11 @@ class DynamoEngine:
 
     def describe(self) -> str:
         prefill, others = self.workers
-        workers = f"{prefill} prefill and {others} decode workers" if prefill else f"{others} x"
+        roles = f" ({prefill} for prefill, {others} for decode)" if prefill else ""
         return (
-            f"engine {NAME}: Dynamo {self.dynamo.version} live over {workers} mocker, which takes "
-            f"the time of {self.model} on {self.sim.machine} ({self.sim.profile.provenance} "
-            "profile); this run uses no GPU"
+            f"engine {NAME}: Dynamo {self.dynamo.version}, live; mockers instead of workers: "
+            f"{self.workers.total}{roles}, each as fast as {self.model} on {self.sim.machine} "
+            f"({self.sim.profile.provenance} profile); this run uses no GPU"
         )
 
     def sweep_json(self) -> dict[str, Any]:

@@ -43,6 +43,7 @@ RUN_ELSEWHERE = {
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
     "--engine http": "tests/harness/test_url_engine.py",
+    "--engine dynamo-mocker": "tests/foreign_routers/test_dynamo_sweep.py",
     "serve": "tests/real/test_launcher.py",
     "verify pins": "tests/real/test_pins.py",
     "profile show": "tests/harness/test_profile_cli.py",

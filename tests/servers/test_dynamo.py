@@ -289,8 +289,9 @@ def test_a_run_records_versions_workers_and_bandwidth(
     assert [each.name for each in chosen] == ["fcfs@dynamo:kv", "fcfs@dynamo:round-robin"]
     assert left_out == ()
     assert engine.describe() == (
-        "engine dynamo-mocker: Dynamo 9.8.7 live over 2 prefill and 6 decode workers mocker, which "
-        "takes the time of llama-3.1-8b on a100-80g (operator-table profile); this run uses no GPU"
+        "engine dynamo-mocker: Dynamo 9.8.7, live; mockers instead of workers: 8 (2 for prefill, 6 "
+        "for decode), each as fast as llama-3.1-8b on a100-80g (operator-table profile); this run "
+        "uses no GPU"
     )
     cell = engine.cell_json(chosen[0])
     assert (cell["engine"], cell["gpus"], cell["profile"]["kv_blocks"]) == ("dynamo-mocker", 8, 400)
