@@ -21,6 +21,8 @@ from servers.variants import Variant
 ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
     "servers/*.py",
+    "servers/foreign_routers/dynamo.py",
+    "servers/foreign_routers/mocker_times.py",
     "servers/foreign_routers/vllm_router.py",
     "servers/policies",
     "servers/profiles",

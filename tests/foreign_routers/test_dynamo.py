@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.url import url_engine
+from harness.load.settings import Machine, SweepSettings
 from servers.errors import RouterFailed
 from servers.foreign_routers import dynamo_process
 from servers.processes.port import Port
@@ -44,6 +46,9 @@ def test_the_kv_router_returns_to_the_cache_and_a_killed_worker_fails_with_its_l
         assert [line["device_hit_tokens"] for line in of_a] == [0, 64, 128, 192]
         assert len({line["replica"] for line in of_a}) == 1
         assert {line["held_s"] for line in of_a} == {0.0}
+        # A frontend that runs already is recognized at its URL.
+        _, engine, _ = url_engine(SweepSettings(machine=Machine(engine=cluster.base_url)))
+        assert (engine.is_dynamo, engine.is_vllm) == (True, False)
 
         (worker,) = descendants(cluster.pids["worker-1"])
         os.kill(worker, signal.SIGKILL)
