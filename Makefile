@@ -10,6 +10,7 @@ OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
 VLLM_ROUTER ?= 0.1.17
 SGLANG_ROUTER ?= 0.3.2
+DYNAMO ?= 1.6.1
 AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
 PIP_AUDIT ?= 2.10.1
@@ -122,7 +123,7 @@ differential: .venv-vllm/installed .venv/installed-test  ## compare every decisi
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION) $(LAYERS)
 
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
-environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed .venv-sglang-router/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
+environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
 
 vllm: .venv-vllm/installed  ## install vLLM for CPU into .venv-vllm, where `bench` finds it
 
@@ -130,7 +131,7 @@ agents: .venv-agents/installed  ## install mini-swe-agent into .venv-agents, whe
 
 openhands: .venv-openhands/installed  ## install the OpenHands SDK into .venv-openhands, where `bench` finds it
 
-routers: .venv-routers/installed .venv-sglang-router/installed  ## install vllm-router and sglang-router, where `bench` finds them
+routers: .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed  ## install vllm-router, sglang-router and Dynamo, where `bench` finds them
 
 fuzz: .venv/installed-test  ## feed hostile input to every reader: INPUTS=1000000 SEED=0, some minutes
 	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
@@ -173,7 +174,7 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 	@.ci/audit
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -245,6 +246,17 @@ clean:  ## remove all environments and caches; runs/ stays
 	@$(PYTHON) -m venv .venv-sglang-router
 	@.venv-sglang-router/bin/python $(PIP_INSTALL) sglang-router==$(SGLANG_ROUTER)
 	@.venv-sglang-router/bin/python $(COMPILE) .venv-sglang-router/lib || true
+	@touch $@
+
+# Most requirements of Dynamo are for GPUs, Kubernetes and images, and one of them is not on PyPI, so
+# only those are installed that its frontend, routers and mocker import.
+.venv-dynamo/installed:
+	@test -n "$(PYTHON)" || { echo "Dynamo needs Python 3.10 or newer: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing Dynamo into .venv-dynamo (once; a minute, 370 MB)" >&2
+	@$(PYTHON) -m venv .venv-dynamo
+	@.venv-dynamo/bin/python $(PIP_INSTALL) msgspec numpy packaging 'pydantic>=2.10.6,<=2.13.5' pyyaml uvloop
+	@.venv-dynamo/bin/python $(PIP_INSTALL) --no-deps ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
+	@.venv-dynamo/bin/python $(COMPILE) .venv-dynamo/lib || true
 	@touch $@
 
 .venv-audit/installed:

@@ -104,12 +104,32 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "tr": "ThunderAgent: programs are paused while contexts exceed the KV of the servers.",
         "default": "ThunderAgent as a plain proxy, which keeps a program on a server.",
     },
+    "dynamo": {
+        "kv": (
+            "Turns go where the fewest blocks remain to be computed, beside those in use there."
+        ),
+        "thunderagent": (
+            "ThunderAgent in Dynamo: a program stays on one worker, and is paused between turns "
+            "while its worker's KV memory is full."
+        ),
+        "round-robin": "Each turn goes to the next worker.",
+        "least-loaded": "Turns go to the worker with the fewest active turns.",
+        "power-of-two": "Turns go to the one of two random workers with fewer active turns.",
+        "random": "Turns go to a random worker.",
+    },
 }
 """What the policies of each project do, by the project's and the policy's name."""
-PACKAGES = {"thunderagent-org": "ThunderAgent"}
+PACKAGES = {"dynamo": "ai-dynamo", "thunderagent-org": "ThunderAgent"}
 """Packages whose name is not that of the project."""
 ON_GITHUB = {"thunderagent-org": "ThunderAgent-org/ThunderAgent on GitHub"}
 """Where projects are found that are not on PyPI."""
+ENGINES = {
+    "vllm-router": ("vllm", "sglang"),
+    "sglang-router": ("vllm", "sglang"),
+    "thunderagent-org": ("vllm", "sglang"),
+    "dynamo": ("dynamo-mocker",),
+}
+"""The values of --engine that start the routers of a project, with the servers behind them."""
 
 
 def find_router(text: str) -> NamedRouter | ForeignRouter:
@@ -126,10 +146,10 @@ def find_router(text: str) -> NamedRouter | ForeignRouter:
 def named_router(text: str) -> NamedRouter:
     """Raise UnknownName, InvalidRouter or InvalidPlugin."""
     base, parenthesis, rest = text.strip().partition("(")
-    if base.partition(":")[0] in FOREIGN:
+    if (engine := ENGINES.get(base.partition(":")[0])) is not None:
         raise InvalidRouter(
-            f"--router {text}: is a process that only bench sweep --engine vllm starts; use one of "
-            + ", ".join(ROUTERS.built_in)
+            f"--router {text}: is a process that only bench sweep --engine {engine} starts; use "
+            f"one of {', '.join(ROUTERS.built_in)}"
         )
     if parenthesis and not rest.endswith(")"):
         raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")

@@ -1,8 +1,8 @@
 """The protocol of an engine, which runs the cells of a sweep, and the registry of engines.
 
 `ENGINES` has the engines by name: `sim` (virtual time), `vllm` and `sglang` (fresh servers for each
-cell) and `vllm-virtual` (vLLM's scheduler in virtual time). `harness.engines.url` is the engine for
-the URL of a running server.
+cell), `vllm-virtual` (vLLM's scheduler in virtual time) and `dynamo-mocker` (NVIDIA Dynamo over
+workers that only take time). `harness.engines.url` is the engine for the URL of a running server.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from servers.disaggregation import engines_of, parse_splits
 from servers.errors import InvalidInput
 from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
+from servers.routing import ENGINES as ROUTER_ENGINES
 from servers.routing import ForeignRouter
 from servers.variants import Variant, behind_routers, disaggregated, variants
 
@@ -28,6 +29,7 @@ ENGINES = Registry(
         "vllm": "harness.engines.vllm:vllm_engine",
         "vllm-virtual": "harness.engines.vllm_virtual:virtual_engine",
         "sglang": "harness.engines.sglang:sglang_engine",
+        "dynamo-mocker": "harness.engines.dynamo_mocker:resolve_dynamo",
     },
     remedy="give the URL of a running server (http://…)",
     option="--engine",
@@ -84,21 +86,17 @@ def replicas_of(server: Server) -> int:
     return engines_of(parse_splits(text))
 
 
-def with_routers(
-    chosen: Iterable[Variant], server: Server, *, foreign: bool = False
-) -> tuple[Variant, ...]:
+def with_routers(chosen: Iterable[Variant], server: Server, engine: str) -> tuple[Variant, ...]:
     """Return each variant behind each router and with each split of the engines, if there are
-    several. Raise InvalidInput.
-
-    `foreign`: whether the engine starts routers of other projects.
-    """
+    several. Raise InvalidInput."""
     if replicas_of(server) > 1:
         behind = tuple(behind_routers(chosen, server.router))
         for router in (variant.router for variant in behind):
-            if isinstance(router, ForeignRouter) and not foreign:
+            if isinstance(router, ForeignRouter) and engine not in ROUTER_ENGINES[router.project]:
+                engines = " or ".join(ROUTER_ENGINES[router.project])
                 raise InvalidInput(
                     f"--router {router.name}: is a process in front of live servers; use --engine "
-                    "vllm, or one of our routers (bench list routers)"
+                    f"{engines}, or one of our routers (bench list routers)"
                 )
         if server.disaggregate is None:
             return behind

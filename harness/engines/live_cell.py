@@ -109,7 +109,7 @@ def replay_on(
 
 def _sent_to(replicas: Sequence[Replica], record: TurnRecord) -> int | None:
     """Return the index of the server to which the harness sent the turn; None if it did not."""
-    if replicas[0].behind:
+    if replicas[0].behind or replicas[0].dynamo is not None:
         return 0
     return None if record.replica is UNSET else record.replica
 

@@ -241,7 +241,7 @@ def sglang_engine(
     config = server_config(machine, server, machine.model or MODEL)
     command_line.check_flags(config.flags)
     load = resolve_model(config.model, server.weights)
-    variants = with_routers(chosen, server, foreign=True)
+    variants = with_routers(chosen, server, "sglang")
     for variant in variants:
         _check_router(variant, text=server.prompts is Prompts.TEXT)
     sglang = find_sglang()

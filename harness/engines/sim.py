@@ -208,7 +208,7 @@ def resolve_sim(
     server = settings.server
     server.refuse_unsupported("sim", ("replicas", "router", *DISAGGREGATION))
     plain, left_out = split_supported(settings.policies, partial(_check_tier, server))
-    chosen = with_routers(plain, server)
+    chosen = with_routers(plain, server, "sim")
     return chosen, sim_engine(settings, chosen), left_out
 
 

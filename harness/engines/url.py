@@ -21,7 +21,8 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.redact import server_url
-from harness.replay.api import OPENAI
+from harness.replay.api import DYNAMO, OPENAI
+from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live import Replica
@@ -60,6 +61,8 @@ class UrlEngine:
     """Whether turns of token ids go to SGLang's own API, and its cache is emptied before a cell."""
     session_ends: tuple[SessionEnd, ...] = ()
     """How the server is told that a program has ended."""
+    is_dynamo: bool = False
+    """Whether the server is a frontend of Dynamo, which rejects the fields that vLLM knows."""
     hardware: str = "unknown"
     parallel: bool = False
     cells_reusable: bool = False
@@ -98,12 +101,17 @@ class UrlEngine:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
-        apis = SGLANG if self.is_sglang else OPENAI
+        apis = SGLANG if self.is_sglang else DYNAMO if self.is_dynamo else OPENAI
+        dynamo = Frontend(has_sessions=True) if self.is_dynamo else None
         if self.is_sglang:
             on_stage("emptying the cache")
             flush_cache(Replica(self.name).root)
         done = replay_on(
-            [Replica(self.name, self.events, session_ends=self.session_ends, apis=apis)],
+            [
+                Replica(
+                    self.name, self.events, session_ends=self.session_ends, apis=apis, dynamo=dynamo
+                )
+            ],
             job,
             model=self.model,
             vocabulary=range(*vocabulary_of(self.model)),
@@ -148,7 +156,7 @@ def url_engine(
         )
     served = served_models(url, "--engine")
     model = _served_model(served, settings.machine.model, url)
-    longest = model.get("max_model_len")
+    longest = model.get("max_model_len") or model.get("context_window") or None  # Dynamo: 0
     if settings.server.events is not None and not settings.server.events.is_file():
         raise ServerUnavailable(
             f"--events {settings.server.events}: no such file; use the path from bench serve"
@@ -168,6 +176,7 @@ def url_engine(
         is_vllm=is_vllm(model),
         is_sglang=is_sglang(model),
         session_ends=session_ends(url, api_key()),
+        is_dynamo=is_dynamo(model),
     )
     return (_as_served(settings.policies),), engine, ()
 

@@ -273,6 +273,6 @@ def vllm_engine(
         text=server.prompts is Prompts.TEXT,
     )
     chosen, left_out = split_supported(settings.policies, engine.check)
-    behind = with_routers(chosen, server, foreign=True)
+    behind = with_routers(chosen, server, "vllm")
     behind, routers = find_routers(behind, settings)
     return behind, replace(engine, routers=routers), left_out

@@ -134,7 +134,7 @@ class Guided:
             headers = {
                 **JSON,
                 **authorization(self.api_key),
-                **identity_headers(program.id, job_id, is_final=is_last),
+                **identity_headers(program.id, job_id),
             }
             await stream_completion(self.session, url, body, answer, self.turns.now_s, headers)
             answer.check(turn)

@@ -119,6 +119,7 @@ class Machine:
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
             "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. sglang: starts an "
             "SGLang server for each cell, with a scheduler of its own. "
+            "dynamo-mocker: NVIDIA Dynamo's routers, live, over workers that only take time. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             MACHINE,
             "NAME",
@@ -234,7 +235,11 @@ class Server:
 
     vllm_flags: Annotated[
         tuple[str, ...],
-        Option("Passed to vLLM or SGLang unchanged.", metavar="-- VLLM_FLAGS", positional=True),
+        Option(
+            "Passed to vLLM, SGLang, or each of Dynamo's mocker workers, unchanged.",
+            metavar="-- VLLM_FLAGS",
+            positional=True,
+        ),
     ] = ()
     vllm_python: Annotated[
         str | None,
@@ -291,7 +296,7 @@ class Server:
         Option(
             "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
             "A list compares splits of equally many engines; none in it stands for as many "
-            "replicas. In virtual time.",
+            "replicas. In virtual time; one split also with --engine dynamo-mocker.",
             SERVER,
             "SPLITS",
         ),
@@ -316,8 +321,9 @@ class Server:
             "power-of-two, sticky, prefix-aware, thunderagent, program-scheduling, or your "
             "classes, optionally with arguments. With --engine vllm also routers of other projects "
             "(make routers; bench list routers), such as vllm-router:consistent_hash and, with "
-            "--prompts text, sglang-router:manual. Each policy runs behind each of them. Default: "
-            "sticky; bench serve prints the URLs of all servers without it.",
+            "--prompts text, sglang-router:manual; with --engine dynamo-mocker only those of "
+            "Dynamo, such as dynamo:kv. Each policy runs behind each of them. Default: sticky, and "
+            "dynamo:kv; bench serve prints the URLs of all servers without it.",
             SERVER,
             "NAMES",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from harness.replay.completion import Answer, chat_body, completion_body, text_body
@@ -27,3 +28,7 @@ class Apis(NamedTuple):
 OPENAI = Apis(Api("/v1/completions", completion_body), Api("/v1/chat/completions", chat_body))
 WITHOUT_CHAT = OPENAI._replace(text=Api("/v1/completions", text_body))
 """Of a router that drops fields which it does not know from chat requests."""
+DYNAMO = Apis(
+    Api("/v1/completions", partial(completion_body, is_dynamo=True)),
+    Api("/v1/chat/completions", partial(chat_body, is_dynamo=True)),
+)

@@ -1,10 +1,10 @@
 """Builds the request of a turn for an OpenAI-compatible server, and parses its streamed answer.
 
 Token mode (`/v1/completions`): the prompt is token ids, and the answer contains the generated token
-ids (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
-messages, or for a router that does not pass all fields of those on (`/v1/completions`), their text.
-A turn fails if its answer does not have the requested length. Times in seconds on the clock of the
-caller, who reads the stream.
+ids (`return_token_ids` of vLLM 0.10.2 and newer, or `nvext` of Dynamo). Text mode
+(`/v1/chat/completions`): the prompt is messages, or for a router that does not pass all fields of
+those on (`/v1/completions`), their text. A turn fails if its answer does not have the requested
+length. Times in seconds on the clock of the caller, who reads the stream.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import orjson
 
 from harness.redact import redact
+from harness.replay import dynamo
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Ids
 from servers.errors import TurnFailed
@@ -38,10 +39,11 @@ def completion_body(
     is_last: bool,
     *,
     id_fields: Iterable[str] = (),
+    is_dynamo: bool = False,
 ) -> bytes:
     """`id_fields`: of the body, that the server expects to have the program's id."""
     fields = {"model": model, "prompt": prompt, **dict.fromkeys(id_fields, program_id)}
-    return _body(fields, turn, program_id, index, is_last)
+    return _body(fields, turn, program_id, index, is_last, is_dynamo)
 
 
 def chat_body(
@@ -54,13 +56,14 @@ def chat_body(
     *,
     id_fields: Iterable[str] = (),
     cache_salt: str | None = None,
+    is_dynamo: bool = False,
 ) -> bytes:
     """`cache_salt` (vLLM): only prompts with the same salt share KV."""
     messages = [message._asdict() for message in prompt]
     fields = {"model": model, "messages": messages, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
         fields["cache_salt"] = cache_salt
-    return _body(fields, turn, program_id, index, is_last)
+    return _body(fields, turn, program_id, index, is_last, is_dynamo)
 
 
 def text_body(
@@ -82,7 +85,14 @@ def text_body(
     return _body(fields, turn, program_id, index, is_last)
 
 
-def _body(fields: dict[str, Any], turn: Turn, program_id: str, index: int, is_last: bool) -> bytes:
+def _body(
+    fields: dict[str, Any],
+    turn: Turn,
+    program_id: str,
+    index: int,
+    is_last: bool,
+    is_dynamo: bool = False,
+) -> bytes:
     body = {
         **fields,
         "max_tokens": turn.output_tokens,
@@ -91,14 +101,17 @@ def _body(fields: dict[str, Any], turn: Turn, program_id: str, index: int, is_la
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-        "vllm_xargs": {
+    }
+    if is_dynamo:
+        body |= dynamo.REQUEST
+    else:
+        body["return_token_ids"] = True
+        body["vllm_xargs"] = {
             "program_id": program_id,
             "turn": index,
             "is_last": int(is_last),
             "tools": ",".join(turn.tools),
-        },
-    }
+        }
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -118,6 +131,8 @@ class Answer:
     """Whether `[DONE]` has arrived."""
     usage: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
+    nvext: dict[str, Any] = field(default_factory=dict)
+    """The last values of Dynamo's extension."""
     _events: Events = field(default_factory=Events)
 
     def take(self, received: bytes, at_s: float) -> None:
@@ -137,8 +152,9 @@ class Answer:
         chunk = orjson.loads(without_prompt(event))
         if "error" in chunk:
             raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
+        nvext = mapping(chunk.get("nvext"))
         for choice in chunk["choices"]:
-            ids = choice.get("token_ids")
+            ids = choice.get("token_ids", nvext.get("completion_token_ids"))
             content = choice.get("text") or (choice.get("delta") or {}).get("content")
             if (ids or (content and self.text)) and self.first_token_at_s is None:
                 self.first_token_at_s = at_s
@@ -146,10 +162,11 @@ class Answer:
             if ids is None and content and not self.text:
                 raise TurnFailed(
                     "the answer contains no token ids: token mode needs a server that supports "
-                    "return_token_ids, such as vLLM 0.10.2 or newer"
+                    "return_token_ids, such as vLLM 0.10.2 or newer, or Dynamo"
                 )
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.metrics = mapping(chunk.get("metrics")) or self.metrics
+        self.nvext |= nvext
 
     def _append_ids(self, ids: list[int]) -> None:
         if not all(type(id) is int and 0 <= id < 1 << 32 for id in ids):

@@ -36,7 +36,8 @@ PROGRAM_HEADERS = (
 JOB_HEADERS = ("X-Job-Id", "X-Dynamo-Parent-Session-Id")
 """Headers with the job's id, or that of the parent, of a sub-agent."""
 FINAL_HEADER = "X-Dynamo-Session-Final"
-"""`true` in the program's last request."""
+"""`true` in the program's last request. Dynamo's ThunderAgent router answers that request without
+generating anything, so turns do not have it, and the end is reported by a request of its own."""
 IDENTITY_HEADERS = frozenset(
     name.lower() for name in (*PROGRAM_HEADERS, *JOB_HEADERS, FINAL_HEADER)
 )
@@ -103,19 +104,24 @@ async def report_end(
     model: object = None,
     ends: Sequence[SessionEnd] = (),
     api_key: str | None = None,
+    is_dynamo: bool = False,
 ) -> None:
     """Tell a server that a program has ended. A failure is ignored.
 
-    `model`: of a vLLM, in which our plug-in releases the program's pin; None for other servers. A
-    router that knows `ends` may pass that request on to any of its servers, so it does not get it.
+    `model`: of a vLLM, in which our plug-in releases the program's pin, or of Dynamo; None for
+    other servers. A router that knows `ends` may pass that request on to any of its servers, so it
+    does not get it.
     """
     requests: list[tuple[str, dict[str, object]]] = [
         (end.path, {end.field: program_id}) for end in ends
     ]
-    if model is not None and not ends:
-        body = {"model": model, "prompt": [0], "max_tokens": 1}
-        requests.append(("/v1/completions", {**body, "vllm_xargs": {"ended": program_id}}))
     headers = {**JSON, **authorization(api_key)}
+    shortest = {"model": model, "prompt": [0], "max_tokens": 1}
+    if is_dynamo:
+        requests.append(("/v1/completions", shortest))
+        headers |= identity_headers(program_id, program_id, is_final=True)
+    elif model is not None and not ends:
+        requests.append(("/v1/completions", {**shortest, "vllm_xargs": {"ended": program_id}}))
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with asyncio.timeout(END_TIMEOUT_S):
             for path, body in requests:

@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from harness.replay.api import OPENAI, Apis
 from harness.replay.completion import Answer, measure
+from harness.replay.dynamo import Frontend
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
@@ -72,6 +73,8 @@ class Replica:
     """The servers over which this one, a router of another project, distributes its turns."""
     apis: Apis = OPENAI
     """The same for all servers that share the load."""
+    dynamo: Frontend | None = None
+    """Set for a frontend of Dynamo, which distributes the turns over its workers."""
 
     @property
     def url(self) -> str:
@@ -107,6 +110,7 @@ class _Live:
         servers = (*self.replicas, *self.replicas[0].behind)
         self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
+        self._dynamo = self.replicas[0].dynamo
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Run all programs. Returns the time at the end, on the cell's clock."""
@@ -158,7 +162,7 @@ class _Live:
         routed = await self._route(run, record, answer)
         serving, liveness = self.replicas[routed.replica], self.liveness[routed.replica]
         url = f"{serving.root}{self._api.path}"
-        headers = identity_headers(program.id, run.job_id, is_final=run.is_last)
+        headers = identity_headers(program.id, run.job_id)
         liveness.turn_started()
         try:
             async with asyncio.timeout(self.turn_timeout_s):
@@ -198,7 +202,7 @@ class _Live:
             record.held_s = self._now_s() - answer.sent_at_s
             self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
             raise
-        if self.replicas[0].behind:
+        if self.replicas[0].behind or self._dynamo is not None:
             return routed
         record.replica = routed.replica
         if len(self.replicas) > 1:
@@ -220,9 +224,11 @@ class _Live:
     ) -> None:
         measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.error = error
-        if self.replicas[0].behind:
+        if self._dynamo is not None:
+            self._dynamo.complete(record, answer.nvext)
+        elif self.replicas[0].behind:
             self._logs.find(record)
-        if record.replica is not UNSET:
+        if record.replica is not UNSET and self._dynamo is None:
             self._logs.complete(record)
         self.on_turn(record)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import aiohttp
 
 from harness.replay.contents import Contents, ProgramPaths
+from harness.replay.dynamo import Frontend
 from harness.replay.identity import SessionEnd, report_end
 from harness.replay.live_router import BuildRouter, LiveRouter
 from harness.replay.load_reports import KnownServer, LoadReports, replicas_of
@@ -25,6 +26,8 @@ class Server(KnownServer, Protocol):
     def session_ends(self) -> tuple[SessionEnd, ...]: ...
     @property
     def behind(self) -> Sequence[Server]: ...
+    @property
+    def dynamo(self) -> Frontend | None: ...
 
 
 class ProgramRouting:
@@ -79,8 +82,9 @@ class ProgramRouting:
         unaware += [self._behind[index] for index in served - {served_by}]
         last = self._servers[turn.replica]
         for server in (last, *unaware):
+            is_dynamo = server.dynamo is not None and server.dynamo.has_sessions
             # The server of the last turn knows the end from that turn's `is_last`.
-            model = None if server is last else self._model
+            model = None if server is last and not is_dynamo else self._model
             if model is not None or server.session_ends:
                 report = report_end(
                     self._session,
@@ -89,6 +93,7 @@ class ProgramRouting:
                     model=model,
                     ends=server.session_ends,
                     api_key=self._api_key,
+                    is_dynamo=is_dynamo,
                 )
                 tasks.create_task(report)
 

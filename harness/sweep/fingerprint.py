@@ -23,6 +23,8 @@ REPLAY_SOURCES = (
     "servers/*.py",
     "servers/foreign_routers/sglang_router.py",
     "servers/foreign_routers/thunderagent_org.py",
+    "servers/foreign_routers/dynamo.py",
+    "servers/foreign_routers/mocker_times.py",
     "servers/foreign_routers/vllm_router.py",
     "servers/policies",
     "servers/profiles",

@@ -56,6 +56,12 @@ def basis(sweep: Mapping[str, Any]) -> str:
         for key, project in (("vllm", "vLLM"), ("sglang", "SGLang")):
             engine = f"{project} {server[key]}" if server.get(key) else engine
         time = f"Measured on {engine}: {model} on {hardware}"
+        if version := server.get("dynamo"):
+            kind = profile.get("provenance", "unknown")
+            time = (
+                f"Measured on Dynamo {version} over workers that compute nothing, but take the time"
+                f" of {model} on {hardware}, {kind} profile{ORIGINS.get(kind, '')}"
+            )
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}
     total = sum(gaps.values())

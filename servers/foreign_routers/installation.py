@@ -19,12 +19,14 @@ from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 PYTHON = {
     "vllm-router": "TURNSTILE_ROUTERS_PYTHON",
     "sglang-router": "TURNSTILE_SGLANG_ROUTER_PYTHON",
+    "ai-dynamo": "TURNSTILE_DYNAMO_PYTHON",
     "ThunderAgent": "TURNSTILE_THUNDERAGENT_PYTHON",
 }
 """Environment variables that name the Python of another environment, by package."""
 FOLDER = {
     "vllm-router": ".venv-routers",
     "sglang-router": ".venv-sglang-router",
+    "ai-dynamo": ".venv-dynamo",
     "ThunderAgent": ".venv-thunderagent",
 }
 NOT_ON_PYPI = {

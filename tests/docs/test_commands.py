@@ -45,6 +45,7 @@ RUN_ELSEWHERE = {
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
     "--engine sglang": "tests/sglang/test_engine.py",
     "--engine http": "tests/harness/test_url_engine.py",
+    "--engine dynamo-mocker": "tests/foreign_routers/test_dynamo_sweep.py",
     "serve": "tests/real/test_launcher.py",
     "verify pins": "tests/real/test_pins.py",
     "profile show": "tests/harness/test_profile_cli.py",

@@ -41,15 +41,20 @@ def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
     assert "LMCache" not in checks_by_name()
 
 
+@pytest.mark.parametrize(
+    ("project", "package", "variable"),
+    [
+        ("vllm-router", "vllm-router", "TURNSTILE_ROUTERS_PYTHON"),
+        ("dynamo", "ai-dynamo", "TURNSTILE_DYNAMO_PYTHON"),
+    ],
+)
 def test_a_missing_router_passes_and_gives_the_command_to_install_it(
-    monkeypatch: pytest.MonkeyPatch,
+    project: str, package: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TURNSTILE_ROUTERS_PYTHON", sys.executable)
-    check = checks_by_name()["vllm-router"]
+    monkeypatch.setenv(variable, sys.executable)
+    check = checks_by_name()[project]
     assert check.passed
-    assert check.finding.startswith(
-        "absent, needed only for --router vllm-router:…; vllm-router is"
-    )
+    assert check.finding.startswith(f"absent, needed only for --router {project}:…; {package} is")
     assert "install it with: make routers" in check.finding
 
 

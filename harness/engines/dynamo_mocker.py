@@ -1,0 +1,263 @@
+"""The engine `dynamo-mocker`: NVIDIA Dynamo's routers, live, over its mocker workers.
+
+A mocker takes the time that a step takes on the machine of --hardware, in real time, and keeps a
+paged prefix cache, but computes nothing. Each cell starts new workers, a frontend, and the router
+of its variant. The workers schedule as stock vLLM does, so `fcfs` is the only policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+
+from harness.cells.job import Job
+from harness.engines.base import Unsupported, replicas_of
+from harness.engines.foreign_router import find_routers
+from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.engines.sim import SimEngine, sim_engine
+from harness.load.settings import Server, SweepSettings
+from harness.load.workload import Longest
+from harness.replay.api import DYNAMO
+from harness.replay.dynamo import Frontend
+from harness.replay.live import Replica
+from harness.replay.liveness import ServerTimeouts
+from servers.admission import Admission
+from servers.disaggregation import parse_splits
+from servers.errors import CellFailed, InvalidInput, RouterFailed
+from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment, check_flags
+from servers.foreign_routers.dynamo_process import launch_dynamo
+from servers.foreign_routers.installation import RouterInstallation
+from servers.processes.supervised import first_failure
+from servers.profiles import hardware
+from servers.records import EventRecord, TurnRecord
+from servers.routing import FOREIGN, ForeignRouter
+from servers.variants import Variant, behind_routers, variants
+from servers.vllm.models.model_folder import BYTES
+
+NAME, PROJECT = "dynamo-mocker", "dynamo"
+DEFAULT_ROUTER = "dynamo:kv"
+OPTIONS = (
+    *("vllm_flags", "replicas", "router", "disaggregate"),
+    *("ready_within_s", "turn_timeout_s", "lost_after_s", "stuck_after_s"),
+)
+
+
+class Workers(NamedTuple):
+    prefill: int
+    """Workers for prefill only; the others then only decode."""
+    others: int
+
+    @property
+    def total(self) -> int:
+        return self.prefill + self.others
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoEngine:
+    sim: SimEngine
+    """The `sim` engine with the machine and model of a worker."""
+    workers: Workers
+    dynamo: RouterInstallation
+    flags: tuple[str, ...]
+    kv_gb_per_s: float | None
+    """Bandwidth from prefill to decode workers; None if unknown, and the mocker has its own."""
+    ready_within_s: float
+    turn_timeout_s: float
+    timeouts: ServerTimeouts
+    name: str = NAME
+    parallel: bool = False
+    cells_reusable: bool = True
+
+    @property
+    def model(self) -> str:
+        return self.sim.model
+
+    @property
+    def hardware(self) -> str:
+        return self.sim.hardware
+
+    @property
+    def longest(self) -> Longest:
+        return self.sim.longest
+
+    def describe(self) -> str:
+        prefill, others = self.workers
+        roles = f" ({prefill} for prefill, {others} for decode)" if prefill else ""
+        return (
+            f"engine {NAME}: Dynamo {self.dynamo.version}, live; mockers instead of workers: "
+            f"{self.workers.total}{roles}, each as fast as {self.model} on {self.sim.machine} "
+            f"({self.sim.profile.provenance} profile); this run uses no GPU"
+        )
+
+    def sweep_json(self) -> dict[str, Any]:
+        return self._json(self.sim.sweep_json())
+
+    def cell_json(self, variant: Variant) -> dict[str, Any]:
+        return self._json(self.sim.cell_json(variant))
+
+    def _json(self, sim_json: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings, of which the number of workers is one of the server."""
+        prefill, others = self.workers
+        gpus = None if self.sim.gpus is None else self.sim.gpus * self.workers.total
+        disaggregated = {"disaggregate": f"{prefill}P{others}D", "kv_gb_per_s": self.kv_gb_per_s}
+        server = {
+            "dynamo": self.dynamo.version,
+            "replicas": self.workers.others,
+            **(disaggregated if prefill else {}),
+            "flags": list(self.flags),
+            "turn_timeout_s": self.turn_timeout_s,
+        }
+        return {**sim_json, "engine": NAME, "gpus": gpus, "server": server}
+
+    def offload_json(self, _variant: Variant) -> None:
+        return None
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
+        on_stage: Callable[[str], None],
+    ) -> dict[str, Any]:
+        end_on_sigterm()
+        router, profile, limits = job.variant.router, self.sim.profile, self.sim.limits
+        if not isinstance(router, ForeignRouter):
+            raise TypeError(f"{job.variant.name} has no router of Dynamo")
+        deployment = DynamoDeployment(
+            self.model,
+            profile,
+            limits.max_num_seqs,
+            limits.step_tokens,
+            self.workers.prefill,
+            self.workers.others,
+            self.kv_gb_per_s,
+            self.flags,
+        )
+        try:
+            cluster = launch_dynamo(
+                deployment,
+                router.policy,
+                self.dynamo,
+                job.folder / "server",
+                ready_within_s=self.ready_within_s,
+                on_progress=lambda seconds: on_stage(f"starting Dynamo, {seconds:.0f} s"),
+            )
+        except RouterFailed as failed:
+            raise CellFailed(str(failed)) from None
+        turns = [0] * self.workers.others
+
+        def count(record: TurnRecord) -> None:
+            if record.replica is not UNSET:
+                turns[record.replica] += 1
+            on_turn(record)
+
+        with cluster:
+            frontend = Frontend(
+                cluster.workers,
+                disaggregated=bool(self.workers.prefill),
+                block_tokens=profile.block_tokens,
+                has_sessions=router.policy == THUNDERAGENT,
+            )
+            done = replay_on(
+                [Replica(cluster.base_url, apis=DYNAMO, dynamo=frontend)],
+                job,
+                model=self.model,
+                vocabulary=range(*BYTES),
+                seed=job.seed,
+                turn_timeout_s=self.turn_timeout_s,
+                timeouts=self.timeouts,
+                text=False,
+                tagged=False,
+                on_turn=count,
+                on_event=on_event,
+                failure=lambda: first_failure([cluster]),
+            )
+        return {
+            **done,
+            **({"turns_per_replica": turns} if any(turns) else {}),
+            "kv_blocks": profile.kv_blocks,
+            "block_tokens": profile.block_tokens,
+            "max_model_len": profile.max_model_len,
+            "prefix_caching": True,
+        }
+
+
+def resolve_dynamo(
+    settings: SweepSettings,
+) -> tuple[tuple[Variant, ...], DynamoEngine, tuple[Unsupported, ...]]:
+    server, machine = settings.server, settings.machine
+    server.refuse_unsupported(NAME, OPTIONS)
+    machine.refuse_scheduling(NAME)
+    if machine.admission != Admission.WHOLE_PROMPT:
+        raise InvalidInput(
+            f"--admission {machine.admission}: not supported by --engine {NAME}, whose workers "
+            "have a rule of their own; remove it"
+        )
+    check_flags(server.vllm_flags)
+    workers = _workers(server)
+    chosen, installed = find_routers(_variants(settings.policies, server), settings)
+    sim = replace(sim_engine(settings, chosen), replicas=1)
+    if sim.profile.kv_groups != (None,):
+        raise InvalidInput(
+            f"--model {sim.model}: has layers with a sliding window, which the mocker does not "
+            "model; use --engine sim, or a model without them"
+        )
+    engine = DynamoEngine(
+        sim,
+        workers,
+        installed[PROJECT],
+        server.vllm_flags,
+        _kv_gb_per_s(sim) if workers.prefill else None,
+        server.ready_within_s,
+        server.turn_timeout_s,
+        ServerTimeouts(server.lost_after_s, server.stuck_after_s),
+    )
+    return chosen, engine, ()
+
+
+def _workers(server: Server) -> Workers:
+    """Raise InvalidInput."""
+    engines = replicas_of(server)
+    if server.disaggregate is None:
+        return Workers(0, engines)
+    splits = parse_splits(server.disaggregate)
+    if len(splits) > 1 or splits[0] is None:
+        raise InvalidInput(
+            f"--disaggregate {server.disaggregate}: a list is compared in virtual time only; give "
+            "one split, such as 1P1D"
+        )
+    return Workers(splits[0].prefill, splits[0].decode)
+
+
+def _variants(policies: str, server: Server) -> tuple[Variant, ...]:
+    """Return stock vLLM behind each router. Raise InvalidInput."""
+    if policies.strip() not in ("all", "fcfs"):
+        raise InvalidInput(
+            f"--policies {policies}: the workers of --engine {NAME} schedule as stock vLLM does, "
+            "and run no other policy; use fcfs"
+        )
+    behind = tuple(behind_routers(variants("fcfs"), server.router or DEFAULT_ROUTER))
+    for router in (variant.router for variant in behind):
+        if not isinstance(router, ForeignRouter) or router.project != PROJECT:
+            offered = ", ".join(f"{PROJECT}:{policy}" for policy in FOREIGN[PROJECT])
+            name = "" if router is None else router.name
+            raise InvalidInput(
+                f"--router {name}: --engine {NAME} runs the routers of Dynamo only: {offered}"
+            )
+        if server.disaggregate is not None and router.policy == THUNDERAGENT:
+            raise InvalidInput(
+                f"--router {router.name}: sends turns to one kind of workers; remove "
+                f"--disaggregate, or use {DEFAULT_ROUTER}"
+            )
+    return behind
+
+
+def _kv_gb_per_s(sim: SimEngine) -> float | None:
+    """Return the bandwidth between the GPUs of two workers: that of their links, or of PCIe."""
+    if sim.gpus is None:
+        return None
+    gpu = sim.gpu or hardware(sim.hardware)
+    return (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * sim.gpus / 1e9
