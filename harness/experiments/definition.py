@@ -16,10 +16,11 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.cells.names import slug
+from harness.engines.base import with_routers
 from harness.load.arrivals import parse_arrivals
 from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import LOAD, MACHINE, RUN, SweepSettings
+from harness.load.settings import DISAGGREGATION, LOAD, MACHINE, RUN, SweepSettings
 from harness.load.settings_file import parse_values, read_toml
 from harness.sweep.plan import AUTO, DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
@@ -32,10 +33,12 @@ from traces.formats.native import write_programs
 from traces.lenient import brief, describe_first_error
 
 FOLDER = Path(__file__).parent / "files"
+SEVERAL_ENGINES = ("replicas", "router", *DISAGGREGATION)
 OPTIONS = {
     name: setting
     for name, setting in settings_of(SweepSettings).items()
-    if setting.option.panel in (LOAD, MACHINE, RUN) and name not in ("traces", "columns")
+    if (setting.option.panel in (LOAD, MACHINE, RUN) and name not in ("traces", "columns"))
+    or name in SEVERAL_ENGINES
 }
 """The keys of `[sweep]`. An experiment has its own traces and needs no live server."""
 
@@ -189,7 +192,8 @@ def _errors_name(part: str) -> Iterator[None]:
 
 def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
     with _errors_name(f"{file}: sweep.policies"):
-        names = {variant.name for variant in variants(settings.policies)}
+        chosen = with_routers(variants(settings.policies), settings.server, foreign=True)
+        names = {variant.name for variant in chosen}
     with _errors_name(f"{file}: sweep.seeds"):
         parse_seeds(settings.seeds or DEFAULT_SEEDS)
     with _errors_name(f"{file}: sweep.arrivals"):

@@ -119,6 +119,17 @@ SWEEPS = {
             "tests.compiled.derived:LongPromptsLast",
         ),
     ),
+    "prefill and decode engines, short of memory": replace(
+        SHORT_OF_MEMORY,
+        policies="fcfs,turnstile,infercept",
+        jps="0.2",
+        server=Server(
+            disaggregate="1P2D,2P1D",
+            router="sticky,thunderagent,tests.compiled.derived:LongPromptsLast",
+            transfer_gb_per_s=5.0,
+            transfer_latency_s=0.01,
+        ),
+    ),
     "policies from outside": replace(
         SHORT_OF_MEMORY,
         policies="tests.compiled.derived:ShortPromptsFirst,tests.compiled.derived:PatientContinuum+",
