@@ -118,6 +118,23 @@ def test_without_events_the_parts_follow_one_another_in_a_fixed_order() -> None:
     assert [s.name for s in stretches(record, [])] == ["queue", "load", "prefill", "decode"]
 
 
+def test_a_turn_of_two_engines_waits_for_its_transfer_after_the_prefill() -> None:
+    fields = {"sent_at_s": 1.0, "scheduled_at_s": 1.0, "queue_s": 1.0, "prefill_s": 2.0}
+    record = TurnRecord(
+        program_id="p", turn=0, job_id="p", load_s=0.0, decode_queue_s=4.0, transfer_s=0.5,
+        first_token_at_s=8.5, decode_s=1.0, finished_at_s=9.5, **fields,
+    )  # fmt: skip
+    events = [EventRecord(t=1.0, event="arrival", program_id="p", turn=0)]
+    expected = [
+        ("queue", 1.0, 2.0),
+        ("prefill", 2.0, 4.0),
+        ("decode_queue", 4.0, 8.0),
+        ("transfer", 8.0, 8.5),
+        ("decode", 8.5, 9.5),
+    ]
+    assert stretches(record, events) == expected
+
+
 def test_a_turn_that_never_ended_has_no_stretch() -> None:
     assert stretches(turn_record(finished_at_s=None, error="refused"), []) == []
 

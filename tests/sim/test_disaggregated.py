@@ -19,9 +19,10 @@ from tests.lines import into
 from tests.sim.accounts import check_blocks
 from tests.sim.test_engine_invariants import FEW_EXAMPLES, policy_for
 from tests.sim.test_fleet import ROUTERS, Build, world_of
-from tests.sim.worlds import World, worlds
+from tests.sim.worlds import World, profile, worlds
 from traces import Program, Provenance, Turn
 
+PINS_FOR_3_S = "tests.compiled.derived:ShortPromptsFirst"
 MB_PER_S = Transfer(1e6)
 """A token has 1,000 bytes, so a block of 16 takes 16 ms."""
 
@@ -133,8 +134,8 @@ def test_a_turn_that_is_preempted_in_its_decode_engine_is_recomputed_there() -> 
 
 
 def test_the_prefill_engine_frees_a_prompt_when_it_was_sent() -> None:
-    """The second prompt of 7 blocks needs those of the first in a prefill engine of 12 blocks,
-    which are sent 112 ms after the 11.1 ms... of the first."""
+    """The second prompt of 7 blocks does not fit beside the first in a prefill engine of 12, and
+    is admitted when the first has been sent and its decode engine computes the last token."""
     made = [program(name, (112, 1, 0)) for name in "pq"]
     turns, _ = play(world_of(made, kv_blocks=12, apart_s=0.0))
     first, second = turns
@@ -198,15 +199,18 @@ def test_no_engine_loses_a_block_and_nothing_is_kept_to_be_sent(
         assert not len(engine.scheduler.runner.waiting)
 
 
-def test_a_policy_keeps_a_program_in_both_engines() -> None:
-    """A static TTL longer than the tool gap: the KV of both engines is pinned until the next turn
-    arrives there, although another program fills the memory in the meantime."""
+def test_a_prefill_engine_keeps_a_pin_through_a_tool_gap() -> None:
+    """Engines of 20 blocks. In the gap after p's first turn of 10 blocks, q and r compute 8 each in
+    the prefill engine: 10 are blank, and then the oldest are evicted, which are 6 of p's unless
+    they are pinned."""
     made = [
-        program("p", (160, 16, 0), (200, 1, 176)),
-        program("q", (224, 1, 0)),
+        program("p", (160, 1, 0), (170, 1, 161)),
+        program("q", (128, 1, 0)),
+        program("r", (128, 1, 0)),
     ]
-    world = World(made, [0.0, 0.6], world_of(made, 30).profile, Limits(), None)
-    for policy, hits in (("static-ttl", 160), ("fcfs", 160)):
+    world = World(made, [0.0, 0.4, 0.7], profile(20), Limits(), None)
+    hits = {}
+    for policy in (PINS_FOR_3_S, "fcfs"):
         turns, _ = play(world, policy)
-        (later,) = [turn for turn in turns if turn["turn"]]
-        assert later["device_hit_tokens"] == hits
+        (hits[policy],) = [turn["device_hit_tokens"] for turn in turns if turn["turn"]]
+    assert hits == {PINS_FOR_3_S: 160, "fcfs": 64}
