@@ -17,7 +17,7 @@ from math import ceil
 from servers.errors import TraceRejected
 from traces.block_hashes import Hashes, common_blocks, kept_tokens, share_blocks
 from traces.formats.rows import first_row, in_seconds, lengths, rows
-from traces.formats.timed_calls import estimated_generation_s
+from traces.formats.weka import estimated_api_s
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, identifier
 from traces.program import Program, Provenance, Turn
 
@@ -148,7 +148,7 @@ def _gap(
         repairs.add("a request without delay or timestamp: the gap before it is set to 0")
         return 0.0, Provenance.UNSTATED
     repairs.add("a request without delay: the previous generation is estimated, its gap inferred")
-    gap_s = next_s - start_s - estimated_generation_s(prompt, request.output)
+    gap_s = next_s - start_s - estimated_api_s(prompt, request.output)
     return min(max(0.0, gap_s), MAX_GAP_S), Provenance.INFERRED
 
 

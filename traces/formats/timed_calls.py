@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 
 from traces.block_hashes import share_blocks
+from traces.formats.weka import estimated_api_s
 from traces.lenient import MAX_GAP_S, Repairs
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
@@ -58,20 +59,13 @@ class Agent:
     """By the index of a call that waits for sub-agents, the end of the last of them."""
 
 
-def estimated_generation_s(prompt_tokens: int, output_tokens: int) -> float:
-    """Return an estimate of a call's duration, as for Weka's requests without `api_time`."""
-    from traces.formats.weka import estimated_api_s
-
-    return estimated_api_s(prompt_tokens, output_tokens)
-
-
 def estimate_ends(calls: Iterable[TimedCall], repairs: Repairs) -> None:
     """Estimate the end of an agent's calls that have only a start, not after the next call's."""
     ordered = sorted((c for c in calls if c.start_s is not None), key=lambda c: c.start_s or 0.0)
     for call, following in zip_longest(ordered, ordered[1:]):
         if call.end_s is None:
             repairs.add("a call without its end or duration: estimated, its tool gap is inferred")
-            end_s = (call.start_s or 0.0) + estimated_generation_s(call.prompt, call.output)
+            end_s = (call.start_s or 0.0) + estimated_api_s(call.prompt, call.output)
             call.end_s = min(end_s, following.start_s or end_s) if following else end_s
             call.end_known = False
 
