@@ -146,10 +146,10 @@ def find_router(text: str) -> NamedRouter | ForeignRouter:
 def named_router(text: str) -> NamedRouter:
     """Raise UnknownName, InvalidRouter or InvalidPlugin."""
     base, parenthesis, rest = text.strip().partition("(")
-    if (engine := ENGINES.get(base.partition(":")[0])) is not None:
+    if (engines := ENGINES.get(base.partition(":")[0])) is not None:
         raise InvalidRouter(
-            f"--router {text}: is a process that only bench sweep --engine {engine} starts; use "
-            f"one of {', '.join(ROUTERS.built_in)}"
+            f"--router {text}: is a process that only bench sweep --engine "
+            f"{' or '.join(engines)} starts; use one of {', '.join(ROUTERS.built_in)}"
         )
     if parenthesis and not rest.endswith(")"):
         raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")

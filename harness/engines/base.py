@@ -86,13 +86,20 @@ def replicas_of(server: Server) -> int:
     return engines_of(parse_splits(text))
 
 
-def with_routers(chosen: Iterable[Variant], server: Server, engine: str) -> tuple[Variant, ...]:
+def with_routers(
+    chosen: Iterable[Variant], server: Server, engine: str | None
+) -> tuple[Variant, ...]:
     """Return each variant behind each router and with each split of the engines, if there are
-    several. Raise InvalidInput."""
+    several. Raise InvalidInput.
+
+    `engine`: the engine that starts routers of other projects; None: whichever can.
+    """
     if replicas_of(server) > 1:
         behind = tuple(behind_routers(chosen, server.router))
         for router in (variant.router for variant in behind):
-            if isinstance(router, ForeignRouter) and engine not in ROUTER_ENGINES[router.project]:
+            if engine is None or not isinstance(router, ForeignRouter):
+                continue
+            if engine not in ROUTER_ENGINES[router.project]:
                 engines = " or ".join(ROUTER_ENGINES[router.project])
                 raise InvalidInput(
                     f"--router {router.name}: is a process in front of live servers; use --engine "

@@ -20,7 +20,6 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
-from harness.replay.api import DYNAMO
 from harness.replay.dynamo import Frontend
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
@@ -162,7 +161,7 @@ class DynamoEngine:
                 has_sessions=router.policy == THUNDERAGENT,
             )
             done = replay_on(
-                [Replica(cluster.base_url, apis=DYNAMO, dynamo=frontend)],
+                [Replica(cluster.base_url, dynamo=frontend)],
                 job,
                 model=self.model,
                 vocabulary=range(*BYTES),

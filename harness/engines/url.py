@@ -21,7 +21,7 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.redact import server_url
-from harness.replay.api import DYNAMO, OPENAI
+from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
@@ -101,7 +101,7 @@ class UrlEngine:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
-        apis = SGLANG if self.is_sglang else DYNAMO if self.is_dynamo else OPENAI
+        apis = SGLANG if self.is_sglang else OPENAI
         dynamo = Frontend(has_sessions=True) if self.is_dynamo else None
         if self.is_sglang:
             on_stage("emptying the cache")

@@ -192,7 +192,7 @@ def _errors_name(part: str) -> Iterator[None]:
 
 def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
     with _errors_name(f"{file}: sweep.policies"):
-        chosen = with_routers(variants(settings.policies), settings.server, foreign=True)
+        chosen = with_routers(variants(settings.policies), settings.server, None)
         names = {variant.name for variant in chosen}
     with _errors_name(f"{file}: sweep.seeds"):
         parse_seeds(settings.seeds or DEFAULT_SEEDS)

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 from msgspec import UNSET
 
-from harness.replay.api import OPENAI, Apis
+from harness.replay.api import DYNAMO, OPENAI, Apis
 from harness.replay.completion import Answer, measure
 from harness.replay.dynamo import Frontend
 from harness.replay.engine_events import EngineLogs
@@ -104,13 +104,13 @@ class _Live:
     def __post_init__(self) -> None:
         self.schedule = TurnSchedule(self.programs, self._send)
         self._text = isinstance(self.prompts, TextPrompts)
-        apis = self.replicas[0].apis
+        self._dynamo = self.replicas[0].dynamo
+        apis = self.replicas[0].apis if self._dynamo is None else DYNAMO
         self._api = apis.text if self._text else apis.tokens
         self._secrets = known_keys(self.api_key)
         servers = (*self.replicas, *self.replicas[0].behind)
         self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
-        self._dynamo = self.replicas[0].dynamo
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Run all programs. Returns the time at the end, on the cell's clock."""

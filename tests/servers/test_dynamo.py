@@ -225,7 +225,7 @@ def test_an_answer_without_a_known_worker_has_no_replica(nvext: str) -> None:
         ("--router dynamo:fastest", "dynamo is offered with other policies: dynamo:kv, dynamo:thu"),
         ("--router sticky", "--router sticky: --engine dynamo-mocker runs the routers of Dynamo"),
         ("--router vllm-router:round_robin", "runs the routers of Dynamo only: dynamo:kv, "),
-        ("--disaggregate 1D1P", "write the numbers of prefill and of decode engines, such as 1P1D"),
+        ("--disaggregate 1D1P", "write the numbers of prefill and of decode engines, both at"),
         ("--disaggregate 0P1D", "write the numbers of prefill and of decode engines"),
         ("--disaggregate 1P1D --replicas 2", "--disaggregate 1P1D says how many engines there are"),
         ("--disaggregate 1P1D --router dynamo:thunderagent", "sends turns to one kind of workers"),

@@ -78,7 +78,9 @@ def test_routers_of_others_are_variants_beside_ours() -> None:
 
 
 def test_a_router_of_others_has_no_decisions_to_ask_for() -> None:
-    with pytest.raises(InvalidRouter, match="only bench sweep --engine vllm starts; use one of "):
+    with pytest.raises(
+        InvalidRouter, match="only bench sweep --engine vllm or sglang starts; use one of "
+    ):
         named_router("vllm-router:round_robin")
 
 
@@ -86,7 +88,10 @@ def test_virtual_time_refuses_a_router_of_others(tmp_path: Path) -> None:
     command = "sweep --policies fcfs --replicas 2 --router vllm-router:round_robin --jps 0.2"
     refused = CliRunner().invoke(app, [*command.split(), "--out", str(tmp_path / "run")])
     assert refused.exit_code == 2
-    assert "is a process in front of live servers; use --engine vllm, or one of" in refused.stderr
+    assert (
+        "is a process in front of live servers; use --engine vllm or sglang, or one of"
+        in refused.stderr
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -125,7 +125,9 @@ def test_our_format_is_recognised_if_another_field_comes_first(tmp_path: Path) -
         ({"id": "a", "turns": [turn(9)]}, "looks like turnstile (has id, turns.prompt_tokens, "
          "turns.output_tokens), but lacks format"),
         ({"parentUuid": None, "sessionId": "s", "type": "user", "uuid": "u", "message": {}},
-         "looks like a Claude Code transcript (has sessionId, uuid, parentUuid, type), which"),
+         "no conversation: the types of its lines are user"),
+        ({"id": "s", "block_size": 64},
+         "looks like weka (has id, block_size), but lacks requests.in, requests.out"),
         ({"conversations": [{"from": "human", "value": "hi"}]},
          "looks like ShareGPT conversations (has conversations.from, conversations.value), which "
          "have neither token counts nor times"),

@@ -203,7 +203,7 @@ class _Reader:
             after = place or 0
             joined = after + 1 if after + 1 < len(read.calls) else None
             name = identifier(mapping(child.get("agent")).get("name"))[:60] or "sub-agent"
-            forks.append(Fork(id, after, 0.0, joined))
+            forks.append(Fork(id, after, 0.0, joined, Provenance.INFERRED))
             self.add(child, f"{id}/{name}", forks[-1], depth + 1)
         return forks
 
