@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from msgspec import UNSET
-
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, replicas_of
 from harness.engines.foreign_router import find_routers
@@ -146,13 +144,6 @@ class DynamoEngine:
             )
         except RouterFailed as failed:
             raise CellFailed(str(failed)) from None
-        turns = [0] * self.workers.others
-
-        def count(record: TurnRecord) -> None:
-            if record.replica is not UNSET:
-                turns[record.replica] += 1
-            on_turn(record)
-
         with cluster:
             frontend = Frontend(
                 cluster.workers,
@@ -170,13 +161,12 @@ class DynamoEngine:
                 timeouts=self.timeouts,
                 text=False,
                 tagged=False,
-                on_turn=count,
+                on_turn=on_turn,
                 on_event=on_event,
                 failure=lambda: first_failure([cluster]),
             )
         return {
             **done,
-            **({"turns_per_replica": turns} if any(turns) else {}),
             "kv_blocks": profile.kv_blocks,
             "block_tokens": profile.block_tokens,
             "max_model_len": profile.max_model_len,

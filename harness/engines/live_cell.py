@@ -55,9 +55,12 @@ def replay_on(
     """
     monitor = ServerMonitor(replicas, timeouts, api_key(), failure, replicas[0].behind)
     first_error: str | None = None
+    turns = [0] * _servers(replicas)
 
     def turn_ended(record: TurnRecord) -> None:
         nonlocal first_error
+        if record.replica is not UNSET:
+            turns[record.replica] += 1
         if (index := _sent_to(replicas, record)) is not None:
             liveness = monitor.liveness[index]
             if record.error is None:
@@ -104,7 +107,15 @@ def replay_on(
     done = asyncio.run(_monitored(replay, monitor))
     if not done["finished_programs"] and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
-    return done
+    return {**done, "turns_per_replica": turns} if any(turns) else done
+
+
+def _servers(replicas: Sequence[Replica]) -> int:
+    """Return the number of servers that serve turns, also behind a router of another project."""
+    first = replicas[0]
+    if first.dynamo is not None:
+        return len(first.dynamo.workers)
+    return len(first.behind) or len(replicas)
 
 
 def _sent_to(replicas: Sequence[Replica], record: TurnRecord) -> int | None:

@@ -12,8 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import UNSET
-
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, with_routers
 from harness.engines.foreign_router import find_routers, start_router
@@ -128,13 +126,6 @@ class SglangEngine:
                 self._warm_up(server)
             info = servers[0].info
             targets, processes = self._targets(job, servers, on_stage, stack)
-            turns = [0] * len(servers)
-
-            def count(record: TurnRecord) -> None:
-                if record.replica is not UNSET:
-                    turns[record.replica] += 1
-                on_turn(record)
-
             done = replay_on(
                 targets,
                 job,
@@ -145,13 +136,12 @@ class SglangEngine:
                 timeouts=self.timeouts,
                 text=self.text,
                 tagged=False,
-                on_turn=count,
+                on_turn=on_turn,
                 on_event=on_event,
                 failure=lambda: first_failure(processes),
             )
         return {
             **done,
-            **({"turns_per_replica": turns} if any(turns) else {}),
             "kv_blocks": info.kv_tokens // info.page_tokens,
             "block_tokens": info.page_tokens,
             "max_model_len": info.max_model_len,

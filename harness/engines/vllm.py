@@ -11,8 +11,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from msgspec import UNSET
-
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported, with_routers
 from harness.engines.foreign_router import find_routers, start_router
@@ -179,13 +177,6 @@ class VllmEngine:
                 for each in servers
             ]
             targets, routers = self._behind_router(job, replicas, curve, on_stage, stack)
-            turns = [0] * len(servers)
-
-            def count(record: TurnRecord) -> None:
-                if record.replica is not UNSET:
-                    turns[record.replica] += 1
-                on_turn(record)
-
             done = replay_on(
                 targets,
                 job,
@@ -196,7 +187,7 @@ class VllmEngine:
                 timeouts=self.timeouts,
                 text=self.text,
                 tagged=True,
-                on_turn=count,
+                on_turn=on_turn,
                 on_event=on_event,
                 failure=lambda: first_failure([*routers, *servers]),
             )
@@ -209,7 +200,6 @@ class VllmEngine:
             server.events_path.unlink()  # engine.jsonl of the cell contains all events
         return {
             **done,
-            **({"turns_per_replica": turns} if any(turns) else {}),
             "kv_blocks": info.kv_blocks,
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,
