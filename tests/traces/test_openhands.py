@@ -202,6 +202,15 @@ def test_the_rows_of_an_evaluation_are_programs(tmp_path: Path) -> None:
     assert note.reason.startswith("a row left out: no token usage")
 
 
+def test_rows_with_one_system_prompt_share_its_shortest_estimate(tmp_path: Path) -> None:
+    """It is 90 of the 102 characters until the first call (with its "on"): 882 or 1,764 tokens."""
+    rows = [{**row(id, n), "history": [system(), *row(id)["history"]]}
+            for id, n in (("x", 1000), ("y", 2000))]  # fmt: skip
+    (tmp_path / "output.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prefixes = [program.prefix for program in read_traces(tmp_path).programs]
+    assert [prefix and prefix.tokens for prefix in prefixes] == [882, 882]
+
+
 def test_a_file_of_event_lines_is_a_program(tmp_path: Path) -> None:
     stats = {"kind": "ConversationStateUpdateEvent", "source": "environment", "key": "stats",
              "value": base_state({"a": (1000, 9)})["stats"]}  # fmt: skip

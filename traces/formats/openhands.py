@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from servers.errors import TraceRejected
+from traces.formats.calls import shortest_prefixes
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.lenient import (
@@ -128,7 +129,7 @@ def read_document(document: Any, name: str, repairs: Repairs) -> list[Program]:
         ids.update(program.id for program in conversation)
     if not programs:
         raise TraceRejected(errors[0])
-    return programs
+    return shortest_prefixes(programs)
 
 
 def _numbered(programs: list[Program], number: int) -> list[Program]:
