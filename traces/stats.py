@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,9 @@ class Statistics:
     all_tools: ToolGaps
     tools: list[ToolGaps]
     """In order of their total delay, largest first."""
+    burstiness: float | None
+    """Of the times between recorded starts of jobs, with mean m and deviation s: (s - m) / (s + m)
+    (Goh and Barabasi 2008). -1: regular, 0: Poisson arrivals, towards 1: bursts. None: unknown."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -90,7 +94,17 @@ def statistics(programs: Sequence[Program]) -> Statistics:
         gap_provenance=dict(sorted(Counter(t.gap_provenance.value for t in waits).items())),
         all_tools=_tool_gaps("all tools", [gap for gaps in by_tool.values() for gap in gaps]),
         tools=sorted(tools, key=lambda t: (-t.calls * t.mean_s, t.tool)),
+        burstiness=_burstiness(programs),
     )
+
+
+def _burstiness(programs: Sequence[Program]) -> float | None:
+    starts = [program.recorded_start_s for program in programs if program.fork is None]
+    known = sorted(start_s for start_s in starts if start_s is not None)
+    between = _moments([b - a for a, b in pairwise(known)])
+    if between.count < 2 or not between.mean:
+        return None
+    return (between.sd - between.mean) / (between.sd + between.mean)
 
 
 def _moments(values: Sequence[float]) -> Moments:

@@ -11,11 +11,14 @@ from rich.table import Table
 from traces import Program
 from traces.lenient import printable
 from traces.stats import Moments, Statistics, ToolGaps
-from traces.synthesis.figures import Distance, value_of
+from traces.synthesis.figures import Distance, figures, value_of
+from traces.synthesis.nearest import QUANTITIES, Likeness, means
 
 PIPE_COLUMNS = 200
 """Width of tables in a pipe, in which no line may be folded."""
 MAX_TOOL_CHARACTERS = 40
+LIKE = 0.2
+"""Maximum distance of a recipe that programs are said to be like."""
 
 
 def show_programs(programs: Sequence[Program]) -> None:
@@ -46,9 +49,31 @@ def show_distances(distances: Sequence[Distance]) -> None:
     _show(table)
 
 
+def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program]) -> None:
+    """Print the means of the programs beside those of the recipes, the nearest first."""
+    if not likenesses:
+        return
+    table = _table("", "distance", *QUANTITIES)
+    own = means(figures(programs))
+    rows = [("these programs", None, own), *((x.recipe, x.distance, x.means) for x in likenesses)]
+    for name, distance, values in rows:
+        cells = (_number(values[key]) if key in values else "" for key in QUANTITIES)
+        table.add_row(name, "" if distance is None else f"{distance:.2f}", *cells)
+    _show(table)
+    first = likenesses[0]
+    if first.distance <= LIKE:
+        print(f"\nThe nearest recipe is {first.recipe}; bench traces distance compares in detail.")
+    else:
+        print("\nNo recipe is like these programs; bench traces fit makes one that is.")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
 def _with_error(distance: Distance, statistic: str) -> str:
     real, error = value_of(distance.real, statistic), distance.relative_error(statistic)
-    value = f"{real:,.4g}" if abs(real) < 1000 else f"{real:,.0f}"
+    value = _number(real)
     return value if error is None else f"{value} ({round(error, 2) + 0.0:+.0%})"
 
 
@@ -92,6 +117,8 @@ def _moments_table(stats: Statistics) -> Table:
         mean, sd = moments.mean * unit, moments.sd * unit
         table.add_row(name, f"{moments.count:,}", f"{mean:,.{digits}f}", f"{sd:,.{digits}f}")
     table.add_row("prompt tokens kept from the previous turn", "", f"{stats.kept_share:.1%}", "")
+    if stats.burstiness is not None:
+        table.add_row("burstiness of starts (0: Poisson)", "", f"{stats.burstiness:.2f}", "")
     return table
 
 

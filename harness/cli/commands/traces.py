@@ -6,6 +6,7 @@ Results go to stdout (tables or JSON), repairs and rejections to stderr.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -84,10 +85,11 @@ def inspect(
     print_notes("repaired", loaded.repairs)
 
 
-STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper for any trace.
+STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper for a trace, and which recipe is like it.
 
 Table 2: turns, tool time and tokens per program, in both readings of "tokens per program".
 Figure 5: the duration of each tool's calls, and the share of the total that the slowest 10% take.
+Recipes: the means of recorded and published sets, and how far the programs are from each.
 
 [bold]Examples[/bold]
 
@@ -107,19 +109,22 @@ def stats(
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
-    from harness.cli.trace_tables import show_statistics
+    from harness.cli.trace_tables import show_likenesses, show_statistics
+    from traces.synthesis.nearest import nearest
 
     with one_line_errors():
         loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
     summary = statistics(loaded.programs)
+    likenesses = nearest(loaded.programs)
     if json:
-        print_json(summary.as_json())
+        print_json({**summary.as_json(), "recipes": [asdict(each) for each in likenesses]})
         return
     by_name = summary.gap_provenance.items()
     counts = ", ".join(f"{count} {name}" for name, count in by_name) or "none"
     print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {counts}")
     show_statistics(summary, rows)
     print_more(len(summary.tools) - rows, "tools")
+    show_likenesses(likenesses, loaded.programs)
     print_notes("rejected", loaded.rejections)
 
 
