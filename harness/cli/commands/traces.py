@@ -85,7 +85,7 @@ def inspect(
     print_notes("repaired", loaded.repairs)
 
 
-STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper for a trace, and which recipe is like it.
+STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper, and the nearest recipe.
 
 Table 2: turns, tool time and tokens per program, in both readings of "tokens per program".
 Figure 5: the duration of each tool's calls, and the share of the total that the slowest 10% take.
