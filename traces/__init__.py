@@ -5,8 +5,9 @@ Out: valid programs, and notes on repairs and rejected files.
 """
 
 from servers.errors import InvalidTrace
+from traces.files import packs
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
-from traces.read import Note, TraceSet, packs, read_traces
+from traces.read import Note, TraceSet, read_traces
 from traces.synthesis.known import RECIPES
 from traces.synthesis.synthesize import synthesize
 

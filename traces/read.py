@@ -10,7 +10,7 @@ import hashlib
 import re
 import shlex
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,14 +19,14 @@ from traces.assumptions import Assumptions, GapSource
 from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import parse_columns
+from traces.files import TraceFile, find_files
 from traces.formats import look_alikes
-from traces.formats.linked import group, join, sub_agents_of
+from traces.formats.linked import join
 from traces.formats.registry import (
     FIRST_BYTES,
     FORMATS,
     IncompleteFormat,
     folder_formats,
-    linked_formats,
     load_format,
     recognise,
 )
@@ -35,12 +35,9 @@ from traces.merge import agree_on_prefixes, from_zero, renamed_prefix
 from traces.program import Program
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.stored import read_stored
-from traces.table import SUFFIXES as TABLE_SUFFIXES
 from traces.table import load_table, parquet_lines
 from traces.token_counts import by_tokenizer, default_counter
 
-PACKS = Path(__file__).parent / "packs"
-SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz", STORED_SUFFIX)
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
@@ -68,11 +65,6 @@ class TraceSet:
     """Whether a file is a person's history of an agent, whose folder says what they work on."""
 
 
-def packs() -> list[str]:
-    """Return the names of the packs that ship with Turnstile."""
-    return sorted(path.name.removesuffix(".jsonl.gz") for path in PACKS.glob("*.jsonl.gz"))
-
-
 def read_traces(
     paths: Path | str | Iterable[Path | str],
     *,
@@ -92,7 +84,7 @@ def read_traces(
     `gaps`: gives the tool gaps that a file does not record; by default, such files are rejected.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    files = _files(paths, SUFFIXES + TABLE_SUFFIXES * (columns is not None))
+    files = find_files(paths, tables=columns is not None)
     counter = default_counter() if tokenizer is None else by_tokenizer(tokenizer)
     reader = _Reader(messages, format, columns, paths, Assumptions(counter, gaps))
     reader.read_all(files)
@@ -100,18 +92,6 @@ def read_traces(
         reader = _Reader(messages, format, columns, paths, Assumptions(fitted, gaps))
         reader.read_all(files)
     return reader.result()
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file to read, and further files of the same trace."""
-
-    path: Path
-    label: str
-    """Its name in messages."""
-    parts: tuple[Path, ...] = ()
-    """All files of the trace, if there are several."""
-    is_private: bool = False
 
 
 class _Reader:
@@ -142,13 +122,13 @@ class _Reader:
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256((columns or "").encode())
 
-    def read_all(self, files: Sequence[_File]) -> None:
+    def read_all(self, files: Sequence[TraceFile]) -> None:
         labels = Counter(file.label for file in files)
         for number, file in enumerate(files):
             again = f"{file.label} ({number})" if file.is_private else str(file.path)
             self.read(file, again if labels[file.label] > 1 else file.label)
 
-    def read(self, file: _File, label: str) -> None:
+    def read(self, file: TraceFile, label: str) -> None:
         repairs, label, path = Repairs(), one_line(label), file.path
         self.paths[label] = path
         self.is_private |= file.is_private
@@ -259,61 +239,6 @@ def _split_name(path: Path) -> tuple[str, str]:
     """Return a file's name without suffixes, and its suffix without .gz."""
     plain = Path(path.name.removesuffix(".gz"))
     return plain.stem, plain.suffix
-
-
-def _files(paths: Sequence[Path | str], suffixes: tuple[str, ...]) -> list[_File]:
-    """Return each trace with its name for messages, which is relative to the given folder. If some
-    are private, it has no folder: those are named after what a person works on."""
-    if not paths:
-        raise InvalidTrace(
-            f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
-        )
-    files = [file for path in paths for file in _files_of(path, suffixes)]
-    labels = dict(files)
-    groups = group([file for file, _ in files], linked_formats())
-    is_private = any(found.is_private for found in groups)
-    return [
-        _File(
-            found.files[0],
-            found.files[0].name if is_private else labels[found.files[0]],
-            found.files if len(found.files) > 1 else (),
-            is_private,
-        )
-        for found in groups
-    ]
-
-
-def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    if isinstance(path, str) and path in packs():
-        yield PACKS / f"{path}.jsonl.gz", path
-        return
-    path = Path(path)
-    printed = one_line(str(path))
-    if _safely(path.is_dir):
-        folders = folder_formats()
-        inside = sorted(p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file())
-        inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
-        if not inside:
-            raise InvalidTrace(
-                f"{printed}: contains no trace file; use a suffix of {', '.join(suffixes)}"
-            )
-        for file in inside:
-            yield file, file.relative_to(path).as_posix()
-    elif _safely(path.exists):
-        for file in (path, *sub_agents_of(path, linked_formats())):
-            yield file, file.name
-    else:
-        raise InvalidTrace(
-            f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
-        )
-
-
-def _safely(test: Callable[[], bool]) -> bool:
-    """Return the result of a file test, or False for text that cannot be a file name."""
-    try:
-        return test()
-    except OSError:
-        return False
 
 
 def _read(path: Path) -> bytes:

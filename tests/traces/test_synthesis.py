@@ -12,8 +12,8 @@ import pytest
 from servers.errors import InvalidTrace
 from traces import RECIPES, Program, Provenance, packs, synthesize
 from traces.check import check
+from traces.files import PACKS
 from traces.formats.native import program_line
-from traces.read import PACKS
 from traces.stats import Moments, Statistics, statistics
 from traces.synthesis.known import description
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from harness.cli.commands.traces import app
 from tests.traces.samples import SAMPLES
 from traces import read_traces
-from traces.read import PACKS
+from traces.files import PACKS
 
 
 def bench(*arguments: str | Path) -> Result:

@@ -1,0 +1,96 @@
+"""Finds the files of a trace. In: files, folders and names of packs. Out: a `TraceFile` per trace.
+
+Files of one trace, such as a session and those of its sub-agents, are one `TraceFile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers.errors import InvalidTrace
+from traces.formats.linked import group, sub_agents_of
+from traces.formats.registry import folder_formats, linked_formats
+from traces.lenient import one_line
+from traces.stored import SUFFIX as STORED_SUFFIX
+from traces.table import SUFFIXES as TABLE_SUFFIXES
+
+PACKS = Path(__file__).parent / "packs"
+SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz", STORED_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A file to read, and further files of the same trace."""
+
+    path: Path
+    label: str
+    """Its name in messages."""
+    parts: tuple[Path, ...] = ()
+    """All files of the trace, if there are several."""
+    is_private: bool = False
+
+
+def packs() -> list[str]:
+    """Return the names of the packs that ship with Turnstile."""
+    return sorted(path.name.removesuffix(".jsonl.gz") for path in PACKS.glob("*.jsonl.gz"))
+
+
+def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
+    """Return each trace with its name for messages, which is relative to the given folder. If some
+    are private, it has no folder: those are named after what a person works on.
+
+    `tables`: whether tables in folders are traces.
+    """
+    suffixes = SUFFIXES + TABLE_SUFFIXES * tables
+    if not paths:
+        raise InvalidTrace(
+            f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
+        )
+    files = [file for path in paths for file in _files_of(path, suffixes)]
+    labels = dict(files)
+    groups = group([file for file, _ in files], linked_formats())
+    is_private = any(found.is_private for found in groups)
+    return [
+        TraceFile(
+            found.files[0],
+            found.files[0].name if is_private else labels[found.files[0]],
+            found.files if len(found.files) > 1 else (),
+            is_private,
+        )
+        for found in groups
+    ]
+
+
+def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    if isinstance(path, str) and path in packs():
+        yield PACKS / f"{path}.jsonl.gz", path
+        return
+    path = Path(path)
+    printed = one_line(str(path))
+    if _safely(path.is_dir):
+        folders = folder_formats()
+        inside = sorted(p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file())
+        inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
+        if not inside:
+            raise InvalidTrace(
+                f"{printed}: contains no trace file; use a suffix of {', '.join(suffixes)}"
+            )
+        for file in inside:
+            yield file, file.relative_to(path).as_posix()
+    elif _safely(path.exists):
+        for file in (path, *sub_agents_of(path, linked_formats())):
+            yield file, file.name
+    else:
+        raise InvalidTrace(
+            f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
+        )
+
+
+def _safely(test: Callable[[], bool]) -> bool:
+    """Return the result of a file test, or False for text that cannot be a file name."""
+    try:
+        return test()
+    except OSError:
+        return False
