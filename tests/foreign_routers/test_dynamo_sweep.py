@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from servers.processes.supervisor import descendants
 from tests.foreign_routers.dynamo_replaying import installation
@@ -19,7 +22,16 @@ from traces.formats.native import write_programs
 CELL = "o/fcfs-dynamo-round-robin_closed-2_seed1"
 
 
-def test_a_cell_whose_frontend_or_bench_is_killed_runs_again(bench: str, tmp_path: Path) -> None:
+@pytest.fixture
+def own() -> Iterator[str]:
+    """A short folder for temporary files: tests that run beside these have some in /tmp."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
+def test_a_cell_whose_frontend_or_bench_is_killed_runs_again(
+    bench: str, tmp_path: Path, own: str
+) -> None:
     write_programs(tmp_path / "t.jsonl", [growing("a", 6, 0.1), growing("b", 6, 0.1)])
     arguments = ["--engine", "dynamo-mocker", "--replicas", "2", "--router", "dynamo:round-robin"]
     arguments += ["--traces", "t.jsonl", "--arrivals", "closed:2", "--kv-blocks", "400"]
@@ -30,7 +42,7 @@ def test_a_cell_whose_frontend_or_bench_is_killed_runs_again(bench: str, tmp_pat
         return subprocess.Popen(
             [bench, "sweep", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "TURNSTILE_DYNAMO_PYTHON": installation().python},
+            env={**os.environ, "TURNSTILE_DYNAMO_PYTHON": installation().python, "TMPDIR": own},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -41,7 +53,7 @@ def test_a_cell_whose_frontend_or_bench_is_killed_runs_again(bench: str, tmp_pat
         return descendants(sweep.pid)
 
     def shared() -> list[Path]:
-        return list(Path(tempfile.gettempdir()).glob("turnstile-*"))
+        return list(Path(own).glob("turnstile-*"))
 
     with started() as sweep:
         pids = wait_for_turns(sweep)
