@@ -82,6 +82,8 @@ def store(
 
 
 def _size(path: Path) -> int:
+    if path.is_dir():
+        raise InvalidTrace(f"{one_line(str(path))}: is a folder; give its files")
     try:
         return path.stat().st_size
     except OSError as error:

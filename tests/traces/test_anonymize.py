@@ -13,6 +13,7 @@ from traces import read_traces
 from traces.anonymize import anonymized, findings
 from traces.formats.native import write_programs
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
+from traces.stored import Writer
 
 JOB = Program(
     id="fix-payroll-of-jane",
@@ -118,3 +119,25 @@ def test_what_is_no_trace_is_an_error(tmp_path: Path) -> None:
     checked = bench("check", tmp_path / "a.json")
     assert checked.exit_code == 2
     assert "a.json: not a trace; bench traces inspect says why" in checked.stderr
+
+
+def test_a_stored_set_is_checked_too(tmp_path: Path) -> None:
+    path = tmp_path / "set.packed"
+    with Writer(path) as writer:
+        for program in anonymized([JOB]):
+            writer.add(program)
+    checked = bench("check", path, "--json")
+    assert json.loads(checked.stdout) == {
+        "format": "packed", "shareable": True,
+        "contents": [
+            {"content": "well-known tools", "number": 1, "identifies": False},
+            {"content": "starts in seconds after the first", "number": 1, "identifies": False},
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [("check",), ("pack", "--out", "x.packed")])
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    refused = bench(command[0], tmp_path, *command[1:])
+    assert refused.exit_code == 2
+    assert f"{tmp_path.name}: is a folder; give " in refused.stderr

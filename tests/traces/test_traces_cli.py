@@ -129,3 +129,13 @@ def test_a_recipe_is_named_after_its_file(tmp_path: Path) -> None:
     recipe = tmp_path / "my agent, May.toml"
     assert bench("fit", "execution-note", "--out", recipe).exit_code == 0
     assert 'name = "my-agent-May"' in recipe.read_text()
+
+
+def test_a_recipe_of_a_private_history_does_not_name_its_folder(tmp_path: Path) -> None:
+    folder, recipe = tmp_path / "acme-merger", tmp_path / "mine.toml"
+    folder.mkdir()
+    for name, data in SAMPLES["claude-code"].files.items():
+        (folder / name).write_bytes(data)
+    assert bench("fit", folder, "--out", recipe).exit_code == 0
+    assert "claude-code sessions" in recipe.read_text()
+    assert "acme" not in recipe.read_text()

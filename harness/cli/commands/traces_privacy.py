@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from harness.cli.trace_options import (
 )
 from reports.phrasing import counted
 from servers.errors import InvalidTrace
+from traces import Program, read_traces
 from traces.anonymize import anonymized, findings
 from traces.lenient import one_line
 
@@ -73,27 +75,16 @@ def check(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file that is to be shared.")],
     json: AsJson = False,
 ) -> None:
-    from traces.formats.native import parse_programs
-    from traces.formats.registry import recognise
-    from traces.lenient import read_bytes
-    from traces.read import NATIVE_FORMAT
-
+    name = one_line(path.name)
     with one_line_errors():
-        data = read_bytes(path)
-        name = one_line(path.name)
-        known = recognise(data)
-        if known is None:
-            raise InvalidTrace(f"{name}: not a trace; bench traces inspect says why")
-        if known[0] == NATIVE_FORMAT:
-            found = [f for f in findings(parse_programs(data, name)) if f.number]
-        else:
-            found = None
+        format, programs = _contents(path, name)
+    found = None if programs is None else [f for f in findings(programs) if f.number]
     shareable = found is not None and not any(finding.identifies for finding in found)
     if json:
         contents = [finding._asdict() for finding in found or ()]
-        print_json({"format": known[0], "shareable": shareable, "contents": contents})
+        print_json({"format": format, "shareable": shareable, "contents": contents})
     elif found is None:
-        print(f"{name}: format {known[0]}, whose files may contain texts, commands and paths")
+        print(f"{name}: format {format}, whose files may contain texts, commands and paths")
     else:
         for finding in found:
             mark = "  may identify" if finding.identifies else ""
@@ -104,6 +95,26 @@ def check(
         print(f"bench traces anonymize {name} --out FILE writes what can be shared")
     if not shareable:
         raise typer.Exit(1)
+
+
+def _contents(path: Path, name: str) -> tuple[str, Sequence[Program] | None]:
+    """Return the file's format, and its programs if it has nothing else. Raise InvalidTrace."""
+    from traces.formats.native import parse_programs
+    from traces.formats.registry import recognise
+    from traces.lenient import read_bytes
+    from traces.read import NATIVE_FORMAT
+    from traces.stored import SUFFIX
+
+    if path.is_dir():
+        raise InvalidTrace(f"{name}: is a folder; give the file that is to be shared")
+    if path.suffix == SUFFIX:
+        return SUFFIX.removeprefix("."), read_traces(path).programs
+    data = read_bytes(path)
+    known = recognise(data)
+    if known is None:
+        raise InvalidTrace(f"{name}: not a trace; bench traces inspect says why")
+    is_native = known[0] == NATIVE_FORMAT
+    return known[0], parse_programs(data, name) if is_native else None
 
 
 COMMANDS = (("anonymize", anonymize, ANONYMIZE_HELP), ("check", check, CHECK_HELP))

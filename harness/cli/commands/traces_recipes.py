@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +26,7 @@ from harness.cli.trace_options import (
 )
 from reports.phrasing import counted
 from servers.errors import InvalidTrace
-from traces import RECIPES, synthesize
+from traces import RECIPES, TraceSet, synthesize
 from traces.lenient import one_line
 
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
@@ -175,7 +176,7 @@ def fit(
         loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
         stats = statistics(loaded.programs)
         origin = Origin(
-            set=set_ or ", ".join(Path(path).name for path in paths),
+            set=set_ or _set_of(loaded, paths),
             licence=licence,
             fitted=datetime.now(UTC).date().isoformat(),
             programs=stats.programs,
@@ -187,6 +188,13 @@ def fit(
         description = about or f"fitted to {counted(stats.programs, 'program')} of {origin.set}"
         write_recipe(out, fit_recipe(loaded.programs, _name(out), description, origin))
     print(f"{out}: {description}; {counted(len(loaded.rejections), 'file')} rejected")
+
+
+def _set_of(loaded: TraceSet, paths: Sequence[str]) -> str:
+    """Return what a recipe is fitted to. A folder of private histories is named after its owner."""
+    if loaded.is_private:
+        return f"{' and '.join(sorted(set(loaded.formats.values())))} sessions"
+    return ", ".join(Path(path).name for path in paths)
 
 
 def _name(out: Path) -> str:
