@@ -84,8 +84,8 @@ def _compared(
 def meaning(slo: Slo, idle_mean_s: float) -> str:
     """Return two sentences that say which rates are sustained."""
     return (
-        f"Sustained means: {slo.describe()}, and a queue that does not grow. On an idle"
-        f" machine the mean JCT is {seconds(idle_mean_s)}."
+        f"Sustained means: {slo.describe()}, and a queue that does not grow, also after a burst of"
+        f" jobs. On an idle machine the mean JCT is {seconds(idle_mean_s)}."
     )
 
 

@@ -57,7 +57,7 @@ def of_results(points: Sequence[Point], results: Results, sweep: dict[str, Any])
 
 
 def _incomplete(results: Results, sweep: dict[str, Any]) -> list[str]:
-    return [*_cells_without_a_valid_result(results), *_traces_left_out(sweep)]
+    return [*cells_without_a_valid_result(results), *_traces_left_out(sweep)]
 
 
 def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
@@ -107,7 +107,7 @@ def _throughput(results: Results) -> list[str]:
     ]
 
 
-def _cells_without_a_valid_result(results: Results) -> list[str]:
+def cells_without_a_valid_result(results: Results) -> list[str]:
     caveats, failed, missing = [], results.failed_gates, results.missing
     if failed:
         name, gates = next(iter(failed.items()))
@@ -166,6 +166,11 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     if seeds >= MIN_SEEDS or not len(results.cells):
         return []
     repeats = len(sweep.get("repeats") or [1])
+    if seeds == 1 and sweep.get("steady_state"):
+        return [
+            "One seed: there are no intervals, and no difference was tested. Use at least three"
+            " seeds (--seeds 1..5)."
+        ]
     if seeds == 1 and repeats >= MIN_SEEDS:
         return [
             f"One seed, measured {repeats} times: the intervals cover the choice of programs and"

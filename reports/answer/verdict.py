@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.caveats import caveats_of, short_run
+from reports.answer.caveats import caveats_of, cells_without_a_valid_result, short_run
 from reports.answer.noise import noise, noise_at, second_arms
 from reports.answer.optimum import distance_from_bound
 from reports.answer.provenance import provenance as provenance_of
@@ -89,7 +89,9 @@ def answer(
     sentence = headline(there, winner, level, base, lacking, alone=alone)
     of_noise, within_noise = noise(every, arms, load)
     findings = [*of_noise, *findings]
-    caveats = (*within_noise, *short_run(winner, sweep), *caveats)
+    invalid = cells_without_a_valid_result(results)
+    others = [caveat for caveat in caveats if caveat not in invalid]
+    caveats = (*invalid, *within_noise, *short_run(winner, sweep), *others)
     names = (winner.variant, *tied)
     return Answer(
         sentence, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names

@@ -24,7 +24,7 @@ TERMS: dict[str, str] = {
     ),
     "Capacity": (
         "The highest rate of jobs that a variant sustains on a machine: the queue does not "
-        "grow, and the SLO is met."
+        "grow, also after a burst of jobs, and the SLO is met."
     ),
     "Seed": (
         "The number that initialises one draw of the arrivals and, in steady state, of the "

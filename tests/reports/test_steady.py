@@ -237,3 +237,13 @@ def test_variants_that_tie_are_named_although_the_baseline_has_no_steady_state(
         " (JCT) is 3.63 s with continuum and 3.66 s with las. The baseline fcfs has no steady state"
         " here."
     )
+
+
+def test_one_seed_of_a_steady_state_has_no_intervals(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs", "continuum"], jps=[1.0], seeds=[1], steady_state=True)
+    for name in ("fcfs", "continuum"):
+        steady_cell(tmp_path, TURNS, WINDOW, variant=name)
+    assert (
+        "One seed: there are no intervals, and no difference was tested. Use at least three seeds"
+        " (--seeds 1..5)."
+    ) in write_report(tmp_path).answer
