@@ -197,7 +197,7 @@ def load_workload(
     programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
     repeats = jobs is not None and len(roots(fitting)) < jobs
     return Workload(
-        _sessions(loaded.formats.values()) if loaded.is_private else _name(sources),
+        sessions(loaded.formats.values()) if loaded.is_private else _name(sources),
         programs,
         loaded.sha256,
         left_out,
@@ -217,7 +217,8 @@ def _fresh(sources: Sequence[str], longest: Longest, refuse: bool) -> FreshProgr
     return FreshPrograms(sources[0], longest, refuse)
 
 
-def _sessions(formats: Iterable[str]) -> str:
+def sessions(formats: Iterable[str]) -> str:
+    """Return the name of private histories, whose folder says what a person works on."""
     return f"{'+'.join(sorted(set(formats)))} sessions"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +25,7 @@ from harness.cli.trace_options import (
 )
 from reports.phrasing import counted
 from servers.errors import InvalidTrace
-from traces import RECIPES, TraceSet, synthesize
+from traces import RECIPES, synthesize
 from traces.lenient import one_line
 
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
@@ -165,6 +164,7 @@ def fit(
     tokenizer: Tokenizer = None,
     synthesise_gaps: SynthesiseGaps = None,
 ) -> None:
+    from harness.load.workload import sessions
     from traces.stats import statistics
     from traces.synthesis.fit import fit as fit_recipe
     from traces.synthesis.fitted import Origin
@@ -175,8 +175,9 @@ def fit(
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
         loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
         stats = statistics(loaded.programs)
+        names = ", ".join(Path(path).name for path in paths)
         origin = Origin(
-            set=set_ or _set_of(loaded, paths),
+            set=set_ or (sessions(loaded.formats.values()) if loaded.is_private else names),
             licence=licence,
             fitted=datetime.now(UTC).date().isoformat(),
             programs=stats.programs,
@@ -188,13 +189,6 @@ def fit(
         description = about or f"fitted to {counted(stats.programs, 'program')} of {origin.set}"
         write_recipe(out, fit_recipe(loaded.programs, _name(out), description, origin))
     print(f"{out}: {description}; {counted(len(loaded.rejections), 'file')} rejected")
-
-
-def _set_of(loaded: TraceSet, paths: Sequence[str]) -> str:
-    """Return what a recipe is fitted to. A folder of private histories is named after its owner."""
-    if loaded.is_private:
-        return f"{' and '.join(sorted(set(loaded.formats.values())))} sessions"
-    return ", ".join(Path(path).name for path in paths)
 
 
 def _name(out: Path) -> str:
