@@ -1,15 +1,58 @@
-"""Makes programs that were read from several files agree on clocks and shared prefixes."""
+"""Makes programs that were read from several files agree on ids, clocks and shared prefixes."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from traces.block_hashes import with_prefix_ids
+from traces.lenient import Repairs
 from traces.program import Program, SharedPrefix
 
 MIN_UNIX_S = 1e8
 """A recorded start from this value on is a Unix time, otherwise relative to the first start."""
+
+
+class UniqueIds:
+    """Renames the programs of a file whose ids earlier files use."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+        self._copies: Counter[str] = Counter()
+
+    def rename(self, programs: list[Program], repairs: Repairs) -> list[Program]:
+        names: dict[str, str] = {}
+        for program in programs:
+            name = program.id
+            while name in self.used:
+                self._copies[program.id] += 1
+                name = f"{program.id}#{self._copies[program.id] + 1}"
+            if name != program.id:
+                repairs.add(
+                    f"program id {program.id} is used by an earlier file: renamed to {name}"
+                )
+            names[program.id] = name
+            self.used.add(name)
+        if all(id == name for id, name in names.items()):
+            return programs
+        return [
+            replace(
+                p,
+                id=names[p.id],
+                prefix=p.prefix and replace(p.prefix, id=renamed_prefix(p.prefix.id, names)),
+                turns=with_prefix_ids(p.turns, lambda id: renamed_prefix(id, names)),
+                fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
+            )
+            for p in programs
+        ]
+
+
+def without_messages(programs: list[Program]) -> list[Program]:
+    if not any(program.messages for program in programs):
+        return programs
+    return [replace(program, messages=(), prompt_messages=()) for program in programs]
 
 
 def renamed_prefix(prefix_id: str, names: Mapping[str, str]) -> str:

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.assumptions import Assumptions, GapSource
-from traces.block_hashes import with_prefix_ids
 from traces.check import PrefixBegin, check, check_prefixes
-from traces.columns import parse_columns
+from traces.columns import Columns, parse_columns
 from traces.files import TraceFile, find_files
 from traces.formats import look_alikes
 from traces.formats.linked import join
@@ -31,7 +30,7 @@ from traces.formats.registry import (
     recognise,
 )
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
-from traces.merge import agree_on_prefixes, from_zero, renamed_prefix
+from traces.merge import UniqueIds, agree_on_prefixes, from_zero, without_messages
 from traces.program import Program
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.stored import read_stored
@@ -110,8 +109,7 @@ class _Reader:
         self.given = given
         self.assumptions = assumptions
         self.programs: list[Program] = []
-        self.ids: set[str] = set()
-        self.copies: Counter[str] = Counter()
+        self.ids = UniqueIds()
         self.repairs: list[Note] = []
         self.rejections: list[Note] = []
         self.paths: dict[str, Path] = {}
@@ -133,16 +131,20 @@ class _Reader:
         self.paths[label] = path
         self.is_private |= file.is_private
         try:
-            data = join(file.parts) if file.parts else _read(path)
+            data = contents(file)
             self.digest.update(hashlib.sha256(data).digest())
-            format, programs = self._load(data, path, repairs)
+            format, programs = load_file(
+                data, path, repairs, self.assumptions, self.format, self.columns
+            )
             if not programs:
                 raise TraceRejected(f"{format}: contains no program")
             if self.messages and not all(program.messages for program in programs):
                 raise TraceRejected(
                     f"{format} has no messages, which --prompts text and --guided need"
                 )
-            renamed = self._with_unique_ids(programs, repairs)
+            if not self.messages:
+                programs = without_messages(programs)
+            renamed = self.ids.rename(programs, repairs)
             begins = ChainMap({}, self.begins)
             check_prefixes(renamed, begins)
         except (TraceRejected, InvalidTrace) as error:
@@ -156,52 +158,6 @@ class _Reader:
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
-
-    def _load(self, data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
-        """Return the name of the format, and the programs."""
-        plain, suffix = _split_name(path)
-        if suffix == STORED_SUFFIX:
-            programs = read_stored(data)
-            check(programs)
-            return "packed", programs
-        if suffix == ".parquet":
-            data = parquet_lines(data)
-        is_other = self.columns is None and (suffix != ".parquet" or recognise(data) is not None)
-        if is_other and suffix not in (".csv", ".tsv"):
-            return _load(data, path, repairs, self.format, self.assumptions)
-        programs = load_table(data, plain, suffix, self.columns, repairs)
-        programs = [replace(program, source=path.name) for program in programs]
-        check(programs)
-        return suffix.removeprefix(".") or "table", programs
-
-    def _with_unique_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
-        names: dict[str, str] = {}
-        for program in programs:
-            name = program.id
-            while name in self.ids:
-                self.copies[program.id] += 1
-                name = f"{program.id}#{self.copies[program.id] + 1}"
-            if name != program.id:
-                repairs.add(
-                    f"program id {program.id} is used by an earlier file: renamed to {name}"
-                )
-            names[program.id] = name
-            self.ids.add(name)
-        silent = self.messages or not any(program.messages for program in programs)
-        if silent and all(id == name for id, name in names.items()):
-            return programs
-        return [
-            replace(
-                p,
-                id=names[p.id],
-                prefix=p.prefix and replace(p.prefix, id=renamed_prefix(p.prefix.id, names)),
-                turns=with_prefix_ids(p.turns, lambda id: renamed_prefix(id, names)),
-                fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
-                messages=p.messages if self.messages else (),
-                prompt_messages=p.prompt_messages if self.messages else (),
-            )
-            for p in programs
-        ]
 
     def result(self) -> TraceSet:
         if not self.programs:
@@ -233,6 +189,37 @@ class _Reader:
         return NoTraceRead(
             f"{path}: {first.reason}{more}", [(note.file, note.reason) for note in self.rejections]
         )
+
+
+def contents(file: TraceFile) -> bytes:
+    """Return the decompressed bytes of a trace. Raises TraceRejected."""
+    return join(file.parts) if file.parts else _read(file.path)
+
+
+def load_file(
+    data: bytes,
+    path: Path,
+    repairs: Repairs,
+    assumptions: Assumptions,
+    format: str | None = None,
+    columns: Columns | None = None,
+) -> tuple[str, list[Program]]:
+    """Return the name of the format of a file with these contents, and its valid programs. Raises
+    TraceRejected and InvalidTrace."""
+    plain, suffix = _split_name(path)
+    if suffix == STORED_SUFFIX:
+        programs = read_stored(data)
+        check(programs)
+        return "packed", programs
+    if suffix == ".parquet":
+        data = parquet_lines(data)
+    is_other = columns is None and (suffix != ".parquet" or recognise(data) is not None)
+    if is_other and suffix not in (".csv", ".tsv"):
+        return _load(data, path, repairs, format, assumptions)
+    programs = load_table(data, plain, suffix, columns, repairs)
+    programs = [replace(program, source=path.name) for program in programs]
+    check(programs)
+    return suffix.removeprefix(".") or "table", programs
 
 
 def _split_name(path: Path) -> tuple[str, str]:

@@ -1,13 +1,15 @@
-"""Reads trace files that are larger than memory, in parts, and stores their programs.
+"""Reads sets of traces that are larger than memory, and stores their programs.
 
-In: JSON Lines in a format whose sessions are on one line, or on consecutive lines. Out: a stored
-file (`traces.stored`), and the repairs. At most `PART_BYTES` and the longest session are in memory.
+In: files of any format, one after the other. Out: a stored file (`traces.stored`), and repairs.
+Files in a format whose sessions are on one line, or on consecutive lines, are read in parts: at
+most `PART_BYTES` and the longest session are in memory. Any other file is in memory as a whole.
 """
 
 from __future__ import annotations
 
 import gzip
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +18,14 @@ from typing import IO, cast
 import msgspec
 
 from servers.errors import InvalidTrace, TraceRejected
+from traces.assumptions import Assumptions
 from traces.check import check
-from traces.formats.registry import FIRST_BYTES, recognise
+from traces.files import TraceFile, find_files
+from traces.formats.registry import FIRST_BYTES, load_format, recognise
 from traces.lenient import Repairs, one_line
+from traces.merge import UniqueIds, without_messages
 from traces.program import Program
+from traces.read import contents, load_file
 from traces.stored import Writer
 
 PART_BYTES = 16 << 20
@@ -28,6 +34,7 @@ SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
 common, or "" if each line is a session."""
 MAX_SESSION_BYTES = 256 << 20
 PROGRESS_EVERY_S = 2.0
+Load = Callable[[bytes, str, Repairs], list[Program]]
 
 
 @dataclass
@@ -52,87 +59,102 @@ class Progress:
 
 
 def store(
-    paths: Sequence[Path], out: Path, report: Callable[[Progress], None] | None = None
+    paths: Sequence[Path | str], out: Path, report: Callable[[Progress], None] | None = None
 ) -> Stored:
-    """Store the programs of files in one pass. `report` is called every two seconds."""
+    """Store the programs of files and folders in one pass. `report` is called every two seconds."""
     stored = Stored()
-    ids: set[str] = set()
-    all_bytes = sum(_size(path) for path in paths)
+    ids = UniqueIds()
+    files = find_files(paths, tables=False)
+    sizes = [sum(part.stat().st_size for part in file.parts or (file.path,)) for file in files]
     before, began_s, reported_s = 0, time.monotonic(), time.monotonic()
     partial = out.with_name(f".{out.name}.partial")
     try:
         with Writer(partial) as writer:
-            for path in paths:
-                with path.open("rb") as file:
-                    for programs in _parts(path, file, stored.repairs):
-                        for program in programs:
-                            _add(program, writer, ids, stored)
-                        now_s = time.monotonic()
-                        if report and now_s - reported_s >= PROGRESS_EVERY_S:
-                            reported_s = now_s
-                            read = before + file.tell()
-                            report(Progress(read, all_bytes, now_s - began_s, stored.programs))
-                before += _size(path)
+            for file, size in zip(files, sizes, strict=True):
+                for read_bytes, programs in _parts(file, ids, stored.repairs):
+                    for program in programs:
+                        writer.add(program)
+                        stored.programs += 1
+                        stored.turns += len(program.turns)
+                    now_s = time.monotonic()
+                    if report and now_s - reported_s >= PROGRESS_EVERY_S:
+                        reported_s = now_s
+                        read = before + read_bytes
+                        report(Progress(read, sum(sizes), now_s - began_s, stored.programs))
+                before += size
         if not stored.programs:
-            raise InvalidTrace(f"{one_line(str(paths[0]))}: no program in any file")
+            reasons = "; ".join(stored.repairs.reasons()[:3])
+            raise InvalidTrace(f"{one_line(str(paths[0]))}: no program in any file ({reasons})")
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return stored
 
 
-def _size(path: Path) -> int:
-    if path.is_dir():
-        raise InvalidTrace(f"{one_line(str(path))}: is a folder; give its files")
+def _parts(
+    file: TraceFile, ids: UniqueIds, repairs: Repairs
+) -> Iterator[tuple[int, list[Program]]]:
+    """Yield the programs of each part of a file, and how many of its bytes have been read."""
     try:
-        return path.stat().st_size
-    except OSError as error:
-        raise InvalidTrace(f"{one_line(str(path))}: cannot be read ({error.strerror})") from None
+        format = None if file.parts else _format_in_parts(file.path)
+        if format is None:
+            yield 0, ids.rename(_whole(file, repairs), repairs)
+            return
+        key, load = SESSION_KEYS[format], load_format(format).load
+        with file.path.open("rb") as raw:
+            for number, part in enumerate(_split(_decompressed(file.path, raw), key)):
+                name = f"{file.path.name.partition('.')[0]}-{number}"
+                programs = _part(part, file.path, name, load, repairs)
+                yield raw.tell(), list(_first_read(programs, ids.used, repairs))
+    except RecursionError:
+        repairs.add(f"{file.label}: left out (nested too deeply)")
+    except (TraceRejected, InvalidTrace) as error:
+        repairs.add(f"{file.label}: left out ({one_line(str(error))})")
+    except (EOFError, OSError, zlib.error) as error:
+        repairs.add(f"{file.label}: cannot be read to its end ({one_line(str(error))})")
 
 
-def _add(program: Program, writer: Writer, ids: set[str], stored: Stored) -> None:
-    if program.id in ids:
-        stored.repairs.add("a session that was read before, or whose lines are not together: "
-                           "left out")  # fmt: skip
-        return
-    if program.fork is not None and program.fork.program_id not in ids:
-        stored.repairs.add("a sub-agent whose parent was left out: left out")
-        return
-    ids.add(program.id)
-    writer.add(program)
-    stored.programs += 1
-    stored.turns += len(program.turns)
+def _format_in_parts(path: Path) -> str | None:
+    """Return the name of a file's format if it is one of `SESSION_KEYS`."""
+    with path.open("rb") as raw:
+        known = recognise(_decompressed(path, raw).read(FIRST_BYTES))
+    return known[0] if known is not None and known[0] in SESSION_KEYS else None
 
 
-def _parts(path: Path, file: IO[bytes], repairs: Repairs) -> Iterator[list[Program]]:
-    """Yield the programs of each part of a file."""
-    lines = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
-    where = one_line(str(path))
+def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
+    return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+
+
+def _whole(file: TraceFile, repairs: Repairs) -> list[Program]:
+    _, programs = load_file(contents(file), file.path, repairs, Assumptions())
+    return without_messages(programs)
+
+
+def _part(data: bytes, path: Path, name: str, load: Load, repairs: Repairs) -> list[Program]:
     try:
-        first = lines.readline(PART_BYTES)
-        known = recognise(first[:FIRST_BYTES])
-        if known is None or known[0] not in SESSION_KEYS:
-            names = " and ".join(SESSION_KEYS)
-            raise InvalidTrace(
-                f"{where}: cannot be read in parts; only JSON Lines of {names} can. Split the "
-                "file, and use bench traces convert"
-            )
-        name, format = known
-        for number, part in enumerate(_split(first, lines, SESSION_KEYS[name])):
-            try:
-                programs = format.load(part, f"{path.name.partition('.')[0]}-{number}", repairs)
-                check(programs)
-            except (TraceRejected, InvalidTrace) as error:
-                repairs.add(f"a part of {path.name}: left out ({one_line(str(error))})")
-                continue
-            yield [replace(program, source=path.name) for program in programs]
-    except (EOFError, OSError) as error:
-        raise InvalidTrace(f"{where}: cannot be read ({one_line(str(error))})") from None
+        programs = load(data, name, repairs)
+        check(programs)
+    except (TraceRejected, InvalidTrace) as error:
+        repairs.add(f"a part of {path.name}: left out ({one_line(str(error))})")
+        return []
+    return [replace(program, source=path.name) for program in programs]
 
 
-def _split(first: bytes, lines: IO[bytes], key: str) -> Iterator[bytes]:
+def _first_read(programs: Sequence[Program], ids: set[str], repairs: Repairs) -> Iterator[Program]:
+    for program in programs:
+        if program.id in ids:
+            repairs.add("a session that was read before, or whose lines are not together: left out")
+        elif program.fork is not None and program.fork.program_id not in ids:
+            repairs.add("a sub-agent whose parent was left out: left out")
+        else:
+            ids.add(program.id)
+            yield program
+
+
+def _split(lines: IO[bytes], key: str) -> Iterator[bytes]:
     """Split a file into parts of whole sessions. Raises InvalidTrace for one that is too long."""
-    part, size = [first], len(first)
+    part = [lines.readline(PART_BYTES)]
+    size = len(part[0])
     while line := lines.readline(PART_BYTES):
         full = size + len(line) > PART_BYTES
         if full and (not key or _session(line, key) != _session(part[-1], key)):

@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,6 @@ from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
 from servers.errors import InvalidTrace, TraceRejected
-from tests.fuzz.samples import TRACES
 from tests.traces.samples import SAMPLES
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, packs, read_traces, streaming
 from traces.stored import TURN, StoredTurns, Writer, read_stored
@@ -156,14 +157,41 @@ def test_a_session_whose_lines_are_not_together_is_reported(
     ]
 
 
-def test_a_file_that_cannot_be_read_in_parts_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_bytes(TRACES["turns.jsonl"][0])
-    ran = CliRunner().invoke(
-        app, ["pack", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "o.packed")]
-    )
-    assert ran.exit_code == 2
-    assert "only JSON Lines of azure-copilot and tracelab can" in ran.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
+def test_files_of_any_format_are_stored_as_they_are_read(tmp_path: Path) -> None:
+    for name in ("weka", "claude-code", "atif"):
+        for file, data in SAMPLES[name].files.items():
+            (tmp_path / "all" / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "all" / name / file).write_bytes(data)
+    streaming.store([tmp_path / "all"], tmp_path / "out.packed")
+    whole = read_traces(tmp_path / "all").programs
+    assert [(p.id, bare(p.turns)) for p in read_traces(tmp_path / "out.packed").programs] == [
+        (p.id, bare(p.turns)) for p in whole
+    ]
+
+
+def bare(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return the turns without what is not stored."""
+    return tuple(replace(turn, command=None, prefixes=()) for turn in turns)
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Path) -> None:
+    (data,) = SAMPLES["azure-copilot"].files.values()
+    (tmp_path / "good.jsonl").write_bytes(data)
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(data)[:-20])
+    (tmp_path / "other.json").write_text('{"some": "thing"}')
+    done = streaming.store(sorted(tmp_path.iterdir()), tmp_path / "out.packed")
+    assert done.programs == 2
+    assert [reason.partition(":")[0] for reason in done.repairs.reasons()] == [
+        "cut.jsonl.gz",
+        "other.json",
+    ]
+
+
+def test_a_set_without_a_program_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('{"some": "thing"}')
+    with pytest.raises(InvalidTrace, match=r"no program in any file \(t.json: left out"):
+        streaming.store([tmp_path / "t.json"], tmp_path / "o.packed")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
 
 
 def test_pack_prints_what_it_has_stored(tmp_path: Path) -> None:
@@ -178,5 +206,5 @@ def test_pack_prints_what_it_has_stored(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTrace, match="cannot be read"):
+    with pytest.raises(InvalidTrace, match="no such file"):
         streaming.store([tmp_path / "no.jsonl"], tmp_path / "o.packed")

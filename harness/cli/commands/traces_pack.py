@@ -14,21 +14,27 @@ from traces.lenient import one_line
 from traces.stored import SUFFIX
 from traces.streaming import Progress, store
 
+TRACES_HELP = "Files, folders or packs."
 PACK_HELP = """Store a set of traces that is larger than memory, as a file that loads in seconds.
 
-The files are JSON Lines of GitHub Copilot's sessions or of TraceLab's rounds, plain or gzipped,
-with the lines of a session together. They are read once, in parts.
+Files of any format are read once, one after the other. Those of GitHub Copilot's sessions and of
+TraceLab's rounds, with the lines of a session together, may be larger than memory: they are read in
+parts. Commands, messages and prompts shared within programs are not stored.
 
 [bold]Examples[/bold]
 
   bench traces pack sessions.jsonl.gz --out copilot.packed
+
+  bench traces pack ~/trajectories --out mine.packed
 
   bench sweep --traces copilot.packed --programs 1000
 """
 
 
 def pack(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="JSON Lines files.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="Files, folders or packs.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help=f"File to write, {SUFFIX}.")],
 ) -> None:
     with one_line_errors():
