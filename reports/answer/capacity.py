@@ -12,6 +12,7 @@ from typing import Any
 
 from reports.answer.asked import Asked
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
+from reports.answer.left_out import valid_points
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.verdict import Answer
@@ -29,7 +30,10 @@ def capacity_answer(
     asked: Asked,
     sweep: Mapping[str, Any],
     caveats: Sequence[str],
+    left_out: Sequence[str] = (),
 ) -> Answer:
+    """`left_out`: sentences about variants of the run that are not in `found`."""
+    points = valid_points(points)
     best = winners(found)
     base = next((each for each in found if each.variant == asked.baseline), None)
     names = [each.variant for each in best]
@@ -51,7 +55,7 @@ def capacity_answer(
         *_without_number(found),
     ]
     return Answer(
-        headline(found, best, asked),
+        " ".join([headline(found, best, asked), *left_out]),
         tuple(findings),
         (*_own_caveats(found, asked), *caveats),
         provenance_of(sweep),

@@ -55,7 +55,7 @@ def _of_finished(
     if contenders == 1:
         return (
             f"{first.variant} sustains {rate(value.value)} on {asked.machine}"
-            f" ({rate_interval(value)}). The run has no other scheduler."
+            f" ({rate_interval(value)}). It is compared with no other scheduler."
         )
     everyone = len(best) == contenders
     if not everyone and any(each.variant == asked.baseline for each in best):
@@ -123,6 +123,8 @@ def _names(names: Sequence[str]) -> str:
 
 def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
     kinds = {each.kind for each in found}
+    if not kinds:
+        return "No scheduler has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
         return (
             f"No scheduler sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from reports.answer.caveats import caveats_of, cells_without_a_valid_result, short_run
+from reports.answer.left_out import points_left_out, valid_points
 from reports.answer.noise import noise, noise_at, second_arms
 from reports.answer.optimum import distance_from_bound
 from reports.answer.provenance import provenance as provenance_of
@@ -58,11 +59,14 @@ def answer(
     different = different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
     arms, every = second_arms(sweep), points
-    points = [p for p in points if p.variant not in arms]
+    measured = [p for p in points if p.variant not in arms]
+    points = valid_points(measured)
     contenders = [p for p in points if not p.bound]
     if not contenders:
-        return Answer(_no_answer(results), (), caveats, provenance)
+        sentence = " ".join([_no_answer(results), *points_left_out(measured, results, None)])
+        return Answer(sentence, (), caveats, provenance)
     load, note = _headline_load(contenders)
+    left_out = points_left_out(measured, results, load)
     here = [p for p in points if p.load == load]
     there = _at(contenders, load)
     winner = min([p for p in there if not p.saturated] or there, key=_mean_s)
@@ -84,23 +88,35 @@ def answer(
         *_above(contenders, winner, baseline),
         *_no_difference(points, baseline),
     ]
-    alone = len({p.variant for p in contenders}) == 1
     lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)} here."
-    sentence = headline(there, winner, level, base, lacking, alone=alone)
+    alone = _alone(there, measured)
+    sentence = headline(there, winner, level, base, lacking, alone)
     of_noise, within_noise = noise(every, arms, load)
     findings = [*of_noise, *findings]
     invalid = cells_without_a_valid_result(results)
     others = [caveat for caveat in caveats if caveat not in invalid]
     caveats = (*invalid, *within_noise, *short_run(winner, sweep), *others)
     names = (winner.variant, *tied)
+    sentence = " ".join([sentence, *left_out])
     return Answer(
         sentence, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names
     )
 
 
+def _alone(there: Sequence[Point], measured: Sequence[Point]) -> str:
+    """Say why there is no other variant; empty if there is one."""
+    if len({p.variant for p in measured if not p.bound}) == 1:
+        return "The run has no variant to compare it with."
+    if len(there) == 1 and any(p.failed_gates for p in _at(measured, there[0].load)):
+        return "No other variant has a valid result here."
+    return ""
+
+
 def _no_answer(results: Results) -> str:
     if results.cells.empty:
         return "No cell has finished: there is no answer yet."
+    if (results.cells["failed_gates"] != "").all():
+        return "No cell has a valid result: there is no answer."
     return "No scheduler has a steady state at the rates of this run: run lower rates."
 
 
@@ -148,8 +164,10 @@ def _how_to_separate(winner: Point) -> list[str]:
 
 def _what_lacks(results: Results, load: str, variant: str) -> str:
     cells = results.cells
-    unstable = cells[(cells["load"] == load) & (cells["unstable"] != "")]
-    return "steady state" if variant in set(unstable["variant"]) else "result"
+    own = cells[(cells["load"] == load) & (cells["variant"] == variant)]
+    if (own["unstable"] != "").any():
+        return "steady state"
+    return "valid result" if (own["failed_gates"] != "").any() else "result"
 
 
 def _tied(

@@ -57,7 +57,7 @@ def load_run(folder: Path) -> Run:
     missing: list[tuple[str, str]] = []
     for path in _cell_folders(folder):
         try:
-            cell = _read_cell(path)
+            cell = read_cell(path)
         except InvalidRunFolder as error:
             missing.append((one_line(path.name), _failure(path) or one_line(str(error))))
             continue
@@ -95,7 +95,8 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     return sweep
 
 
-def _read_cell(folder: Path) -> Cell:
+def read_cell(folder: Path) -> Cell:
+    """Raises InvalidRunFolder."""
     config = _read_object(folder / "cell.json", "turnstile-cell-1")
     _refuse_invalid(folder / "cell.json", CellConfig, config, RERUN)
     path = folder / "done.json"
@@ -110,7 +111,7 @@ def check_finished(folder: Path) -> None:
 
     For speed, only the last line of `turns.jsonl` is checked: it must exist and be complete.
     """
-    _read_cell(folder)
+    read_cell(folder)
     path = folder / "turns.jsonl"
     try:
         with path.open("rb") as file:
