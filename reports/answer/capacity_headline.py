@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from reports.answer.asked import Asked
 from reports.capacity.estimate import Kind
 from reports.phrasing import counted, listed, seconds, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal
 
 MOST_NAMES = 5
@@ -28,7 +28,7 @@ def rate(value: float) -> str:
 def rate_interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 0.41–0.47`."""
     if not estimate.has_interval:
-        return "one seed, so no interval"
+        return NO_INTERVAL
     return f"95% CI {estimate.low:.3g}–{estimate.high:.3g}"
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from reports.answer.noise import is_noise_covered
 from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
 from reports.metrics.cells import Results
@@ -163,7 +164,7 @@ def _repeated(workload: dict[str, Any]) -> str:
 
 def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     seeds = len(sweep["seeds"])
-    if seeds >= MIN_SEEDS or not len(results.cells):
+    if seeds >= MIN_SEEDS or not len(results.cells) or not is_noise_covered(sweep):
         return []
     repeats = len(sweep.get("repeats") or [1])
     if seeds == 1 and sweep.get("steady_state"):

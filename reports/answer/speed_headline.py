@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
 from reports.phrasing import listed, seconds, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.points import Comparison, Point
 
 NEGLIGIBLE = 0.02
@@ -58,6 +58,12 @@ def _against(
         return (
             f"no scheduler is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
             f" fastest is {name}, whose {jct}."
+        )
+    if not gain.mean.has_interval:
+        return (
+            f"{name} is {times(gain.mean.value)} as fast as {baseline}, which was not tested"
+            f" ({NO_INTERVAL}): the mean job completion time (JCT) is {_mean(winner)} instead of"
+            f" {_mean(base)}."
         )
     if not gain.mean.differs_from_one:
         return (

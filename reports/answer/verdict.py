@@ -14,7 +14,7 @@ import pandas as pd
 
 from reports.answer.caveats import caveats_of, cells_without_a_valid_result, short_run
 from reports.answer.left_out import points_left_out, valid_points
-from reports.answer.noise import noise, noise_at, second_arms
+from reports.answer.noise import is_noise_covered, noise, noise_at, second_arms, untested
 from reports.answer.optimum import distance_from_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.same_work import different_times
@@ -74,6 +74,8 @@ def answer(
     possible, bound_finding = _bound(here, base, winner)
     versus = compare_by_seed if sweep.get("steady_state") else compare
     rivals = [p for p in here if p is not winner and not p.bound and p.variant != baseline]
+    if not is_noise_covered(sweep):
+        rivals = []  # Nothing was tested.
     tied = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
     level = [p for p in there if p.variant in tied]
     named = names_all(winner, level)
@@ -95,7 +97,7 @@ def answer(
     findings = [*of_noise, *findings]
     invalid = cells_without_a_valid_result(results)
     others = [caveat for caveat in caveats if caveat not in invalid]
-    caveats = (*invalid, *within_noise, *short_run(winner, sweep), *others)
+    caveats = (*invalid, *untested(sweep), *within_noise, *short_run(winner, sweep), *others)
     names = (winner.variant, *tied)
     sentence = " ".join([sentence, *left_out])
     return Answer(
@@ -271,7 +273,11 @@ def _others(
         sentences.append(f"Slower than {name}: {_with_gains(slower)}.")
     if unclear:
         tested = all(gain.has_interval for _, gain in unclear)
-        state = "No significant difference from" if tested else "Not tested, with one seed, against"
+        state = (
+            "No significant difference from"
+            if tested
+            else "Not tested, with too few seeds, against"
+        )
         sentences.append(f"{state} {name}: {_with_gains(unclear)}.")
     if similar:
         sentences.append(f"Similar to {name}: {listed(similar)}.")

@@ -20,7 +20,7 @@ from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
 from reports.answer.left_out import valid_capacities
 from reports.answer.matrix import Matrix
-from reports.answer.noise import second_arms, with_noise
+from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
@@ -83,7 +83,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     search = searched(run)
     shown_results = results if search is None else search.at_shown_rates(results)
     measured = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
-    found = with_noise(measured, second_arms(run.sweep))
+    found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
     result = _answer(run, results, shown_results, found, search)
     style = styles(run.sweep["variants"])
     drawn = _draw(run, shown_results, found, result, style, named, search)

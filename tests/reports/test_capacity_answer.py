@@ -143,7 +143,7 @@ def test_if_all_tie_the_choice_does_not_matter() -> None:
 def test_one_seed_has_no_interval_and_the_report_says_so() -> None:
     answer = answer_of(chains(fcfs=(0.2,), a=(0.4,), b=(0.38,)), seeds=[1])
     assert answer.headline == (
-        "a sustains 0.4 jobs/s on b200, 2.0x as many as fcfs (one seed, so no interval)."
+        "a sustains 0.4 jobs/s on b200, 2.0x as many as fcfs (too few seeds for an interval)."
     )
     assert answer.caveats[0].startswith("One seed: capacities have no interval")
 
