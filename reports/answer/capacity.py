@@ -15,6 +15,7 @@ from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value
 from reports.answer.left_out import valid_points
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
+from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Slo
@@ -35,6 +36,10 @@ def capacity_answer(
     """`left_out`: sentences about variants of the run that are not in `found`."""
     points = valid_points(points)
     best = winners(found)
+    splits = splits_of(sweep)
+    compared = splits_by_capacity(found, splits, asked.baseline, asked.machine)
+    if not compared or not is_only_axis(splits):
+        compared.append(headline(found, best, asked))
     base = next((each for each in found if each.variant == asked.baseline), None)
     names = [each.variant for each in best]
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
@@ -55,7 +60,7 @@ def capacity_answer(
         *_without_number(found),
     ]
     return Answer(
-        " ".join([headline(found, best, asked), *left_out]),
+        " ".join([*compared, *left_out]),
         tuple(findings),
         (*_own_caveats(found, asked), *caveats),
         provenance_of(sweep),

@@ -20,7 +20,7 @@ from reports.answer.capacity_headline import WORDS
 from reports.phrasing import listed, times
 from reports.run_folder.turns import VIRTUAL
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
-from reports.statistics.points import Point
+from reports.statistics.points import Comparison, Point
 
 
 class Noise(NamedTuple):
@@ -51,10 +51,14 @@ def only_tested(points: Sequence[Point], sweep: Mapping[str, Any]) -> list[Point
 
 
 def _untested(point: Point) -> Point:
-    if (gain := point.against) is None:
-        return point
+    return replace(point, against=without_intervals(point.against))
+
+
+def without_intervals(gain: Comparison | None) -> Comparison | None:
+    if gain is None:
+        return None
     mean, p95 = (replace(each, low=math.nan, high=math.nan) for each in (gain.mean, gain.p95))
-    return replace(point, against=replace(gain, mean=mean, p95=p95))
+    return replace(gain, mean=mean, p95=p95)
 
 
 def untested(sweep: Mapping[str, Any]) -> list[str]:

@@ -293,12 +293,30 @@ def test_a_short_run_gets_a_caveat_with_the_number_of_programs_needed(tmp_path: 
     assert short[0].endswith("Use --programs 100.")
 
 
-def test_the_short_run_caveat_of_one_job_is_singular(tmp_path: Path) -> None:
-    write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
-    run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert "1 job arrives within 10.0 s and the mean JCT is 50.0 s, so" in " ".join(
-        answer_of(run).caveats
+def test_one_job_says_nothing_about_schedulers(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], jps=[0.1])
+    for name, jct_s in (("fcfs", 50.0), ("continuum", 40.0)):
+        write_cell(run, name, idle(jct_s, (0.0,)), jps=0.1)
+    found = answer_of(run)
+    assert found.headline == (
+        "One job says nothing about schedulers, since it has the server to itself: it took 40.0 s"
+        " to 50.0 s. Use more programs."
     )
+    assert (found.winners, found.findings) == ((), ())
+    assert not [caveat for caveat in found.caveats if caveat.startswith("Short run")]
+
+
+def test_a_short_run_is_not_advised_to_use_higher_and_lower_rates_at_once(tmp_path: Path) -> None:
+    # 20 jobs within 40 s that take 500 s each: 8 x 500 s x 0.5 jobs/s are more than 20 x 20 jobs.
+    run = run_of(tmp_path, fcfs=idle(500.0), continuum=idle(500.0))
+    found = answer_of(run)
+    assert "Use lower rates." in " ".join(found.caveats)
+    assert "Higher rates" not in " ".join(found.findings)
+    # 20 jobs within 200 s that take 5 s: long enough.
+    calm = write_sweep(tmp_path / "calm", ["fcfs", "continuum"], jps=[0.1])
+    for name in ("fcfs", "continuum"):
+        write_cell(calm, name, idle(5.0), jps=0.1)
+    assert "Higher rates or a smaller machine" in " ".join(answer_of(calm).findings)
 
 
 def test_a_long_run_gets_no_short_run_caveat(tmp_path: Path) -> None:
