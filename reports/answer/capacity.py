@@ -24,6 +24,9 @@ from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.points import Point
 
+AFTER_A_BURST = "docs/design/statistics.md, After a burst"
+"""Where the capacities of some schedulers with and without the burst are."""
+
 
 def capacity_answer(
     found: Sequence[VariantCapacity],
@@ -91,10 +94,11 @@ def _compared(
 
 
 def meaning(slo: Slo, idle_mean_s: float) -> str:
-    """Return two sentences that say which rates are sustained."""
+    """Return three sentences that say which rates are sustained."""
     return (
         f"Sustained means: {slo.describe()}, and a queue that does not grow, also after a burst of"
-        f" jobs. On an idle machine the mean JCT is {seconds(idle_mean_s)}."
+        " jobs. Schedulers differ less from an empty system, which is not measured here"
+        f" ({AFTER_A_BURST}). On an idle machine the mean JCT is {seconds(idle_mean_s)}."
     )
 
 

@@ -40,6 +40,7 @@ from reports.answer.provenance import provenance as provenance_of
 from reports.answer.same_work import different_times
 from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
+from reports.answer.unfinished import so_far
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds
 from reports.statistics.bootstrap import widened_by
@@ -124,7 +125,7 @@ def answer(
     if not sentences or not is_only_axis(splits_of(sweep)):
         sentences.append(sentence)
     return Answer(
-        " ".join([*sentences, *left_out]),
+        so_far(" ".join([*sentences, *left_out]), results.missing, len(results.cells)),
         tuple(findings),
         caveats,
         provenance,

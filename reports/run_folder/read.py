@@ -22,6 +22,9 @@ from reports.run_folder.machines import refuse_members
 from servers.errors import InvalidRunFolder
 from traces.lenient import one_line
 
+NOT_RUN, NOT_FINISHED = "not run yet", "not finished"
+"""Reasons why a cell has no result, if it did not fail."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -167,7 +170,7 @@ def _failure(folder: Path) -> str | None:
 def _progress(folder: Path) -> str:
     path = folder / "turns.jsonl"
     lines = path.read_bytes().count(b"\n") if path.is_file() else 0
-    return f"not finished: {counted(lines, 'turn')} recorded"
+    return f"{NOT_FINISHED}: {counted(lines, 'turn')} recorded"
 
 
 def _not_started(
@@ -183,7 +186,7 @@ def _not_started(
     ]
     arrivals = str(sweep.get("arrivals"))
     names = [cell_name(*key, arrivals) for key in planned if key not in started]
-    return [(name, "not run yet") for name in names if name not in unreadable]
+    return [(name, NOT_RUN) for name in names if name not in unreadable]
 
 
 def planned_rates(sweep: Mapping[str, Any]) -> list[float | None]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from make_run import turn, workload, write_cell, write_sweep
 
+from reports.answer.provenance import basis
 from reports.answer.verdict import Answer, answer
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
@@ -261,7 +262,9 @@ def test_the_last_sentence_names_what_was_measured_and_what_was_not(tmp_path: Pa
     assert answer_of(run).sentences[-1] == (
         "Simulated in virtual time, not measured on a GPU: llama-3.1-8b on a100-80g, analytic"
         " profile (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
-        " tool gaps measured 75% and inferred 25%."
+        " tool gaps measured 75% and inferred 25%. Each cell runs a finite set of jobs from an"
+        " empty system, so a rate that it keeps up with is no capacity: a stream with a burst may"
+        " not be sustained at it."
     )
 
 
@@ -338,3 +341,11 @@ def test_an_insignificant_difference_comes_with_the_number_of_seeds_needed(
     assert found.headline.startswith("At 0.5 jobs/s no scheduler differs significantly from fcfs")
     assert "Finding a difference of 5% needs about 45 seeds (--seeds)." in found.findings
     assert not any("seed" in caveat for caveat in found.caveats)
+
+
+def test_only_a_finite_set_of_jobs_at_a_rate_is_said_to_be_no_capacity(tmp_path: Path) -> None:
+    once = write_sweep(tmp_path / "once", ["fcfs"])
+    closed = write_sweep(tmp_path / "closed", ["fcfs"], jps=[None], arrivals="closed:8")  # type: ignore[list-item]
+    stream = write_sweep(tmp_path / "stream", ["fcfs"], steady_state=True)
+    said = ["no capacity" in basis(load_run(run).sweep) for run in (once, closed, stream)]
+    assert said == [True, False, False]
