@@ -181,14 +181,18 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
 
 
 def _policies(variants: Sequence[Variant]) -> str:
-    """Count the policies, and the routers if there are any."""
+    """Count the policies, and the routers and the splits of the engines if there are any."""
     from reports.phrasing import counted
 
     routers = {v.router.name for v in variants if v.router}
     behind = [v.name for v in variants if v.router and not v.same_as]
-    count = len(behind) // len(routers) if routers else len(variants)
+    splits = {v.split for v in variants}
+    count = len(behind) // len(routers) // len(splits) if routers else len(variants)
     policies = "1 policy" if count == 1 else f"{count} policies"
-    return f"{policies} x {counted(len(routers), 'router')}" if routers else policies
+    if not routers:
+        return policies
+    more = f" x {counted(len(splits), 'split')} of the engines" if len(splits) > 1 else ""
+    return f"{policies} x {counted(len(routers), 'router')}{more}"
 
 
 def _jobs(plan: SweepPlan) -> str:

@@ -39,13 +39,26 @@ def is_finished(cell: Path) -> bool:
     return True
 
 
-def take_finished(planned: Mapping[str, Mapping[str, Any]], folder: Path) -> set[str]:
+def is_valid(cell: Path) -> bool:
+    """Return whether a finished cell passed all validity gates; say on stderr if it did not."""
+    from reports.metrics.cells import failed_gates_of  # slow to import; only live cells need it
+
+    if not (failed := failed_gates_of(cell)):
+        return True
+    print_message(f"{cell} failed a validity gate: {failed}")
+    return False
+
+
+def take_finished(
+    planned: Mapping[str, Mapping[str, Any]], folder: Path, *, live: bool = False
+) -> set[str]:
     """Copy cells that are finished elsewhere under `runs/` into `folder` and return their names.
 
-    `planned`: contents of `cell.json` by the cell's name."""
+    `planned`: contents of `cell.json` by the cell's name. `live`: the cells are measurements, of
+    which only valid ones are copied."""
     taken: dict[str, Path] = {}
     for cell in _finished_elsewhere(planned, folder):
-        if cell.name in taken or not is_finished(cell):
+        if cell.name in taken or not is_finished(cell) or (live and not is_valid(cell)):
             continue
         set_aside(folder / cell.name)
         copy_cell(cell, folder / cell.name)
@@ -53,7 +66,8 @@ def take_finished(planned: Mapping[str, Mapping[str, Any]], folder: Path) -> set
     if taken:
         cells = counted(len(taken), "finished cell")
         sources = listed(sorted({str(source) for source in taken.values()}))
-        print_message(f"took {cells} with the same settings from {sources}")
+        again = "; --fresh measures them again" if live else ""
+        print_message(f"took {cells} with the same settings from {sources}{again}")
     return set(taken)
 
 

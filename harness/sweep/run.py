@@ -16,16 +16,16 @@ from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.job_times import Jct
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
-from harness.engines.base import Engine
+from harness.engines.base import VIRTUAL, Engine
 from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.finished import is_finished, take_finished
+from harness.sweep.finished import is_finished, is_valid, take_finished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
-from reports.phrasing import listed
+from reports.phrasing import counted, listed
 from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 
 RunJobs = Callable[
@@ -109,14 +109,24 @@ def no_more(_: Mapping[str, str]) -> Sequence[Any]:
 def unfinished(
     plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool
 ) -> tuple[list[Cell], int]:
-    """Return which of the cells must be run in a claimed folder, and how many were finished in
-    it."""
+    """Return which of the cells must be run in a claimed folder, and how many were finished in it.
+    A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
+    live = plan.engine.name not in VIRTUAL
     todo = [cell for cell in cells if not is_finished(folder / cell.name)]
-    found_done = len(cells) - len(todo)
+    invalid = [
+        cell for cell in cells if live and cell not in todo and not is_valid(folder / cell.name)
+    ]
+    found_done = len(cells) - len(todo) - len(invalid)
     if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
         print_message(f"kept the unfinished files of {listed(again)} aside; these cells run again")
+    if invalid:
+        print_message(
+            f"runs {counted(len(invalid), 'invalid cell')} again; bench report {folder} writes the "
+            "report without"
+        )
+    todo = [cell for cell in cells if cell in {*todo, *invalid}]
     if reuse and todo and plan.cells_reusable:
-        taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
+        taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder, live=live)
         todo = [cell for cell in todo if cell.name not in taken]
     for cell in set(cells).difference(todo):
         remove_aside(folder / cell.name)

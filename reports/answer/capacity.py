@@ -12,8 +12,10 @@ from typing import Any
 
 from reports.answer.asked import Asked
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
+from reports.answer.left_out import valid_points
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
+from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Slo
@@ -22,6 +24,9 @@ from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.points import Point
 
+AFTER_A_BURST = "docs/design/statistics.md, After a burst"
+"""Where the capacities of some schedulers with and without the burst are."""
+
 
 def capacity_answer(
     found: Sequence[VariantCapacity],
@@ -29,8 +34,15 @@ def capacity_answer(
     asked: Asked,
     sweep: Mapping[str, Any],
     caveats: Sequence[str],
+    left_out: Sequence[str] = (),
 ) -> Answer:
+    """`left_out`: sentences about variants of the run that are not in `found`."""
+    points = valid_points(points)
     best = winners(found)
+    splits = splits_of(sweep)
+    compared = splits_by_capacity(found, splits, asked.baseline, asked.machine)
+    if not compared or not is_only_axis(splits):
+        compared.append(headline(found, best, asked))
     base = next((each for each in found if each.variant == asked.baseline), None)
     names = [each.variant for each in best]
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
@@ -51,7 +63,7 @@ def capacity_answer(
         *_without_number(found),
     ]
     return Answer(
-        headline(found, best, asked),
+        " ".join([*compared, *left_out]),
         tuple(findings),
         (*_own_caveats(found, asked), *caveats),
         provenance_of(sweep),
@@ -82,10 +94,11 @@ def _compared(
 
 
 def meaning(slo: Slo, idle_mean_s: float) -> str:
-    """Return two sentences that say which rates are sustained."""
+    """Return three sentences that say which rates are sustained."""
     return (
         f"Sustained means: {slo.describe()}, and a queue that does not grow, also after a burst of"
-        f" jobs. On an idle machine the mean JCT is {seconds(idle_mean_s)}."
+        " jobs. Schedulers differ less from an empty system, which is not measured here"
+        f" ({AFTER_A_BURST}). On an idle machine the mean JCT is {seconds(idle_mean_s)}."
     )
 
 

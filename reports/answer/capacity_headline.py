@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from reports.answer.asked import Asked
 from reports.capacity.estimate import Kind
 from reports.phrasing import counted, listed, seconds, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal
 
 MOST_NAMES = 5
@@ -28,7 +28,7 @@ def rate(value: float) -> str:
 def rate_interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 0.41–0.47`."""
     if not estimate.has_interval:
-        return "one seed, so no interval"
+        return NO_INTERVAL
     return f"95% CI {estimate.low:.3g}–{estimate.high:.3g}"
 
 
@@ -55,7 +55,7 @@ def _of_finished(
     if contenders == 1:
         return (
             f"{first.variant} sustains {rate(value.value)} on {asked.machine}"
-            f" ({rate_interval(value)}). The run has no other scheduler."
+            f" ({rate_interval(value)}). It is compared with no other scheduler."
         )
     everyone = len(best) == contenders
     if not everyone and any(each.variant == asked.baseline for each in best):
@@ -123,6 +123,8 @@ def _names(names: Sequence[str]) -> str:
 
 def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
     kinds = {each.kind for each in found}
+    if not kinds:
+        return "No scheduler has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
         return (
             f"No scheduler sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"

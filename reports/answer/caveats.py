@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from reports.answer.noise import is_noise_covered
 from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
 from reports.metrics.cells import Results
@@ -24,19 +25,21 @@ def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
     until its window is long enough (docs/design/statistics.md, "Steady state")."""
     if sweep.get("steady_state") or winner.jps is None or winner.saturated:
         return []
-    cells = len(sweep["seeds"]) * len(sweep.get("repeats") or [1])
-    mean_s, jobs = winner.jct_mean_s.value, winner.jobs // cells
+    mean_s, jobs = winner.jct_mean_s.value, jobs_per_cell(winner, sweep)
     window_s = jobs / winner.jps
-    if mean_s * SETTLING_JCTS <= window_s:
+    if jobs == 1 or mean_s * SETTLING_JCTS <= window_s:
         return []
     enough = math.ceil(mean_s * SETTLING_JCTS * winner.jps / 100) * 100
     remedy = f"--programs {enough}" if enough <= 20 * jobs else "lower rates"
-    arrive = "1 job arrives" if jobs == 1 else f"{jobs:,} jobs arrive"
     return [
-        f"Short run: {arrive} within {seconds(window_s)} and the mean JCT is {seconds(mean_s)}, so"
-        " the queue does not settle. Saturation starts at lower rates than this run shows, and"
-        f" gains are underestimated. Use {remedy}."
+        f"Short run: {jobs:,} jobs arrive within {seconds(window_s)} and the mean JCT is"
+        f" {seconds(mean_s)}, so the queue does not settle. Saturation starts at lower rates"
+        f" than this run shows, and gains are underestimated. Use {remedy}."
     ]
+
+
+def jobs_per_cell(point: Point, sweep: dict[str, Any]) -> int:
+    return point.jobs // (len(sweep["seeds"]) * len(sweep.get("repeats") or [1]))
 
 
 def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
@@ -163,7 +166,7 @@ def _repeated(workload: dict[str, Any]) -> str:
 
 def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     seeds = len(sweep["seeds"])
-    if seeds >= MIN_SEEDS or not len(results.cells):
+    if seeds >= MIN_SEEDS or not len(results.cells) or not is_noise_covered(sweep):
         return []
     repeats = len(sweep.get("repeats") or [1])
     if seeds == 1 and sweep.get("steady_state"):

@@ -247,6 +247,8 @@ def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> float:
         raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
     if point.saturated:
         raise _NoValue(f"{name} is unstable at {jps:g} jobs/s")
+    if point.failed_gates:
+        raise _NoValue(f"{name} has a cell at {jps:g} jobs/s that failed a validity gate")
     return JCTS[_function(call)](point)
 
 

@@ -177,7 +177,7 @@ def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
 
 
 def _fastest(points: Sequence[Point], load: str) -> Point | None:
-    here = [p for p in points if p.load == load and not p.bound]
+    here = [p for p in points if p.load == load and not p.bound and not p.failed_gates]
     return min(here, key=lambda p: p.jct_mean_s.value, default=None)
 
 

@@ -21,6 +21,7 @@ from reports.statistics.points import Point
 
 UNIT = " jobs/s"
 UNSTABLE = "unstable"
+GATE = "GATE"
 MIN_RATES = 3
 """With fewer rates than these, the matrix leaves out the intervals of capacities first."""
 
@@ -77,11 +78,14 @@ class Matrix:
         return table
 
     def _jct(self, variant: str, load: str) -> tuple[str, str]:
-        """Return the mean JCT, and with how many seeds the rate is sustained unless with all. If
-        it is with some seeds and there is no mean, how many seeds say more than `unstable`."""
+        """Return the mean JCT, and `GATE` if a cell is invalid, or else with how many seeds the
+        rate is sustained unless with all. If it is with some seeds and there is no mean, how many
+        seeds say more than `unstable`."""
         point = next((p for p in self.points if (p.variant, p.load) == (variant, load)), None)
         seeds = self._sustained(variant, load)
         mark = "" if seeds is None or seeds.is_all else str(seeds)
+        if point is not None and point.failed_gates and not point.unstable:
+            return seconds(point.jct_mean_s.value), GATE
         if point is not None and not point.unstable:
             return seconds(point.jct_mean_s.value), mark
         if seeds is not None and seeds.is_mixed:
@@ -119,7 +123,10 @@ def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:
 
 
 def _legend(marks: Collection[str], unstable: bool) -> list[str]:
-    lines = [f"{', '.join(sorted(marks))}: so many of the seeds sustain the rate."] if marks else []
+    shares = sorted({*marks} - {GATE})
+    lines = [f"{', '.join(shares)}: so many of the seeds sustain the rate."] if shares else []
+    if GATE in marks:
+        lines.append(f"{GATE}: a cell failed a validity gate.")
     return [*lines, *([f"{UNSTABLE}: more jobs arrive than finish."] if unstable else [])]
 
 

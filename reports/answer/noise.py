@@ -1,4 +1,8 @@
-"""Compares the policies with the noise of the measurement, if the sweep has an A/A arm (`--aa`).
+"""Compares the policies with the noise of a live engine, which few measurements do not show.
+
+With fewer than three measurements of each variant (seeds, or repeats of one seed), intervals cover
+the choice of programs only: a machine that was slower for a minute would make a difference that
+looks significant. Speed-ups then have no interval.
 
 An A/A arm is the baseline, measured a second time under another name. It takes no part in the
 answer: its speed-up over the baseline is what the machine does to two equal variants. The intervals
@@ -12,9 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from reports.answer.capacity_headline import WORDS
 from reports.phrasing import listed, times
-from reports.statistics.bootstrap import interval, widened_by
-from reports.statistics.points import Point
+from reports.run_folder.turns import VIRTUAL
+from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
+from reports.statistics.points import Comparison, Point
 
 
 class Noise(NamedTuple):
@@ -25,6 +31,47 @@ class Noise(NamedTuple):
 
 
 NO_NOISE = Noise(0.0, 0.0)
+
+
+def measurements(sweep: Mapping[str, Any]) -> int:
+    """Return how many independent measurements each variant has at a rate: its seeds, or the
+    repeats of a single one."""
+    seeds = len(sweep["seeds"])
+    return seeds if seeds > 1 else len(sweep.get("repeats") or [1])
+
+
+def is_noise_covered(sweep: Mapping[str, Any]) -> bool:
+    """Return whether intervals cover the variation of the machine. Virtual time has none."""
+    return sweep.get("engine") in VIRTUAL or measurements(sweep) >= MIN_SEEDS
+
+
+def only_tested(points: Sequence[Point], sweep: Mapping[str, Any]) -> list[Point]:
+    """Return points whose speed-ups have no intervals if these would not cover the noise."""
+    return list(points) if is_noise_covered(sweep) else [_untested(point) for point in points]
+
+
+def _untested(point: Point) -> Point:
+    return replace(point, against=without_intervals(point.against))
+
+
+def without_intervals(gain: Comparison | None) -> Comparison | None:
+    if gain is None:
+        return None
+    mean, p95 = (replace(each, low=math.nan, high=math.nan) for each in (gain.mean, gain.p95))
+    return replace(gain, mean=mean, p95=p95)
+
+
+def untested(sweep: Mapping[str, Any]) -> list[str]:
+    """Return a caveat if speed-ups have no intervals because of the noise."""
+    if is_noise_covered(sweep):
+        return []
+    count = measurements(sweep)
+    once = "One measurement" if count == 1 else f"{WORDS[count].capitalize()} measurements"
+    return [
+        f"{once} of each variant: another could give other differences, so none is called"
+        f" significant. Use --repeats {MIN_SEEDS} or --seeds 1..{MIN_SEEDS}; --aa shows how much"
+        f" two measurements of {sweep['baseline']} differ."
+    ]
 
 
 def second_arms(sweep: Mapping[str, Any]) -> dict[str, str]:

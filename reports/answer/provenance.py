@@ -77,7 +77,18 @@ def basis(sweep: Mapping[str, Any]) -> str:
         name = f"{counted(turns, 'turn')} of {name}"
     if len(kinds) == 1:
         kinds = [kinds[0].split()[0]]
-    return f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
+    gaps_are = f", tool gaps {listed(kinds)}" if kinds else ""
+    return " ".join([f"{time}; {name}{gaps_are}.", *_finite(sweep)])
+
+
+def _finite(sweep: Mapping[str, Any]) -> list[str]:
+    """Say what a fixed set of jobs at some rates does not measure."""
+    if sweep.get("steady_state") or not any(sweep.get("jps") or ()):
+        return []
+    return [
+        "Each cell runs a finite set of jobs from an empty system, so a rate that it keeps up with"
+        " is no capacity: a stream with a burst may not be sustained at it."
+    ]
 
 
 def _stream(workload: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
 from reports.phrasing import listed, seconds, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.points import Comparison, Point
 
 NEGLIGIBLE = 0.02
@@ -22,16 +22,15 @@ def headline(
     tied: Sequence[Point],
     base: Point | None,
     lacking: str,
-    *,
-    alone: bool,
+    alone: str,
 ) -> str:
     """`there`: the points of the rate, without references. `tied`: those that do not differ
-    significantly from the winner. `lacking`: what to say if there is no baseline. `alone`: the run
-    has no other variant at any rate."""
+    significantly from the winner. `lacking`: what to say if there is no baseline. `alone`: why
+    there is no other variant; empty if there is one."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
     if alone:
-        return f"{place} the {jct}, with {name}. The run has no variant to compare it with."
+        return f"{place} the {jct}, with {name}. {alone}"
     if base is None:
         first = _ties([winner, *tied]) if tied else f"{name} is fastest: its {jct}"
         return f"{place} {first}. {lacking}"
@@ -59,6 +58,12 @@ def _against(
         return (
             f"no scheduler is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
             f" fastest is {name}, whose {jct}."
+        )
+    if not gain.mean.has_interval:
+        return (
+            f"{name} is {times(gain.mean.value)} as fast as {baseline}, which was not tested"
+            f" ({NO_INTERVAL}): the mean job completion time (JCT) is {_mean(winner)} instead of"
+            f" {_mean(base)}."
         )
     if not gain.mean.differs_from_one:
         return (

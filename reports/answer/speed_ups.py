@@ -42,7 +42,7 @@ def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
 
 
 def _rank(point: Point) -> tuple[bool, bool, float]:
-    return point.unstable, point.bound, point.jct_mean_s.value
+    return point.unstable or point.failed_gates, point.bound, point.jct_mean_s.value
 
 
 def _grid_cell(

@@ -67,7 +67,7 @@ def _by_seed(cells: pd.DataFrame, column: str) -> dict[int, float]:
 def _ratio(
     own: Mapping[int, float], base: Mapping[int, float], confidence: float
 ) -> Estimate | None:
-    """Return the ratio over the seeds of both sides; None with too few."""
-    if len(own.keys() & base.keys()) < MIN_SEEDS:
+    """Return the ratio over the seeds of both sides; None with too few, or if one is zero."""
+    if len(own.keys() & base.keys()) < MIN_SEEDS or not all([*own.values(), *base.values()]):
         return None
     return paired_ratio(own, base, confidence)

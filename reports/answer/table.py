@@ -91,6 +91,6 @@ class ResultTable:
     def _best(self) -> list[Point]:
         """Return the fastest variant under each load, bounds excluded."""
         loads = dict.fromkeys(p.load for p in self.points)
-        ranked = [p for p in self.points if not p.bound and not p.unstable]
+        ranked = [p for p in self.points if not p.bound and not p.unstable and not p.failed_gates]
         contenders = [[p for p in ranked if p.load == load] for load in loads]
         return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]

@@ -46,7 +46,7 @@ class Legend(NamedTuple):
 
 def fastest(points: Sequence[Point], load: str | None) -> list[str]:
     """Return the variants at `load`, except bounds and unstable ones, from the fastest on."""
-    here = [p for p in points if p.load == load and not (p.bound or p.unstable)]
+    here = [p for p in points if p.load == load and not (p.bound or p.unstable or p.failed_gates)]
     return [p.variant for p in sorted(here, key=lambda p: p.jct_mean_s.value)]
 
 

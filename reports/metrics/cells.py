@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from reports.metrics.steady import (
 )
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
-from reports.run_folder.read import Cell, Run
+from reports.run_folder.read import Cell, Run, read_cell
 from reports.run_folder.turns import HITS, Column, Turns, failed_turns, read_columns
 from servers.errors import InvalidRunFolder
 
@@ -83,6 +84,15 @@ def _numbers(item: tuple[Cell, str | None]) -> tuple[dict[str, Any], Turns] | st
         return str(error)
     done = ~measured.jobs["failed"]
     return measured.row, {name: measured.jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+
+
+def failed_gates_of(folder: Path) -> str:
+    """Return the failed gates of a finished cell; empty if it is valid."""
+    try:
+        cell = read_cell(folder)
+        return str(measure(cell, unstable_cells([cell]).get(folder.name)).row["failed_gates"])
+    except InvalidRunFolder as error:
+        return str(error)
 
 
 class Measured(NamedTuple):

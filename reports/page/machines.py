@@ -17,6 +17,7 @@ import pandas as pd
 
 from reports.answer.asked import price_of
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
+from reports.answer.unfinished import so_far
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
 from reports.phrasing import counted, gpus_in_words, listed
@@ -60,7 +61,10 @@ def write_machines(folder: Path) -> MachinesReport:
     baseline = str(sweeps[0]["baseline"])
     shared = [c for c in found[0].answer.caveats if all(c in m.answer.caveats for m in found)]
     caveats = [*unlike_step_times(_provenances(members, sweeps)), *shared]
-    overview = MachinesReport(folder / REPORT, headline(found, baseline), caveats, reports)
+    missing = [each for _, report in reports for each in report.missing]
+    finished = sum(len(report.cells) for _, report in reports)
+    sentence = so_far(headline(found, baseline), missing, finished)
+    overview = MachinesReport(folder / REPORT, sentence, caveats, reports)
     page = (
         environment()
         .get_template("machines.html.j2")

@@ -58,7 +58,11 @@ def routers(
 ) -> Routers | None:
     """Return the tables; None if the run has no routers."""
     names = [_split(variant) for variant in variants if variant.get("router")]
-    here = {p.variant: p for p in points if p.load == answer.load and not p.unstable}
+    here = {
+        p.variant: p
+        for p in points
+        if p.load == answer.load and not p.unstable and not p.failed_gates
+    }
     rows = tuple(_row(point) for point in here.values() if point.routing)
     if not names or not rows:
         return None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from reports.answer.verdict import Answer
 from reports.phrasing import counted, seconds, share, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 from servers.policies.fcfs import Fcfs
@@ -63,7 +63,7 @@ def _jobs_per_s(each: VariantCapacity) -> float:
 def _ci(each: VariantCapacity) -> str:
     value = each.jobs_per_s
     if value is None or not value.has_interval:
-        return "one seed, so no interval"
+        return NO_INTERVAL
     return f"95% CI {value.low:.3g}–{value.high:.3g}"
 
 

@@ -18,8 +18,9 @@ from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
+from reports.answer.left_out import valid_capacities
 from reports.answer.matrix import Matrix
-from reports.answer.noise import second_arms, with_noise
+from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
@@ -82,8 +83,8 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     search = searched(run)
     shown_results = results if search is None else search.at_shown_rates(results)
     measured = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
-    found = with_noise(measured, second_arms(run.sweep))
-    result = _answer(run, shown_results, found, search)
+    found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
+    result = _answer(run, results, shown_results, found, search)
     style = styles(run.sweep["variants"])
     drawn = _draw(run, shown_results, found, result, style, named, search)
     shown_points = with_unstable(found, shown_results)
@@ -106,12 +107,20 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     )
 
 
-def _answer(run: Run, results: Results, found: Sequence[Point], search: Searched | None) -> Answer:
+def _answer(
+    run: Run,
+    results: Results,
+    shown: Results,
+    found: Sequence[Point],
+    search: Searched | None,
+) -> Answer:
+    """`shown`: the results at the rates of `found`."""
     if search is None:
-        return answer(found, results, run.sweep, also=unequal_work(run))
+        return answer(found, shown, run.sweep, also=unequal_work(run))
     asked = asked_of(run.sweep, search.slo, search.idle_mean_s)
-    caveats = of_results(found, results, run.sweep)
-    return capacity_answer(search.found, found, asked, run.sweep, caveats)
+    caveats = of_results(found, shown, run.sweep)
+    valid, left_out = valid_capacities(search.found, results, asked.baseline)
+    return capacity_answer(valid, found, asked, run.sweep, caveats, left_out)
 
 
 def _links(run_folder: Path) -> list[Link]:

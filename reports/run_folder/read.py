@@ -22,6 +22,9 @@ from reports.run_folder.machines import refuse_members
 from servers.errors import InvalidRunFolder
 from traces.lenient import one_line
 
+NOT_RUN, NOT_FINISHED = "not run yet", "not finished"
+"""Reasons why a cell has no result, if it did not fail."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -57,7 +60,7 @@ def load_run(folder: Path) -> Run:
     missing: list[tuple[str, str]] = []
     for path in _cell_folders(folder):
         try:
-            cell = _read_cell(path)
+            cell = read_cell(path)
         except InvalidRunFolder as error:
             missing.append((one_line(path.name), _failure(path) or one_line(str(error))))
             continue
@@ -95,7 +98,8 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     return sweep
 
 
-def _read_cell(folder: Path) -> Cell:
+def read_cell(folder: Path) -> Cell:
+    """Raises InvalidRunFolder."""
     config = _read_object(folder / "cell.json", "turnstile-cell-1")
     _refuse_invalid(folder / "cell.json", CellConfig, config, RERUN)
     path = folder / "done.json"
@@ -110,7 +114,7 @@ def check_finished(folder: Path) -> None:
 
     For speed, only the last line of `turns.jsonl` is checked: it must exist and be complete.
     """
-    _read_cell(folder)
+    read_cell(folder)
     path = folder / "turns.jsonl"
     try:
         with path.open("rb") as file:
@@ -166,7 +170,7 @@ def _failure(folder: Path) -> str | None:
 def _progress(folder: Path) -> str:
     path = folder / "turns.jsonl"
     lines = path.read_bytes().count(b"\n") if path.is_file() else 0
-    return f"not finished: {counted(lines, 'turn')} recorded"
+    return f"{NOT_FINISHED}: {counted(lines, 'turn')} recorded"
 
 
 def _not_started(
@@ -182,7 +186,7 @@ def _not_started(
     ]
     arrivals = str(sweep.get("arrivals"))
     names = [cell_name(*key, arrivals) for key in planned if key not in started]
-    return [(name, "not run yet") for name in names if name not in unreadable]
+    return [(name, NOT_RUN) for name in names if name not in unreadable]
 
 
 def planned_rates(sweep: Mapping[str, Any]) -> list[float | None]:

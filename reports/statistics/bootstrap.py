@@ -20,6 +20,7 @@ from reports.phrasing import decimals
 
 Floats = npt.NDArray[np.float64]
 
+NO_INTERVAL = "too few seeds for an interval"
 DRAWS = 2000
 CONFIDENCE = 0.95
 MIN_SEEDS = 3
@@ -35,7 +36,8 @@ class Estimate:
     value: float
     low: float
     high: float
-    """`low` and `high` are NaN if there is one seed only, which says nothing of other seeds."""
+    """`low` and `high` are NaN if there is one seed only, which says nothing of other seeds, or if
+    too few measurements show how much a machine varies."""
 
     @property
     def has_interval(self) -> bool:
@@ -197,6 +199,6 @@ def estimate(
 def interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 1.7–2.1`."""
     if not estimate.has_interval:
-        return "one seed, so no interval"
+        return NO_INTERVAL
     digits = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
     return f"95% CI {estimate.low:.{digits}f}–{estimate.high:.{digits}f}"

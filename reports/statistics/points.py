@@ -127,8 +127,9 @@ class Point:
     """Whether it is saturated in any seed."""
     failed_gates: bool
     against: Comparison | None
-    """Comparison with the baseline under the same load; None for the baseline itself, if the
-    baseline has no result or no steady state: its JCT then depends on the length of the run."""
+    """Comparison with the baseline under the same load; None for the baseline itself, if a cell of
+    one of the two failed a validity gate, and if the baseline has no result or no steady state: its
+    JCT then depends on the length of the run."""
     lower_bound_s: float = math.nan
     """Mean over seeds of the mean JCT that no schedule can beat; NaN if it is unknown."""
     rate_bound_jobs_per_s: float = math.nan
@@ -160,13 +161,21 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
     jobs = dict(list(numbered.groupby(["load", "variant"], sort=False)))
     without = results.cells[results.cells["unstable"] != ""]
     unstable = set(zip(without["load"], without["variant"], strict=True))
+    failed = results.cells[results.cells["failed_gates"] != ""]
+    invalid = set(zip(failed["load"], failed["variant"], strict=True))
     found: list[Point] = []
     for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
         mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
         if mine is None or (load, variant) in unstable:
             continue
         against = None
-        if base is not None and variant != baseline and (load, baseline) not in unstable:
+        is_valid = not {(load, variant), (load, baseline)} & invalid
+        if (
+            base is not None
+            and variant != baseline
+            and is_valid
+            and (load, baseline) not in unstable
+        ):
             against = compare_by_seed(base, mine) if steady else compare(base, mine)
         jps = cells["jps"].iloc[0]
         found.append(
@@ -182,7 +191,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 float(cells["throughput_jobs_per_s"].mean()),
                 {k: float(cells[f"{k}_hit_ratio"].mean()) for k in ("device", "dram", "ssd")},
                 bool(cells["saturated"].any()),
-                bool((cells["failed_gates"] != "").any()),
+                (load, variant) in invalid,
                 against,
                 _mean_over_seeds(cells["jct_bound_s"], steady),
                 _mean_over_seeds(cells["rate_bound_jobs_per_s"], steady),

@@ -1,6 +1,7 @@
 """Faults of an engine and their outcomes: the rows of docs/reference/reliability.md.
 
-`tests/faults` and `tests/real/test_faults.py` check each row. "…" stands for any text.
+`tests/faults`, `tests/foreign_routers` and `tests/real/test_faults.py` check each row. "…" stands
+for any text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class Outcome(Enum):
     FINE = ("finished", "`done.json`", "continues", "continues", 0)
     MARKED = (
         "marked",
-        "finished; fails a validity gate, which the report shows and `bench` names on stderr",
+        "finished; fails a validity gate, which the report shows and `bench` names on stderr; it "
+        "decides no headline, and the command runs it again",
         "continues",
         "continues",
         1,
@@ -199,6 +201,15 @@ REPLICAS = [
         PROCESS,
     ),
 ]
+ROUTER_KILLED = Fault(
+    "Router of another project killed (SIGKILL), with its servers still running",
+    "router killed",
+    "connection lost after … output tokens",
+    Outcome.FAILED,
+    "vllm-router:… was ended by signal 9 (out of memory?): … (log: …/server/router.log)",
+    PROCESS,
+)
+"""Checked by `tests/foreign_routers/test_sweep.py`, which needs a router that is installed."""
 BEHIND_THE_GATEWAY = [
     Fault(
         "One of several replicas killed, for agents behind the gateway",
@@ -284,6 +295,7 @@ FAKE_SERVER = [
     *AT_START,
     *TIER,
     *REPLICAS,
+    ROUTER_KILLED,
     *BEHIND_THE_GATEWAY,
     *OF_A_URL,
 ]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from servers.processes.supervisor import descendants
 from tests.faults.engine import engine
+from tests.faults.sweeping import Cell
+from tests.faults.table import ROUTER_KILLED, matches
 from tests.foreign_routers.replaying import installation
 from tests.leaks import read
 from tests.lines import read_lines
@@ -22,6 +24,8 @@ CELLS = {
     "fcfs@vllm-router:consistent_hash": "fcfs-vllm-router-consistent-hash_closed-2_seed1",
 }
 KILLED = "fcfs@vllm-router:consistent_hash"
+MAX_NOTICED_S = 60.0
+"""Far below all time limits of a sweep by default."""
 ROUTER = "vllm::router"
 """The name that vllm-router gives its process."""
 
@@ -46,6 +50,8 @@ def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_ce
     wait_until(lambda: turns.exists() and turns.stat().st_size, process=process)
     started = descendants(process.pid)
     (router,) = [pid for pid in started if name_of(pid) == ROUTER]
+    struck = tmp_path / "struck"
+    struck.touch()
     os.kill(router, signal.SIGKILL)
     _, complaints = process.communicate(timeout=300)
     assert process.returncode == 1, complaints
@@ -68,12 +74,19 @@ def test_each_router_is_a_variant_with_its_version_and_a_killed_one_fails_its_ce
     described = json.loads((tmp_path / "o/sweep.json").read_text())["variants"]
     assert [each["router"] for each in described if "round_robin" in each["name"]] == [found]
 
-    failed = json.loads((folders[KILLED] / "failed.json").read_text())
-    assert failed["error"].startswith(
-        "vllm-router:consistent_hash was ended by signal 9 (out of memory?): "
-    )
-    assert failed["error"].endswith("server/router.log)")
+    killed = Cell(folders[KILLED], struck)
+    failed = killed.failed()
+    assert failed is not None
+    assert failed["error"].startswith("vllm-router:consistent_hash was ended by signal 9")
+    assert matches(ROUTER_KILLED.message, failed["error"])
+    errors = {str(line["error"]) for line in killed.lines() if line["error"] is not None}
+    assert ROUTER_KILLED.error is not None
+    between_turns = "cannot connect to …: connection refused"
+    assert all(any(matches(m, e) for m in (ROUTER_KILLED.error, between_turns)) for e in errors)
+    assert errors
     assert failed["traceback"] is None
+    assert not killed.is_done()
+    assert killed.noticed_within_s() < MAX_NOTICED_S
     wait_until_gone(started)
 
 

@@ -14,7 +14,7 @@ from harness.cells.workers import Tick
 from harness.sweep import fingerprint, finished
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.fingerprint import AGENT_SOURCES, REPLAY_SOURCES, code_sha256, same_cell
-from harness.sweep.finished import TAKEN_FROM, copy_cell
+from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import run_sweep
 
@@ -79,6 +79,32 @@ def test_an_unreadable_cell_is_not_reused() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
     (RUN / FCFS / "turns.jsonl").write_text("{")
     assert run_and_list_new_cells(small_plan("fcfs"), Path("runs/second")) == [FCFS]
+
+
+def test_a_measurement_that_failed_a_gate_is_not_taken_from_another_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = small_plan("fcfs")
+    run_sweep(plan, RUN, workers=1)
+    turns = RUN / FCFS / "turns.jsonl"
+    turns.write_text(turns.read_text().replace('"error":null', '"error":"reset"', 1))
+    planned = {FCFS: plan.cell_json(plan.cells()[0])}
+    Path("runs/second").mkdir()
+    assert take_finished(planned, Path("runs/second"), live=True) == set()
+    assert (
+        "bench: runs/first/fcfs_jps0.5_seed1 failed a validity gate: 1 failed turn in 1 job (first:"
+        " reset)" in capsys.readouterr().err
+    )
+    assert take_finished(planned, Path("runs/second")) == {FCFS}
+
+
+def test_a_measurement_that_is_taken_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = small_plan("fcfs")
+    run_sweep(plan, RUN, workers=1)
+    Path("runs/second").mkdir()
+    planned = {FCFS: plan.cell_json(plan.cells()[0])}
+    assert take_finished(planned, Path("runs/second"), live=True) == {FCFS}
+    assert capsys.readouterr().err.endswith("from runs/first; --fresh measures them again\n")
 
 
 def test_without_reuse_no_cell_is_taken() -> None:

@@ -118,6 +118,16 @@ def test_all_shards_and_a_report_give_the_folder_of_one_sweep() -> None:
     assert contents(Path("run")) == straight
 
 
+def test_the_report_of_some_shards_says_how_many_cells_there_are_and_nothing_as_final() -> None:
+    bench(*SWEEP, "--shard", "1/2")
+    code, out, _ = bench("report", "run")
+    done, cells = len(list(Path("run").glob("*/done.json"))), 4
+    assert code == 1
+    assert f"Unfinished: {done} of {cells} cells have a result. So far: At " in out
+    bench(*SWEEP, "--shard", "2/2")
+    assert "Unfinished" not in bench("report", "run")[1]
+
+
 def test_the_same_command_without_shard_runs_what_is_missing_and_writes_the_report() -> None:
     assert bench(*SWEEP, "--shard", "1/2")[0] == 0
     assert len(list(Path("run").glob("*/done.json"))) == 2

@@ -4,6 +4,7 @@ from typing import Any
 
 from make_run import turn, workload, write_cell, write_sweep
 
+from reports.answer.provenance import basis
 from reports.answer.verdict import Answer, answer
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
@@ -261,7 +262,9 @@ def test_the_last_sentence_names_what_was_measured_and_what_was_not(tmp_path: Pa
     assert answer_of(run).sentences[-1] == (
         "Simulated in virtual time, not measured on a GPU: llama-3.1-8b on a100-80g, analytic"
         " profile (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
-        " tool gaps measured 75% and inferred 25%."
+        " tool gaps measured 75% and inferred 25%. Each cell runs a finite set of jobs from an"
+        " empty system, so a rate that it keeps up with is no capacity: a stream with a burst may"
+        " not be sustained at it."
     )
 
 
@@ -293,12 +296,30 @@ def test_a_short_run_gets_a_caveat_with_the_number_of_programs_needed(tmp_path: 
     assert short[0].endswith("Use --programs 100.")
 
 
-def test_the_short_run_caveat_of_one_job_is_singular(tmp_path: Path) -> None:
-    write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
-    run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert "1 job arrives within 10.0 s and the mean JCT is 50.0 s, so" in " ".join(
-        answer_of(run).caveats
+def test_one_job_says_nothing_about_schedulers(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], jps=[0.1])
+    for name, jct_s in (("fcfs", 50.0), ("continuum", 40.0)):
+        write_cell(run, name, idle(jct_s, (0.0,)), jps=0.1)
+    found = answer_of(run)
+    assert found.headline == (
+        "One job says nothing about schedulers, since it has the server to itself: it took 40.0 s"
+        " to 50.0 s. Use more programs."
     )
+    assert (found.winners, found.findings) == ((), ())
+    assert not [caveat for caveat in found.caveats if caveat.startswith("Short run")]
+
+
+def test_a_short_run_is_not_advised_to_use_higher_and_lower_rates_at_once(tmp_path: Path) -> None:
+    # 20 jobs within 40 s that take 500 s each: 8 x 500 s x 0.5 jobs/s are more than 20 x 20 jobs.
+    run = run_of(tmp_path, fcfs=idle(500.0), continuum=idle(500.0))
+    found = answer_of(run)
+    assert "Use lower rates." in " ".join(found.caveats)
+    assert "Higher rates" not in " ".join(found.findings)
+    # 20 jobs within 200 s that take 5 s: long enough.
+    calm = write_sweep(tmp_path / "calm", ["fcfs", "continuum"], jps=[0.1])
+    for name in ("fcfs", "continuum"):
+        write_cell(calm, name, idle(5.0), jps=0.1)
+    assert "Higher rates or a smaller machine" in " ".join(answer_of(calm).findings)
 
 
 def test_a_long_run_gets_no_short_run_caveat(tmp_path: Path) -> None:
@@ -320,3 +341,11 @@ def test_an_insignificant_difference_comes_with_the_number_of_seeds_needed(
     assert found.headline.startswith("At 0.5 jobs/s no scheduler differs significantly from fcfs")
     assert "Finding a difference of 5% needs about 45 seeds (--seeds)." in found.findings
     assert not any("seed" in caveat for caveat in found.caveats)
+
+
+def test_only_a_finite_set_of_jobs_at_a_rate_is_said_to_be_no_capacity(tmp_path: Path) -> None:
+    once = write_sweep(tmp_path / "once", ["fcfs"])
+    closed = write_sweep(tmp_path / "closed", ["fcfs"], jps=[None], arrivals="closed:8")  # type: ignore[list-item]
+    stream = write_sweep(tmp_path / "stream", ["fcfs"], steady_state=True)
+    said = ["no capacity" in basis(load_run(run).sweep) for run in (once, closed, stream)]
+    assert said == [True, False, False]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reports.answer.asked import Price, asked_of
-from reports.answer.capacity import capacity_answer
+from reports.answer.capacity import AFTER_A_BURST, capacity_answer, meaning
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
@@ -143,7 +144,7 @@ def test_if_all_tie_the_choice_does_not_matter() -> None:
 def test_one_seed_has_no_interval_and_the_report_says_so() -> None:
     answer = answer_of(chains(fcfs=(0.2,), a=(0.4,), b=(0.38,)), seeds=[1])
     assert answer.headline == (
-        "a sustains 0.4 jobs/s on b200, 2.0x as many as fcfs (one seed, so no interval)."
+        "a sustains 0.4 jobs/s on b200, 2.0x as many as fcfs (too few seeds for an interval)."
     )
     assert answer.caveats[0].startswith("One seed: capacities have no interval")
 
@@ -279,3 +280,10 @@ def test_equal_means_within_three_percent_of_each_other() -> None:
     assert equal(found[:2])
     assert not equal(found)
     assert [each.variant for each in winners(found)] == ["fcfs", "a"]
+
+
+def test_the_answer_says_that_capacities_hold_after_a_burst_and_where_the_others_are() -> None:
+    said = meaning(parse_slo("mean<=2x"), 65.8)
+    assert "also after a burst of jobs. Schedulers differ less from an empty system" in said
+    page, heading = AFTER_A_BURST.split(", ")
+    assert f"### {heading}\n" in (Path(__file__).parents[2] / page).read_text()

@@ -23,7 +23,7 @@ def test_one_seed_has_no_interval_and_says_so() -> None:
     assert found.value == pytest.approx(1.7)
     assert math.isnan(found.low)
     assert not found.differs_from_one
-    assert interval(found) == "one seed, so no interval"
+    assert interval(found) == "too few seeds for an interval"
 
 
 def test_the_tail_of_a_mean_is_students_and_agrees_with_the_interval() -> None:

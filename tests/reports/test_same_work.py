@@ -12,6 +12,7 @@ from reports import write_report
 from tests.reports.make_run import turn, write_cell, write_sweep
 
 JOBS = 8
+REPEATS = [1, 2, 3]
 
 
 def live_run(
@@ -21,10 +22,10 @@ def live_run(
     same_as: dict[str, str] | None = None,
     **fields: Any,
 ) -> Path:
-    """Write a run in which each job has two turns, of which each decodes for `decode_s`, and a tool
-    call in between."""
+    """Write a run of three equal repeats in which each job has two turns, of which each decodes for
+    `decode_s`, and a tool call in between."""
     merged = {"engine": "vllm"} | fields
-    run = write_sweep(folder, list(decode_s), **merged)
+    run = write_sweep(folder, list(decode_s), repeats=REPEATS, **merged)
     for variant, decode in decode_s.items():
         gap_s = (tool_s or {}).get(variant, 1.0)
         turns = []
@@ -32,7 +33,9 @@ def live_run(
             first = turn(f"p{job}", 0, 100.0 * job, decode_s=decode, gap_s=gap_s)
             due_s = first["finished_at_s"] + gap_s
             turns += [first, turn(f"p{job}", 1, due_s, decode_s=decode)]
-        write_cell(run, variant, turns, **merged)
+        for repeat in REPEATS:
+            cell = write_cell(run, variant, turns, repeat=repeat, **merged)
+            cell.rename(cell.with_name(f"{cell.name}_repeat{repeat}"))
     path = run / "sweep.json"
     sweep = orjson.loads(path.read_bytes())
     for row in sweep["variants"]:

@@ -48,7 +48,7 @@ def test_one_seed_has_no_interval() -> None:
     mean = Estimate(60.0, math.nan, math.nan)
     points = [replace(point("fcfs", 0.1, 60.0), jct_mean_s=mean)]
     rate, jct = tiles(answer_of(chains(fcfs=(0.2,)), points=points), "fcfs")
-    assert rate.sure == "one seed, so no interval"
+    assert rate.sure == "too few seeds for an interval"
     assert jct == Tile("60.0 s", "mean JCT with fcfs", "at 0.1 jobs/s")
 
 

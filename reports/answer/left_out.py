@@ -1,0 +1,69 @@
+"""Leaves variants out of the answer of which a cell failed a validity gate, and says so.
+
+In: points, capacities and results. Out: those that can decide the answer, and a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from reports.metrics.cells import Results
+from reports.phrasing import counted, listed
+from reports.statistics.capacities import VariantCapacity
+from reports.statistics.points import Point
+
+MOST_NAMES = 3
+MOST_LETTERS = 120
+"""A reason ends after this many letters; the first caveat has it in full."""
+
+
+def valid_points(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if not point.failed_gates]
+
+
+def points_left_out(points: Sequence[Point], results: Results, load: str | None) -> list[str]:
+    """Name the variants that the answer leaves out at its load or at a higher one; without a load,
+    at all."""
+    loads = list(dict.fromkeys(p.load for p in points))
+    loads = loads[loads.index(load) :] if load in loads else loads
+    left_out = [p for p in points if p.failed_gates and not p.bound and p.load in loads]
+    cells = results.cells
+    names = [f"{p.variant} at {p.load}" for p in left_out]
+    gates = [
+        str(gate)
+        for p in left_out
+        for gate in cells.loc[
+            (cells["variant"] == p.variant) & (cells["load"] == p.load), "failed_gates"
+        ]
+        if gate
+    ]
+    return _sentence(names, gates)
+
+
+def valid_capacities(
+    found: Sequence[VariantCapacity], results: Results, baseline: str
+) -> tuple[list[VariantCapacity], list[str]]:
+    """Return the capacities of variants without a failed gate, and a sentence about the others. If
+    the baseline is one of these, there are no ratios."""
+    gates = results.failed_gates
+    rows = results.cells.to_dict("records") if gates else []
+    failed = {str(row["variant"]): gates[row["cell"]] for row in rows if row["cell"] in gates}
+    valid = [each for each in found if each.variant not in failed]
+    if baseline in failed:
+        valid = [replace(each, ratio=None) for each in valid]
+    names = [each.variant for each in found if each.variant in failed]
+    return valid, _sentence(names, [failed[name] for name in names])
+
+
+def _sentence(names: Sequence[str], gates: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    verb = "is" if len(names) == 1 else "are"
+    failed = "a cell" if len(gates) == 1 else counted(len(gates), "cell")
+    why = gates[0] if len(gates[0]) <= MOST_LETTERS else f"{gates[0][:MOST_LETTERS]}…"
+    first = ": " if len(gates) == 1 else ", the first: "
+    return [
+        f"{listed(names, at_most=MOST_NAMES)} {verb} left out, because {failed} failed a validity"
+        f" gate{first}{why}."
+    ]

@@ -1,0 +1,132 @@
+"""Compares the splits of the engines with each other, if a sweep has several (`--disaggregate`).
+
+In: points or capacities, and `sweep.json`. Out: a sentence per split, each with its best variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from reports.capacity.estimate import Kind
+from reports.phrasing import seconds, times
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, capacity_ratio
+from reports.statistics.points import Comparison, Point
+
+NONE = "none"
+BOTH = "engines that both prefill and decode"
+"""How sentences name engines that are not split."""
+
+
+def splits_of(sweep: Mapping[str, Any]) -> dict[str, str]:
+    """Return the split of each variant that is no reference; empty unless there are several."""
+    of = {
+        str(v["name"]): str((v.get("disaggregate") or {}).get("name", NONE))
+        for v in sweep.get("variants") or ()
+        if not v.get("bound")
+    }
+    return of if len(set(of.values())) > 1 else {}
+
+
+def is_only_axis(splits: Mapping[str, str]) -> bool:
+    """Return whether the variants differ in nothing but their split."""
+    return bool(splits) and len(splits) == len(set(splits.values()))
+
+
+def splits_by_capacity(
+    found: Sequence[VariantCapacity], splits: Mapping[str, str], baseline: str, machine: str
+) -> list[str]:
+    """Compare the highest capacity with each split with that of the baseline's split."""
+    best: dict[str, tuple[float, VariantCapacity]] = {}
+    for each in found:
+        if (value := each.jobs_per_s) is not None and (split := splits.get(each.variant)):
+            best[split] = max(best.get(split, (0.0, each)), (value.value, each), key=lambda b: b[0])
+    own = splits.get(baseline, "")
+    if own not in best:
+        return []
+    base_value, base = best[own]
+    sentences = []
+    for split, (highest, each) in best.items():
+        ratio = capacity_ratio(each.per_s, base.per_s)
+        if split == own or ratio is None:
+            continue
+        even = ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= EQUAL_WITHIN
+        sentences.append(
+            f"On {machine}, {_named(split, each.variant, splits)} {_verb(split)}"
+            f" {highest:.3g} jobs/s, {_ratio(ratio)} as many as"
+            f" {_named(own, base.variant, splits)}, which {_verb(own)} {base_value:.3g}"
+            f"{_no_difference(even=even)}."
+        )
+    kinds = {
+        name: {e.kind for e in found if splits.get(e.variant) == name} for name in splits.values()
+    }
+    rest = sorted(name for name, kind in kinds.items() if kind == {Kind.NEVER})
+    none = [
+        f"On {machine}, {_words(split)} {_verb(split)} no rate that was tried." for split in rest
+    ]
+    return [*sentences, *none]
+
+
+def splits_by_jct(
+    there: Sequence[Point],
+    splits: Mapping[str, str],
+    baseline: str,
+    jobs: pd.DataFrame,
+    versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
+) -> list[str]:
+    """Compare the fastest variant with each split with that of the baseline's split, at one rate.
+    `there`: points of the rate. `jobs`: their jobs."""
+    best: dict[str, Point] = {}
+    for point in sorted(there, key=lambda p: (p.saturated, p.jct_mean_s.value)):
+        best.setdefault(splits.get(point.variant, ""), point)
+    if (own := splits.get(baseline, "")) not in best:
+        return []
+    base = best.pop(own)
+    sentences = []
+    for split, point in best.items():
+        gain = versus(*(jobs[jobs["variant"] == each.variant] for each in (base, point)))
+        if gain is None or not split:
+            continue
+        even = gain.mean.has_interval and not gain.mean.differs_from_one
+        sentences.append(
+            f"At {point.load} {_named(split, point.variant, splits)} {_is(split)}"
+            f" {_ratio(gain.mean)} as fast as {_named(own, base.variant, splits)}: the mean job"
+            f" completion time (JCT) is {seconds(point.jct_mean_s.value)} instead of"
+            f" {seconds(base.jct_mean_s.value)}{_no_difference(even=even)}."
+        )
+    rest = sorted(set(splits.values()) - {own, *best})
+    load = base.load
+    return [*sentences, *(f"{_words(s)} {_has(s)} no valid steady state at {load}." for s in rest)]
+
+
+def _words(split: str) -> str:
+    return BOTH if split == NONE else split
+
+
+def _named(split: str, variant: str, splits: Mapping[str, str]) -> str:
+    """Name the variant too if it is one of several with its split."""
+    alone = list(splits.values()).count(split) == 1
+    return _words(split) if alone else f"{_words(split)} with {variant}"
+
+
+def _verb(split: str) -> str:
+    return "sustain" if split == NONE else "sustains"
+
+
+def _is(split: str) -> str:
+    return "are" if split == NONE else "is"
+
+
+def _has(split: str) -> str:
+    return "have" if split == NONE else "has"
+
+
+def _ratio(ratio: Estimate) -> str:
+    return f"{times(ratio.value)} ({interval(ratio)})"
+
+
+def _no_difference(*, even: bool) -> str:
+    return ", no significant difference" if even else ""

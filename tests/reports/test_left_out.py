@@ -1,0 +1,102 @@
+"""A cell that failed a validity gate decides no headline, which says what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from make_run import write_cell, write_sweep
+from test_answer import answer_of, idle, run_of
+
+from reports.answer.left_out import valid_capacities
+from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.search import Chain
+from reports.metrics.cells import collect
+from reports.run_folder.read import load_run
+from reports.statistics.capacities import capacities, winners
+from reports.statistics.points import points
+
+GATE = "1 failed turn in 1 job (first: connection reset)"
+
+
+def broken(jct_s: float) -> list[dict[str, Any]]:
+    turns = idle(jct_s)
+    turns[3]["error"] = "connection reset"
+    return turns
+
+
+def test_an_invalid_cell_does_not_win(tmp_path: Path) -> None:
+    found = answer_of(run_of(tmp_path, fcfs=idle(20.0), continuum=broken(5.0), autellix=idle(10.0)))
+    assert found.winners == ("autellix",)
+    assert found.headline == (
+        "At 0.5 jobs/s autellix is 2.0x faster than fcfs on average (95% CI 2.0–2.0) and 2.0x at"
+        " P95: the mean job completion time (JCT) is 10.0 s instead of 20.0 s. continuum at 0.5"
+        f" jobs/s is left out, because a cell failed a validity gate: {GATE}."
+    )
+
+
+def test_nothing_is_faster_or_slower_than_an_invalid_baseline(tmp_path: Path) -> None:
+    run = run_of(tmp_path, fcfs=broken(20.0), continuum=idle(5.0), autellix=idle(10.0))
+    found = answer_of(run)
+    assert found.baseline is None
+    assert found.headline.startswith("At 0.5 jobs/s continuum is fastest: ")
+    assert "The baseline fcfs has no valid result here. fcfs at 0.5" in found.headline
+    loaded = load_run(run)
+    assert [p.against for p in points(collect(loaded), "fcfs")] == [None, None, None]
+    assert not [finding for finding in found.findings if "than fcfs" in finding]
+
+
+def test_a_variant_whose_rivals_are_all_invalid_is_not_the_fastest(tmp_path: Path) -> None:
+    found = answer_of(run_of(tmp_path, fcfs=broken(20.0), continuum=idle(5.0)))
+    assert found.headline == (
+        "At 0.5 jobs/s the mean job completion time (JCT) is 5.00 s, and 5.00 s at P95, with"
+        " continuum. No other variant has a valid result here. fcfs at 0.5 jobs/s is left out,"
+        f" because a cell failed a validity gate: {GATE}."
+    )
+
+
+def test_without_a_valid_cell_there_is_no_answer(tmp_path: Path) -> None:
+    found = answer_of(run_of(tmp_path, fcfs=broken(20.0), continuum=broken(5.0)))
+    assert found.winner is None
+    assert found.headline == (
+        "No cell has a valid result: there is no answer. fcfs at 0.5 jobs/s and continuum at 0.5"
+        f" jobs/s are left out, because 2 cells failed a validity gate, the first: {GATE}."
+    )
+
+
+def test_a_variant_with_one_invalid_seed_of_three_is_left_out(tmp_path: Path) -> None:
+    # Its other two seeds have other arrivals than the three seeds of the rest.
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], seeds=[1, 2, 3])
+    for seed in (1, 2, 3):
+        write_cell(run, "fcfs", idle(10.0), seed=seed)
+        write_cell(run, "continuum", broken(5.0) if seed == 2 else idle(5.0), seed=seed)
+    assert answer_of(run).winners == ("fcfs",)
+
+
+def test_an_invalid_cell_at_a_lower_rate_than_that_of_the_answer_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], jps=[0.1, 0.2])
+    for jps in (0.1, 0.2):
+        write_cell(run, "fcfs", idle(20.0), jps=jps)
+        write_cell(run, "continuum", broken(5.0) if jps == 0.1 else idle(5.0), jps=jps)
+    found = answer_of(run)
+    assert found.winners == ("continuum",)
+    assert "left out" not in found.headline
+
+
+def test_an_invalid_cell_decides_no_capacity(tmp_path: Path) -> None:
+    run = run_of(tmp_path, fcfs=idle(20.0), continuum=broken(5.0), autellix=idle(10.0))
+    results = collect(load_run(run))
+    by_variant = {"fcfs": 0.1, "continuum": 0.3, "autellix": 0.2}
+    found = capacities(
+        {
+            Chain(name, 1): Capacity(Kind.FOUND, jobs_per_s, jobs_per_s, jobs_per_s)
+            for name, jobs_per_s in by_variant.items()
+        },
+        dict.fromkeys(by_variant, False),
+        "fcfs",
+    )
+    valid, (sentence,) = valid_capacities(found, results, "fcfs")
+    assert [each.variant for each in winners(valid)] == ["autellix"]
+    assert sentence == (f"continuum is left out, because a cell failed a validity gate: {GATE}.")
