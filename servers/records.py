@@ -76,6 +76,12 @@ class TurnRecord(Struct, kw_only=True, gc=False):
             "the cell runs a fixed set of jobs (left out)",
         ),
     ] = UNSET
+    background: Annotated[
+        bool | UnsetType,
+        meaning(
+            "whether it is a request of `--background`, which is no job", "it is not (left out)"
+        ),
+    ] = UNSET
     scheduled_at_s: Annotated[Seconds, meaning("when the turn was due")]
     sent_at_s: Annotated[
         Seconds, meaning("when it was sent; `sent_at_s - scheduled_at_s` is client lateness")

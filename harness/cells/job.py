@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.cells.job_times import Jct
+from harness.load.background import Background
 from harness.load.stream import JobStream
 from servers.variants import Variant
 from traces import Program
@@ -39,3 +40,9 @@ class Job:
     """Real agents to run; None for a replay."""
     stream: Stream | None = None
     """None for a fixed set of programs."""
+    background: Background | None = None
+    """Requests that arrive until the jobs have ended."""
+
+    def background_arrivals(self) -> Iterable[tuple[Program, int]]:
+        """Return the requests of the background with their times in ps; none without one."""
+        return () if self.background is None else self.background.arrivals(self.seed)

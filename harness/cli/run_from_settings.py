@@ -174,10 +174,14 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
         sep="\n",
         flush=True,
     )
+    if plan.background is not None:
+        print(plan.background.describe(), flush=True)
     _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
     _print_notes("left out", [left.reason for left in load.left_out])
-    _print_notes("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
-    _print_notes("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], limit=0)
+    if plan.background is not None:
+        _print_notes("left out", [left.reason for left in plan.background.left_out])
+    _print_notes("rejected", [f"{n.file}: {n.reason}" for n in plan.notes("rejected_files")])
+    _print_notes("repaired", [f"{n.file}: {n.reason}" for n in plan.notes("repairs")], limit=0)
 
 
 def _policies(variants: Sequence[Variant]) -> str:

@@ -102,6 +102,7 @@ def replay_on(
             lost_reason=lambda: monitor.lost_reason,
             cache_salt=cache_salt,
             router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
+            background=job.background_arrivals(),
         )
 
     done = asyncio.run(_monitored(replay, monitor))

@@ -12,9 +12,17 @@ from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
 
 def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, Any]:
     """Return the contents of done.json."""
-    bound = job.variant.bound
+    bound, background = job.variant.bound, job.background_arrivals()
     if job.stream is None:
-        return replay(job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=bound)
+        return replay(
+            job.programs,
+            job.starts_s,
+            job.in_flight,
+            engine,
+            on_turn,
+            bound=bound,
+            background=background,
+        )
     window = SteadyWindow(job.stream.jobs.jobs_per_s, job.stream.idle_jct)
     jobs = with_burst(job.stream.jobs, window.burst)
-    return replay_stream(jobs, window, engine, on_turn, bound=bound)
+    return replay_stream(jobs, window, engine, on_turn, bound=bound, background=background)

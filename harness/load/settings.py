@@ -90,6 +90,20 @@ class Load:
             "PROCESS",
         ),
     ] = "poisson"
+    background: Annotated[
+        str | None,
+        Option(
+            "Offer the requests of a trace without sessions beside the jobs, as single turns at "
+            "this many requests per second (Poisson): mooncake.jsonl@2. They are no jobs: JCTs and "
+            "capacities leave them out, and the report has their own latencies.",
+            LOAD,
+            "FILE@RATE",
+        ),
+    ] = None
+    background_columns: Annotated[
+        str | None,
+        Option("Column map of --background, as --columns.", LOAD, "FIELD=COLUMN,…"),
+    ] = None
     once: Annotated[
         bool,
         Option(

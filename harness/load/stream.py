@@ -53,7 +53,8 @@ class JobStream:
     seed: int
 
     def __iter__(self) -> Iterator[ArrivingJob]:
-        times_s = arrival_times(self.arrivals, self.jobs_per_s, self.seed)
+        rng = rng_for(self.seed, "arrivals")
+        times_s = arrival_times(self.arrivals, self.jobs_per_s, rng)
         jobs = drawn_jobs(self.workload, self.seed)
         left_out = 0
         for index in count():
@@ -75,14 +76,13 @@ def with_burst(jobs: Iterable[ArrivingJob], burst: int) -> Iterator[ArrivingJob]
             yield replace(job, at_ps=job.at_ps - (late[-1].at_ps if late else 0))
 
 
-def arrival_times(arrivals: Arrivals, jobs_per_s: float, seed: int) -> Iterator[float]:
+def arrival_times(arrivals: Arrivals, per_s: float, rng: Generator) -> Iterator[float]:
     """Yield ascending times in seconds: sums of unit-rate gaps, divided by the rate."""
-    rng = rng_for(seed, "arrivals")
     end = 0.0
     while True:
         sums = end + np.cumsum(unit_gaps(arrivals, GAPS, rng))
         end = float(sums[-1])
-        yield from (sums / jobs_per_s).tolist()
+        yield from (sums / per_s).tolist()
 
 
 def drawn_jobs(workload: Workload, seed: int) -> Iterator[Members | None]:

@@ -100,6 +100,7 @@ class _Live:
     lost_reason: Callable[[], str | None]
     cache_salt: str | None
     build_router: BuildRouter
+    background: Iterable[tuple[Program, int]]
 
     def __post_init__(self) -> None:
         self.schedule = TurnSchedule(self.programs, self._send)
@@ -111,6 +112,8 @@ class _Live:
         servers = (*self.replicas, *self.replicas[0].behind)
         self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
+        self._jobs_ended_s: float | None = None
+        self._unfinished: list[list[float | None]] = []
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Run all programs. Returns the time at the end, on the cell's clock."""
@@ -131,20 +134,40 @@ class _Live:
         try:
             async with asyncio.TaskGroup() as duties:
                 routing = duties.create_task(self._routing.router.run())
+                background = duties.create_task(self._offer_background())
                 async with asyncio.TaskGroup() as self._turns:
                     for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
                         await self._until(at_ps / PS_PER_S - START_S)
                         self.schedule.start(program, at_ps)
+                self._jobs_ended_s = self._now_s()
+                background.cancel()
+                await asyncio.wait({background})
                 routing.cancel()
         finally:
             self._logs.close()
         return self._now_s()
 
+    async def _offer_background(self) -> None:
+        """Start the requests of the background, until this is cancelled, which ends those under
+        way."""
+        async with asyncio.TaskGroup() as self._background_turns:
+            for request, at_ps in self.background:
+                await self._until(at_ps / PS_PER_S - START_S)
+                self.schedule.start_background(request, at_ps)
+
+    def background_json(self) -> dict[str, object]:
+        """Return when the last job ended, and of each request of the background that was under way
+        then when it was due and when it had its first token, or null."""
+        return {"until_s": self._jobs_ended_s, "unfinished": self._unfinished}
+
+    def _group(self, run: ActiveProgram) -> asyncio.TaskGroup:
+        return self._background_turns if run.job.is_background else self._turns
+
     def _now_s(self) -> float:
         return self._clock() - self.origin_s
 
     def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
-        self._turns.create_task(self._turn(run, at_ps / PS_PER_S, record))
+        self._group(run).create_task(self._turn(run, at_ps / PS_PER_S, record))
 
     async def _turn(self, run: ActiveProgram, due_s: float, record: TurnRecord) -> None:
         await self._until(due_s - PREPARE_S)
@@ -170,8 +193,7 @@ class _Live:
                 await stream_completion(self.session, url, body, answer, received_s, headers)
             answer.check(turn)
         except asyncio.CancelledError:
-            reason = self.lost_reason() or "cancelled"
-            self._finish(record, turn, answer, self._now_s(), reason)
+            self._cancelled(run, record, answer, self.lost_reason())
             raise
         except FAILURES as failure:
             error = failure_reason(failure, url, answer, self.turn_timeout_s)
@@ -184,7 +206,7 @@ class _Live:
         routed.cached_tokens = answer.cached_tokens or 0
         served_by = None if record.replica is UNSET else record.replica
         self._routing.ended(
-            routed, served_by, succeeded=error is None, ends_program=ends, tasks=self._turns
+            routed, served_by, succeeded=error is None, ends_program=ends, tasks=self._group(run)
         )
         if ends:
             del self._conversations[program.id]
@@ -200,7 +222,7 @@ class _Live:
         except (asyncio.CancelledError, InvalidRouter) as ended:
             reason = str(ended) if isinstance(ended, InvalidRouter) else self.lost_reason()
             record.held_s = self._now_s() - answer.sent_at_s
-            self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
+            self._cancelled(run, record, answer, reason)
             raise
         if self.replicas[0].behind or self._dynamo is not None:
             return routed
@@ -218,6 +240,16 @@ class _Live:
         delay_s = at_s - self._now_s()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
+
+    def _cancelled(
+        self, run: ActiveProgram, record: TurnRecord, answer: Answer, reason: str | None
+    ) -> None:
+        """Record a turn that did not end, with the reason. A request of the background that is
+        under way when the last job ends has not failed."""
+        if run.job.is_background and self._jobs_ended_s is not None:
+            self._unfinished.append([record.scheduled_at_s, answer.first_token_at_s])
+        else:
+            self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
 
     def _finish(
         self, record: TurnRecord, turn: Turn, answer: Answer, finished_s: float, error: str | None
@@ -251,6 +283,7 @@ async def replay_live(
     lost_reason: Callable[[], str | None] = lambda: None,
     cache_salt: str | None = None,
     router: BuildRouter = Sticky,
+    background: Iterable[tuple[Program, int]] = (),
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -262,6 +295,7 @@ async def replay_live(
     "cancelled" as its error. `liveness`: one per replica, updated with its turns and bytes.
     `cache_salt`, in text mode: vLLM shares KV only between turns with the same salt. `router`
     distributes the turns over the replicas; raises InvalidRouter if it breaks its contract.
+    `background` has requests beside the programs, with their times in ps, until those have ended.
     """
     prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()
@@ -281,6 +315,7 @@ async def replay_live(
             lost_reason,
             cache_salt,
             router,
+            background,
         )
         try:
             live_s = await live.run(starts_s, in_flight)
@@ -291,6 +326,7 @@ async def replay_live(
         "failed_turns": live.schedule.failed_turns,
         "live_s": live_s,
         "started_monotonic_s": live.origin_s,
+        **({"background": live.background_json()} if background != () else {}),
     }
 
 

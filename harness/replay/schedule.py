@@ -37,6 +37,8 @@ class ActiveJob:
     """Number of turns of all programs of a job of a stream; None in a fixed set of programs."""
     active_programs: int = 0
     failed: bool = False
+    is_background: bool = False
+    """Whether it is a request beside the jobs."""
 
 
 @dataclass(slots=True)
@@ -124,6 +126,10 @@ class TurnSchedule:
         turns = sum(len(program.turns) for program in members)
         self.start(members[0], at_ps, ActiveJob(members[0].id, at_ps, index, members, turns))
 
+    def start_background(self, request: Program, at_ps: int) -> None:
+        """Start a request beside the jobs: a program of one turn, which is no job."""
+        self.start(request, at_ps, ActiveJob(request.id, at_ps, is_background=True))
+
     def start(self, program: Program, at_ps: int, job: ActiveJob | None = None) -> None:
         program = replace(program, turns=tuple(program.turns))
         job = job or ActiveJob(program.id, at_ps)
@@ -136,14 +142,14 @@ class TurnSchedule:
         """Report that the program's active turn has ended."""
         run.ready_ps = run.finished_ps = finished_ps
         if failed:
-            self.failed_turns += 1
+            self.failed_turns += not run.job.is_background
             run.job.failed = True
             self._program_ended(run)
             return
         self._fork(run)
         run.turn += 1
         if run.turn == len(run.program.turns):
-            self.finished_programs += 1
+            self.finished_programs += not run.job.is_background
             self._program_ended(run)
         elif not run.waits_for:
             self._next(run, run.program.turns[run.turn - 1].tool_gap_s)
@@ -159,6 +165,7 @@ class TurnSchedule:
             job_id=run.job.id,
             job_index=UNSET if run.job.index is None else run.job.index,
             job_turns=UNSET if run.job.turns is None else run.job.turns,
+            background=True if run.job.is_background else UNSET,
             scheduled_at_s=at_s,
             sent_at_s=at_s,
             kept_tokens=turn.kept_tokens,
@@ -191,6 +198,8 @@ class TurnSchedule:
             self._job_ended(run)
         fork = run.program.fork
         if fork is None:
+            if run.job.is_background:
+                return
             if (following := next(self._backlog, None)) is not None:
                 self.start(following, run.finished_ps)
             return

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import merge
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from harness.replay.contents import Contents, ProgramPaths
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 OnTurn = Callable[[TurnRecord], None]
 OnEnd = Callable[[Served], None]
+Start = tuple[int, Callable[[], None]]
+"""When a program starts, in ps, and a function that starts it."""
+Requests = Iterable[tuple[Program, int]]
+"""Requests of a background with their times in ps, in order of time and without end, or none."""
 
 
 class VirtualEngine(Protocol):
@@ -74,7 +80,11 @@ class Replay:
         on_turn: OnTurn,
         *,
         bound: bool,
+        background: Requests = (),
     ) -> None:
+        self._background = background
+        self.has_background = background != ()
+        self._unfinished_jobs = sum(program.fork is None for program in programs)
         self.engine = engine(on_end=self._ended)
         self.schedule = TurnSchedule(programs, self._send, self._job_ended)
         self._window: SteadyWindow | None = None
@@ -92,24 +102,37 @@ class Replay:
         self._usage_every = 1
         self._usage_seen = 0
 
-    def starting(
-        self, starts_s: Iterable[float] | None, in_flight: int | None
-    ) -> Iterator[Program]:
-        for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
-            self.schedule.start(program, at_ps)
-            yield program
+    def starting(self, starts_s: Iterable[float] | None, in_flight: int | None) -> Iterator[None]:
+        """Start the programs, and the background until all jobs have ended."""
+        return self._started(self._starts(starts_s, in_flight))
 
-    def streaming(self, jobs: Iterable[ArrivingJob], window: SteadyWindow) -> Iterator[ArrivingJob]:
-        """Start the jobs of a stream until its window is over."""
+    def _starts(self, starts_s: Iterable[float] | None, in_flight: int | None) -> Iterator[Start]:
+        for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
+            yield at_ps, partial(self.schedule.start, program, at_ps)
+
+    def _requests(self) -> Iterator[Start]:
+        for request, at_ps in self._background:
+            yield at_ps, partial(self.schedule.start_background, request, at_ps)
+
+    def streaming(self, jobs: Iterable[ArrivingJob], window: SteadyWindow) -> Iterator[None]:
+        """Start the jobs of a stream, and the background, until its window is over."""
         self._window = window
+        return self._started(self._until_over(jobs, window))
+
+    def _until_over(self, jobs: Iterable[ArrivingJob], window: SteadyWindow) -> Iterator[Start]:
         for job in jobs:
             window.next_arrival(job.at_ps, self._shared_tokens(job.members))
             if window.over:
                 self.engine.stop()
                 return
             self.left_out = job.left_out
-            self.schedule.start_job(job.members, job.index, job.at_ps)
-            yield job
+            yield job.at_ps, partial(self.schedule.start_job, job.members, job.index, job.at_ps)
+
+    def _started(self, jobs: Iterable[Start]) -> Iterator[None]:
+        """Start jobs and background in order of time, each when the one before has arrived."""
+        for _, start in merge(jobs, self._requests(), key=itemgetter(0)):
+            start()
+            yield
 
     def _shared_tokens(self, programs: Iterable[Program]) -> int:
         """Return how many tokens of first prompts begin like prompts of earlier programs."""
@@ -123,7 +146,14 @@ class Replay:
         return shared
 
     def _job_ended(self, job: ActiveJob, finished_ps: int) -> None:
-        if self._window is None or job.index is None or self._window.over:
+        if job.is_background:
+            return
+        if self._window is None:
+            self._unfinished_jobs -= 1
+            if self.has_background and not self._unfinished_jobs:
+                self.engine.stop()
+            return
+        if job.index is None or self._window.over:
             return
         self._window.job_ended(job.index, finished_ps)
         if self._window.over:
@@ -168,6 +198,17 @@ class Replay:
         if failed or run.is_last:
             del self._upcoming[run.program.id]
         self.schedule.ended(run, served.finished_ps, failed=failed)
+
+    def background_json(self) -> dict[str, object]:
+        """Return the time of the end, and of each request of the background that is under way then
+        when it was due and when it had its first token, or null."""
+        until_s = seconds(self.engine.now_ps)
+        unfinished = [
+            [record.scheduled_at_s, _seconds(served.first_token_ps)]
+            for served, (run, record) in self._sent.items()
+            if run.job.is_background and record.scheduled_at_s <= until_s
+        ]
+        return {"until_s": until_s, "unfinished": unfinished}
 
     def _sample_usage(self) -> None:
         """Sample the engine's usage, less often in a long run, to keep at most MAX_USAGE_POINTS."""
@@ -255,6 +296,7 @@ def replay(
     on_turn: OnTurn,
     *,
     bound: bool = False,
+    background: Requests = (),
 ) -> dict[str, object]:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -262,7 +304,7 @@ def replay(
     `in_flight` root programs run at a time (closed loop). `bound`: the policy gets each program's
     future.
     """
-    run = Replay(programs, engine, on_turn, bound=bound)
+    run = Replay(programs, engine, on_turn, bound=bound, background=background)
     run.engine.run(run.starting(starts_s, in_flight))
     return _summary(run)
 
@@ -274,9 +316,10 @@ def replay_stream(
     on_turn: OnTurn,
     *,
     bound: bool = False,
+    background: Requests = (),
 ) -> dict[str, object]:
     """Run jobs of an endless stream until its window is over. Returns the contents of done.json."""
-    run = Replay((), engine, on_turn, bound=bound)
+    run = Replay((), engine, on_turn, bound=bound, background=background)
     run.engine.run(run.streaming(jobs, window))
     return {**window.as_json(), "left_out_programs": run.left_out, **_summary(run)}
 
@@ -291,4 +334,5 @@ def _summary(run: Replay) -> dict[str, object]:
         "strides": run.engine.strides,
         "usage": [tuple(point)[:-1] for point in run.usage],
         **({"replica_blocks": of_replicas} if any(of_replicas) else {}),
+        **({"background": run.background_json()} if run.has_background else {}),
     }

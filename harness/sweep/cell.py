@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import UNSET
+
 from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
 from harness.cells.job_times import Jct
@@ -45,7 +47,7 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
         out.turns.append(record)
         if not plan.engine.parallel:  # a measurement is not repeatable, so keep each turn
             out.turns.flush()
-        turns += 1
+        turns += record.background is UNSET
         if time.monotonic() >= tick_at_s:
             tick(turns, "")
             tick_at_s = time.monotonic() + TICK_INTERVAL_S
@@ -68,6 +70,7 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
         in_flight=None,
         folder=folder,
         agents=plan.agents,
+        background=plan.background,
     )
     if plan.steady and cell.jps is not None:
         jobs = JobStream(plan.workload, plan.arrivals, cell.jps, cell.seed)

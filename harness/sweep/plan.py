@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cells.names import slug
 from harness.engines.base import ENGINES, VIRTUAL, Engine, ResolveEngine, Unsupported
 from harness.load.arrivals import Arrivals, parse_arrivals
+from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
@@ -25,6 +26,7 @@ from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.errors import DoesNotFit, InvalidInput
 from servers.nearest import nearest
 from servers.variants import Variant, second_arm, variant
+from traces import Note
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -72,6 +74,8 @@ class SweepPlan:
     code_sha256: str
     agents: AgentPlan | None = None
     """None: programs are replayed."""
+    background: Background | None = None
+    """Requests beside the jobs, at the same rate in all cells."""
     steady: bool = False
     """Whether each cell runs a stream of jobs until its steady state, instead of a fixed set."""
     slo: Slo | None = None
@@ -117,6 +121,7 @@ class SweepPlan:
             "arrivals": self.arrivals_text,
             **({"steady_state": True} if self.steady else {}),
             **({} if self.agents is None else {"agent": self.agents.as_json()}),
+            **({} if self.background is None else {"background": self.background.as_json()}),
             "workload": self.workload.as_json(),
             "turnstile_version": metadata.version("turnstile-bench"),
             "code_sha256": self.code_sha256,
@@ -154,9 +159,14 @@ class SweepPlan:
             **self._common_json(),
             "baseline": self.baseline,
             "left_out": [left._asdict() for left in self.left_out],
-            "rejected_files": [asdict(note) for note in self.workload.rejected_files],
-            "repairs": [asdict(note) for note in self.workload.repairs],
+            "rejected_files": [asdict(note) for note in self.notes("rejected_files")],
+            "repairs": [asdict(note) for note in self.notes("repairs")],
         }
+
+    def notes(self, kind: str) -> list[Note]:
+        """Return the notes on the files of the jobs and of the background."""
+        sources = (self.workload, self.background)
+        return [note for source in sources if source for note in getattr(source, kind)]
 
     def _repeats(self) -> list[int]:
         return list(range(1, self.settings.repeats + 1))
@@ -189,10 +199,17 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     """
     first = settings[0]
     arrivals = parse_arrivals(first.load.arrivals)
+    if first.load.background is not None and first.agents != Agents():
+        raise InvalidInput(
+            f"--background {first.load.background}: is replayed beside recorded programs, not "
+            "beside real agents; remove it"
+        )
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
     steady = not fixed_by(first)
-    agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]), steady)
+    longest = _shortest([engine.longest for _, engine, _ in engines])
+    agents, workload = _load(first, longest, steady)
+    background = _background(first, longest, workload)
     slo = _slo(first, steady)
     jps = AUTO if first.jps is None and slo is not None else first.jps
     rates = _rates(jps, arrivals, first.load.arrivals)
@@ -215,6 +232,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         baseline=baseline,
         code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
+        background=background,
         steady=steady,
         slo=slo,
     )
@@ -278,6 +296,20 @@ def _load(
         stream=steady,
         columns=settings.load.columns,
     ).packed()
+
+
+def _background(settings: SweepSettings, longest: Longest, workload: Workload) -> Background | None:
+    load = settings.load
+    background = load_background(
+        load.background,
+        load.background_columns,
+        longest,
+        refuse=load.overlong is Overlong.REFUSE,
+        messages=settings.server.prompts is Prompts.TEXT,
+    )
+    if background is not None:
+        refuse_same_ids(workload)
+    return background
 
 
 def _engine(settings: SweepSettings) -> Resolved:

@@ -21,7 +21,7 @@ from reports.statistics.points import FAIRNESS, Point
 ANSWER = "answer.json"
 FORMAT = "turnstile-answer-1"
 PROVENANCE = (
-    *("engine", "model", "hardware", "gpus", "arrivals", "seeds"),
+    *("engine", "model", "hardware", "gpus", "arrivals", "background", "seeds"),
     *("turnstile_version", "code_sha256", "made_by"),
 )
 """Fields of `sweep.json` that the document repeats."""
@@ -92,6 +92,7 @@ def _point(point: Point) -> dict[str, Any]:
         "jct_lower_bound_s": _number(point.lower_bound_s),
         "rate_bound_jobs_per_s": _number(point.rate_bound_jobs_per_s),
         **{name: _number(point.fairness.get(name, math.nan)) for name in FAIRNESS},
+        **{name: _number(value) for name, value in point.background.items()},
     }
 
 

@@ -75,6 +75,8 @@ def basis(sweep: Mapping[str, Any]) -> str:
             name += f", {means['turns']:.0f} turns on average"
     elif turns is not None:  # unknown before a run of agents that are not guided
         name = f"{counted(turns, 'turn')} of {name}"
+    if beside := sweep.get("background"):
+        name += f", beside {_background(beside)}"
     if len(kinds) == 1:
         kinds = [kinds[0].split()[0]]
     gaps_are = f", tool gaps {listed(kinds)}" if kinds else ""
@@ -89,6 +91,12 @@ def _finite(sweep: Mapping[str, Any]) -> list[str]:
         "Each cell runs a finite set of jobs from an empty system, so a rate that it keeps up with"
         " is no capacity: a stream with a burst may not be sustained at it."
     ]
+
+
+def _background(background: Mapping[str, Any]) -> str:
+    if not background:
+        return ""
+    return f"{background['requests_per_s']:g} requests/s of {background['name']}"
 
 
 def _stream(workload: Mapping[str, Any]) -> str:
@@ -154,6 +162,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Trace SHA-256", workload.get("trace_sha256")),
         ("Tool gaps", gaps),
         ("Arrivals", sweep.get("arrivals")),
+        ("Background", _background(sweep.get("background") or {})),
         ("Seeds", ", ".join(map(str, sweep["seeds"]))),
         ("Variants", "; ".join(_described(v) for v in sweep["variants"])),
         ("Turnstile", sweep.get("turnstile_version")),

@@ -1,54 +1,91 @@
-"""Names the variants that are faster on average at the expense of some jobs.
+"""Names the variants that are faster on average at the expense of some jobs or of a background.
 
-In: points and cells. Out: a caveat per load, or none (docs/design/statistics.md, "The answer").
+In: points and cells. Out: a caveat of each kind, or none (docs/design/statistics.md, "The answer").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
+from reports.metrics.background import LATENCIES
 from reports.metrics.cells import Results
 from reports.metrics.fairness import LONGEST_TENTH
-from reports.phrasing import listed, times
+from reports.metrics.steady import MIN_THROUGHPUT
+from reports.phrasing import listed, share, times
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate, interval
 from reports.statistics.over_seeds import paired_ratio
 from reports.statistics.points import Point
 
-MEASURES = {
+Measures = Mapping[str, str]
+"""Phrases by column of `cells.csv`."""
+MEASURES: Measures = {
     "slowdown_p99": "P99 slowdown",
     "slowdown_max": "maximum slowdown",
     LONGEST_TENTH: "mean JCT of the longest tenth of the jobs",
 }
-WITHOUT_LEAST_TIMES = {"jct_p99_s": "P99 JCT", "queue_max_s": "longest wait of a turn"}
+WITHOUT_LEAST_TIMES: Measures = {"jct_p99_s": "P99 JCT", "queue_max_s": "longest wait of a turn"}
 """Measures of live servers, whose slowdowns are estimated and do not compare variants."""
+OF_BACKGROUND: Measures = dict(zip(LATENCIES, ("mean latency", "P95 latency"), strict=True))
 WORSE = 1.05
 """Smaller ratios to the baseline do not matter in practice."""
+MIN_REQUESTS = 100
+"""With fewer requests in the measured time, those that are under way at its ends are too large a
+share of them."""
 
 
 def starvation(points: Sequence[Point], results: Results, baseline: str) -> list[str]:
     """Return a caveat that names each variant whose mean JCT is significantly lower than the
-    baseline's while one of `MEASURES` is significantly higher, at the highest such load."""
+    baseline's while one of the measures is significantly higher, at the highest such load; the
+    same for a background; and one that names each variant that does not serve it."""
+    cells = results.cells
+    if cells.empty:
+        return []
+    with_least_times = {load for load, at in _by_load(cells) if at["jct_bound_s"].notna().any()}
+
+    def of_jobs(load: str) -> Measures:
+        return MEASURES if load in with_least_times else WITHOUT_LEAST_TIMES
+
+    unsaturated = [point for point in points if not point.saturated]
+    found = _at_the_expense(unsaturated, cells, baseline, of_jobs, "some jobs")
+    if any(point.background for point in points):
+        requests = "the background requests"
+        found += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
+        found += _not_served(points)
+    return found
+
+
+def _by_load(cells: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(load), at) for load, at in cells.groupby("load", sort=False)]
+
+
+def _at_the_expense(
+    points: Sequence[Point],
+    cells: pd.DataFrame,
+    baseline: str,
+    measures_at: Callable[[str], Measures],
+    of_whom: str,
+) -> list[str]:
     found: dict[str, str] = {}
     for point in reversed(points):
-        if point.bound or point.saturated or point.variant in found or point.against is None:
+        if point.bound or point.variant in found or point.against is None:
             continue
-        if point.against.mean.low > 1 and (worse := _worse(point, results.cells, baseline)):
+        measures = measures_at(point.load)
+        if point.against.mean.low > 1 and (worse := _worse(point, cells, baseline, measures)):
             found[point.variant] = f"{point.variant} at {point.load} ({listed(worse)})"
     if not found:
         return []
     return [
-        f"Faster than {baseline} on average, at the expense of some jobs:"
+        f"Faster than {baseline} on average, at the expense of {of_whom}:"
         f" {'; '.join(reversed(found.values()))}."
     ]
 
 
-def _worse(point: Point, cells: pd.DataFrame, baseline: str) -> list[str]:
+def _worse(point: Point, cells: pd.DataFrame, baseline: str, measures: Measures) -> list[str]:
     here = cells[cells["load"] == point.load]
     own = here[here["variant"] == point.variant]
     base = here[here["variant"] == baseline]
-    measures = MEASURES if here["jct_bound_s"].notna().any() else WITHOUT_LEAST_TIMES
     # The intervals of all measures hold together at 95% (Bonferroni).
     confidence = 1 - (1 - CONFIDENCE) / len(measures)
     worse = []
@@ -57,6 +94,23 @@ def _worse(point: Point, cells: pd.DataFrame, baseline: str) -> list[str]:
         if ratio is not None and ratio.low > 1 and ratio.value > WORSE:
             worse.append(f"{name} {times(ratio.value)} as high, {interval(ratio)}")
     return worse
+
+
+def _not_served(points: Sequence[Point]) -> list[str]:
+    """Return a caveat about variants under which far fewer requests finish than arrive, each at the
+    lowest such load."""
+    found: dict[str, str] = {}
+    for point in points:
+        served = point.background.get("background_served_ratio", 1.0)
+        enough = point.background.get("background_requests", 0) >= MIN_REQUESTS
+        if point.variant not in found and enough and served < MIN_THROUGHPUT:
+            found[point.variant] = f"{point.variant} at {point.load} ({share(served)})"
+    if not found:
+        return []
+    return [
+        "Background requests starve: fewer finish than arrive, so that their latency grows with the"
+        f" length of the run: {'; '.join(found.values())}."
+    ]
 
 
 def _by_seed(cells: pd.DataFrame, column: str) -> dict[int, float]:

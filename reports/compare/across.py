@@ -23,7 +23,7 @@ from reports.statistics.searched import searched
 from servers.errors import InvalidInput, NotComparable
 
 AXES = ("hardware", "model")
-SAME = ("engine", "arrivals", "steady_state", "baseline")
+SAME = ("engine", "arrivals", "background", "steady_state", "baseline")
 """Settings that all runs share besides the workload and the SLO."""
 
 

@@ -121,6 +121,8 @@ def _capacities(run: Run) -> Capacities | None:
 def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """Runs that do not record the rule of admission required the whole prompt to fit."""
     settings = {field: sweep.get(field) for field in SETTINGS}
+    if background := sweep.get("background"):
+        settings["background"] = background
     if settings["limits"]:
         settings["limits"] = {"admission": Admission.WHOLE_PROMPT.value, **settings["limits"]}
     return settings

@@ -22,7 +22,7 @@ from servers.errors import NotComparable
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
 """Percentiles by the name of the metric. None is the mean."""
-SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals")
+SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals", "background")
 MUST_BE_EQUAL = (*SAME_QUESTION, "jps", "seeds")
 """Settings that all entries of a history share. Two runs are compared at their common rates and
 seeds, so only `SAME_QUESTION` must be equal."""

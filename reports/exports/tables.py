@@ -38,7 +38,7 @@ KINDS: dict[str, Kind] = {
     "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
 }  # fmt: skip
 TURN_COLUMNS = (
-    *("program_id", "turn", "job_id", "job_index", "replica", "prefill_replica"),
+    *("program_id", "turn", "job_id", "job_index", "background", "replica", "prefill_replica"),
     *("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"),
     *("prompt_tokens", "output_tokens", "kept_tokens", *HITS, *PARTS, *TRANSFER),
     *("transfer_tokens", "preemptions", "pinned_hit"),
@@ -50,7 +50,8 @@ TURNS: dict[str, Kind] = {
     **{name: KINDS[_TYPES[name]] for name in TURN_COLUMNS},
     "measured": "flag",
 }
-"""Fields of `servers.records.TurnRecord`, and whether the job of the turn is measured."""
+"""Fields of `servers.records.TurnRecord`, and whether the job of the turn is measured. The requests
+of a background are rows of turns, too."""
 JOBS: dict[str, Kind] = {
     **OF_CELL,
     "job_id": "text",

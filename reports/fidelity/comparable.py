@@ -46,7 +46,8 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
         yield from _differing(what, set(one[field]), set(other[field]))
     policies = [{variant["name"] for variant in sweep["variants"]} for sweep in (one, other)]
     yield from _differing("policies", *policies)
-    yield from _differing("arrivals", one.get("arrivals"), other.get("arrivals"))
+    for field in ("arrivals", "background"):
+        yield from _differing(field, one.get(field), other.get(field))
     loads = [sweep.get("workload") or {} for sweep in (one, other)]
     for what, field in (
         ("traces", "trace_sha256"),

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.alone import Machine, machine_of
+from reports.metrics.background import background
 from reports.metrics.fairness import fairness
 from reports.metrics.gates import failed_gates, residual
 from reports.metrics.jobs import job_columns
@@ -32,7 +33,7 @@ from reports.metrics.steady import (
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
 from reports.run_folder.read import Cell, Run, read_cell
-from reports.run_folder.turns import HITS, Column, Turns, failed_turns, read_columns
+from reports.run_folder.turns import HITS, Column, Turns, failed_turns, read_with_background
 from servers.errors import InvalidRunFolder
 
 PERCENTILES = (50, 90, 95, 99)
@@ -106,12 +107,17 @@ class Measured(NamedTuple):
 def measure(cell: Cell, unstable: str | None) -> Measured:
     """Return the numbers of a cell. If it is unstable, it has no jobs, because their JCT would
     depend on when the cell ended. Raises InvalidRunFolder."""
-    every_turn = read_columns(cell)
+    every_turn, requests = read_with_background(cell)
     turns, machine = measured_turns(cell, every_turn), machine_of(cell)
     jobs = job_columns(turns, machine)
     if unstable is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
-    row = _row(cell, turns, jobs, span_of(cell, every_turn, jobs), unstable)
+    span = span_of(cell, every_turn, jobs)
+    row = _row(cell, turns, jobs, span, unstable)
+    row |= background(cell, requests, span)
+    row["failed_gates"] = "; ".join(
+        failed_gates(cell, row, jobs, int((~failed_turns(turns)).sum()), turns, requests)
+    )
     row |= _bounds(row, turns, machine, replicas_of(cell))
     return Measured(row, turns, jobs)
 
@@ -137,7 +143,7 @@ def load_label(jps: float | None, arrivals: str) -> str:
 def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None) -> dict[str, Any]:
     config, failed = cell.config, failed_turns(turns)
     done, good = _filter(~jobs["failed"], jobs), _filter(~failed, turns)
-    row: dict[str, Any] = {
+    return {
         "cell": cell.folder.name,
         "variant": config["variant"],
         "bound": bool(config.get("bound")),
@@ -165,8 +171,6 @@ def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None
         "residual": residual(turns, jobs),
         "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
-    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, int((~failed).sum()), turns))
-    return row
 
 
 def _filter(mask: Column, columns: Turns) -> Turns:

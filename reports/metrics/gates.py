@@ -48,7 +48,7 @@ def _of_programs(turns: Turns) -> float:
 
 
 def failed_gates(
-    cell: Cell, row: dict[str, Any], jobs: Turns, good_turns: int, turns: Turns
+    cell: Cell, row: dict[str, Any], jobs: Turns, good_turns: int, turns: Turns, requests: Turns
 ) -> list[str]:
     failed: list[str] = []
     expected = cell.config["workload"].get("turns")
@@ -63,6 +63,11 @@ def failed_gates(
             failed.append(f"{row['jobs']:,} of {window['jobs']:,} measured jobs were recorded")
     elif expected is not None and good_turns != expected:
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
+    if (errors := requests["error"][failed_turns(requests)]).size:
+        failed.append(
+            f"{counted(len(errors), 'failed request')} of the background"
+            f" (first: {one_line(errors[0])})"
+        )
     failed += _failed_engine_gates(cell)
     if row["residual"] > MAX_RESIDUAL:
         failed.append(f"the parts of a program's time differ from it by {row['residual']:.1%}")

@@ -17,6 +17,10 @@ TERMS: dict[str, str] = {
         "The rule that draws when jobs arrive: Poisson, gamma, constant, recorded, or a "
         "closed loop."
     ),
+    "Background": (
+        "Single requests that are offered beside the jobs. They are no jobs, and have metrics of "
+        "their own."
+    ),
     "Rate (jps)": "Jobs that arrive per second.",
     "SLO": (
         "What a rate must meet to be sustained: limits of the JCT, such as a mean of at most "

@@ -24,6 +24,8 @@ from reports.figures.legend import fastest, highlighted, legend
 from reports.figures.styles import Style
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
+from reports.page.background_rows import HEADS as BACKGROUND_HEADS
+from reports.page.background_rows import background_rows
 from reports.page.cell_rows import against, columns, rows
 from reports.page.environment import environment
 from reports.page.fairness_rows import HEADS, fairness_rows
@@ -130,6 +132,8 @@ def page(
             fairness_heads=HEADS,
             measured=str(run.sweep.get("engine")) not in VIRTUAL,
             fairness=fairness_rows(points, answer.load),
+            background=background_rows(points, answer.load),
+            background_heads=BACKGROUND_HEADS,
             router_heads=ROUTER_HEADS,
             routers=routers(run.sweep["variants"], points, answer),
             agents=agent_rows(run, _loads(results)),

@@ -80,6 +80,14 @@ class _Agent(_Open):
     sandbox: Settings | None = None
 
 
+class _Background(_Open):
+    """The requests beside the jobs."""
+
+    name: Annotated[str, AfterValidator(_printable)]
+    requests_per_s: Rate
+    requests: Count
+
+
 class _Machine(_Open):
     """Fields of the machine that a sweep and each of its cells have."""
 
@@ -97,6 +105,7 @@ class _Machine(_Open):
     scheduling: Name | None = None
     kv_cache_dtype: Name | None = None
     agent: _Agent | None = None
+    background: _Background | None = None
 
 
 class MadeBy(_Open):
@@ -170,8 +179,15 @@ class _InSystem(_Open):
     growth: Number | None = None
 
 
+class _EndOfBackground(_Open):
+    until_s: Number
+    unfinished: list[Annotated[list[Number | None], Field(min_length=2, max_length=2)]]
+    """When each was due, and when it had its first token."""
+
+
 class Done(_Open):
     finished_programs: Count
+    background: _EndOfBackground | None = None
     window: _Window | None = None
     steady: bool | None = None
     unstable: Name | None = None

@@ -33,7 +33,7 @@ TURN_FIELDS = (
     *("program_id", "turn", "job_id", "job_index", "scheduled_at_s", "sent_at_s", "finished_at_s"),
     *("first_token_at_s", "kept_tokens", "shared_tokens", "replica", "held_s"),
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, *TRANSFER),
-    *("preemptions", "gap_s", "wait_s", "error"),
+    *("preemptions", "gap_s", "wait_s", "error", "background"),
 )
 """The fields that reports use."""
 TEXTS = ("program_id", "job_id", "error")
@@ -43,9 +43,9 @@ MERGED_WHEN_LIVE = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "
 then include them (docs/design/live-replay.md), so null is read as 0."""
 NULL_WHEN_LIVE = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
 """Null if a live engine does not report them."""
-LEFT_OUT = ("job_index", "replica", "held_s", *TRANSFER)
-"""Left out in cells with a fixed set of jobs, with one replica in virtual time, no router, or no
-disaggregation. The parts of the time are then read as 0."""
+LEFT_OUT = ("job_index", "background", "replica", "held_s", *TRANSFER)
+"""Left out in cells with a fixed set of jobs, without a background, with one replica in virtual
+time, no router, or no disaggregation. The parts of the time are then read as 0."""
 NULLABLE = (*LEFT_OUT, "first_token_at_s", "kept_tokens")
 """Null in these cells, in lines of other tools and of earlier versions."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
@@ -58,11 +58,16 @@ def read_turns(cell: Cell) -> pd.DataFrame:
 
 
 def read_columns(cell: Cell) -> Turns:
-    """Return a column for each of `TURN_FIELDS`.
+    """Return a column for each of `TURN_FIELDS`, without the requests of a background.
 
     Numbers are NaN if the engine does not report them, and 0 if the turn failed before. An
     incomplete last line is left out.
     """
+    return read_with_background(cell)[0]
+
+
+def read_with_background(cell: Cell) -> tuple[Turns, Turns]:
+    """Return the columns of the jobs' turns, and those of the requests of a background."""
     path = cell.folder / "turns.jsonl"
     texts: dict[str, str] = {}
     pieces = [_columns(records, texts) for records in record_pieces(path, TurnRecord)]
@@ -80,7 +85,15 @@ def read_columns(cell: Cell) -> Turns:
     if failed.any():
         for field in NUMBERS:
             turns[field][failed & np.isnan(turns[field])] = 0.0
-    return turns
+    beside = turns.pop("background") == 1.0
+    if not beside.any():
+        return turns, {field: values[:0] for field, values in turns.items()}
+    if beside.all():
+        raise InvalidRunFolder(f"{path}: has no turns of jobs; {RERUN}")
+    jobs, background = (
+        {field: values[which] for field, values in turns.items()} for which in (~beside, beside)
+    )
+    return jobs, background
 
 
 def failed_turns(turns: Turns) -> Column:

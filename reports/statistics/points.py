@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from reports.metrics.background import BACKGROUND
 from reports.metrics.cells import Results, jct_percentiles
 from reports.metrics.fairness import LONGEST_TENTH, THIRDS
 from reports.metrics.routing import ROUTING
@@ -138,6 +139,8 @@ class Point:
     """`FAIRNESS`, over the jobs of all seeds: the largest maximum, and means of the others."""
     routing: Mapping[str, float] = field(default_factory=dict)
     """`ROUTING`, likewise; empty with one replica."""
+    background: Mapping[str, float] = field(default_factory=dict)
+    """`BACKGROUND`, means over the seeds; empty without a background."""
 
     @property
     def unstable(self) -> bool:
@@ -197,6 +200,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 _mean_over_seeds(cells["rate_bound_jobs_per_s"], steady),
                 _pooled(cells, FAIRNESS),
                 _pooled(cells, ROUTING) if ROUTING[0] in cells else {},
+                _pooled(cells, BACKGROUND) if BACKGROUND[0] in cells else {},
             )
         )
     return found

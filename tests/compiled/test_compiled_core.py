@@ -17,6 +17,7 @@ import pytest
 from harness.cells.workers import Tick, Ticked, run_jobs
 from harness.compile import obstacle
 from harness.installation import cpu_cores
+from harness.load.background import Background
 from harness.load.settings import Load, Machine, Server, SweepSettings
 from harness.sweep.plan import resolve
 from harness.sweep.run import run_sweep
@@ -24,6 +25,7 @@ from servers.compiled_core import CHOICE, WORKER, find_core, offered_to_workers
 from servers.sim import engine
 from servers.variants import POLICIES
 from tests.harness.small import contents
+from traces import Program, Turn
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ("agents", "harness", "reports", "servers", "traces")
@@ -138,11 +140,19 @@ SWEEPS = {
 }
 
 
+REQUESTS = tuple(Program(f"background/{k}", (Turn(500 * k, 10 * k),)) for k in (1, 2, 3, 4))
+BACKGROUNDS = {
+    name: Background("requests", REQUESTS, 1.0, "")
+    for name in ("a steady state", "replicas behind routers, of which one is from outside")
+}
+"""Sweeps with requests beside the jobs."""
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_writes_the_bytes_that_the_sources_write(
     name: str, core: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = resolve(SWEEPS[name])
+    plan = replace(resolve(SWEEPS[name]), background=BACKGROUNDS.get(name))
     written = {}
     for choice in (str(core), PYTHON):
         monkeypatch.setenv(CHOICE, choice)

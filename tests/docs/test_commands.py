@@ -110,6 +110,9 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my-trajectories").mkdir()
     shutil.copy(ROOT / "examples/recorded.jsonl", folder / "my-trajectories")
     (folder / "calls.csv").write_text("session_id,ts,in,out,fn\na,0,100,10,ls\na,5000,150,10,\n")
+    chat = {"timestamp": 0, "input_length": 100, "output_length": 10}
+    (folder / "chat.jsonl").write_text(json.dumps(chat) + "\n")
+    (folder / "requests.csv").write_text("in,out\n100,10\n")
     for format, sessions in HISTORIES.values():
         (folder / sessions).mkdir()
         for name, data in SAMPLES[format].files.items():

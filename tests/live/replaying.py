@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.replay.live import Replica, replay_live
 from tests.lines import Line, into
@@ -26,6 +26,7 @@ def replayed(
     turn_timeout_s: float = 30.0,
     text: bool = False,
     api_key: str | None = None,
+    background: Iterable[tuple[Program, int]] = (),
 ) -> tuple[dict[tuple[object, object], Line], Line]:
     """Replay in simulated time; return records by (program, turn), and done.json. By default all
     start at once."""
@@ -48,6 +49,7 @@ def replayed(
                 turn_timeout_s=turn_timeout_s,
                 text=text,
                 api_key=api_key,
+                background=background,
             )
 
     done = simulated_time.run(replay())

@@ -47,6 +47,8 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     for record in records:
         if isinstance(record.job_index, int) and record.job_index >= end:
             repairs.add("a turn of a job that had not finished, or of a later one: left out")
+        elif record.background is True:
+            repairs.add("a request of the background: left out")
         elif record.error:
             repairs.add("a turn that failed: left out")
         elif tokens(record.prompt_tokens) and tokens(record.output_tokens):

@@ -1,0 +1,177 @@
+"""Single requests that are offered beside the jobs of a sweep (`--background FILE@RATE`).
+
+In: the option, and a file of requests without sessions. Out: a `Background`, whose requests arrive
+as a Poisson process with a random stream of its own, so that the jobs of a seed are the same with
+and without it, and so that all variants and all rates of jobs have the same background. Each is a
+program of one turn. Requests keep the order of their file, in which neighbours share prefixes, from
+a request that is drawn for each seed; after the last one they are repeated with new ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import traces
+from harness.load.arrivals import Arrivals, copy_of, rng_for
+from harness.load.rates import MAX_RATE, MIN_RATE, NUMBER
+from harness.load.stream import arrival_times
+from harness.load.workload import LeftOut, Longest, Workload, leave_out_overlong
+from servers.clock import PS_PER_S
+from servers.errors import InvalidInput, NoTraceRead, ProgramTooLong
+from traces import Note, Program
+from traces.block_hashes import prefixes_elsewhere, with_prefix_ids
+from traces.columns import OPTION as COLUMNS
+from traces.lenient import brief, one_line
+
+PREFIX = "background/"
+"""The ids of requests, and of the prefixes that they share, begin with this."""
+EXAMPLE = "give a file and requests per second, such as requests.jsonl@2"
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    name: str
+    """Name of the file."""
+    requests: tuple[Program, ...]
+    """Programs of one turn, in the order of the file."""
+    requests_per_s: float
+    trace_sha256: str
+    left_out: tuple[LeftOut, ...] = ()
+    """Requests that exceed the longest context of the machine."""
+    rejected_files: tuple[Note, ...] = ()
+    repairs: tuple[Note, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "requests_per_s": self.requests_per_s,
+            "requests": len(self.requests),
+            "trace_sha256": self.trace_sha256,
+            "left_out": len(self.left_out),
+        }
+
+    def describe(self) -> str:
+        return (
+            f"background: {self.requests_per_s:g} requests/s of the {len(self.requests):,} in "
+            f"{self.name}, beside the jobs"
+        )
+
+    def arrivals(self, seed: int) -> Iterator[tuple[Program, int]]:
+        """Yield requests and the times in ps at which they arrive, without end."""
+        rng = rng_for(seed, "background")
+        first = int(rng.integers(len(self.requests)))
+        times_s = arrival_times(Arrivals("poisson"), self.requests_per_s, rng)
+        for request, at_s in zip(self._repeated(first), times_s, strict=False):
+            yield request, round(at_s * PS_PER_S)
+
+    def _repeated(self, first: int) -> Iterator[Program]:
+        order = (*self.requests[first:], *self.requests[:first])
+        yield from order
+        ids = {request.id: request.id for request in order}
+        elsewhere = prefixes_elsewhere(order, ids)
+        for k in count(2):
+            if not any(f"{id}#{k}" in ids for id in ids):
+                yield from (copy_of(request, k, elsewhere) for request in order)
+
+
+def load_background(
+    option: str | None,
+    columns: str | None,
+    longest: Longest,
+    *,
+    refuse: bool,
+    messages: bool,
+) -> Background | None:
+    """Read the file of `--background`; None without it. `columns` is its column map if it is a
+    table. With `refuse`, requests longer than `longest` raise ProgramTooLong. `messages` keeps
+    texts. Raises InvalidInput."""
+    if option is None:
+        if columns is not None:
+            raise InvalidInput("--background-columns: needs --background FILE@RATE")
+        return None
+    file, requests_per_s = parse_background(option)
+    try:
+        loaded = traces.read_traces([file], messages=messages, columns=columns)
+    except NoTraceRead as error:
+        reason = str(error).replace(COLUMNS, "--background-columns")
+        raise InvalidInput(f"--background {reason}") from None
+    except InvalidInput as error:
+        raise InvalidInput(f"--background {error}") from None
+    if loaded.is_private:
+        raise InvalidInput(
+            "--background: sessions of a command-line agent are jobs; give them with --traces"
+        )
+    _refuse_sessions(file, loaded.programs)
+    fitting, left_out = tuple(loaded.programs), ()  # type: tuple[Program, ...], tuple[LeftOut, ...]
+    if longest.tokens is not None:
+        fitting, left_out = leave_out_overlong(fitting, longest.tokens, longest.limit)
+    if left_out and (refuse or not fitting):
+        raise ProgramTooLong(f"--background {file}: {left_out[0].reason}; {longest.remedy}")
+    return Background(
+        one_line(Path(file).name),
+        tuple(map(_request, fitting)),
+        requests_per_s,
+        loaded.sha256,
+        left_out,
+        loaded.rejections,
+        loaded.repairs,
+    )
+
+
+def parse_background(option: str) -> tuple[str, float]:
+    """Return the file and the rate in requests per second. The file may contain @."""
+    file, at, rate = option.rpartition("@")
+    if not at or not file or not rate:
+        raise InvalidInput(f"--background {brief(option)}: {EXAMPLE}")
+    number = NUMBER.fullmatch(rate)
+    if number is None or len((number[1] or "").lstrip("+-0")) > 2:
+        raise InvalidInput(
+            f"--background {brief(option)}: {brief(rate)} is not a positive number; {EXAMPLE}"
+        )
+    if not MIN_RATE <= Fraction(rate) <= MAX_RATE:
+        raise InvalidInput(
+            f"--background {brief(option)}: the rate {brief(rate)} is not within 0.000001 to "
+            "1,000,000 requests per second"
+        )
+    return file, float(rate)
+
+
+def refuse_same_ids(workload: Workload) -> None:
+    """Raise InvalidInput if a job has the id of a background request."""
+    for program in workload.programs:
+        if program.id.startswith(PREFIX):
+            raise InvalidInput(
+                f"program {program.id}: ids that begin with {PREFIX} are those of --background; "
+                "rename it"
+            )
+
+
+def _refuse_sessions(file: str, programs: Iterable[Program]) -> None:
+    for program in programs:
+        if len(program.turns) > 1 or program.fork is not None:
+            has = f"{len(program.turns)} turns" if program.fork is None else "a parent"
+            raise InvalidInput(
+                f"--background {one_line(file)}: program {program.id} has {has}, and background "
+                "requests are single turns without sessions; run it as jobs with --traces, or keep "
+                f"only first turns: bench traces convert {one_line(file)} --max-turns 1 "
+                "--out FIRST.jsonl"
+            )
+
+
+def _request(program: Program) -> Program:
+    """Return the request under an id that no job has. It shares prefixes only with requests."""
+
+    def new(id: str) -> str:
+        return f"{PREFIX}{id}"
+
+    return replace(
+        program,
+        id=new(program.id),
+        turns=tuple(with_prefix_ids(program.turns, new)),
+        prefix=program.prefix and replace(program.prefix, id=new(program.prefix.id)),
+    )
