@@ -8,10 +8,7 @@ value and remedy.
 
 from __future__ import annotations
 
-import gzip
-import os
 import re
-import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -22,6 +19,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.errors import InvalidTrace
+from traces.atomic import write_atomically
 from traces.block_hashes import kept_tokens
 from traces.check import check
 from traces.formats.native_errors import problem
@@ -184,21 +182,4 @@ def _fields(value: Turn | SharedPrefix | Fork) -> dict[str, Any]:
 
 def write_programs(path: Path, programs: Iterable[Program]) -> None:
     """Write the file atomically, so that an error leaves an existing file unchanged."""
-    data = b"".join(program_line(program) for program in programs)
-    if path.suffix == ".gz":
-        # The header has no name and no time, so that equal programs give equal bytes.
-        data = gzip.compress(data, mtime=0)
-    try:
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InvalidTrace(f"{path}: cannot be written ({error.strerror})") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(partial, 0o666 & ~umask)
-        os.replace(partial, path)
-    except OSError as error:
-        Path(partial).unlink(missing_ok=True)
-        raise InvalidTrace(f"{path}: cannot be written ({error.strerror})") from None
+    write_atomically(path, map(program_line, programs))

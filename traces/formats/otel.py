@@ -27,6 +27,7 @@ from traces.lenient import (
     number,
     parse_json,
     text,
+    tokens,
 )
 from traces.program import Program
 
@@ -150,4 +151,7 @@ def _span(raw: Mapping[str, Any], session: str, repairs: Repairs) -> Span | None
         answer=read.answer(attributes, events) if is_model else "",
         called=read.called(attributes) if is_model else (),
         failed=code in (2, "ERROR", "STATUS_CODE_ERROR"),
+        kept=tokens(attributes.get(read.KEPT_TOKENS)),
+        gap_provenance=read.provenance(attributes, read.GAP_PROVENANCE),
+        start_provenance=read.provenance(attributes, read.START_PROVENANCE),
     )

@@ -19,7 +19,7 @@ from traces.formats.chat_messages import (
 )
 from traces.formats.spans import Kind, Usage
 from traces.lenient import items, mapping, text
-from traces.program import Message
+from traces.program import Message, Provenance
 
 Attributes = Mapping[str, Any]
 
@@ -68,6 +68,11 @@ OUTPUTS = (
 BEFORE = ("gen_ai.system_instructions", "gen_ai.tool.definitions", "llm.tools", "ai.prompt.tools")
 """What precedes the messages of a prompt."""
 MAX_NESTED = 10
+KEPT_TOKENS = "turnstile.kept_tokens"
+GAP_PROVENANCE = "turnstile.gap_provenance"
+START_PROVENANCE = "turnstile.start_provenance"
+"""What `traces.exports.otel` writes and the conventions have no name for: of a model call, its kept
+tokens and the origin of the gap after it; of a sub-agent's first call, the origin of its delay."""
 
 
 def attributes_of(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,6 +155,12 @@ def usage(attributes: Attributes) -> Usage:
         first_count(attributes, *CACHE_WRITES) or 0,
         first_count(attributes, *REASONING) or 0,
     )
+
+
+def provenance(attributes: Attributes, name: str) -> Provenance:
+    """Return the origin of a time: measured, unless the attribute says otherwise."""
+    stated = text(attributes.get(name))
+    return Provenance(stated) if stated in set(Provenance) else Provenance.MEASURED
 
 
 def prompt(attributes: Attributes, events: object) -> tuple[Message, ...]:

@@ -24,7 +24,7 @@ from traces.formats.calls import (
 from traces.formats.span_groups import Group, groups
 from traces.formats.spans import Span, SpanTree
 from traces.lenient import Repairs, identifier
-from traces.program import Fork, Message, Program, Provenance, Turn
+from traces.program import Fork, Message, Program, Turn
 
 SKEW_S = 0.1
 """A request that starts before the previous response ended, by at most this, follows it: the clocks
@@ -154,7 +154,7 @@ def _place(
         else:
             repairs.add(f"{lane.id} runs in parallel with its parent, which does not wait for it")
     delay_s = round(max(0.0, start_s - calls[after].end_s), 3)
-    lane.fork = Fork(lane.parent.id, after, delay_s, joined, Provenance.MEASURED)
+    lane.fork = Fork(lane.parent.id, after, delay_s, joined, lane.calls[0].start_provenance)
 
 
 def _program(
@@ -175,7 +175,7 @@ def _program(
         gap_s = _gap_s(lane.calls, i, end_s, repairs)
         before = lane.calls[i - 1]
         kept = _kept(calls[i - 1], before, span, repairs) if i else None
-        turn = make_turn(calls, i, (gap_s, Provenance.MEASURED), repairs, kept)
+        turn = make_turn(calls, i, (gap_s, span.gap_provenance), repairs, kept)
         if i:
             guessed = before.name == span.name and not _have_text(before, span)
             turn = _within(turn, turns[-1], span.usage.cached if guessed else 0)
@@ -236,6 +236,8 @@ def _gap_s(calls: Sequence[Span], i: int, end_s: float, repairs: Repairs) -> flo
 
 def _kept(previous: Call, before: Span, span: Span, repairs: Repairs) -> int | None:
     """Return the kept tokens of a prompt that does not extend the previous one; None if it does."""
+    if span.kept is not None:
+        return span.kept
     if not _have_text(before, span):
         if before.name != span.name:
             repairs.add("a call of another agent in the same session: nothing counts as kept")

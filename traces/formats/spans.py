@@ -14,7 +14,7 @@ from enum import Enum
 
 from servers.errors import TraceRejected
 from traces.lenient import Repairs
-from traces.program import Message
+from traces.program import Message, Provenance
 
 MAX_NESTED = 200
 """Maximum number of spans around a span that count."""
@@ -61,6 +61,10 @@ class Span:
     called: tuple[str, ...] = ()
     """Tools that the answer calls."""
     failed: bool = False
+    kept: int | None = None
+    """Number of leading prompt tokens that repeat the previous context, if the span says so."""
+    gap_provenance: Provenance = Provenance.MEASURED
+    start_provenance: Provenance = Provenance.MEASURED
 
 
 class SpanTree:

@@ -1,4 +1,4 @@
-"""`bench traces`: inspect, summarise, convert and synthesize traces.
+"""`bench traces`: inspect and summarise traces; its other commands are in `traces_*`.
 
 Results go to stdout (tables or JSON), repairs and rejections to stderr.
 """
@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from harness.cli.commands import traces_pack, traces_privacy, traces_recipes
+from harness.cli.commands import traces_convert, traces_pack, traces_privacy, traces_recipes
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
     Columns,
     Format,
-    Out,
     Paths,
     Rows,
     SynthesiseGaps,
@@ -27,11 +26,9 @@ from harness.cli.trace_options import (
     print_more,
     print_notes,
     read_files,
-    write_trace,
 )
 from reports.phrasing import counted
 from traces import TraceSet
-from traces.cut import cut
 from traces.stats import statistics
 
 app = typer.Typer(
@@ -128,81 +125,6 @@ def stats(
     print_notes("rejected", loaded.rejections)
 
 
-CONVERT_HELP = """Convert any trace to Turnstile's own format, and optionally cut it.
-
-[bold]Examples[/bold]
-
-  bench traces convert ~/trajectories --out mine.jsonl.gz
-
-  bench traces convert swe-bench --out small.jsonl --max-turns 8 --token-scale 0.1
-
-  bench traces convert result.json --synthesise-gaps bfcl --out mine.jsonl.gz
-"""
-
-
-@app.command(help=CONVERT_HELP)
-def convert(
-    paths: Paths,
-    out: Out,
-    programs: Annotated[
-        int | None,
-        typer.Option("--programs", metavar="N", min=1, help="Keep the first N jobs. Default: all."),
-    ] = None,
-    max_turns: Annotated[
-        int | None,
-        typer.Option(
-            "--max-turns", metavar="N", min=1, help="Keep the first N turns. Default: all."
-        ),
-    ] = None,
-    token_scale: Annotated[
-        float,
-        typer.Option("--token-scale", metavar="FACTOR", min=0, help="Multiply lengths by this."),
-    ] = 1.0,
-    output_scale: Annotated[
-        float | None,
-        typer.Option(
-            "--output-scale",
-            metavar="FACTOR",
-            min=0,
-            help="Multiply outputs by this. Default: --token-scale.",
-        ),
-    ] = None,
-    gap_scale: Annotated[
-        float,
-        typer.Option(
-            "--gap-scale",
-            metavar="FACTOR",
-            min=0,
-            help="Multiply tool gaps by this, and mark them as synthesised.",
-        ),
-    ] = 1.0,
-    format: Format = None,
-    columns: Columns = None,
-    messages: Annotated[
-        bool,
-        typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
-    ] = False,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
-) -> None:
-    with one_line_errors():
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps, messages=messages)
-        converted = cut(
-            loaded.programs,
-            jobs=programs,
-            max_turns=max_turns,
-            token_scale=token_scale,
-            output_scale=output_scale,
-            gap_scale=gap_scale,
-        )
-        write_trace(out, converted)
-    print_notes("rejected", loaded.rejections)
-    print(
-        f"{out}: {len(converted)} programs, {len(loaded.repairs)} repairs, "
-        f"{len(loaded.rejections)} files rejected"
-    )
-
-
 def _inspected(loaded: TraceSet) -> dict[str, Any]:
     from harness.cli.trace_tables import shared_prefix_tokens, tool_time_s
 
@@ -229,6 +151,7 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
 
 
 for _name, _command, _help in (
+    *traces_convert.COMMANDS,
     *traces_recipes.COMMANDS,
     *traces_pack.COMMANDS,
     *traces_privacy.COMMANDS,

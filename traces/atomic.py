@@ -1,0 +1,45 @@
+"""Writes files atomically, so that an error leaves an existing file unchanged."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from servers.errors import InvalidTrace
+from traces.lenient import one_line
+
+GZIP = 31
+"""zlib's number of a gzip container. Its header has no name and no time, so that equal contents
+give equal bytes."""
+
+
+def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file from its parts, compressed if its suffix is .gz. Raises InvalidTrace if that
+    fails."""
+    data = _compressed(chunks) if path.suffix == ".gz" else chunks
+    partial: str | None = None
+    try:
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(partial, 0o666 & ~umask)
+        os.replace(partial, path)
+    except BaseException as error:
+        if partial is not None:
+            Path(partial).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            where = one_line(str(path))
+            raise InvalidTrace(f"{where}: cannot be written ({error.strerror})") from None
+        raise
+
+
+def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    packing = zlib.compressobj(9, zlib.DEFLATED, GZIP)
+    for chunk in chunks:
+        yield packing.compress(chunk)
+    yield packing.flush()

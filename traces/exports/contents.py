@@ -1,0 +1,139 @@
+"""Which tokens of prompts are equal, and ids of their blocks.
+
+In: programs, with `Turn.kept_tokens` and prefixes. Out: for each prompt its *runs*, and from them
+the ids of its blocks of tokens. Two prompts have the same ids up to a block if and only if they
+have the same tokens up to the end of that block. It is the reverse of `traces.block_hashes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traces.block_hashes import common_blocks, kept_tokens, truncated
+from traces.lenient import Repairs
+from traces.program import Program
+
+Source = tuple[str, ...]
+"""Where tokens come from: a shared prefix, the new part of a prompt, or an answer."""
+Runs = tuple[tuple[Source, int], ...]
+"""The sources of a prompt's tokens in order, each with the token at which it ends. Tokens of the
+same source at the same place of a prompt are equal."""
+
+
+def prompts(program: Program) -> Iterator[Runs]:
+    """Yield the runs of each prompt of a program."""
+    context: Runs = ()
+    for number, turn in enumerate(program.turns):
+        path = turn.prefixes
+        if number == 0 and program.prefix is not None:
+            path = (program.prefix,)
+        shared = truncated(path, turn.prompt_tokens)
+        runs = _extended(
+            tuple((("prefix", prefix.id), prefix.tokens) for prefix in shared),
+            first_tokens(context, turn.kept_tokens),
+        )
+        prompt = _extended(runs, (((program.id, str(number), "new"), turn.prompt_tokens),))
+        yield prompt
+        context = (*prompt, ((program.id, str(number), "answer"), turn.context_tokens))
+
+
+def first_tokens(runs: Runs, tokens: int) -> Runs:
+    """Return the runs of the first `tokens` tokens."""
+    result: list[tuple[Source, int]] = []
+    begin = 0
+    for source, end in runs:
+        if begin >= tokens:
+            break
+        result.append((source, min(end, tokens)))
+        begin = end
+    return tuple(result)
+
+
+def _extended(runs: Runs, others: Runs) -> Runs:
+    """Return the runs, followed by those of the others that end later."""
+    end = runs[-1][1] if runs else 0
+    beyond = [run for run in others if run[1] > end]
+    if runs and beyond and beyond[0][0] == runs[-1][0]:
+        runs = runs[:-1]
+    return (*runs, *beyond)
+
+
+def common_tokens(a: Runs, b: Runs) -> int:
+    """Return the number of equal leading tokens."""
+    end = 0
+    for (source, a_end), (other, b_end) in zip(a, b, strict=False):
+        if source != other:
+            break
+        end = min(a_end, b_end)
+        if a_end != b_end:
+            break
+    return end
+
+
+class BlockIds:
+    """Numbers blocks of tokens in the order in which they first occur."""
+
+    def __init__(self, block_tokens: int, *, partial: bool) -> None:
+        """`partial` says whether the last block of a prompt counts if it is not full. Its id
+        differs from that of the full block."""
+        self._block = block_tokens
+        self._partial = partial
+        self._ids: dict[tuple[int, Runs], int] = {}
+        """By the id of the block before, and the runs of the block."""
+
+    def of(self, program: Program) -> Iterator[list[int]]:
+        """Yield the ids of the blocks of each prompt."""
+        before: Runs = ()
+        ids: list[int] = []
+        for runs in prompts(program):
+            equal = common_tokens(before, runs) // self._block
+            ids = [*ids[:equal], *self._further(runs, ids[:equal])]
+            yield ids
+            before = runs
+
+    def _further(self, runs: Runs, ids: list[int]) -> Iterator[int]:
+        """Yield the ids of the blocks after those that are known."""
+        id = ids[-1] if ids else -1
+        begin = len(ids) * self._block
+        prompt = runs[-1][1]
+        index = 0
+        while begin + (0 if self._partial else self._block - 1) < prompt:
+            end = min(begin + self._block, prompt)
+            while runs[index][1] <= begin:
+                index += 1
+            pieces = []
+            at = index
+            while True:
+                source, leave = runs[at]
+                pieces.append((source, min(leave, end)))
+                if leave >= end:
+                    break
+                at += 1
+            id = self._ids.setdefault((id, tuple(pieces)), len(self._ids))
+            yield id
+            begin = end
+
+
+def add_block_losses(
+    program: Program, ids: Sequence[Sequence[int]], block_tokens: int, losses: Repairs
+) -> None:
+    """Report what the ids of a program's prompts do not say exactly."""
+    prefixes = {p.tokens for turn in program.turns for p in turn.prefixes}
+    if program.prefix is not None:
+        prefixes.add(program.prefix.tokens)
+    if any(tokens % block_tokens for tokens in prefixes):
+        losses.add(
+            f"hash ids stand for whole blocks of {block_tokens} tokens: what programs share is "
+            "rounded down to them"
+        )
+    full = [turn.prompt_tokens // block_tokens for turn in program.turns]
+    for (i, before), turn in zip(enumerate(program.turns), program.turns[1:], strict=False):
+        common = common_blocks(ids[i][: full[i]], ids[i + 1][: full[i + 1]])
+        read = kept_tokens(
+            before.prompt_tokens, before.output_tokens, turn.prompt_tokens, common, block_tokens
+        )
+        if read != turn.kept_tokens:
+            losses.add(
+                f"hash ids stand for whole blocks of {block_tokens} tokens and not for answers: "
+                "how much a prompt repeats of the context before is read as somewhat less or more"
+            )

@@ -1,0 +1,55 @@
+"""Writes programs as a file, or a folder of files, in a format of `traces.exports.registry`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from servers.errors import InvalidTrace
+from traces.atomic import write_atomically
+from traces.exports.registry import Losses, load_export
+from traces.lenient import one_line
+from traces.program import Program
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+def check_export(name: str, out: Path) -> None:
+    """Raise UnknownName for an unknown format, InvalidTrace for a path that it cannot be written
+    to."""
+    where = f"--out {one_line(str(out))}"
+    if not load_export(name).FOLDER:
+        if not out.name.endswith(SUFFIXES):
+            raise InvalidTrace(f"{where}: must end in {' or '.join(SUFFIXES)}")
+    elif out.suffix in (".json", ".jsonl", ".gz") or (
+        out.exists() and (not out.is_dir() or any(out.iterdir()))
+    ):
+        raise InvalidTrace(
+            f"{where}: --to {name} writes a file per job; name a new or empty folder"
+        )
+
+
+def write_export(name: str, out: Path, programs: Sequence[Program]) -> list[str]:
+    """Write the programs atomically. Return how the file differs from them, as sentences."""
+    export = load_export(name)
+    losses = Losses()
+    write = _write_folder if export.FOLDER else write_atomically
+    write(out, export.write(programs, losses))
+    return losses.reasons()
+
+
+def _write_folder(out: Path, documents: Iterable[bytes]) -> None:
+    """Write the documents as numbered files."""
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        for number, document in enumerate(documents):
+            (partial / f"session-{number:05}.json").write_bytes(document)
+        partial.replace(out)
+    except OSError as error:
+        where = one_line(str(out))
+        raise InvalidTrace(f"{where}: cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,56 @@
+"""Text with a given number of tokens, for formats that have texts instead of lengths.
+
+In: runs of tokens (`traces.exports.contents`). Out: meaningless English words. A word after a space
+is one token for the usual tokenizers, and a text has 3.3 characters per token, as our readers
+assume. Equal runs have equal words, so prompts share what they share in the trace, and nothing else
+beyond a few words by chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+from traces.exports.contents import Runs, Source
+
+TWO = (
+    *("of", "to", "in", "is", "on", "it", "as", "at", "by", "we", "an", "be", "or", "if", "do"),
+    *("so", "up", "my", "he", "us", "me", "go", "am", "no"),
+)
+THREE = (
+    *("the", "and", "for", "was", "are", "not", "you", "all", "can", "had", "her", "one", "our"),
+    *("out", "has", "new", "now", "two", "may", "who", "any", "use", "how", "way", "day", "get"),
+    *("see", "him", "his", "its", "let", "put", "old", "top", "run", "set", "big", "end", "far"),
+)
+CHUNK = 1024
+"""Number of words that are drawn at once."""
+
+
+def text(runs: Runs, begin: int, end: int) -> str:
+    """Return the words of tokens `begin` to `end` of a prompt."""
+    words: list[str] = []
+    at = begin
+    for source, leave in runs:
+        while at < min(leave, end):
+            words.append(_word(source, at))
+            at += 1
+    return "".join(words)
+
+
+def _word(source: Source, at: int) -> str:
+    """Return the word of a source at this token of a prompt. Seven of ten words have two letters
+    and a space, the others three, so that the first n words have 3.3 n characters."""
+    chunk, index = divmod(at, CHUNK)
+    draw = _draws(source, chunk)[index]
+    words = THREE if 33 * (at + 1) // 10 - 33 * at // 10 == 4 else TWO
+    return " " + words[draw % len(words)]
+
+
+@lru_cache(maxsize=1 << 10)
+def _draws(source: Source, chunk: int) -> Sequence[int]:
+    """Return random numbers, which depend on the arguments only."""
+    seed = hashlib.sha256(repr((source, chunk)).encode()).digest()
+    bits = hashlib.shake_128(seed).digest(2 * CHUNK)
+    return struct.unpack(f"<{CHUNK}H", bits)

@@ -1,0 +1,50 @@
+"""The formats that programs can be written in, and the interface of such a format.
+
+To add one, add a file in this folder, a line in `EXPORTS`, and a row in `docs/howto/my-traces.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
+
+from servers.errors import UnknownName
+from servers.nearest import nearest
+from servers.registry import load_path
+from traces.lenient import Repairs
+from traces.program import Program
+
+EXPORTS = {
+    "native": "traces.exports.native",
+    "mooncake": "traces.exports.mooncake",
+    "agentic-mooncake": "traces.exports.agentic_mooncake",
+    "aiperf-dag": "traces.exports.aiperf_dag",
+    "weka": "traces.exports.weka",
+    "otel": "traces.exports.otel",
+}
+NATIVE = "native"
+
+Losses = Repairs
+"""What a format cannot express: each sentence once, with how often it applies."""
+
+
+class Export(Protocol):
+    """A module with these attributes."""
+
+    FOLDER: bool
+    """Whether each item that `write` yields is a file of a folder, instead of a line of a file."""
+
+    def write(self, programs: Sequence[Program], losses: Losses) -> Iterator[bytes]:
+        """Yield lines with their ends, or documents. The losses are complete after the last."""
+
+
+def load_export(name: str) -> Export:
+    """Return the format with this name. Raises UnknownName for another one."""
+    if name not in EXPORTS:
+        close = nearest(name, EXPORTS)
+        hint = f" Did you mean {close}?" if close else ""
+        raise UnknownName(
+            f"--to {name}: no format to write is called {name!r}.{hint} There are "
+            f"{', '.join(EXPORTS)}"
+        )
+    return cast(Export, load_path(EXPORTS[name]))

@@ -1,0 +1,155 @@
+"""Weka's agentic coding sessions (`kv-cache-tester/traces`): a document per job.
+
+In: programs. Out: `{id, models, block_size, hash_id_scope, requests}`, in seconds from the start of
+the job, with ids of full blocks of 64 tokens that are valid in one document. As in the published
+files, `t` is the start of a request, but the end of a sub-agent, whose own requests count from its
+start. A request has `api_time`, here an assumed one, only if the gap after it was measured, since
+readers take the gap as measured if it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import orjson
+
+from traces.exports.contents import BlockIds, add_block_losses
+from traces.exports.timeline import ESTIMATED, Times, jobs, sub_agents, timeline
+from traces.lenient import Repairs
+from traces.program import Program, Provenance
+
+FOLDER = True
+BLOCK_TOKENS = 64
+MODEL = "unnamed"
+"""The format requires the name of a model, which programs do not have."""
+NO_NAMES = "weka has no tool names, only whether a turn calls a tool"
+NO_STARTS = "weka has no starts of sessions: the tool that reads them decides when each begins"
+UNMEASURED = (
+    "weka marks a gap as measured by an api_time: one that was not measured has none, and is read "
+    "as inferred, by AIPerf together with the generation before it"
+)
+LOCAL = "weka's hash ids are valid in one file: jobs share no prefixes"
+BY_TIME = (
+    "weka places sub-agents by time: which turns start and await one follows from assumed times"
+)
+NESTED = (
+    "weka's sub-agents have none of their own: these are nested all the same, which AIPerf refuses"
+)
+
+
+def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
+    times = timeline(programs, Repairs())
+    losses.add(ESTIMATED)
+    children = sub_agents(programs)
+    by_job = jobs(programs)
+    common = _common_prefixes(by_job.values())
+    for members in by_job.values():
+        _add_losses(members, common, losses)
+        session = _Session(children, times, losses)
+        yield orjson.dumps(session.document(members[0]))
+
+
+class _Session:
+    """The document of one job."""
+
+    def __init__(
+        self,
+        children: Mapping[str, Sequence[Program]],
+        times: Mapping[str, Sequence[Times]],
+        losses: Repairs,
+    ) -> None:
+        self._children = children
+        self._losses = losses
+        self._times = times
+        self._blocks = BlockIds(BLOCK_TOKENS, partial=False)
+
+    def document(self, root: Program) -> dict[str, Any]:
+        return {
+            "id": root.id, "models": [MODEL], "block_size": BLOCK_TOKENS, "hash_id_scope": "local",
+            "tool_tokens": 0, "system_tokens": 0, "requests": self._entries(root),
+        }  # fmt: skip
+
+    def _entries(self, program: Program) -> list[dict[str, Any]]:
+        """Return a program's requests and sub-agents, in order of time."""
+        start_s = self._times[program.id][0].start_s
+        entries: list[tuple[float, dict[str, Any]]] = []
+        blocks = list(self._blocks.of(program))
+        add_block_losses(program, blocks, BLOCK_TOKENS, self._losses)
+        for number, ids in enumerate(blocks):
+            at_s = self._times[program.id][number].start_s - start_s
+            entries.append((at_s, self._request(program, number, at_s, ids)))
+        for child in self._children.get(program.id, ()):
+            sub_agent = self._sub_agent(child, program.id, start_s)
+            entries.append((sub_agent["t"], sub_agent))
+        return [entry for _, entry in sorted(entries, key=lambda each: each[0])]
+
+    def _request(self, program: Program, number: int, at_s: float, ids: list[int]) -> Any:
+        turn = program.turns[number]
+        before = program.turns[number - 1] if number else None
+        time = self._times[program.id][number]
+        measured = turn.gap_provenance == Provenance.MEASURED
+        return {
+            "t": round(at_s, 6),
+            "type": "n",
+            "model": MODEL,
+            "in": turn.prompt_tokens,
+            "out": turn.output_tokens,
+            "hash_ids": ids,
+            "input_types": ["tool_result" if before and before.tools else "text"],
+            "output_types": ["tool_use" if turn.tools else "text"],
+            "stop": "tool_use" if turn.tools else "end_turn",
+            "api_time": round(time.end_s - time.start_s, 6) if measured else None,
+            "think_time": before.tool_gap_s if before else None,
+        }
+
+    def _sub_agent(self, child: Program, parent: str, parent_start_s: float) -> dict[str, Any]:
+        times = self._times[child.id]
+        start_s, end_s = times[0].start_s, times[-1].end_s
+        duration_ms = ceil((end_s - start_s) * 1e3)
+        return {
+            "t": round(start_s - parent_start_s + duration_ms / 1e3, 6),
+            "type": "subagent",
+            "agent_id": child.id.removeprefix(f"{parent}/"),
+            "subagent_type": "agent",
+            "duration_ms": duration_ms,
+            "total_tokens": sum(turn.context_tokens for turn in child.turns),
+            "tool_use_count": sum(len(turn.tools) for turn in child.turns),
+            "status": "completed",
+            "models": [MODEL],
+            "tool_tokens": 0,
+            "system_tokens": 0,
+            "requests": self._entries(child),
+        }
+
+
+def _common_prefixes(by_job: Iterable[Sequence[Program]]) -> set[str]:
+    """Return the ids of the prefixes that programs of several jobs have."""
+    seen: Counter[str] = Counter()
+    for members in by_job:
+        seen.update({id for program in members for id in _prefixes(program)})
+    return {id for id, count in seen.items() if count > 1}
+
+
+def _prefixes(program: Program) -> set[str]:
+    found = {prefix.id for turn in program.turns for prefix in turn.prefixes}
+    return found if program.prefix is None else found | {program.prefix.id}
+
+
+def _add_losses(members: Sequence[Program], common: set[str], losses: Repairs) -> None:
+    root = members[0]
+    if root.recorded_start_s is not None:
+        losses.add(NO_STARTS)
+    for program in members:
+        if not common.isdisjoint(_prefixes(program)):
+            losses.add(LOCAL)
+        if program.fork is not None:
+            losses.add(BY_TIME if program.fork.program_id == root.id else NESTED)
+        for turn in program.turns:
+            if turn.tools:
+                losses.add(NO_NAMES)
+        for turn in program.turns[:-1]:
+            if turn.gap_provenance != Provenance.MEASURED:
+                losses.add(UNMEASURED)
