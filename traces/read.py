@@ -63,6 +63,8 @@ class TraceSet:
     """The format of each file that was read."""
     is_private: bool = False
     """Whether a file is a person's history of an agent, whose folder says what they work on."""
+    token_basis: str = ""
+    """How the tokens of text without token counts were counted; "" if all counts are recorded."""
 
 
 def read_traces(
@@ -160,6 +162,8 @@ class _Reader:
     def _load(self, data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
         """Return the name of the format, and the programs."""
         plain, suffix = _split_name(path)
+        if suffix == ".toml":
+            raise TraceRejected(look_alikes.describe_toml(data, path.name))
         if suffix == STORED_SUFFIX:
             programs = read_stored(data)
             check(programs)
@@ -213,6 +217,7 @@ class _Reader:
             self.digest.hexdigest(),
             self.formats,
             self.is_private,
+            self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
         )
 
     def _inspect(self) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.commands import traces_pack, traces_privacy, traces_recipes
+from harness.cli.commands import traces_pack, traces_privacy, traces_recipes, traces_report
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
@@ -229,6 +229,7 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
 
 
 for _name, _command, _help in (
+    *traces_report.COMMANDS,
     *traces_recipes.COMMANDS,
     *traces_pack.COMMANDS,
     *traces_privacy.COMMANDS,
