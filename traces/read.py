@@ -63,7 +63,7 @@ class TraceSet:
     """The format of each file that was read."""
     is_private: bool = False
     """Whether a file is a person's history of an agent, whose folder says what they work on."""
-    token_basis: str = ""
+    count_basis: str = ""
     """How the tokens of text without token counts were counted; "" if all counts are recorded."""
 
 

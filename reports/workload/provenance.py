@@ -21,8 +21,8 @@ def is_drawn(loaded: TraceSet) -> bool:
 def of_lengths(loaded: TraceSet) -> str:
     if is_drawn(loaded):
         return "Token counts: synthesised, drawn from a recipe."
-    if loaded.token_basis:
-        return f"Token counts: inferred where none is recorded ({loaded.token_basis})."
+    if loaded.count_basis:
+        return f"Token counts: inferred where none is recorded ({loaded.count_basis})."
     return "Token counts: measured, since the trace records them."
 
 

@@ -30,8 +30,8 @@ class Facts(NamedTuple):
 
 DRAW = "refused; `--synthesise-gaps RECIPE` draws the times"
 SINGLE = "requests without a session are programs of one turn: `--arrivals recorded --once`"
-BY_TEXT = "from text: median error 6% of prompts, 11% of answers (3.3 characters per token)"
-COUNT = "`--tokenizer FILE` counts text exactly"
+BY_TEXT = "counts of text: median error 6% of prompts, 11% of answers"
+COUNT = "without usage, `--tokenizer FILE` counts as the model does"
 CALL_END = "calls last 1.27 s + 0.0149 s per output token + 14.7 µs per prompt token"
 LENGTHS = "repeats follow from lengths"
 YES, NO = "measured", "no"
@@ -110,7 +110,7 @@ FACTS = {
     ),
     "llmservingsim": Facts(
         "workloads of LLMServingSim", "recorded", "unstated", "inferred", True, True, False,
-        f"{LENGTHS}", SINGLE,
+        LENGTHS, SINGLE,
     ),
     "lmcache-agent": Facts(
         "texts of prompts and answers", "inferred", "inferred", "measured", True, True, False,
@@ -122,11 +122,11 @@ FACTS = {
     ),
     "otel": Facts(
         "OpenTelemetry spans of agents", "recorded, else inferred", YES, "inferred",
-        True, True, True, f"without usage {BY_TEXT}", COUNT,
+        True, True, True, BY_TEXT, COUNT,
     ),
     "langfuse": Facts(
         "exports of Langfuse", "recorded, else inferred", YES, "inferred", True, True, True,
-        f"without usage {BY_TEXT}", COUNT,
+        BY_TEXT, COUNT,
     ),
     "exgentic": Facts(
         "steps without counts and times", "no", NO, "no", True, False, False, "",
@@ -135,12 +135,12 @@ FACTS = {
     "atif": Facts(
         "Harbor's trajectories", "recorded, else inferred", "inferred, else no", "inferred",
         True, True, True,
-        f"tool times contain the model's: not to be quoted; without usage {BY_TEXT}",
+        f"tool times contain the model's, and are not to be quoted; {BY_TEXT}",
         f"without timestamps {DRAW}",
     ),
     "swe-agent": Facts(
         "trajectories of SWE-agent", "inferred", "measured, else no", "inferred",
-        True, False, False, f"{BY_TEXT}, scaled to the recorded total where there is one",
+        True, False, False, f"{BY_TEXT}, before they are scaled to a recorded total",
         f"without `execution_time` {DRAW}",
     ),
     "bfcl": Facts(
