@@ -62,6 +62,8 @@ class TraceSet:
     """The format of each file that was read."""
     is_private: bool = False
     """Whether a file is a person's history of an agent, whose folder says what they work on."""
+    count_basis: str = ""
+    """How the tokens of text without token counts were counted; "" if all counts are recorded."""
 
 
 def read_traces(
@@ -169,6 +171,7 @@ class _Reader:
             self.digest.hexdigest(),
             self.formats,
             self.is_private,
+            self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
         )
 
     def _inspect(self) -> str:
@@ -207,6 +210,8 @@ def load_file(
     """Return the name of the format of a file with these contents, and its valid programs. Raises
     TraceRejected and InvalidTrace."""
     plain, suffix = _split_name(path)
+    if suffix == ".toml":
+        raise TraceRejected(look_alikes.describe_toml(data, path.name))
     if suffix == STORED_SUFFIX:
         programs = read_stored(data)
         check(programs)

@@ -12,13 +12,13 @@ from traces import Program
 from traces.lenient import printable
 from traces.stats import Moments, Statistics, ToolGaps
 from traces.synthesis.figures import Distance, figures, value_of
-from traces.synthesis.nearest import QUANTITIES, Likeness, means
+from traces.synthesis.nearest import LIKE, QUANTITIES, Likeness, means
 
 PIPE_COLUMNS = 200
 """Width of tables in a pipe, in which no line may be folded."""
 MAX_TOOL_CHARACTERS = 40
-LIKE = 0.2
-"""Maximum distance of a recipe that programs are said to be like."""
+KEPT = "kept share of prompts"
+"""Counts for the distance, but is not printed, since the statistics have the kept share."""
 
 
 def show_programs(programs: Sequence[Program]) -> None:
@@ -53,11 +53,12 @@ def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program])
     """Print the means of the programs beside those of the recipes, the nearest first."""
     if not likenesses:
         return
-    table = _table("", "distance", *QUANTITIES)
+    shown = [name for name in QUANTITIES if name != KEPT]
+    table = _table("", "distance", *shown)
     own = means(figures(programs))
     rows = [("these programs", None, own), *((x.recipe, x.distance, x.means) for x in likenesses)]
     for name, distance, values in rows:
-        cells = (_number(values[key]) if key in values else "" for key in QUANTITIES)
+        cells = (_number(values[key]) if key in values else "" for key in shown)
         table.add_row(name, "" if distance is None else f"{distance:.2f}", *cells)
     _show(table)
     first = likenesses[0]

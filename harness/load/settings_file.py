@@ -24,6 +24,7 @@ from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
 from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
 from servers.nearest import nearest
+from traces.formats.look_alikes import RECIPE, use_of_recipe
 from traces.lenient import brief, requirement
 
 HEAD = """\
@@ -36,6 +37,8 @@ def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any
     """Return the values by name of their settings. Redacted values are allowed for settings in
     `overridden`."""
     values = read_toml(path, "give a settings file (.toml)")
+    if values.get("format") == RECIPE:
+        raise InvalidInput(f"{path}: {use_of_recipe(path.name)}")
     known = {**settings_of(SweepSettings), **settings_of(Execution)}
     settings = parse_values(values, known, f"{path}: ")
     for name, value in settings.items():

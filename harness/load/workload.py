@@ -197,7 +197,7 @@ def load_workload(
     programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
     repeats = jobs is not None and len(roots(fitting)) < jobs
     return Workload(
-        sessions(loaded.formats.values()) if loaded.is_private else _name(sources),
+        workload_name(sources, loaded),
         programs,
         loaded.sha256,
         left_out,
@@ -222,7 +222,10 @@ def sessions(formats: Iterable[str]) -> str:
     return f"{'+'.join(sorted(set(formats)))} sessions"
 
 
-def _name(sources: Sequence[str]) -> str:
+def workload_name(sources: Sequence[str], loaded: traces.TraceSet) -> str:
+    """Return a name without folders; of private histories also without the names of files."""
+    if loaded.is_private:
+        return sessions(loaded.formats.values())
     names = [one_line(Path(source).name) for source in sources]
     more = len(names) - MAX_NAMED_FILES
     return "+".join(names[:MAX_NAMED_FILES]) + (f" and {more} more" if more > 0 else "")

@@ -18,7 +18,10 @@ from reports.compare.regression import compare_sides
 from reports.experiment.arms import ArmRun
 from reports.experiment.claims import Check
 from reports.experiment.page import ExperimentText, write_experiment
+from reports.workload.page import draw as draw_workload
 from tests.reports.test_across import across, machine
+from traces import read_traces, synthesize
+from traces.formats.native import write_programs
 
 BROKEN_WORDS = """
 [...document.querySelectorAll('th, td')].flatMap(cell => {
@@ -36,7 +39,9 @@ BROKEN_WORDS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["report", "experiment", "history", "comparison", "across"])
+@pytest.mark.parametrize(
+    "kind", ["report", "experiment", "history", "comparison", "across", "workload"]
+)
 def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
     report: Path, tmp_path: Path, opened: Open, kind: str
 ) -> None:
@@ -45,6 +50,7 @@ def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
         "history": a_history,
         "comparison": a_comparison,
         "across": several_machines,
+        "workload": a_workload,
     }
     path = pages[kind](report.parent, tmp_path) if kind in pages else report
     page = opened(path, viewport={"width": 360, "height": 800}).page
@@ -104,6 +110,40 @@ def several_machines(_: Path, folder: Path) -> Path:
     fast = machine("b200", fcfs=(2.0, 2.2), continuum=(3.0, 2.8))
     draw_across(across(cheap, fast), folder / "across.html")
     return folder / "across.html"
+
+
+def a_workload(_: Path, folder: Path) -> Path:
+    """Return the page of a recorded set, so that there are starts."""
+    jobs = synthesize("claude-code", 20, 0)
+    starting = [replace(job, recorded_start_s=None if job.fork else 9.0 * n * n)
+                for n, job in enumerate(jobs)]  # fmt: skip
+    write_programs(folder / "t.jsonl", starting)
+    draw_workload(read_traces(folder / "t.jsonl"), "t.jsonl", folder / "workload.html")
+    return folder / "workload.html"
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_page_of_a_workload_draws_its_figures_and_the_first_screen_is_its_summary(
+    report: Path, tmp_path: Path, opened: Open, colours: str
+) -> None:
+    report_page = opened(
+        a_workload(report, tmp_path),
+        viewport={"width": 1400, "height": 900},
+        color_scheme=colours,
+    )
+    assert report_page.complaints == []
+    assert [url for url in report_page.requests if not url.startswith(("file:", "blob:"))] == []
+    page = report_page.page
+    assert page.locator(".plot .main-svg").count() > 0
+    assert set(names(page, "prompts")) == {"claude-code", "this trace"}
+    assert page.locator("#tools .scatterlayer .trace").count() == 1
+    summary = page.locator(".answer").bounding_box()
+    assert summary is not None
+    assert summary["y"] + summary["height"] < 900
+    page.locator("#choose-tokens").select_option("output")
+    page.wait_for_selector("html[data-figures=drawn]", state="attached")
+    assert page.locator("#turn-tokens .scatterlayer .trace").count() == 8
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 def test_the_page_of_several_machines_draws_a_dot_per_policy_and_machine(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servers.errors import InvalidInput
 from tests.traces.samples import json_lines
@@ -107,3 +109,49 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         (tmp_path / "t.json").write_text(contents)
         with pytest.raises(InvalidInput, match=r"--tokenizer .*t\.json: .*give a model's tokeni"):
             by_tokenizer(tmp_path / "t.json")
+
+
+def lmcache_call(second: int, prompt: str, answer: str) -> dict[str, Any]:
+    at_us = 1_760_000_000_000_000 + 1_000_000 * second
+    return {"timestamp": at_us, "input": prompt, "output": answer, "session_id": "s"}
+
+
+def test_the_texts_of_lmcache_and_aiperf_are_counted_by_the_tokenizer(tmp_path: Path) -> None:
+    first, answer = "a " * 40, "bb " * 7
+    calls = lmcache_call(0, first, answer), lmcache_call(9, first + answer + "cccc " * 5, "d")
+    (tmp_path / "a.jsonl").write_bytes(json_lines(*calls))
+    turns = [{"messages": [{"role": "user", "content": "a " * n}], "max_tokens": 9} for n in (5, 6)]
+    (tmp_path / "b.jsonl").write_bytes(json_lines({"session_id": "dag", "turns": turns}))
+    loaded = read_traces(tmp_path, tokenizer=words(tmp_path))
+    lmcache, aiperf = loaded.programs
+    assert [(t.prompt_tokens, t.output_tokens) for t in lmcache.turns] == [(40, 7), (52, 1)]
+    assert lmcache.turns[1].kept_tokens == 47  # the texts of the first prompt and of its answer
+    assert [t.prompt_tokens for t in aiperf.turns] == [5, 5 + 9 + 6]
+    assert loaded.count_basis == "counted by the tokenizer tokenizer.json"
+
+
+def test_a_count_of_text_names_its_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines(lmcache_call(0, "x" * 330, "y" * 33)))
+    loaded = read_traces(tmp_path / "a.jsonl")
+    basis = "1 token per 3.30 characters, inferred; median error 6% of prompts and 11% of answers"
+    assert loaded.count_basis.startswith(basis)
+    assert any(basis in note.reason for note in loaded.repairs)
+
+
+WORDS = st.lists(st.sampled_from(["a", "bb", "c" * 30, "d" * 200]), min_size=1, max_size=30)
+
+
+@given(parts=st.lists(st.tuples(WORDS, WORDS), min_size=2, max_size=5))
+def test_an_agent_that_appends_keeps_everything_however_dense_its_text_is(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[list[str], list[str]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("c")
+    calls, prompt = [], ""
+    for second, (new, answer) in enumerate(parts):
+        prompt += " ".join(new) + " "
+        calls.append(lmcache_call(second, prompt, " ".join(answer)))
+        prompt += " ".join(answer) + " "
+    (folder / "a.jsonl").write_bytes(json_lines(*calls))
+    (program,) = read_traces(folder / "a.jsonl", tokenizer=words(folder)).programs
+    contexts = [turn.context_tokens for turn in program.turns]
+    assert [turn.kept_tokens for turn in program.turns] == [0, *contexts[:-1]]

@@ -36,6 +36,20 @@ def test_stats_prints_table_2_and_figure_5() -> None:
     assert "\x1b" not in shown.stdout
 
 
+def test_stats_prints_the_kept_share_once() -> None:
+    assert bench("stats", "swe-bench").stdout.count("kept") == 1
+
+
+def test_a_report_is_written_and_its_headline_printed(tmp_path: Path) -> None:
+    out = tmp_path / "workload.html"
+    ran = bench("report", "swe-bench", "--out", out)
+    assert ran.exit_code == 0, ran.output
+    headline, page = ran.stdout.splitlines()
+    assert headline.endswith("Nearest recipe: swe-bench.")
+    assert page == f"page: {out}"
+    assert headline in out.read_text()
+
+
 def test_stats_can_be_printed_as_json() -> None:
     stats = json.loads(bench("stats", "swe-bench", "--json").stdout)
     assert stats["programs"] == 100
@@ -70,6 +84,7 @@ def test_a_converted_trace_has_the_same_programs(tmp_path: Path) -> None:
         ("convert", "swe-bench", "--out", "x.csv"),
         ("convert", "swe-bench", "--out", "/no/such/folder/x.jsonl"),
         ("synthesize", "nope", "--out", "x.jsonl"),
+        ("report", "swe-bench", "--out", "x.pdf"),
         ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),
     ],
 )
@@ -85,7 +100,7 @@ def test_invalid_input_gives_one_line_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["inspect", "stats", "convert", "synthesize"])
+@pytest.mark.parametrize("command", ["inspect", "stats", "report", "convert", "synthesize"])
 def test_help_contains_an_example(command: str) -> None:
     assert f"bench traces {command}" in bench(command, "--help").stdout
 
@@ -139,3 +154,21 @@ def test_a_recipe_of_a_private_history_does_not_name_its_folder(tmp_path: Path) 
     assert bench("fit", folder, "--out", recipe).exit_code == 0
     assert "claude-code sessions" in recipe.read_text()
     assert "acme" not in recipe.read_text()
+
+
+def test_a_recipe_that_is_given_as_a_trace_is_named_with_what_to_do(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    assert bench("fit", "execution-note", "--out", recipe).exit_code == 0
+    ran = bench("stats", recipe)
+    assert ran.exit_code == 2
+    assert "a recipe, which describes a workload and is not a trace; draw its programs with " in (
+        ran.stderr
+    )
+    assert "bench traces synthesize mine.toml --out programs.jsonl.gz" in ran.stderr
+
+
+def test_settings_that_are_given_as_a_trace_are_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text('engine = "sim"\n')
+    ran = bench("stats", tmp_path / "sweep.toml")
+    assert ran.exit_code == 2
+    assert "not a trace; if it has the settings of a sweep, run bench sweep FILE" in ran.stderr

@@ -3,8 +3,8 @@
 In: a conversation per line, `{session_id, turns[{messages[], max_tokens, delay, forks[],
 spawns[{children[], join_at}]}]}`, with delays in milliseconds. Out: a program per conversation.
 `messages` has only those that a turn adds. A fork inherits its parent's context, a spawned
-conversation starts anew, and the parent waits at `join_at`. Lengths of texts are inferred from
-their characters; outputs have `max_tokens`.
+conversation starts anew, and the parent waits at `join_at`. There are no token counts: text is
+counted; outputs have `max_tokens`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 import orjson
 
 from servers.errors import TraceRejected
-from traces.formats.lmcache_agent import count
+from traces.assumptions import Assumptions
 from traces.formats.rows import first_row, in_seconds, rows
 from traces.formats.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, identifier, items, mapping, text, tokens
 from traces.program import Fork, Program, SharedPrefix, Turn
+from traces.token_counts import TokenCounter
 
 DEFAULT_OUTPUT_TOKENS = 128
 MAX_DEPTH = 100
@@ -46,6 +47,11 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
+    counter = assumptions.tokens
     conversations: dict[str, list[dict[str, Any]]] = {}
     for number, row in enumerate(rows(data, repairs)):
         id = identifier(row.get("session_id")) or f"{name}-{number}"
@@ -58,10 +64,10 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     children = _children(conversations, repairs)
     programs: dict[str, Program] = {}
     for id in _parents_first(conversations, children):
-        programs[id] = _program(id, conversations[id], children.get(id), programs, repairs)
+        programs[id] = _program(id, conversations[id], children.get(id), programs, repairs, counter)
     if not programs:
         raise TraceRejected("no conversation with turns")
-    return _with_prefixes(programs, children, conversations)
+    return _with_prefixes(programs, children, conversations, counter)
 
 
 def _children(
@@ -114,12 +120,13 @@ def _program(
     child: Child | None,
     programs: Mapping[str, Program],
     repairs: Repairs,
+    counter: TokenCounter,
 ) -> Program:
     parent = programs[child.parent].turns if child else ()
     context = parent[child.turn].context_tokens if child and child.inherits else 0
     made: list[Turn] = []
     for number, turn in enumerate(turns):
-        prompt = context + _message_tokens(turn, repairs)
+        prompt = context + _message_tokens(turn, repairs, counter)
         output = _output_tokens(turn, repairs)
         if prompt + output > MAX_TOKENS:
             raise TraceRejected(f"conversation {id}: its context grows above {MAX_TOKENS:,} tokens")
@@ -147,13 +154,13 @@ def _delay_s(turn: Mapping[str, Any]) -> float:
     return round(min(in_seconds(turn.get("delay"), 1e3) or 0.0, MAX_GAP_S), 3)
 
 
-def _message_tokens(turn: Mapping[str, Any], repairs: Repairs) -> int:
+def _message_tokens(turn: Mapping[str, Any], repairs: Repairs, counter: TokenCounter) -> int:
     """Return the length of a turn's messages and tool definitions."""
-    repairs.add("a turn without token counts: inferred from its characters")
+    repairs.add(f"a turn without token counts: {counter.basis}")
     messages = items(turn.get("messages"))
-    total = sum(count(_content(mapping(message))) for message in messages)
+    total = sum(counter.length([_content(mapping(message))]) for message in messages)
     if tools := _tools(turn):
-        total += count(tools)
+        total += counter.length([tools])
     return max(total, 1)
 
 
@@ -178,6 +185,7 @@ def _with_prefixes(
     programs: Mapping[str, Program],
     children: Mapping[str, Child],
     conversations: Mapping[str, list[dict[str, Any]]],
+    counter: TokenCounter,
 ) -> list[Program]:
     """Return the programs with what their prompts share: tools and system prompts that are equal,
     and the context of a conversation with its forks. `programs` has parents first."""
@@ -198,7 +206,7 @@ def _with_prefixes(
             if len(begins[id]) > MAX_DEPTH:
                 raise TraceRejected(f"conversation {id}: forks nested deeper than {MAX_DEPTH}")
         else:
-            begins[id] = _system_prompt(conversations[id][0])
+            begins[id] = _system_prompt(conversations[id][0], counter)
         turns = [
             replace(
                 turn, prefixes=_path(begins[id], id, min(turn.prompt_tokens, forked.get(id, 0)))
@@ -215,14 +223,15 @@ def _path(begin: Path, id: str, end: int) -> Path:
     return begin
 
 
-def _system_prompt(turn: Mapping[str, Any]) -> Path:
+def _system_prompt(turn: Mapping[str, Any], counter: TokenCounter) -> Path:
     """Return the tools and the system message of a conversation's first turn."""
     messages = [mapping(message) for message in items(turn.get("messages"))]
     if not messages or messages[0].get("role") != "system":
         return ()
     tools, system = _tools(turn), _content(messages[0])
     digest = hashlib.sha256(f"{tools} {system}".encode()).hexdigest()[:12]
-    return (SharedPrefix(f"system:{digest}", count(system) + (count(tools) if tools else 0)),)
+    length = counter.length([system]) + (counter.length([tools]) if tools else 0)
+    return (SharedPrefix(f"system:{digest}", length),)
 
 
 def _tools(turn: Mapping[str, Any]) -> str:

@@ -1,25 +1,27 @@
 """LMCache's agent traces: the text of each LLM call's prompt and answer, and when it was sent.
 
 In: a call per line, `{timestamp, input, output, session_id}`, with the timestamp in Unix
-microseconds and the whole prompt as `input`. Out: a program per session. Token counts are inferred
-from the number of characters, and the duration of a call from its tokens.
+microseconds and the whole prompt as `input`. Out: a program per session. There are no token counts:
+text is counted, and the duration of a call is inferred from its tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from servers.errors import TraceRejected
-from traces.block_hashes import Hashes, share_blocks
+from traces.assumptions import Assumptions
+from traces.block_hashes import Hashes, extend_prefixes, kept_tokens, share_blocks
 from traces.formats.rows import clock_s, first_row, rows
 from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import MAX_TOKENS, Repairs, identifier, text
-from traces.program import Program
-from traces.token_counts import CHARACTERS_PER_TOKEN
+from traces.program import Program, Turn
 
 BLOCK_TOKENS = 16
-BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN
+Texts = dict[int, tuple[str, str]]
+"""The prompt and the answer of each call, by the identity of the call."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -30,9 +32,13 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return load_with(data, name, repairs, Assumptions())
+
+
+def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     agents: dict[str, Agent] = {}
-    texts: dict[int, tuple[str, str]] = {}
-    """The prompt and the answer of each call, by the identity of the call."""
+    texts: Texts = {}
+    counter = assumptions.tokens
     for row in rows(data, repairs):
         prompt, answer = text(row.get("input")), text(row.get("output"))
         if not prompt:
@@ -40,11 +46,9 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             continue
         if not answer:
             repairs.add("a call without an answer: 1 output token")
-        repairs.add(
-            f"a call without token counts: inferred from its {CHARACTERS_PER_TOKEN} characters per "
-            "token"
-        )
-        call = TimedCall(count(prompt), count(answer), clock_s(row.get("timestamp"), 1e6))
+        repairs.add(f"a call without token counts: {counter.basis}")
+        lengths = [min(counter.length([part]), MAX_TOKENS) for part in (prompt, answer)]
+        call = TimedCall(lengths[0], lengths[1], clock_s(row.get("timestamp"), 1e6))
         texts[id(call)] = prompt, answer
         session = identifier(row.get("session_id")) or name
         agents.setdefault(session, Agent(session, [])).calls.append(call)
@@ -56,32 +60,40 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return _shared(*programs_of(agents.values(), repairs, unnamed_tool=True), texts)
 
 
-def count(content: str) -> int:
-    """Return an estimate of the number of tokens."""
-    return min(max(1, round(len(content) / CHARACTERS_PER_TOKEN)), MAX_TOKENS)
-
-
-def _shared(
-    programs: list[Program], agents: list[Agent], texts: dict[int, tuple[str, str]]
-) -> list[Program]:
-    """Set what prompts share, from their texts. A prompt keeps the previous answer only if the
-    answer follows the previous prompt in it."""
+def _shared(programs: list[Program], agents: list[Agent], texts: Texts) -> list[Program]:
+    """Set what prompts share, from their texts."""
+    characters = sum(len(texts[id(call)][0]) for agent in agents for call in agent.calls)
+    per_token = characters / sum(turn.prompt_tokens for p in programs for turn in p.turns)
     hashes_of: dict[str, list[Hashes]] = {
-        agent.id: [text_hashes(texts[id(call)][0]) for call in agent.calls] for agent in agents
+        agent.id: [_text_hashes(texts[id(call)][0], per_token) for call in agent.calls]
+        for agent in agents
     }
-    result = []
-    for program, agent in zip(share_blocks(programs, hashes_of, BLOCK_TOKENS), agents, strict=True):
-        turns = list(program.turns)
-        for i, (before, call) in enumerate(pairwise(agent.calls), 1):
-            prompt, answer = texts[id(before)]
-            if not texts[id(call)][0].startswith(answer, len(prompt)):
-                kept = min(turns[i].kept_tokens, turns[i - 1].prompt_tokens)
-                turns[i] = replace(turns[i], kept_tokens=kept)
-        result.append(replace(program, turns=tuple(turns)))
-    return result
+    shared = share_blocks(programs, hashes_of, BLOCK_TOKENS)
+    return [
+        replace(program, turns=_with_kept(program.turns, [texts[id(c)] for c in agent.calls]))
+        for program, agent in zip(shared, agents, strict=True)
+    ]
 
 
-def text_hashes(prompt: str) -> list[int]:
+def _with_kept(turns: Sequence[Turn], texts: Sequence[tuple[str, str]]) -> tuple[Turn, ...]:
+    """Let each turn keep the previous prompt if its text begins with it, and the previous answer
+    only if that follows."""
+    kept = list(turns)
+    for i, ((prompt, answer), (following, _)) in enumerate(pairwise(texts), 1):
+        before, turn = turns[i - 1], turns[i]
+        output = before.output_tokens if following.startswith(answer, len(prompt)) else 0
+        most = min(turn.kept_tokens, before.prompt_tokens + output)
+        if following.startswith(prompt):
+            whole = kept_tokens(
+                before.prompt_tokens, output, turn.prompt_tokens, None, BLOCK_TOKENS
+            )
+            most = max(most, whole)
+        kept[i] = replace(turn, kept_tokens=most)
+    return extend_prefixes(kept)
+
+
+def _text_hashes(prompt: str, characters_per_token: float) -> list[int]:
     """Return a hash for each block of characters that is as long as a block of tokens."""
-    ends = [round((i + 1) * BLOCK_CHARACTERS) for i in range(int(len(prompt) / BLOCK_CHARACTERS))]
+    block = max(1.0, BLOCK_TOKENS * characters_per_token)
+    ends = [round((i + 1) * block) for i in range(int(len(prompt) / block))]
     return [hash(prompt[a:b]) for a, b in pairwise([0, *ends])]

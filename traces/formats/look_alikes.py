@@ -6,6 +6,7 @@ missing or the reason why it cannot be read.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,28 @@ LOOK_ALIKES = (
     ),
     LookAlike("bfcl", ("id", "result", "input_token_count", "output_token_count")),
 )  # fmt: skip
+
+
+RECIPE = "turnstile-recipe-1"
+
+
+def describe_toml(data: bytes, name: str) -> str:
+    """Return what a TOML file is, since none is a trace."""
+    try:
+        document = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return "not a trace; files of traces are JSON, CSV or Parquet"
+    if document.get("format") == RECIPE:
+        return use_of_recipe(name)
+    return "not a trace; if it has the settings of a sweep, run bench sweep FILE without --traces"
+
+
+def use_of_recipe(name: str) -> str:
+    """Return what to do with the file of a recipe, which was given as something else."""
+    return (
+        "a recipe, which describes a workload and is not a trace; draw its programs with "
+        f"bench traces synthesize {one_line(name)} --out programs.jsonl.gz"
+    )
 
 
 def describe(document: object, known: Collection[str]) -> str:

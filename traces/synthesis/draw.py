@@ -19,6 +19,7 @@ from traces.synthesis.distributions import stratified
 from traces.synthesis.draw_turns import TurnDraws
 from traces.synthesis.fitted import FittedRecipe, Forks, Kind
 from traces.synthesis.quantiles import AT
+from traces.synthesis.recipes import SOURCE
 
 
 class ProgramDraws:
@@ -41,7 +42,7 @@ class ProgramDraws:
         turns_of = {
             kind: iter(self._kinds[kind].jobs.draw(counts[kind], rng)) for kind in sorted(counts)
         }
-        source = f"recipe {name}, fitted to {self._recipe.origin.set}"
+        source = f"{SOURCE} {name}, fitted to {self._recipe.origin.set}"
         width = max(4, len(str(jobs - 1)))
         for number, kind in enumerate(kinds):
             turns = next(turns_of[kind])

@@ -20,6 +20,8 @@ from traces.synthesis.recipes import PUBLISHED
 from traces.synthesis.synthesize import synthesize
 
 DRAWN_JOBS = 200
+LIKE = 0.2
+"""Maximum distance of a recipe that programs are said to be like."""
 QUANTITIES = (
     "turns",
     "first prompt",
@@ -54,13 +56,14 @@ def means(all_figures: Mapping[str, Figure]) -> dict[str, float]:
 
 
 def _likeness(recipe: str, programs: Sequence[Program]) -> Likeness:
-    reference = _reference(recipe)
-    each = [d.ks for d in distances(reference, programs) if d.quantity in QUANTITIES]
-    return Likeness(recipe, sum(each) / len(each), means(reference))
+    known = reference(recipe)
+    each = [d.ks for d in distances(known, programs) if d.quantity in QUANTITIES]
+    return Likeness(recipe, sum(each) / len(each), means(known))
 
 
 @cache
-def _reference(recipe: str) -> Mapping[str, Figure]:
+def reference(recipe: str) -> Mapping[str, Figure]:
+    """Return the figures that a recipe is compared by."""
     if recipe in PUBLISHED:
         return figures(synthesize(recipe, DRAWN_JOBS, 0))
     return fitted_recipe(recipe).figures

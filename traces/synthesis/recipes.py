@@ -31,6 +31,8 @@ TokenCount = Literal["final-context", "sum"]
 """The meaning of tokens per program: the last turn's context, or the sum over all turns."""
 WINDOW_TOKENS = 131_072
 """Context length of Llama-3.1."""
+SOURCE = "recipe"
+"""The first word of the source of all drawn programs."""
 
 
 @dataclass(frozen=True, slots=True)

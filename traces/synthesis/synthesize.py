@@ -19,7 +19,7 @@ from servers.errors import InvalidTrace
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.synthesis.distributions import stratified
 from traces.synthesis.known import program_draws
-from traces.synthesis.recipes import PUBLISHED, Recipe, TokenCount
+from traces.synthesis.recipes import PUBLISHED, SOURCE, Recipe, TokenCount
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -86,7 +86,7 @@ def _synthesize(
         factor = chosen.scale if scale is None else scale
         shape = _drawn(chosen, programs, generator, tokens or chosen.reading, factor)
     calls = _Calls(chosen, shape.turns, generator, join=turn_scale > 1)
-    source = f"recipe {chosen.name}, {tokens or chosen.reading} tokens"
+    source = f"{SOURCE} {chosen.name}, {tokens or chosen.reading} tokens"
     if scale is not None:
         source += f", scale {scale:g}"
     if turn_scale > 1:

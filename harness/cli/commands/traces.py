@@ -11,7 +11,13 @@ from typing import Any
 
 import typer
 
-from harness.cli.commands import traces_convert, traces_pack, traces_privacy, traces_recipes
+from harness.cli.commands import (
+    traces_convert,
+    traces_pack,
+    traces_privacy,
+    traces_recipes,
+    traces_report,
+)
 from harness.cli.errors import one_line_errors
 from harness.cli.trace_options import (
     AsJson,
@@ -152,6 +158,7 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
 
 for _name, _command, _help in (
     *traces_convert.COMMANDS,
+    *traces_report.COMMANDS,
     *traces_recipes.COMMANDS,
     *traces_pack.COMMANDS,
     *traces_privacy.COMMANDS,

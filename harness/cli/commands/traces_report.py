@@ -1,0 +1,59 @@
+"""`bench traces report`: a page about what a workload is like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from harness.cli.trace_options import (
+    Columns,
+    Format,
+    Paths,
+    SynthesiseGaps,
+    Tokenizer,
+    print_notes,
+    read_files,
+)
+from servers.errors import InvalidInput
+from traces.lenient import one_line
+
+REPORT_HELP = """Draw a page about what a workload is like, beside the recipes.
+
+It shows turns, prompts, outputs, tool times with their tails, what a cache could hold, sub-agents
+and starts, and the nearest recipe. It is one file that needs no network. It names no folder, and of
+the histories of command-line agents no file and no command either.
+
+[bold]Examples[/bold]
+
+  bench traces report ~/trajectories --out workload.html
+
+  bench traces report ~/.claude/projects --out mine.html
+"""
+
+
+def report(
+    paths: Paths,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page, .html.")],
+    format: Format = None,
+    columns: Columns = None,
+    tokenizer: Tokenizer = None,
+    synthesise_gaps: SynthesiseGaps = None,
+) -> None:
+    from harness.load.workload import workload_name
+    from reports.workload.page import draw
+    from reports.workload.phrases import headline
+
+    with one_line_errors():
+        if out.suffix != ".html":
+            raise InvalidInput(f"--out {one_line(str(out))}: must end in .html")
+        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+        found = draw(loaded, workload_name(paths, loaded), out)
+    print(headline(found))
+    print(f"page: {out}")
+    print_notes("rejected", loaded.rejections)
+
+
+COMMANDS = (("report", report, REPORT_HELP),)

@@ -1,0 +1,56 @@
+"""Draws curves of a trace and of the packs beside it, for the figures of a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reports.figures.drawing import Trace, numbers, plain, short
+from reports.figures.styles import FIRST_COLOUR, INK, MARKERS, Style
+from reports.workload.compared import Compared
+
+MAX_POINTS = 120
+
+
+def workload_styles(compared: Compared) -> dict[str, Style]:
+    """Return ink for the trace, and a colour for each pack, the same on all pages."""
+    packs = sorted(pack.name for pack in compared.packs)
+    styles = {
+        name: Style(FIRST_COLOUR + k, MARKERS[k % len(MARKERS)], "dash")
+        for k, name in enumerate(packs)
+    }
+    return {compared.trace.name: Style(INK, "circle", "solid"), **styles}
+
+
+def survival(values: Sequence[float]) -> tuple[list[float | None], list[float | None]]:
+    """Return values and the share of values that are at least as large.
+
+    The largest values are all there, and of the others an even selection. Values of 0 are left out,
+    since axes are logarithmic.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))[::-1]
+    positive = int((ordered > 0).sum())
+    if not positive:
+        return [], []
+    points = min(MAX_POINTS // 2, positive)
+    chosen = [np.geomspace(1, positive, points), np.linspace(1, positive, points)]
+    ranks = np.unique(np.concatenate(chosen).round().astype(int))[::-1]
+    return numbers(ordered[ranks - 1]), numbers(ranks / len(ordered))
+
+
+def curve(name: str, values: Sequence[float], look: Style, what: str, variant: bool) -> Trace:
+    """Draw a survival curve. `what` are the values in the text under the pointer."""
+    x, y = survival(values)
+    meta: dict[str, Any] = {"colour": look.colour, "kind": "line"}
+    return {
+        "type": "scatter",
+        "name": plain(name),
+        "mode": "lines",
+        "line": {"width": 2, "dash": look.dash, "shape": "vh"},
+        "x": x,
+        "y": y,
+        "hovertemplate": f"<b>{plain(short(name))}</b><br>%{{y:.2~p}} {what}<extra></extra>",
+        "meta": {**meta, "variant": name} if variant else meta,
+    }

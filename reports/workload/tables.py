@@ -1,0 +1,77 @@
+"""The tables of the page about a trace: recipes by distance, and tools by total time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reports.figures.drawing import short
+from reports.phrasing import seconds, share
+from reports.workload.compared import Compared, Described
+from traces.stats import ToolGaps
+from traces.synthesis.figures import value_of
+
+DASH = "–"
+MAX_TOOLS = 20
+
+
+class Quantity(NamedTuple):
+    head: str
+    quantity: str
+    """Of `traces.synthesis.figures`."""
+    statistic: str
+    is_time: bool = False
+
+
+QUANTITIES = (
+    Quantity("turns", "turns", "mean"),
+    Quantity("first prompt", "first prompt", "mean"),
+    Quantity("new tokens", "new tokens per later turn", "mean"),
+    Quantity("output", "output tokens", "mean"),
+    Quantity("final context", "final context", "mean"),
+    Quantity("tool P50", "gap after a tool", "p50", is_time=True),
+    Quantity("tool P99", "gap after a tool", "p99", is_time=True),
+)
+HEADS = ("distance", *(q.head for q in QUANTITIES), "cacheable", "sub-agents")
+TOOL_HEADS = ("calls", "mean", "P50", "P90", "P99", "share of slowest 10%")
+
+
+class Row(NamedTuple):
+    name: str
+    about: str
+    values: list[str]
+
+
+def workload_rows(compared: Compared) -> list[Row]:
+    return [Row(each.name, each.about, _values(each)) for each in compared.all]
+
+
+def _values(each: Described) -> list[str]:
+    distance = DASH if each.distance is None else f"{each.distance:.2f}"
+    agents = len(each.sub_agents) / max(len(each.jobs), 1)
+    ends = [share(each.reuse.bound), f"{agents:.2f}" if agents else DASH]
+    return [distance, *(_value(each, quantity) for quantity in QUANTITIES), *ends]
+
+
+def _value(each: Described, quantity: Quantity) -> str:
+    figure = each.figures.get(quantity.quantity)
+    if figure is None:
+        return DASH
+    value = value_of(figure, quantity.statistic)
+    if quantity.is_time:
+        return seconds(value)
+    return f"{value:,.1f}" if quantity.quantity == "turns" else f"{value:,.0f}"
+
+
+def tool_rows(compared: Compared) -> list[Row]:
+    """Return the tools with the most time, after a row of all."""
+    stats = compared.statistics
+    return [
+        Row(short(tool.tool), "", _tool_values(tool))
+        for tool in (stats.all_tools, *stats.tools[:MAX_TOOLS])
+        if tool.calls
+    ]
+
+
+def _tool_values(tool: ToolGaps) -> list[str]:
+    times = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
+    return [f"{tool.calls:,}", *map(seconds, times), share(tool.slowest_tenth_share)]

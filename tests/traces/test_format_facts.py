@@ -1,0 +1,71 @@
+"""What the documentation says of each format, compared with the readers and their samples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.traces.samples import SAMPLES
+from traces import TraceSet, read_traces
+from traces.formats.facts import FACTS, NO, table
+from traces.formats.registry import FORMATS, IncompleteFormat, load_format
+from traces.synthesis.gaps import gap_source
+
+PAGE = Path(__file__).parents[2] / "docs/reference/trace-formats.md"
+READ = sorted(FACTS.keys() - {"exgentic"})
+"""All but the one whose files are refused."""
+
+
+def sample(name: str, folder: Path) -> TraceSet:
+    for file, data in SAMPLES[name].files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(data)
+    return read_traces(folder, gaps=gap_source("bfcl"))
+
+
+def test_each_reader_has_an_entry_and_each_entry_a_reader() -> None:
+    assert list(FACTS) == sorted(FACTS, key=list(FORMATS.built_in).index)
+    assert FACTS.keys() == FORMATS.built_in.keys()
+
+
+def test_the_table_of_the_documentation_is_that_of_the_entries() -> None:
+    lines = PAGE.read_text().splitlines()
+    first = lines.index(table()[0])
+    remedy = "run python -m traces.formats.facts and copy its output into the page"
+    assert lines[first : first + len(table())] == table(), remedy
+
+
+def test_no_cell_of_the_table_contains_a_bar() -> None:
+    assert {line.count("|") for line in table()} == {11}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_sample_has_the_tool_times_starts_and_sub_agents_that_the_entry_says(
+    name: str, tmp_path: Path
+) -> None:
+    facts, loaded = FACTS[name], sample(name, tmp_path)
+    turns = [turn for program in loaded.programs for turn in program.turns[:-1]]
+    assert bool(turns) <= facts.sessions
+    said = set(re.findall("measured|inferred|unstated", facts.tool_times))
+    found = {turn.gap_provenance.value for turn in turns}
+    if facts.tool_times == NO:
+        assert found == {"synthesised"}
+    elif not facts.tool_times.startswith("as "):
+        assert found <= said
+    has_starts = any(program.recorded_start_s is not None for program in loaded.programs)
+    assert has_starts <= facts.starts
+    assert any(program.fork for program in loaded.programs) <= facts.sub_agents
+
+
+@pytest.mark.parametrize("name", READ)
+def test_lengths_are_inferred_only_where_the_entry_says_so(name: str, tmp_path: Path) -> None:
+    assert bool(sample(name, tmp_path).count_basis) <= ("inferred" in FACTS[name].tokens)
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_files_without_tool_times_are_completed_where_the_entry_says_so(name: str) -> None:
+    facts = FACTS[name]
+    says = "--synthesise-gaps" in facts.without or "--tokenizer" in facts.without
+    assert isinstance(load_format(name), IncompleteFormat) == says

@@ -1,0 +1,44 @@
+"""How much of the prompts an infinite cache could hold.
+
+In: programs in the order of the list. Out: prompt tokens by what they repeat. It is an upper bound:
+KV never leaves the cache, and a prompt is computed before the next one that shares it arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from traces.program import Program
+
+
+class Reuse(NamedTuple):
+    """Prompt tokens."""
+
+    previous_turn: int
+    """Repeat the context of the program's previous turn."""
+    other_prompts: int
+    """Repeat only earlier prompts, such as a system prompt of other programs."""
+    new: int
+
+    @property
+    def bound(self) -> float:
+        """The highest hit ratio."""
+        return (self.previous_turn + self.other_prompts) / max(sum(self), 1)
+
+
+def reuse(programs: Sequence[Program]) -> Reuse:
+    previous = other = prompts = 0
+    longest: dict[str, int] = {}
+    for program in programs:
+        for number, turn in enumerate(program.turns):
+            path = turn.prefixes
+            if number == 0 and program.prefix is not None:
+                path = (program.prefix,)
+            shared = max((min(p.tokens, longest.get(p.id, 0)) for p in path), default=0)
+            for prefix in path:
+                longest[prefix.id] = max(prefix.tokens, longest.get(prefix.id, 0))
+            prompts += turn.prompt_tokens
+            previous += turn.kept_tokens
+            other += max(shared - turn.kept_tokens, 0)
+    return Reuse(previous, other, prompts - previous - other)
