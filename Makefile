@@ -265,7 +265,7 @@ clean:  ## remove all environments and caches; runs/ stays
 # Not part of `make environments`: it takes longer to install than its tests are worth in every run.
 .venv-aiperf/installed:
 	@test -n "$(PYTHON)" || { echo "AIPerf needs Python 3.11 to 3.13: make aiperf PYTHON=/path/to/python3.11" >&2; exit 2; }
-	@echo "installing AIPerf into .venv-aiperf (once; a minute or two, 1 GB)" >&2
+	@echo "installing AIPerf into .venv-aiperf (once; two minutes, 1.1 GB)" >&2
 	@$(PYTHON) -m venv .venv-aiperf
 	@.venv-aiperf/bin/python $(PIP_INSTALL) aiperf==$(AIPERF)
 	@.venv-aiperf/bin/python $(COMPILE) .venv-aiperf/lib || true
