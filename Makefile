@@ -11,6 +11,7 @@ MINI_SWE_AGENT ?= 2.4.6
 VLLM_ROUTER ?= 0.1.17
 SGLANG_ROUTER ?= 0.3.2
 DYNAMO ?= 1.6.1
+AIPERF ?= 0.13.0
 AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
 PIP_AUDIT ?= 2.10.1
@@ -52,7 +53,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers bench scale soak docs picture plotly end-to-end clean
+.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly end-to-end clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -133,6 +134,8 @@ openhands: .venv-openhands/installed  ## install the OpenHands SDK into .venv-op
 
 routers: .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed  ## install vllm-router, sglang-router and Dynamo, where `bench` finds them
 
+aiperf: .venv-aiperf/installed  ## install AIPerf into .venv-aiperf; tests check there that it reads exported traces
+
 fuzz: .venv/installed-test  ## feed hostile input to every reader: INPUTS=1000000 SEED=0, some minutes
 	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
 
@@ -174,7 +177,7 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 	@.ci/audit
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -257,6 +260,15 @@ clean:  ## remove all environments and caches; runs/ stays
 	@.venv-dynamo/bin/python $(PIP_INSTALL) msgspec numpy packaging 'pydantic>=2.10.6,<=2.13.5' pyyaml uvloop
 	@.venv-dynamo/bin/python $(PIP_INSTALL) --no-deps ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
 	@.venv-dynamo/bin/python $(COMPILE) .venv-dynamo/lib || true
+	@touch $@
+
+# Not part of `make environments`: it takes longer to install than its tests are worth in every run.
+.venv-aiperf/installed:
+	@test -n "$(PYTHON)" || { echo "AIPerf needs Python 3.11 to 3.13: make aiperf PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing AIPerf into .venv-aiperf (once; two minutes, 1.1 GB)" >&2
+	@$(PYTHON) -m venv .venv-aiperf
+	@.venv-aiperf/bin/python $(PIP_INSTALL) aiperf==$(AIPERF)
+	@.venv-aiperf/bin/python $(COMPILE) .venv-aiperf/lib || true
 	@touch $@
 
 .venv-audit/installed:

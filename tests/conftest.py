@@ -31,6 +31,7 @@ ACCEPTANCE = (
     "security/test_agents.py",
     "security/test_secrets.py",
     "soak",
+    "traces/test_exports_in_other_tools.py",
 )
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
 SERIAL = (

@@ -1,9 +1,9 @@
 """Text with a given number of tokens, for formats that have texts instead of lengths.
 
 In: runs of tokens (`traces.exports.contents`). Out: meaningless English words. A word after a space
-is one token for the usual tokenizers, and a text has 3.3 characters per token, as our readers
-assume. Equal runs have equal words, so prompts share what they share in the trace, and nothing else
-beyond a few words by chance.
+is one token for the usual tokenizers (o200k, cl100k, Llama 3, Mistral), and a text has 3.3
+characters per token, as our readers assume. Equal runs have equal words, so prompts share what they
+share in the trace, and nothing else beyond a few words by chance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The formats that programs can be written in, and the interface of such a format.
 
-To add one, add a file in this folder, a line in `EXPORTS`, and a row in `docs/howto/my-traces.md`.
+To add one, add a file in this folder, a line in `EXPORTS` and a row in `docs/howto/my-traces.md`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ CONVERT_HELP = """Convert any trace to the format of Turnstile or of another too
 
   aiperf-dag        AIPerf: gaps, spawned conversations and joins
 
-  weka              kv-cache-tester, AIPerf, Dynamo: a folder with a file per job
+  weka              kv-cache-tester, AIPerf, Dynamo: a folder, a file per job
 
   otel              OpenTelemetry: spans of agents, model calls and tools
 
@@ -51,7 +51,7 @@ assumed instead, is printed in lines that begin with "differs:".
 
   bench traces convert swe-bench --to weka --programs 10 --out sessions
 
-  bench traces convert swe-bench --out few.jsonl --max-turns 8 --token-scale 0.1
+  bench traces convert swe-bench --out few.jsonl --max-turns 8
 
   bench traces convert result.json --synthesise-gaps bfcl --out mine.jsonl.gz
 """

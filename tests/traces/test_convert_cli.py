@@ -1,0 +1,85 @@
+"""`bench traces convert --to`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from harness.cli.commands.traces import app
+from harness.cli.commands.traces_convert import _complete_export
+from traces import read_traces
+from traces.exports.registry import EXPORTS
+
+
+def convert(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["convert", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_pack_can_be_written_in_each_format_and_read_again(name: str, tmp_path: Path) -> None:
+    out = tmp_path / ("sessions" if name == "weka" else "out.jsonl.gz")
+    ran = convert("swe-bench", "--to", name, "--programs", "5", "--out", out)
+    assert ran.exit_code == 0, ran.output
+    original = read_traces("swe-bench").programs[:5]
+    again = read_traces(out).programs
+    for count in ("prompt_tokens", "output_tokens"):
+        assert sum(getattr(turn, count) for program in again for turn in program.turns) == sum(
+            getattr(turn, count) for program in original for turn in program.turns
+        )
+    assert ("differs: " in ran.stderr) == (name != "native")
+
+
+def test_what_a_format_cannot_express_is_printed(tmp_path: Path) -> None:
+    ran = convert("swe-bench", "--to", "mooncake", "--programs", "1", "--out", tmp_path / "m.jsonl")
+    assert "differs: mooncake has no tool gaps: a later turn starts at a fixed time" in ran.stderr
+    assert ran.stdout.startswith(f"{tmp_path / 'm.jsonl'}: 1 programs, ")
+
+
+def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    ran = convert("/no/such/file", "--to", "agentic", "--out", tmp_path / "x.jsonl")
+    assert ran.exit_code == 2
+    assert "--to agentic: no format to write is called 'agentic'." in ran.stderr
+    assert "Did you mean agentic-mooncake?" in ran.stderr
+    assert "Traceback" not in ran.output
+
+
+def test_a_path_that_the_format_cannot_have_is_refused(tmp_path: Path) -> None:
+    for name, out in (("otel", "spans.json"), ("weka", "sessions.json")):
+        ran = convert("swe-bench", "--to", name, "--out", tmp_path / out)
+        assert ran.exit_code == 2, name
+        assert f"--out {tmp_path / out}: " in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{}")
+    ran = convert("swe-bench", "--to", "weka", "--out", tmp_path)
+    assert ran.exit_code == 2
+    assert "name a new or empty folder" in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    ran = convert("swe-bench", "--to", "weka", "--programs", "2", "--out", tmp_path / "new")
+    assert ran.exit_code == 0
+    names = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert names == ["session-00000.json", "session-00001.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    ran = convert("swe-bench", "--to", "weka", "--out", tmp_path / "no" / "such")
+    assert "cannot be written" in ran.stderr
+
+
+def test_a_file_is_compressed_if_its_name_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "m.jsonl.gz"
+    convert("swe-bench", "--to", "mooncake", "--programs", "1", "--out", out)
+    first = json.loads(gzip.decompress(out.read_bytes()).splitlines()[0])
+    assert first["timestamp"] == 0
+
+
+def test_formats_are_completed() -> None:
+    assert _complete_export("a") == ["agentic-mooncake", "aiperf-dag"]
+    assert _complete_export("") == list(EXPORTS)

@@ -1,0 +1,401 @@
+"""The formats that `bench traces convert --to` writes, read back with our own readers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servers.errors import UnknownName
+from tests.traces.exported_worlds import jobs
+from tests.traces.hashed_worlds import HashedWorld, hashed_worlds
+from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces
+from traces.block_hashes import share_blocks
+from traces.check import check
+from traces.exports.contents import BlockIds
+from traces.exports.registry import EXPORTS, Losses, load_export
+from traces.exports.timeline import timeline
+from traces.formats import agentic_mooncake, aiperf_dag, mooncake, native, otel, weka
+from traces.formats.weka import estimated_api_s
+from traces.lenient import Repairs
+
+MEASURED = Provenance.MEASURED
+SYSTEM = SharedPrefix("system", 64)
+PARENT = Program(
+    "p",
+    (
+        Turn(100, 10, 0, ("ls",), "ls secret", 2.0, MEASURED),
+        Turn(150, 20, 110, ("cat", "grep"), None, 3.5, MEASURED),
+        Turn(200, 30, 170),
+    ),
+    SYSTEM,
+    recorded_start_s=5.0,
+)
+CHILD = Program(
+    "p/sub",
+    (Turn(64, 5, 0, ("ls",), None, 1.0, MEASURED), Turn(80, 6, 69)),
+    SYSTEM,
+    Fork("p", 0, 0.5, 1, MEASURED),
+)
+FEW = settings(max_examples=25)
+SECONDS_OF = {program.id: [estimated_api_s(t.prompt_tokens, t.output_tokens) for t in program.turns]
+              for program in (PARENT, CHILD)}  # fmt: skip
+
+
+def written(name: str, programs: Sequence[Program]) -> list[Any]:
+    return [json.loads(item) for item in load_export(name).write(programs, Losses())]
+
+
+def losses_of(name: str, *programs: Program) -> str:
+    losses = Losses()
+    list(load_export(name).write(programs, losses))
+    return "\n".join(losses.reasons())
+
+
+def read_back(name: str, programs: Sequence[Program]) -> dict[str, Program]:
+    """Return the programs that our reader makes of what was written, by id."""
+    items = list(load_export(name).write(programs, Losses()))
+    readers = {"mooncake": mooncake, "agentic-mooncake": agentic_mooncake, "weka": weka,
+               "aiperf-dag": aiperf_dag, "otel": otel, "native": native}  # fmt: skip
+    files = items if name == "weka" else [b"".join(items)]
+    read = [p for data in files for p in readers[name].load(data, "file", Repairs())]
+    check(read)
+    assert all(readers[name].sniff(data) for data in files)
+    return {program.id: program for program in read}
+
+
+def lengths(program: Program) -> list[tuple[int, int]]:
+    return [(turn.prompt_tokens, turn.output_tokens) for turn in program.turns]
+
+
+def gaps_s(program: Program) -> list[float]:
+    return [turn.tool_gap_s for turn in program.turns[:-1]]
+
+
+def origins(program: Program) -> list[Provenance]:
+    return [turn.gap_provenance for turn in program.turns[:-1]]
+
+
+# What prompts share
+
+
+@FEW
+@given(hashed_worlds())
+def test_ids_of_blocks_say_what_prompts_share(world: HashedWorld) -> None:
+    """Programs whose sharing came from hashes have the same sharing if it comes from our ids."""
+    blocks = BlockIds(world.hash_block, partial=True)
+    ids = {program.id: list(blocks.of(program)) for program in world.programs}
+    plain = [
+        replace(p, turns=tuple(replace(t, kept_tokens=0, prefixes=()) for t in p.turns))
+        for p in world.programs
+    ]
+    for before, after in zip(
+        world.programs, share_blocks(plain, ids, world.hash_block), strict=True
+    ):
+        assert [t.kept_tokens for t in after.turns] == [t.kept_tokens for t in before.turns]
+        for x, y in zip(before.turns, after.turns, strict=True):
+            assert [p.tokens for p in x.prefixes][-1:] == [p.tokens for p in y.prefixes][-1:]
+
+
+def test_ids_are_those_of_blocks_of_equal_tokens() -> None:
+    """Worked by hand: 40 tokens of system prompt, in blocks of 16."""
+    system = SharedPrefix("system", 40)
+    a = Program("a", (Turn(50, 10), Turn(80, 10, 60), Turn(70, 5, 33)), system)
+    b = Program("b", (Turn(50, 10),), system)
+    blocks = BlockIds(16, partial=True)
+    # 0 and 1 are in the system prompt; 2 has its end and 8 new tokens; 3 is the rest, not full.
+    # The second prompt keeps all of it and the answer: its first block after 48 is full, so new.
+    # The third keeps 33 tokens, so two blocks.
+    assert list(blocks.of(a)) == [[0, 1, 2, 3], [0, 1, 2, 4, 5], [0, 1, 6, 7, 8]]
+    assert list(blocks.of(b)) == [[0, 1, 9, 10]]
+    full = BlockIds(16, partial=False)
+    assert list(full.of(a)) == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 5, 6]]
+
+
+# Times
+
+
+def test_turns_follow_assumed_generations_gaps_and_sub_agents() -> None:
+    times = timeline([PARENT, CHILD], Losses())
+    first_s, second_s, _ = SECONDS_OF["p"]
+    sub_first_s, sub_second_s = SECONDS_OF["p/sub"]
+    child_s = 5 + first_s + 0.5
+    child_end_s = child_s + sub_first_s + 1.0 + sub_second_s
+    assert times["p/sub"][0].start_s == pytest.approx(child_s)
+    assert times["p/sub"][1].end_s == pytest.approx(child_end_s)
+    # The second turn waits for the sub-agent, and its gap begins at the sub-agent's end.
+    starts_s = [time.start_s for time in times["p"]]
+    assert starts_s == pytest.approx([5.0, child_end_s + 2.0, child_end_s + 2.0 + second_s + 3.5])
+
+
+def test_starts_that_are_not_recorded_are_assumed_and_said_to_be() -> None:
+    unknown = replace(PARENT, recorded_start_s=None)
+    assert timeline([unknown], Losses())["p"][0].start_s == 0
+    for name in ("mooncake", "agentic-mooncake", "otel"):
+        assert "a program without a recorded start: it starts at 0 s" in losses_of(name, unknown)
+        assert "without a recorded start" not in losses_of(name, PARENT)
+
+
+# Each format, by hand
+
+
+def test_mooncake_has_a_row_per_request_in_order_of_time() -> None:
+    rows = written("mooncake", [PARENT, CHILD])
+    assert [(row["input_length"], row["output_length"]) for row in rows] == [
+        (100, 10), (64, 5), (80, 6), (150, 20), (200, 30),
+    ]  # fmt: skip
+    assert [row["timestamp"] for row in rows][:2] == [
+        5000, round(1e3 * (5 + SECONDS_OF["p"][0] + 0.5)),
+    ]  # fmt: skip
+    assert {len(row["hash_ids"]) for row in rows} == {1}  # below 512 tokens
+    assert set(rows[0]) == {"timestamp", "input_length", "output_length", "hash_ids"}
+
+
+def test_mooncake_says_that_it_has_neither_sessions_nor_gaps_nor_sub_agents() -> None:
+    losses = losses_of("mooncake", PARENT, CHILD)
+    assert (
+        "mooncake has no sessions: a program of several turns becomes single requests (2" in losses
+    )
+    assert "mooncake has no tool gaps: a later turn starts at a fixed time" in losses
+    assert "mooncake has no sub-agents: the turns of one start at fixed times" in losses
+    assert "mooncake has no tool names (3 times)" in losses
+    assert "programs do not record how long a generation took: 1.27 s + 14.9 ms" in losses
+
+
+def test_agentic_mooncake_has_dependencies_with_gaps() -> None:
+    header, *rows = written("agentic-mooncake", [PARENT, CHILD])
+    assert header["schema"] == "dynamo.agentic_mooncake"
+    assert (header["version"], header["block_size"]) == (2, 64)
+    assert rows[1]["request_id"] == "p:1"
+    assert [row["play_id"] for row in rows] == ["p"] * 5
+    assert rows[1]["dependencies"] == [
+        {"request_id": "p:0", "trigger": "completion", "delay_ms": 2000, "relation": "sequence"},
+        {"request_id": "p/sub:1", "trigger": "completion", "delay_ms": 2000, "relation": "join"},
+    ]
+    assert rows[3]["dependencies"] == [
+        {"request_id": "p:0", "trigger": "completion", "delay_ms": 500, "relation": "spawn"}
+    ]
+    assert rows[0]["hash_ids"][0] == rows[3]["hash_ids"][0]  # the system prompt of 64 tokens
+
+
+def test_aiperf_dag_has_filler_of_the_right_length() -> None:
+    parent, child = written("aiperf-dag", [PARENT, CHILD])
+    system, task = parent["turns"][0]["messages"]
+    assert (system["role"], len(system["content"].split())) == ("system", 64)
+    assert (task["role"], len(task["content"].split())) == ("user", 36)
+    (results,) = parent["turns"][1]["messages"]
+    assert len(results["content"].split()) == 150 - 110
+    assert [turn["delay"] for turn in parent["turns"]] == [0, 2000, 3500]
+    assert [turn["max_tokens"] for turn in parent["turns"]] == [10, 20, 30]
+    assert parent["turns"][0]["spawns"] == [{"children": ["p/sub"], "join_at": 1}]
+    assert child["turns"][0]["delay"] == 500
+    # AIPerf accepts system messages only in first turns of jobs; a sub-agent has the same text.
+    assert child["turns"][0]["messages"][0]["content"].startswith(system["content"])
+
+
+def test_aiperf_dag_begins_a_new_conversation_where_a_prompt_is_shortened() -> None:
+    turns = (Turn(100, 10, tool_gap_s=1.0), Turn(60, 5, 50, tool_gap_s=2.0), Turn(70, 5, 65))
+    first, second = written("aiperf-dag", [Program("a", turns)])
+    assert first["turns"][0]["spawns"] == [second["session_id"]] == ["a~1"]
+    assert [turn["delay"] for turn in second["turns"]] == [1000, 2000]
+    before = first["turns"][0]["messages"][0]["content"]
+    after = second["turns"][0]["messages"][0]["content"]
+    assert len(after.split()) == 60
+    assert before.split()[:50] == after.split()[:50]
+    assert "a shorter one begins a conversation of its own" in losses_of(
+        "aiperf-dag", Program("a", turns)
+    )
+
+
+def test_aiperf_dag_says_where_it_waits_differently() -> None:
+    free = replace(CHILD, fork=Fork("p", 0, 0.0, None))
+    parent, _ = written("aiperf-dag", [PARENT, free])
+    assert parent["turns"][0]["spawns"] == [{"children": ["p/sub"], "join_at": 2}]
+    assert "one that nothing waits for is waited for before the last turn" in losses_of(
+        "aiperf-dag", PARENT, free
+    )
+
+
+def test_weka_has_a_document_per_job_with_its_sub_agents() -> None:
+    other = Program("q", (Turn(130, 5, 0, (), None, 0.0),))
+    session, short = written("weka", [PARENT, CHILD, other])
+    assert (session["id"], session["block_size"], short["id"]) == ("p", 64, "q")
+    first, sub_agent, second, third = session["requests"]
+    assert (first["t"], first["in"], first["out"], first["stop"]) == (0.0, 100, 10, "tool_use")
+    assert first["api_time"] == pytest.approx(SECONDS_OF["p"][0], abs=1e-6)
+    assert second["think_time"] == 2.0
+    assert (third["stop"], third["api_time"]) == ("end_turn", None)
+    assert (sub_agent["agent_id"], sub_agent["type"]) == ("sub", "subagent")
+    assert sub_agent["t"] < second["t"]  # its end
+    assert [request["t"] for request in sub_agent["requests"]] == [
+        0.0, pytest.approx(SECONDS_OF["p/sub"][0] + 1.0, abs=1e-6),
+    ]  # fmt: skip
+    assert short["requests"][0]["hash_ids"] == [0, 1]  # full blocks only
+
+
+def test_otel_has_spans_of_agents_calls_and_tools() -> None:
+    (line,) = written("otel", [PARENT, CHILD])
+    spans = line["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert sorted(span["name"] for span in spans) == [
+        "chat", "chat", "chat", "chat", "chat", "execute_tool cat", "execute_tool grep",
+        "execute_tool ls", "execute_tool ls", "invoke_agent agent", "invoke_agent sub",
+    ]  # fmt: skip
+    by_id = {span["spanId"]: span for span in spans}
+    sub_agent = next(span for span in spans if span["name"] == "invoke_agent sub")
+    assert by_id[sub_agent["parentSpanId"]]["name"] == "invoke_agent agent"
+
+
+# Round trips
+
+
+@FEW
+@given(jobs())
+def test_agentic_mooncake_keeps_lengths_gaps_starts_and_forks(programs: list[Program]) -> None:
+    read = read_back("agentic-mooncake", programs)
+    for program in programs:
+        job = program.id[0]
+        back = read[f"{job}/{program.id}"]
+        assert lengths(back) == lengths(program)
+        assert gaps_s(back) == gaps_s(program)
+        if program.fork is None:
+            assert back.recorded_start_s == (program.recorded_start_s or 0.0)
+        else:
+            expected = replace(
+                program.fork,
+                program_id=f"{job}/{program.fork.program_id}",
+                delay_provenance=Provenance.UNSTATED,
+            )
+            assert back.fork == expected
+
+
+@FEW
+@given(jobs())
+def test_agentic_mooncake_keeps_what_prompts_repeat_up_to_a_block(
+    programs: list[Program],
+) -> None:
+    losses = Losses()
+    list(load_export("agentic-mooncake").write(programs, losses))
+    exact = not any("how much a prompt repeats" in reason for reason in losses.reasons())
+    read = read_back("agentic-mooncake", programs)
+    same = all(
+        [turn.kept_tokens for turn in read[f"{program.id[0]}/{program.id}"].turns]
+        == [turn.kept_tokens for turn in program.turns]
+        for program in programs
+    )
+    assert same == exact
+
+
+@FEW
+@given(jobs(append_only=True))
+def test_aiperf_dag_keeps_lengths_gaps_and_sub_agents(programs: list[Program]) -> None:
+    read = read_back("aiperf-dag", programs)
+    assert set(read) == {program.id for program in programs}
+    for program in programs:
+        back = read[program.id]
+        assert lengths(back) == lengths(program)
+        assert gaps_s(back) == gaps_s(program)
+        assert [turn.kept_tokens for turn in back.turns] == [t.kept_tokens for t in program.turns]
+        if (fork := program.fork) is not None:
+            last = len(read[fork.program_id].turns) - 1
+            at_end = last if fork.after_turn < last else None
+            joined = at_end if fork.joined_before_turn is None else fork.joined_before_turn
+            assert back.fork == Fork(fork.program_id, fork.after_turn, fork.delay_s, joined)
+
+
+@FEW
+@given(jobs())
+def test_aiperf_dag_keeps_the_tokens_of_all_jobs(programs: list[Program]) -> None:
+    read = read_back("aiperf-dag", programs).values()
+    assert sorted(pair for p in read for pair in lengths(p)) == sorted(
+        pair for p in programs for pair in lengths(p)
+    )
+
+
+@FEW
+@given(jobs())
+def test_weka_keeps_lengths_gaps_and_which_were_measured(programs: list[Program]) -> None:
+    read = read_back("weka", programs)
+    for program in programs:
+        back = read[program.id]
+        assert lengths(back) == lengths(program)
+        assert [bool(t.tools) for t in back.turns] == [bool(t.tools) for t in program.turns]
+        assert [each == MEASURED for each in origins(back)] == [
+            each == MEASURED for each in origins(program)
+        ]
+        if not any(other.fork and other.fork.program_id == program.id for other in programs):
+            assert gaps_s(back) == pytest.approx(gaps_s(program), abs=0.0011)
+
+
+@FEW
+@given(jobs())
+def test_otel_keeps_lengths_kept_tokens_tools_and_origins(programs: list[Program]) -> None:
+    read = read_back("otel", programs)
+    for program in programs:
+        back = read[program.id]
+        assert lengths(back) == lengths(program)
+        assert [turn.kept_tokens for turn in back.turns] == [t.kept_tokens for t in program.turns]
+        assert origins(back) == origins(program)
+        if program.fork is None:
+            assert [turn.tools for turn in back.turns] == [turn.tools for turn in program.turns]
+        else:
+            assert back.fork is not None
+            assert back.fork.delay_provenance == program.fork.delay_provenance
+        if not any(other.fork and other.fork.program_id == program.id for other in programs):
+            assert gaps_s(back) == pytest.approx(gaps_s(program), abs=0.0011)
+
+
+@FEW
+@given(jobs())
+def test_mooncake_keeps_the_tokens_of_all_requests(programs: list[Program]) -> None:
+    read = read_back("mooncake", programs).values()
+    assert sorted(pair for p in read for pair in lengths(p)) == sorted(
+        pair for p in programs for pair in lengths(p)
+    )
+
+
+@FEW
+@given(jobs())
+def test_native_keeps_everything(programs: list[Program]) -> None:
+    assert list(read_back("native", programs).values()) == programs
+    assert not losses_of("native", *programs)
+
+
+# What no format may contain
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTS if name != "native"])
+def test_no_other_format_has_commands(name: str) -> None:
+    data = b"".join(load_export(name).write([PARENT, CHILD], Losses()))
+    assert b"secret" not in data
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_deeply_nested_sub_agents_are_written(name: str) -> None:
+    chain = [Program("0", (Turn(10, 1),))]
+    chain += [Program(str(n), (Turn(10, 1),), fork=Fork(str(n - 1), 0)) for n in range(1, 15)]
+    assert len(read_back(name, chain)) == 15
+
+
+def test_an_unknown_format_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UnknownName, match="Did you mean mooncake"):
+        load_export("moncake")
+
+
+@FEW
+@given(st.sampled_from(sorted(EXPORTS)), jobs())
+def test_equal_programs_give_equal_bytes(name: str, programs: list[Program]) -> None:
+    first, again = (list(load_export(name).write(programs, Losses())) for _ in range(2))
+    assert first == again
+
+
+def test_a_file_without_output_tokens_is_repaired_before_it_is_written(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 600, "output_length": 0, "hash_ids": [1, 2]}
+    (tmp_path / "zero.jsonl").write_text(json.dumps(row))
+    (line,) = written("mooncake", read_traces(tmp_path / "zero.jsonl").programs)
+    assert (line["output_length"], line["hash_ids"]) == (1, [0, 1])
