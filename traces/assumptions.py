@@ -18,8 +18,7 @@ GapSource = Callable[[str, Sequence[tuple[str, ...]]], list[float]]
 """Returns tool gaps in seconds for the id of a program and the tools of each of its turns."""
 Gap = tuple[float, Provenance]
 REMEDY = (
-    "bench traces convert --synthesise-gaps RECIPE draws them, marked as synthesised, from a "
-    "recipe such as swe-bench"
+    "--synthesise-gaps RECIPE draws them, marked as synthesised, from a recipe such as swe-bench"
 )
 
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import shlex
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def read_traces(
     format: str | None = None,
     columns: str | None = None,
     tokenizer: Path | None = None,
-    gaps: GapSource | None = None,
+    synthesise_gaps: str | None = None,
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
@@ -82,17 +82,48 @@ def read_traces(
     is recognised from its first bytes.
     `columns`: the column map of all files, which are tables (`traces.columns`).
     `tokenizer`: counts the tokens of files that record only text; by default, characters do.
-    `gaps`: gives the tool gaps that a file does not record; by default, such files are rejected.
+    `synthesise_gaps`: the recipe from which the tool gaps that a file does not record are drawn; by
+    default, such files are rejected.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     files = find_files(paths, tables=columns is not None)
     counter = default_counter() if tokenizer is None else by_tokenizer(tokenizer)
-    reader = _Reader(messages, format, columns, paths, Assumptions(counter, gaps))
+    gaps, drawn_from = _gap_source(synthesise_gaps)
+    options = {
+        "--format": format, "--columns": columns, "--tokenizer": tokenizer,
+        "--synthesise-gaps": synthesise_gaps,
+    }  # fmt: skip
+    inspect = _inspect(paths, options)
+    # What decides the programs besides the files, for their hash.
+    decided_by = "\0".join(filter(None, (columns, counter.sha256, drawn_from)))
+    reader = _Reader(messages, format, columns, inspect, Assumptions(counter, gaps), decided_by)
     reader.read_all(files)
     if (fitted := counter.fitted()) is not None:
-        reader = _Reader(messages, format, columns, paths, Assumptions(fitted, gaps))
+        assumptions = Assumptions(fitted, gaps)
+        reader = _Reader(messages, format, columns, inspect, assumptions, decided_by)
         reader.read_all(files)
     return reader.result()
+
+
+def _gap_source(recipe: str | None) -> tuple[GapSource | None, str]:
+    """Return the source of tool gaps, and the contents of the recipe."""
+    if recipe is None:
+        return None, ""
+    from traces.synthesis.gaps import contents, gap_source
+
+    try:
+        return gap_source(recipe), contents(recipe)
+    except InvalidTrace as error:
+        raise InvalidTrace(f"--synthesise-gaps: {error}") from None
+
+
+def _inspect(paths: Sequence[Path | str], options: Mapping[str, object]) -> str:
+    """Return the command that lists the rejected files."""
+    given = [part for name, value in options.items() if value is not None for part in (name, value)]
+    if len(paths) > MAX_GIVEN:
+        return "bench traces inspect with the same paths"
+    command = ["bench", "traces", "inspect", *map(str, paths), *map(str, given)]
+    return one_line(shlex.join(command))
 
 
 class _Reader:
@@ -101,14 +132,16 @@ class _Reader:
         messages: bool,
         format: str | None,
         columns: str | None,
-        given: Sequence[Path | str],
+        inspect: str,
         assumptions: Assumptions,
+        decided_by: str,
     ) -> None:
+        """`inspect`: the command that lists the rejected files. `decided_by`: what decides the
+        programs besides the files."""
         self.messages = messages
         self.format = format
         self.columns = None if columns is None else parse_columns(columns)
-        self.columns_text = columns
-        self.given = given
+        self.inspect = inspect
         self.assumptions = assumptions
         self.programs: list[Program] = []
         self.ids = UniqueIds()
@@ -120,7 +153,7 @@ class _Reader:
         self.is_private = False
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
-        self.digest = hashlib.sha256((columns or "").encode())
+        self.digest = hashlib.sha256(decided_by.encode())
 
     def read_all(self, files: Sequence[TraceFile]) -> None:
         labels = Counter(file.label for file in files)
@@ -174,20 +207,12 @@ class _Reader:
             self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
         )
 
-    def _inspect(self) -> str:
-        """Return the command that lists the rejected files."""
-        options = [] if self.format is None else ["--format", self.format]
-        options += [] if self.columns_text is None else ["--columns", self.columns_text]
-        if len(self.given) > MAX_GIVEN:
-            return "bench traces inspect with the same paths"
-        return one_line(shlex.join(["bench", "traces", "inspect", *map(str, self.given), *options]))
-
     def _none_read(self) -> NoTraceRead:
         first, *others = self.rejections
         more = ""
         if others:
             files = "1 more file" if len(others) == 1 else f"{len(others)} more files"
-            more = f" (and {files}; {self._inspect()} shows the reason of each)"
+            more = f" (and {files}; {self.inspect} shows the reason of each)"
         path = one_line(str(self.paths[first.file]))
         return NoTraceRead(
             f"{path}: {first.reason}{more}", [(note.file, note.reason) for note in self.rejections]

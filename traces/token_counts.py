@@ -7,6 +7,7 @@ files of the set that have text and usage, or else uses those of 80 trajectories
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ class TokenCounter:
     can_be_fitted: bool = False
     estimated: bool = False
     """Whether a length was estimated."""
+    sha256: str = ""
+    """Hash of the tokenizer's file; "" if characters are counted."""
     observed: list[tuple[int, int]] = field(default_factory=list)
     """Characters and recorded tokens of texts with usage."""
 
@@ -79,7 +82,8 @@ def by_tokenizer(path: Path) -> TokenCounter:
             f"{option}: needs tokenizers; pip install 'turnstile-bench[tokenizers]'"
         ) from None
     try:
-        tokenizer = Tokenizer.from_buffer(read_bytes(path))
+        data = read_bytes(path)
+        tokenizer = Tokenizer.from_buffer(data)
     except TraceRejected as error:
         raise InvalidInput(f"{option}: {error}; give a model's tokenizer.json") from None
     except Exception as error:  # the library raises plain Exception
@@ -91,4 +95,5 @@ def by_tokenizer(path: Path) -> TokenCounter:
     def count(text: str) -> float:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    return TokenCounter(count, f"counted by the tokenizer {one_line(path.name)}")
+    basis = f"counted by the tokenizer {one_line(path.name)}"
+    return TokenCounter(count, basis, sha256=hashlib.sha256(data).hexdigest())

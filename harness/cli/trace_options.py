@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from harness.load.option import Option
+from harness.load.settings import AS_THEY_ARE, READING, Reading
 from servers.errors import InvalidTrace, NoTraceRead
-from traces import RECIPES, Note, Program, TraceSet, read_traces
+from traces import Note, Program, TraceSet, read_traces
 from traces.formats.native import write_programs
 from traces.lenient import printable
 
@@ -21,39 +24,6 @@ Paths = Annotated[
     list[str],
     typer.Argument(metavar="PATH|PACK...", help="Files, folders, or packs (bench list packs)."),
 ]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format", metavar="NAME|MODULE", help="Format of all files. Default: detected by content."
-    ),
-]
-Tokenizer = Annotated[
-    Path | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="FILE",
-        help="Counts the tokens of files that record only text: a model's tokenizer.json. Default: "
-        "by the number of characters.",
-    ),
-]
-SynthesiseGaps = Annotated[
-    str | None,
-    typer.Option(
-        "--synthesise-gaps",
-        metavar="RECIPE",
-        help="Draw the tool times that a file does not record, by tool: "
-        f"{', '.join(RECIPES)}, or a file of bench traces fit. Default: such files are rejected.",
-    ),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        metavar="FIELD=COLUMN,…",
-        help="Column map of CSV and Parquet tables: program=session_id,start_ms=ts,"
-        "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
@@ -61,29 +31,23 @@ Out = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class TraceReading:
+    """How a command of `bench traces` reads files."""
+
+    format: Annotated[
+        str | None,
+        Option("Format of all files. Default: detected by content.", READING, "NAME|MODULE"),
+    ] = None
+    reading: Reading = AS_THEY_ARE
+
+
 def read_files(
-    paths: Sequence[str],
-    format: str | None,
-    columns: str | None,
-    tokenizer: Path | None,
-    synthesise_gaps: str | None,
-    *,
-    messages: bool = False,
-    json: bool = False,
+    paths: Sequence[str], how: TraceReading, *, messages: bool = False, json: bool = False
 ) -> TraceSet:
     """Read traces. If no file can be read, print why each of several was rejected."""
-    from traces.synthesis.gaps import gap_source
-
-    gaps = None if synthesise_gaps is None else gap_source(synthesise_gaps)
     try:
-        return read_traces(
-            paths,
-            messages=messages,
-            format=format,
-            columns=columns,
-            tokenizer=tokenizer,
-            gaps=gaps,
-        )
+        return read_traces(paths, messages=messages, format=how.format, **asdict(how.reading))
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:

@@ -151,7 +151,7 @@ def _load(settings: SweepSettings, longest: Longest) -> tuple[Workload, Tasks]:
             longest,
             refuse=settings.load.overlong is Overlong.REFUSE,
             messages=True,
-            columns=settings.load.columns,
+            reading=settings.load.reading,
         )
         if silent := next((p for p in workload.programs if not p.messages), None):
             raise InvalidInput(

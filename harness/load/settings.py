@@ -20,6 +20,7 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
+READING = "How traces are read"
 SERVER = "A live server (vLLM, SGLang, or a URL)"
 AGENT = "Real agents on a live server, instead of a replay"
 
@@ -50,6 +51,43 @@ class Overlong(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What is assumed of traces where their files do not say."""
+
+    columns: Annotated[
+        str | None,
+        Option(
+            "Column map of CSV and Parquet traces: program=session_id,start_ms=ts,"
+            "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
+            READING,
+            "FIELD=COLUMN,…",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Option(
+            "Counts the tokens of files that record only text: a model's tokenizer.json. Default: "
+            "by the number of characters.",
+            READING,
+            "FILE",
+        ),
+    ] = None
+    synthesise_gaps: Annotated[
+        str | None,
+        Option(
+            "Draw the tool times that a file does not record, by tool, from a recipe (bench list "
+            "packs) or a file of bench traces fit. Default: such files are rejected.",
+            READING,
+            "RECIPE",
+        ),
+    ] = None
+
+
+AS_THEY_ARE = Reading()
+"""Assumes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Which programs run, and when they arrive."""
 
@@ -62,15 +100,7 @@ class Load:
             "PATH|PACK",
         ),
     ] = ()
-    columns: Annotated[
-        str | None,
-        Option(
-            "Column map of CSV and Parquet traces: program=session_id,start_ms=ts,"
-            "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
-            LOAD,
-            "FIELD=COLUMN,…",
-        ),
-    ] = None
+    reading: Reading = AS_THEY_ARE
     programs: Annotated[
         int | None,
         Option(

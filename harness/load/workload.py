@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
+from harness.load.settings import AS_THEY_ARE, Reading
 from servers.errors import ProgramTooLong
 from traces import Note, Program, Turn
 from traces.lenient import one_line
@@ -171,16 +172,22 @@ def load_workload(
     refuse: bool,
     messages: bool = False,
     stream: bool = False,
-    columns: str | None = None,
+    reading: Reading = AS_THEY_ARE,
 ) -> Workload:
     """Read the sources and choose the first `jobs` jobs, or all if it is None.
 
     With `refuse`, programs longer than `longest` raise ProgramTooLong. `messages` keeps
     conversations. `stream`: the jobs are those that a stream repeats, so none is repeated here; a
-    pack of a recipe without a number of jobs is drawn fresh. `columns`: the column map of tables.
+    pack of a recipe without a number of jobs is drawn fresh.
     """
     sources = sources or [DEFAULT_PACK]
-    loaded = traces.read_traces(sources, messages=messages, columns=columns)
+    loaded = traces.read_traces(
+        sources,
+        messages=messages,
+        columns=reading.columns,
+        tokenizer=reading.tokenizer,
+        synthesise_gaps=reading.synthesise_gaps,
+    )
     fitting = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()
     if longest.tokens is not None:

@@ -294,7 +294,7 @@ def _load(
         refuse=settings.load.overlong is Overlong.REFUSE,
         messages=settings.server.prompts is Prompts.TEXT,
         stream=steady,
-        columns=settings.load.columns,
+        reading=settings.load.reading,
     ).packed()
 
 

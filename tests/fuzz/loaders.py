@@ -15,15 +15,14 @@ from tests.fuzz.target import Target
 from traces import read_traces
 from traces.formats.native import parse_programs, program_line
 from traces.lenient import has_control
-from traces.synthesis.gaps import gap_source
 
 
 def read(name: str, data: bytes) -> bool:
     path = folder() / name
     path.write_bytes(data)
     try:
-        gaps = gap_source("swe-bench") if len(data) % 3 else None
-        loaded = read_traces(path, messages=len(data) % 2 == 0, gaps=gaps)
+        recipe = "swe-bench" if len(data) % 3 else None
+        loaded = read_traces(path, messages=len(data) % 2 == 0, synthesise_gaps=recipe)
     except InvalidTrace as error:
         _check_error(name, str(error))
         return False

@@ -57,7 +57,7 @@ def test_gaps_are_drawn_when_asked_and_the_next_user_message_follows_at_once() -
 
 
 def test_gaps_are_never_silently_zero() -> None:
-    with pytest.raises(TraceRejected, match="2 of 2 tool times not recorded; bench traces convert"):
+    with pytest.raises(TraceRejected, match="2 of 2 tool times not recorded; --synthesise-gaps"):
         read(TWO_TURNS, assumptions=Assumptions())
 
 

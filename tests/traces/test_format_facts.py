@@ -11,7 +11,6 @@ from tests.traces.samples import SAMPLES
 from traces import TraceSet, read_traces
 from traces.formats.facts import FACTS, NO, table
 from traces.formats.registry import FORMATS, IncompleteFormat, load_format
-from traces.synthesis.gaps import gap_source
 
 PAGE = Path(__file__).parents[2] / "docs/reference/trace-formats.md"
 READ = sorted(FACTS.keys() - {"exgentic"})
@@ -22,7 +21,7 @@ def sample(name: str, folder: Path) -> TraceSet:
     for file, data in SAMPLES[name].files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(data)
-    return read_traces(folder, gaps=gap_source("bfcl"))
+    return read_traces(folder, synthesise_gaps="bfcl")
 
 
 def test_each_reader_has_an_entry_and_each_entry_a_reader() -> None:

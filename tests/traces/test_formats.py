@@ -23,7 +23,6 @@ from traces import Program, TraceSet, read_traces
 from traces.check import check
 from traces.formats.registry import FIRST_BYTES, FORMATS
 from traces.lenient import Repairs
-from traces.synthesis.gaps import gap_source
 
 NAMES = list(FORMATS.built_in)
 READABLE = [name for name in NAMES if name in SAMPLES and not SAMPLES[name].refusal]
@@ -44,8 +43,7 @@ def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
 
 
 def read(format: str, path: Path) -> TraceSet:
-    recipe = sample_of(format).gaps
-    return read_traces(path, gaps=gap_source(recipe) if recipe else None)
+    return read_traces(path, synthesise_gaps=sample_of(format).gaps or None)
 
 
 def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:

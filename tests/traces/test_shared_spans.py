@@ -16,7 +16,6 @@ from servers.errors import InvalidTrace
 from traces import read_traces
 from traces.formats.mini_swe_agent import read_trajectory
 from traces.lenient import Repairs
-from traces.synthesis.gaps import gap_source
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
 FORMATS = Path(__file__).parents[3] / "shared" / "formats"
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.skipif(not FORMATS.is_dir(), reason=f"no {FORMATS}")
 
 OPENINFERENCE = "openinf__js__packages__openinference-genai__"
 PART = "no span with a start and an end"
-NO_TIMES = "tool times not recorded; bench traces convert --synthesise-gaps"
+NO_TIMES = "tool times not recorded; --synthesise-gaps"
 EXPECTED: dict[str, dict[str, list[int] | str]] = {
     "otel_genai": {
         # The turns of each program: first the sessions', then those of sub-agents.
@@ -99,14 +98,14 @@ def test_each_file_is_read_or_refused_with_its_reason(folder: str, name: str) ->
 def test_files_without_tool_times_are_read_with_synthesised_gaps(
     folder: str, turns: list[int]
 ) -> None:
-    loaded = read_traces(FORMATS / folder, gaps=gap_source("mini-swe-agent"))
+    loaded = read_traces(FORMATS / folder, synthesise_gaps="mini-swe-agent")
     assert loaded.rejections == ()
     assert [len(program.turns) for program in loaded.programs] == turns
 
 
 def test_the_totals_of_a_recorded_trajectory_are_those_of_its_own_summary() -> None:
     # final_metrics of the two parts: 2,252 prompt tokens in the first, which are its own.
-    loaded = read_traces(FORMATS / "atif", gaps=gap_source("mini-swe-agent"))
+    loaded = read_traces(FORMATS / "atif", synthesise_gaps="mini-swe-agent")
     first = next(p for p in loaded.programs if p.source.endswith("history.trajectory.json"))
     assert sum(turn.prompt_tokens for turn in first.turns) == 2252
     assert sum(turn.output_tokens for turn in first.turns) == 160

@@ -42,6 +42,11 @@ def gap_source(recipe: str) -> GapSource:
     return draw
 
 
+def contents(recipe: str) -> str:
+    """Return what decides the gaps of a recipe, apart from the code of Turnstile."""
+    return recipe if recipe in PUBLISHED else fitted_recipe(recipe).model_dump_json()
+
+
 def _calls(recipe: str) -> Iterator[tuple[tuple[str, ...], float, Callable[[Floats], Floats]]]:
     if (published := PUBLISHED.get(recipe)) is not None:
         for call in published.calls:

@@ -19,14 +19,12 @@ from harness.cli.commands import (
     traces_report,
 )
 from harness.cli.errors import one_line_errors
+from harness.cli.options import takes_settings
 from harness.cli.trace_options import (
     AsJson,
-    Columns,
-    Format,
     Paths,
     Rows,
-    SynthesiseGaps,
-    Tokenizer,
+    TraceReading,
     note_fields,
     print_json,
     print_more,
@@ -58,19 +56,18 @@ INSPECT_HELP = """Print the formats, programs and repairs of a trace, and reject
 
 
 @app.command(help=INSPECT_HELP)
+@takes_settings()
 def inspect(
     paths: Paths,
     json: AsJson = False,
     rows: Rows = 20,
-    format: Format = None,
-    columns: Columns = None,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps, json=json)
+        loaded = read_files(paths, reading, json=json)
     if json:
         print_json(_inspected(loaded))
         return
@@ -103,20 +100,19 @@ Recipes: the means of recorded and published sets, and how far the programs are 
 
 
 @app.command(help=STATS_HELP)
+@takes_settings()
 def stats(
     paths: Paths,
     json: AsJson = False,
     rows: Rows = 20,
-    format: Format = None,
-    columns: Columns = None,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     from harness.cli.trace_tables import show_likenesses, show_statistics
     from traces.synthesis.nearest import nearest
 
     with one_line_errors():
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, reading)
     summary = statistics(loaded.programs)
     likenesses = nearest(loaded.programs)
     if json:

@@ -9,15 +9,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.trace_options import (
-    Columns,
-    Format,
-    Paths,
-    SynthesiseGaps,
-    Tokenizer,
-    print_notes,
-    read_files,
-)
+from harness.cli.options import takes_settings
+from harness.cli.trace_options import Paths, TraceReading, print_notes, read_files
 from reports.phrasing import counted
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
@@ -61,6 +54,7 @@ def _complete_export(incomplete: str) -> list[str]:
     return [name for name in EXPORTS if name.startswith(incomplete)]
 
 
+@takes_settings()
 def convert(
     paths: Paths,
     out: Annotated[
@@ -110,18 +104,16 @@ def convert(
             help="Multiply tool gaps by this, and mark them as synthesised.",
         ),
     ] = 1.0,
-    format: Format = None,
-    columns: Columns = None,
     messages: Annotated[
         bool,
         typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
     ] = False,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     with one_line_errors():
         check_export(to, out)
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps, messages=messages)
+        loaded = read_files(paths, reading, messages=messages)
         converted = cut(
             loaded.programs,
             jobs=programs,

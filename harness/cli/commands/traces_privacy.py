@@ -9,14 +9,12 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import takes_settings
 from harness.cli.trace_options import (
     AsJson,
-    Columns,
-    Format,
     Out,
     Paths,
-    SynthesiseGaps,
-    Tokenizer,
+    TraceReading,
     print_json,
     read_files,
     write_trace,
@@ -40,16 +38,15 @@ prompts share. Other tools are numbered, as are programs. Schedulers serve it li
 """
 
 
+@takes_settings()
 def anonymize(
     paths: Paths,
     out: Out,
-    format: Format = None,
-    columns: Columns = None,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     with one_line_errors():
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, reading)
         write_trace(out, anonymized(loaded.programs))
     print(
         f"{out}: {counted(len(loaded.programs), 'program')}, "

@@ -11,14 +11,12 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import takes_settings
 from harness.cli.trace_options import (
     AsJson,
-    Columns,
-    Format,
     Out,
     Paths,
-    SynthesiseGaps,
-    Tokenizer,
+    TraceReading,
     print_json,
     read_files,
     write_trace,
@@ -141,6 +139,7 @@ traces distance tests how close they are.
 """
 
 
+@takes_settings()
 def fit(
     paths: Paths,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The recipe, .toml.")],
@@ -159,10 +158,8 @@ def fit(
             "--about", metavar="TEXT", help="One line about the recipe. Default: its set."
         ),
     ] = None,
-    format: Format = None,
-    columns: Columns = None,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     from harness.load.workload import sessions
     from traces.stats import statistics
@@ -173,7 +170,7 @@ def fit(
     with one_line_errors():
         if out.suffix != ".toml":
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, reading)
         stats = statistics(loaded.programs)
         names = ", ".join(Path(path).name for path in paths)
         origin = Origin(
@@ -212,6 +209,7 @@ stored in the recipe, of the set to which it is fitted.
 """
 
 
+@takes_settings()
 def distance(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe, or a file of fit.")],
     paths: Annotated[
@@ -224,10 +222,8 @@ def distance(
         int, typer.Option("--seed", metavar="N", min=0, help="The same seed draws the same jobs.")
     ] = 0,
     json: AsJson = False,
-    format: Format = None,
-    columns: Columns = None,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     from harness.cli.trace_tables import show_distances
     from traces.synthesis.figures import distances, figures
@@ -237,7 +233,7 @@ def distance(
     with one_line_errors():
         drawn = synthesize(recipe, programs, seed)
         if paths:
-            loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+            loaded = read_files(paths, reading)
             real = figures(loaded.programs)
         elif recipe in PUBLISHED:
             raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")

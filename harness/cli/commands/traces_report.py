@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import takes_settings
 from harness.cli.trace_options import (
-    Columns,
-    Format,
     Paths,
-    SynthesiseGaps,
-    Tokenizer,
+    TraceReading,
     print_notes,
     read_files,
 )
@@ -34,13 +32,12 @@ the histories of command-line agents no file and no command either.
 """
 
 
+@takes_settings()
 def report(
     paths: Paths,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page, .html.")],
-    format: Format = None,
-    columns: Columns = None,
-    tokenizer: Tokenizer = None,
-    synthesise_gaps: SynthesiseGaps = None,
+    *,
+    reading: TraceReading,
 ) -> None:
     from harness.load.workload import workload_name
     from reports.workload.page import draw
@@ -49,7 +46,7 @@ def report(
     with one_line_errors():
         if out.suffix != ".html":
             raise InvalidInput(f"--out {one_line(str(out))}: must end in .html")
-        loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps)
+        loaded = read_files(paths, reading)
         found = draw(loaded, workload_name(paths, loaded), out)
     print(headline(found))
     print(f"page: {out}")
