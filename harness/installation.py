@@ -15,6 +15,14 @@ class Check(NamedTuple):
     passed: bool
     finding: str
     remedy: str = ""
+    absent: str = ""
+    """What is the matter with an optional component that is not there, such as `not installed`."""
+
+    @property
+    def state(self) -> str:
+        if not self.passed:
+            return "NOT OK"
+        return self.absent or "ok"
 
 
 def check_package(name: str) -> Check:

@@ -154,6 +154,11 @@ def named_router(text: str) -> NamedRouter:
     if parenthesis and not rest.endswith(")"):
         raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")
     if not is_path(base) and base not in ROUTERS.names():
+        offered = [f"{project}:{base}" for project, own in FOREIGN.items() if base in own]
+        if offered:
+            raise UnknownName(
+                f"--router {text}: none of our routers; did you mean {' or '.join(offered)}?"
+            )
         raise UnknownName(ROUTERS.unknown(base, ROUTERS.names()))
     router = ROUTERS.load(base)
     if not (isinstance(router, type) and issubclass(router, Router)):

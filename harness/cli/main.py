@@ -438,7 +438,7 @@ def doctor() -> None:
     from harness.cli.tables import show_rows
 
     results = checks()
-    show_rows([("ok" if c.passed else "NOT OK", c.name, c.finding) for c in results])
+    show_rows([(c.state, c.name, c.finding) for c in results])
     failed = [check for check in results if not check.passed]
     for check in failed:
         print_message(f"{check.name}: {check.remedy}")

@@ -60,8 +60,10 @@ def _against(
             f" fastest is {name}, whose {jct}."
         )
     if not gain.mean.has_interval:
+        equal = listed([name, *(point.variant for point in tied)], at_most=MOST_NUMBERS)
+        who = f"{equal}, which are equal, are" if tied else f"{name} is"
         return (
-            f"{name} is {times(gain.mean.value)} as fast as {baseline}, which was not tested"
+            f"{who} {times(gain.mean.value)} as fast as {baseline}, which was not tested"
             f" ({NO_INTERVAL}): the mean job completion time (JCT) is {_mean(winner)} instead of"
             f" {_mean(base)}."
         )
@@ -84,7 +86,9 @@ def _against(
 def names_all(winner: Point, tied: Sequence[Point]) -> bool:
     """Return whether the headline names each of the variants that tie with the winner."""
     gain = winner.against
-    faster = gain is not None and gain.mean.value > 1 + NEGLIGIBLE and gain.mean.differs_from_one
+    faster = gain is not None and gain.mean.value > 1 + NEGLIGIBLE
+    if gain is not None and gain.mean.has_interval:
+        faster = faster and gain.mean.differs_from_one
     return faster and 0 < len(tied) < MOST_NUMBERS
 
 

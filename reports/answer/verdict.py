@@ -45,6 +45,7 @@ from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds
 from reports.statistics.bootstrap import widened_by
 from reports.statistics.capacities import VariantCapacity
+from reports.statistics.over_seeds import ROUNDING
 from reports.statistics.points import Comparison, Point, compare, compare_by_seed
 from reports.statistics.seeds_needed import advice
 
@@ -234,7 +235,8 @@ def _tied(
     noise: float,
 ) -> dict[str, Comparison]:
     """Return the variants that do not differ significantly from the winner, or not by more than two
-    measurements of one variant: `noise` is the logarithm of their ratio. One seed cannot say."""
+    measurements of one variant: `noise` is the logarithm of their ratio. One seed cannot say,
+    unless the results are equal: behind one router two policies can do the same."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied: dict[str, Comparison] = {}
@@ -242,7 +244,11 @@ def _tied(
         if point.saturated and not winner.saturated:
             continue
         gain = versus(jobs[jobs["variant"] == point.variant], best)
-        if gain is None or not gain.mean.has_interval:
+        if gain is None:
+            continue
+        if not gain.mean.has_interval:
+            if abs(gain.mean.value - 1) <= ROUNDING:
+                tied[point.variant] = gain
             continue
         if not widened_by(gain.mean, noise).differs_from_one:
             tied[point.variant] = gain

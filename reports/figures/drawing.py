@@ -21,7 +21,7 @@ from reports.statistics.bootstrap import Estimate
 
 SPREAD_FOR_LOG = 6.0
 """An axis is logarithmic at first if its largest value is this many times its smallest."""
-NAME_LETTERS = 24
+NAME_LETTERS = 30
 DIGITS = 4
 """Significant digits of a drawn number, which are finer than a pixel."""
 
@@ -85,7 +85,9 @@ def plain(text: str) -> str:
 
 
 def short(name: str) -> str:
-    return name if len(name) <= NAME_LETTERS else f"…{name[1 - NAME_LETTERS :]}"
+    """Leave out the middle of a long name: a policy is at its start, a router at its end."""
+    end = NAME_LETTERS // 2
+    return name if len(name) <= NAME_LETTERS else f"{name[: end - 1]}…{name[-end:]}"
 
 
 def number(value: float) -> float | None:

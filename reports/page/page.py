@@ -19,7 +19,7 @@ from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
 from reports.answer.workload import compared_with_agents
-from reports.figures.drawing import Figure
+from reports.figures.drawing import NAME_LETTERS, Figure
 from reports.figures.legend import fastest, highlighted, legend
 from reports.figures.styles import Style
 from reports.metrics.agents import agent_rows
@@ -114,6 +114,7 @@ def page(
         .render(
             answer=answer,
             schedulers=Schedulers(run.sweep["variants"], str(run.sweep["baseline"])),
+            long_names=any(len(name) > NAME_LETTERS for name in names),
             machines=machines,
             basis=basis(run.sweep),
             tiles=tiles(answer, str(run.sweep["baseline"])),

@@ -54,7 +54,8 @@ def test_a_missing_router_passes_and_gives_the_command_to_install_it(
     monkeypatch.setenv(variable, sys.executable)
     check = checks_by_name()[project]
     assert check.passed
-    assert check.finding.startswith(f"absent, needed only for --router {project}:…; {package} is")
+    assert check.state == "not installed"
+    assert check.finding.startswith(f"needed only for --router {project}:…; {package} is")
     assert "install it with: make routers" in check.finding
 
 
@@ -64,7 +65,8 @@ def test_a_missing_sglang_passes_and_an_unusable_one_does_not(
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
     check = checks_by_name()["engine sglang"]
     assert check.passed
-    assert "absent, not needed for sim; " in check.finding
+    assert check.state == "not installed"
+    assert check.finding.startswith("not needed for sim; ")
     assert ".venv-sglang/bin/pip install sglang" in check.finding
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", str(tmp_path / "python"))
     check = checks_by_name()["engine sglang"]
@@ -79,6 +81,7 @@ def test_a_missing_container_service_passes_and_gives_the_remedy(
         monkeypatch.setenv("DOCKER_HOST", url)
         check = checks_by_name()["containers"]
         assert check.passed
+        assert check.state == "not running"
         assert "start one with: podman system service" in check.finding
 
 

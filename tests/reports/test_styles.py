@@ -18,6 +18,7 @@ from reports.compare.history import add, read_history
 from reports.compare.history_page import draw
 from reports.experiment.arms import ArmRun
 from reports.experiment.page import ExperimentText, write_experiment
+from reports.figures.drawing import short
 from reports.figures.styles import COLOURS, OURS, Style, styles
 from servers.variants import ALL
 
@@ -157,3 +158,9 @@ def test_colours_differ_for_readers_with_any_kind_of_colour_blindness(
     assert least_difference(systems, SIMULATED[seen]) >= 15
     everything = [colours[f"s{slot}"] for slot in range(COLOURS + 2)]
     assert least_difference(everything, SIMULATED[seen]) >= 5.5
+
+
+def test_a_long_name_keeps_its_policy_and_its_router() -> None:
+    assert short("program-fcfs@thunderagent") == "program-fcfs@thunderagent"
+    long = "continuum(k=50,reclaim_when=pressure)@program-scheduling"
+    assert short(long) == "continuum(k=50…gram-scheduling"

@@ -70,3 +70,16 @@ def test_three_seeds_or_repeats_test_differences(tmp_path: Path, seeds: int, rep
 def test_one_seed_is_enough_in_virtual_time_which_has_no_noise(tmp_path: Path) -> None:
     headline = live(tmp_path, engine="sim").result.headline
     assert headline.startswith("At 0.5 jobs/s continuum is 2.0x faster than fcfs on average (95%")
+
+
+def test_two_equal_policies_behind_one_router_are_named_as_a_tie(tmp_path: Path) -> None:
+    jct_s = {"fcfs@sticky": 20.0, "continuum@sticky": 10.0, "static-ttl@sticky": 10.0}
+    write_sweep(tmp_path, list(jct_s), engine="vllm", baseline="fcfs@sticky")
+    for name, each in jct_s.items():
+        write_cell(tmp_path, name, idle(each), engine="vllm")
+    result = write(tmp_path).result
+    assert set(result.winners) == {"continuum@sticky", "static-ttl@sticky"}
+    assert result.headline.startswith(
+        "At 0.5 jobs/s continuum@sticky and static-ttl@sticky, which are equal, are 2.0x as fast as"
+        " fcfs@sticky, which was not tested"
+    )

@@ -22,7 +22,7 @@ from servers.errors import (
 )
 from servers.routers.base import Replica, RoutedTurn
 from servers.routers.prefix_aware import PrefixAware
-from servers.routing import ROUTERS, ForeignRouter, NamedRouter, named_router
+from servers.routing import ROUTERS, ForeignRouter, NamedRouter, find_router, named_router
 from servers.variants import behind_routers, variants
 from tests.servers.substitute_vllm import substitute_vllm
 
@@ -156,3 +156,11 @@ def test_a_sweep_compares_routers_with_the_same_jobs(tmp_path: Path) -> None:
     assert hits[0] < 0.8 * hits[1]
     cell = json.loads(next((tmp_path / "run").glob("*sticky*/cell.json")).read_text())
     assert (cell["replicas"], cell["router"]["name"]) == (2, "sticky")
+
+
+def test_the_policy_of_a_router_of_another_project_names_the_project() -> None:
+    with pytest.raises(UnknownName) as refused:
+        find_router("kv")
+    assert str(refused.value) == "--router kv: none of our routers; did you mean dynamo:kv?"
+    with pytest.raises(UnknownName, match="did you mean sglang-router:manual"):
+        find_router("manual")

@@ -1,6 +1,6 @@
 """`bench doctor`: check whether this machine is set up, and what it can run.
 
-An absent optional component passes; its finding has the install command. A component that is
+An optional component that is not installed passes; its finding has the command. One that is
 installed but unusable fails, with a remedy.
 """
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from servers.vllm.launch.find_vllm import VllmInstallation
 
 SOCKET_TIMEOUT_S = 2.0
+NOT_INSTALLED = "not installed"
+
+
+def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> Check:
+    return Check(name, True, finding, absent=state)
 
 
 def checks() -> list[Check]:
@@ -76,9 +81,10 @@ def _machine() -> list[Check]:
 
 def _compiled_core() -> Check:
     core = find_core()
-    absent = "absent: cells take three times as long; compile it with: make compile"
-    finding = absent if core.finding == "absent" else core.finding
-    return Check("compiled core", not core.is_outdated, finding, "make compile")
+    if core.finding == "absent":
+        finding = "cells take three times as long; compile it with: make compile"
+        return _absent("compiled core", finding, "not compiled")
+    return Check("compiled core", not core.is_outdated, core.finding, "make compile")
 
 
 def _vllm() -> list[Check]:
@@ -93,7 +99,7 @@ def _vllm() -> list[Check]:
     except VllmNotInstalled:
         return [
             gpu_check,
-            Check("engine vllm", True, f"absent, not needed for sim; {install_hint()}"),
+            _absent("engine vllm", f"not needed for sim; {install_hint()}"),
         ]
     except VllmUnavailable as error:
         return [gpu_check, Check("engine vllm", False, "cannot be used", str(error))]
@@ -113,7 +119,9 @@ def _gpus(names: Sequence[str]) -> Check:
         known = listed_gpu(name)
         option = unlisted if known is None else f"--hardware {known}"
         found.append((f"{count} x " if count > 1 else "") + f"{name} ({option})")
-    return Check("GPUs", True, ", ".join(found) or "none found by the NVIDIA driver")
+    if not found:
+        return _absent("GPUs", "the NVIDIA driver finds none", "none")
+    return Check("GPUs", True, ", ".join(found))
 
 
 def _lmcache(vllm: VllmInstallation) -> Check:
@@ -121,8 +129,9 @@ def _lmcache(vllm: VllmInstallation) -> Check:
     install = f"install it with: {vllm.python} -m pip install lmcache" + (
         " (for CPUs: make vllm)" if vllm.cpu else ""
     )
-    absent = f"absent, needed only for policies with LMCache (continuum+, …); {install}"
-    return Check("LMCache", True, vllm.lmcache or absent)
+    if vllm.lmcache:
+        return Check("LMCache", True, vllm.lmcache)
+    return _absent("LMCache", f"needed only for policies with LMCache (continuum+, …); {install}")
 
 
 def _sglang() -> Check:
@@ -133,7 +142,7 @@ def _sglang() -> Check:
     try:
         sglang = find_sglang()
     except SglangNotInstalled as error:
-        return Check("engine sglang", True, f"absent, not needed for sim; {error}")
+        return _absent("engine sglang", f"not needed for sim; {error}")
     except SglangUnavailable as error:
         return Check("engine sglang", False, "cannot be used", str(error))
     return Check("engine sglang", True, f"{sglang.version} at {sglang.python}")
@@ -149,10 +158,10 @@ def _foreign_routers() -> list[Check]:
     for project in FOREIGN:
         try:
             router = find_installation(PACKAGES.get(project, project))
-            finding = f"{router.version} at {router.python}"
         except RouterUnavailable as error:
-            finding = f"absent, needed only for --router {project}:…; {error}"
-        found.append(Check(project, True, finding))
+            found.append(_absent(project, f"needed only for --router {project}:…; {error}"))
+        else:
+            found.append(Check(project, True, f"{router.version} at {router.python}"))
     return found
 
 
@@ -160,21 +169,18 @@ def _containers() -> list[Check]:
     """Check for the `docker` package and a Docker or podman service, which containers need."""
     installed = importlib.util.find_spec("docker") is not None
     responding = next(filter(_responds, _container_sockets()), None)
+    install = f"install it with: {sys.executable} -m pip install docker"
+    start = "start one with: podman system service --time=0 (or set DOCKER_HOST=unix://PATH)"
     return [
-        Check(
-            "docker package",
-            True,
-            metadata.version("docker")
-            if installed
-            else "absent, needed only for containers; install it "
-            f"with: {sys.executable} -m pip install docker",
-        ),
-        Check(
+        Check("docker package", True, metadata.version("docker"))
+        if installed
+        else _absent("docker package", f"needed only for containers; {install}"),
+        Check("containers", True, responding)
+        if responding
+        else _absent(
             "containers",
-            True,
-            responding
-            or "no Docker or podman service responds, needed only for containers; start one "
-            "with: podman system service --time=0 (or set DOCKER_HOST=unix://PATH)",
+            f"no Docker or podman service responds, needed only for containers; {start}",
+            "not running",
         ),
     ]
 
@@ -184,10 +190,9 @@ def _sandbox() -> Check:
     from agents.sandbox.bubblewrap import Bubblewrap
 
     if shutil.which("bwrap") is None:
-        return Check(
+        return _absent(
             "bubblewrap",
-            True,
-            "absent, needed only for live agents; install it with: apt-get install bubblewrap",
+            "needed only for live agents; install it with: apt-get install bubblewrap",
         )
     try:
         Bubblewrap().check()
