@@ -35,7 +35,7 @@ from traces.program import Program
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.stored import read_stored
 from traces.table import load_table, parquet_lines
-from traces.token_counts import by_tokenizer, default_counter
+from traces.token_counts import counter_of
 
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
@@ -87,8 +87,8 @@ def read_traces(
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     files = find_files(paths, tables=columns is not None)
-    counter = default_counter() if tokenizer is None else by_tokenizer(tokenizer)
-    gaps, drawn_from = _gap_source(synthesise_gaps)
+    counter = counter_of(tokenizer)
+    gaps, drawn_from = gap_source_of(synthesise_gaps)
     options = {
         "--format": format, "--columns": columns, "--tokenizer": tokenizer,
         "--synthesise-gaps": synthesise_gaps,
@@ -105,7 +105,7 @@ def read_traces(
     return reader.result()
 
 
-def _gap_source(recipe: str | None) -> tuple[GapSource | None, str]:
+def gap_source_of(recipe: str | None) -> tuple[GapSource | None, str]:
     """Return the source of tool gaps, and the contents of the recipe."""
     if recipe is None:
         return None, ""

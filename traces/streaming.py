@@ -20,13 +20,15 @@ import msgspec
 from servers.errors import InvalidTrace, TraceRejected
 from traces.assumptions import Assumptions
 from traces.check import check
+from traces.columns import Columns, parse_columns
 from traces.files import TraceFile, find_files
 from traces.formats.registry import FIRST_BYTES, load_format, recognise
 from traces.lenient import Repairs, one_line
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
-from traces.read import contents, load_file
+from traces.read import contents, gap_source_of, load_file
 from traces.stored import Writer
+from traces.token_counts import counter_of
 
 PART_BYTES = 16 << 20
 SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
@@ -47,6 +49,13 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class _Reading:
+    assumptions: Assumptions
+    format: str | None
+    columns: Columns | None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     read_bytes: int
     all_bytes: int
@@ -59,19 +68,32 @@ class Progress:
 
 
 def store(
-    paths: Sequence[Path | str], out: Path, report: Callable[[Progress], None] | None = None
+    paths: Sequence[Path | str],
+    out: Path,
+    report: Callable[[Progress], None] | None = None,
+    *,
+    format: str | None = None,
+    columns: str | None = None,
+    tokenizer: Path | None = None,
+    synthesise_gaps: str | None = None,
 ) -> Stored:
-    """Store the programs of files and folders in one pass. `report` is called every two seconds."""
+    """Store the programs of files and folders in one pass. `report` is called every two seconds;
+    the other arguments are those of `traces.read_traces`."""
     stored = Stored()
     ids = UniqueIds()
-    files = find_files(paths, tables=False)
+    files = find_files(paths, tables=columns is not None)
+    reading = _Reading(
+        Assumptions(counter_of(tokenizer), gap_source_of(synthesise_gaps)[0]),
+        format,
+        None if columns is None else parse_columns(columns),
+    )
     sizes = [sum(part.stat().st_size for part in file.parts or (file.path,)) for file in files]
     before, began_s, reported_s = 0, time.monotonic(), time.monotonic()
     partial = out.with_name(f".{out.name}.partial")
     try:
         with Writer(partial) as writer:
             for file, size in zip(files, sizes, strict=True):
-                for read_bytes, programs in _parts(file, ids, stored.repairs):
+                for read_bytes, programs in _parts(file, reading, ids, stored.repairs):
                     for program in programs:
                         writer.add(program)
                         stored.programs += 1
@@ -92,13 +114,14 @@ def store(
 
 
 def _parts(
-    file: TraceFile, ids: UniqueIds, repairs: Repairs
+    file: TraceFile, reading: _Reading, ids: UniqueIds, repairs: Repairs
 ) -> Iterator[tuple[int, list[Program]]]:
     """Yield the programs of each part of a file, and how many of its bytes have been read."""
     try:
-        format = None if file.parts else _format_in_parts(file.path)
+        detected = not (file.parts or reading.format or reading.columns)
+        format = _format_in_parts(file.path) if detected else None
         if format is None:
-            yield 0, ids.rename(_whole(file, repairs), repairs)
+            yield 0, ids.rename(_whole(file, reading, repairs), repairs)
             return
         key, load = SESSION_KEYS[format], load_format(format).load
         with file.path.open("rb") as raw:
@@ -125,8 +148,9 @@ def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
 
 
-def _whole(file: TraceFile, repairs: Repairs) -> list[Program]:
-    _, programs = load_file(contents(file), file.path, repairs, Assumptions())
+def _whole(file: TraceFile, reading: _Reading, repairs: Repairs) -> list[Program]:
+    how = reading.assumptions, reading.format, reading.columns
+    _, programs = load_file(contents(file), file.path, repairs, *how)
     return without_messages(programs)
 
 

@@ -97,3 +97,7 @@ def by_tokenizer(path: Path) -> TokenCounter:
 
     basis = f"counted by the tokenizer {one_line(path.name)}"
     return TokenCounter(count, basis, sha256=hashlib.sha256(data).hexdigest())
+
+
+def counter_of(tokenizer: Path | None) -> TokenCounter:
+    return default_counter() if tokenizer is None else by_tokenizer(tokenizer)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import takes_settings
+from harness.cli.trace_options import Paths, TraceReading
 from servers.errors import InvalidTrace
 from traces.lenient import one_line
 from traces.stored import SUFFIX
 from traces.streaming import Progress, store
 
-TRACES_HELP = "Files, folders or packs."
 PACK_HELP = """Store a set of traces that is larger than memory, as a file that loads in seconds.
 
 Files of any format are read once, one after the other. Those of GitHub Copilot's sessions and of
@@ -31,16 +33,19 @@ parts. Commands, messages and prompts shared within programs are not stored.
 """
 
 
+@takes_settings()
 def pack(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="Files, folders or packs.")
-    ],
+    paths: Paths,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help=f"File to write, {SUFFIX}.")],
+    *,
+    reading: TraceReading,
 ) -> None:
     with one_line_errors():
         if out.suffix != SUFFIX:
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in {SUFFIX}")
-        stored = store(paths, out, _print_progress)
+        stored = store(
+            paths, out, _print_progress, format=reading.format, **asdict(reading.reading)
+        )
     for reason in stored.repairs.reasons():
         print(f"repaired: {one_line(reason)}", file=sys.stderr)
     print(f"{out}: {stored.programs:,} programs, {stored.turns:,} turns")
