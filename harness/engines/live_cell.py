@@ -46,6 +46,7 @@ def replay_on(
     on_event: Callable[[EventRecord], None],
     failure: Callable[[], Exception | None] | None = None,
     cache_salt: str | None = None,
+    replays_answers: bool = False,
 ) -> dict[str, Any]:
     """Replay the programs of the job, or run its agents.
 
@@ -103,6 +104,7 @@ def replay_on(
             cache_salt=cache_salt,
             router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
             background=job.background_arrivals(),
+            replays_answers=replays_answers,
         )
 
     done = asyncio.run(_monitored(replay, monitor))

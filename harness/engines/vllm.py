@@ -18,11 +18,12 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import server_config
-from harness.load.settings import DISAGGREGATION, Prompts, Server, SweepSettings
+from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from servers.errors import CellFailed, ServerFailed
+from reports.phrasing import listed
+from servers.errors import CellFailed, InvalidInput, ServerFailed
 from servers.foreign_routers.installation import RouterInstallation
 from servers.foreign_routers.process import RouterProcess
 from servers.processes.supervised import first_failure
@@ -120,6 +121,7 @@ class VllmEngine:
                 "flags": list(config.flags),
                 "turn_timeout_s": self.turn_timeout_s,
                 "prompts": "text" if self.text else "tokens",
+                **({"answers": "recorded"} if config.recorded_answers else {}),
             },
         }
 
@@ -190,6 +192,7 @@ class VllmEngine:
                 on_turn=on_turn,
                 on_event=on_event,
                 failure=lambda: first_failure([*routers, *servers]),
+                replays_answers=self.config.recorded_answers,
             )
             if job.variant.offload is not None:
                 try:
@@ -232,6 +235,17 @@ class VllmEngine:
         return [target], [process]
 
 
+def _refuse_answers_without_text(server: Server) -> None:
+    if server.answers is Answers.GENERATED:
+        return
+    option = f"--answers {server.answers}"
+    if server.prompts is not Prompts.TEXT:
+        raise InvalidInput(
+            f"{option}: needs the recorded messages; add --prompts text, or remove it (answers to "
+            "prompts of token ids have no text, and the next prompt contains their tokens)"
+        )
+
+
 def vllm_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
@@ -244,8 +258,10 @@ def vllm_engine(
         check_image(server.image)
         vllm = vllm_in_image(server.vllm_python)
     command_line.check_admission(settings.machine.admission, vllm)
+    _refuse_answers_without_text(server)
     model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     config = server_config(settings.machine, server, model)
+    command_line.check_answers(config, vllm)
     load = resolve_model(model, server.weights)
     if server.replicas > 1:
         machine_shares(config, vllm, server.replicas)
@@ -265,4 +281,9 @@ def vllm_engine(
     chosen, left_out = split_supported(settings.policies, engine.check)
     behind = with_routers(chosen, server, "vllm")
     behind, routers = find_routers(behind, settings)
+    if config.recorded_answers and routers:
+        raise InvalidInput(
+            f"--answers recorded: not supported behind the routers of {listed(sorted(routers))}; "
+            "use one of our routers, or --answers generated"
+        )
     return behind, replace(engine, routers=routers), left_out

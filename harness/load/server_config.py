@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.load.machines import refuse_list
-from harness.load.settings import Machine, Server
+from harness.load.settings import Answers, Machine, Server
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.offload_tier import Offloading
@@ -34,5 +34,6 @@ def server_config(
         admission=machine.admission,
         kv_cache_dtype=machine.kv_cache_dtype,
         gpus=machine.gpus,
+        recorded_answers=server.answers is Answers.RECORDED,
         flags=server.vllm_flags,
     )

@@ -39,6 +39,11 @@ class Prompts(StrEnum):
     TEXT = "text"
 
 
+class Answers(StrEnum):
+    GENERATED = "generated"
+    RECORDED = "recorded"
+
+
 class Sandbox(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     CONTAINER = "container"
@@ -405,6 +410,15 @@ class Server:
             SERVER,
         ),
     ] = Prompts.TOKENS
+    answers: Annotated[
+        Answers,
+        Option(
+            "generated: the model's tokens, as many as were recorded. recorded: vLLM computes the "
+            "recorded answers token for token, so that later prompts, which contain them, find "
+            "their KV. With --prompts text.",
+            SERVER,
+        ),
+    ] = Answers.GENERATED
     events: Annotated[
         Path | None,
         Option("Event log of a server of bench serve, which prints its path.", SERVER, "FILE"),

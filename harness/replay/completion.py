@@ -57,13 +57,15 @@ def chat_body(
     id_fields: Iterable[str] = (),
     cache_salt: str | None = None,
     is_dynamo: bool = False,
+    answer: Sequence[int] = (),
 ) -> bytes:
-    """`cache_salt` (vLLM): only prompts with the same salt share KV."""
+    """`cache_salt` (vLLM): only prompts with the same salt share KV. `answer`: tokens with which
+    the answer begins, for servers that replay answers."""
     messages = [message._asdict() for message in prompt]
     fields = {"model": model, "messages": messages, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
         fields["cache_salt"] = cache_salt
-    return _body(fields, turn, program_id, index, is_last, is_dynamo)
+    return _body(fields, turn, program_id, index, is_last, is_dynamo, answer)
 
 
 def text_body(
@@ -92,6 +94,7 @@ def _body(
     index: int,
     is_last: bool,
     is_dynamo: bool = False,
+    answer: Sequence[int] = (),
 ) -> bytes:
     body = {
         **fields,
@@ -111,6 +114,7 @@ def _body(
             "turn": index,
             "is_last": int(is_last),
             "tools": ",".join(turn.tools),
+            **({"answer": answer} if answer else {}),
         }
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -190,6 +194,15 @@ class Answer:
         if len(self.ids) != turn.output_tokens and (self.ids or not self.text):
             raise TurnFailed(
                 f"the server counted {counted[1]} output tokens, but sent {len(self.ids)} token ids"
+            )
+
+    def check_recorded(self, ids: Sequence[int]) -> None:
+        """Raise TurnFailed if the answer does not begin with these tokens. A server may send no
+        token ids in text mode."""
+        if self.ids and self.ids[: len(ids)] != list(ids):
+            raise TurnFailed(
+                "the answer is not the recorded one, so this server does not replay answers; use "
+                "--answers generated"
             )
 
     def prompt_tokens(self, turn: Turn) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from harness.replay.identity import SessionEnd, identity_headers
 from harness.replay.live_router import MOST_HELD_S, BuildRouter
 from harness.replay.liveness import Liveness
 from harness.replay.program_routing import ProgramRouting
+from harness.replay.recorded_answers import Answers, recorded_answers
 from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
@@ -101,6 +102,8 @@ class _Live:
     cache_salt: str | None
     build_router: BuildRouter
     background: Iterable[tuple[Program, int]]
+    answers: Answers
+    """Tokens with which answers begin, by program and turn."""
 
     def __post_init__(self) -> None:
         self.schedule = TurnSchedule(self.programs, self._send)
@@ -172,12 +175,17 @@ class _Live:
     async def _turn(self, run: ActiveProgram, due_s: float, record: TurnRecord) -> None:
         await self._until(due_s - PREPARE_S)
         program, turn = run.program, run.next_turn
+        recorded = self.answers.get((program.id, run.turn), ())
+        if len(recorded) > turn.output_tokens:  # by the tokenizer of this model
+            turn = replace(turn, output_tokens=len(recorded))
         if not run.turn:
             self._conversations[program.id] = self.prompts.conversation(program)
         conversation = self._conversations[program.id]
         make = partial(self._api.body, id_fields=self._id_fields)
         if self._text:
             make = partial(make, cache_salt=self.cache_salt)
+        if recorded:
+            make = partial(make, answer=recorded)
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
@@ -192,6 +200,7 @@ class _Live:
                 received_s = partial(self._received_s, liveness)
                 await stream_completion(self.session, url, body, answer, received_s, headers)
             answer.check(turn)
+            answer.check_recorded(recorded)
         except asyncio.CancelledError:
             self._cancelled(run, record, answer, self.lost_reason())
             raise
@@ -284,6 +293,7 @@ async def replay_live(
     cache_salt: str | None = None,
     router: BuildRouter = Sticky,
     background: Iterable[tuple[Program, int]] = (),
+    replays_answers: bool = False,
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -296,11 +306,16 @@ async def replay_live(
     `cache_salt`, in text mode: vLLM shares KV only between turns with the same salt. `router`
     distributes the turns over the replicas; raises InvalidRouter if it breaks its contract.
     `background` has requests beside the programs, with their times in ps, until those have ended.
+    `replays_answers`, in text mode: the server takes recorded answers. Raises CellFailed if it
+    cannot tokenize them.
     """
     prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()
     headers = {"Content-Type": "application/json", **authorization(api_key)}
     async with client_session(headers=headers) as session:
+        answers: Answers = {}
+        if replays_answers:
+            answers = await recorded_answers(session, replicas[0].root, model, programs)
         live = _Live(
             programs,
             prompts,
@@ -316,6 +331,7 @@ async def replay_live(
             cache_salt,
             router,
             background,
+            answers,
         )
         try:
             live_s = await live.run(starts_s, in_flight)
@@ -327,6 +343,7 @@ async def replay_live(
         "live_s": live_s,
         "started_monotonic_s": live.origin_s,
         **({"background": live.background_json()} if background != () else {}),
+        **({"recorded_answers": len(answers)} if replays_answers else {}),
     }
 
 

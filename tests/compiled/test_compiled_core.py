@@ -104,6 +104,9 @@ SHORT_OF_MEMORY = SweepSettings(
 SWEEPS = {
     "every policy, short of memory, with two offload tiers": SHORT_OF_MEMORY,
     "a steady state": SweepSettings(policies="continuum,autellix+", jps="0.2"),
+    "a steady state beside a background": SweepSettings(
+        policies="continuum,autellix+", jps="0.03", no_capacity=True, seeds="1"
+    ),
     "sliding windows": SweepSettings(
         policies="fcfs,continuum,infercept",
         jps="1",
@@ -142,8 +145,11 @@ SWEEPS = {
 
 REQUESTS = tuple(Program(f"background/{k}", (Turn(500 * k, 10 * k),)) for k in (1, 2, 3, 4))
 BACKGROUNDS = {
-    name: Background("requests", REQUESTS, 1.0, "")
-    for name in ("a steady state", "replicas behind routers, of which one is from outside")
+    name: Background("requests", REQUESTS, 0.2, "")
+    for name in (
+        "a steady state beside a background",
+        "replicas behind routers, of which one is from outside",
+    )
 }
 """Sweeps with requests beside the jobs."""
 

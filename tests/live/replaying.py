@@ -27,6 +27,7 @@ def replayed(
     text: bool = False,
     api_key: str | None = None,
     background: Iterable[tuple[Program, int]] = (),
+    replays_answers: bool = False,
 ) -> tuple[dict[tuple[object, object], Line], Line]:
     """Replay in simulated time; return records by (program, turn), and done.json. By default all
     start at once."""
@@ -50,6 +51,7 @@ def replayed(
                 text=text,
                 api_key=api_key,
                 background=background,
+                replays_answers=replays_answers,
             )
 
     done = simulated_time.run(replay())

@@ -39,6 +39,13 @@ class Server:
     """Messages of each turn in text mode."""
     salts: list[str | None] = field(default_factory=list)
     """`cache_salt` of each turn in text mode."""
+    recorded: dict[Turn, list[int]] = field(default_factory=dict)
+    """Tokens with which the answer of each turn in text mode was to begin."""
+    replays: bool = True
+    """Whether answers begin with those tokens."""
+    reasons: bool = False
+    """Whether the chat template begins an answer with a word that later prompts do not have."""
+    vocabulary: dict[str, int] = field(default_factory=dict)
     arguments: dict[Turn, dict[str, Any]] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
     """Programs of which the end was reported by a request of its own."""
@@ -59,6 +66,18 @@ class Server:
             {"data": [{"id": self.model, "max_model_len": 4096, "owned_by": self.owned_by}]}
         )
 
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """Return a token for each role and each word, and the role of an answer."""
+        body = orjson.loads(await request.read())
+        words = [w for m in body["messages"] for w in (m["role"], *m["content"].split())]
+        words += ["assistant"] * body["add_generation_prompt"]
+        if self.reasons and body["add_generation_prompt"]:
+            words.append("<think>")
+        return web.json_response({"tokens": [self.token(word) for word in words]})
+
+    def token(self, word: str) -> int:
+        return self.vocabulary.setdefault(word, len(self.vocabulary))
+
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer in text mode: one token per word and, like most servers, no token ids."""
         body = orjson.loads(await request.read())
@@ -68,8 +87,15 @@ class Server:
         words = sum(len(message["content"].split()) for message in body["messages"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for _ in range(body["max_tokens"]):
-            event = {"choices": [{"index": 0, "delta": {"content": "x"}}]}
+        answer = body["vllm_xargs"].get("answer")
+        if answer is not None:
+            self.recorded[turn] = answer
+        for index in range(body["max_tokens"]):
+            choice: dict[str, Any] = {"index": 0, "delta": {"content": "x"}}
+            if answer is not None:
+                replays = self.replays and index < len(answer)
+                choice["token_ids"] = [answer[index] if replays else 999_999]
+            event = {"choices": [choice]}
             await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
         usage = {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}
         last = {"choices": [], "usage": usage}
@@ -181,6 +207,7 @@ def application(server: Server) -> web.Application:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/health", server.health)
     app.router.add_get("/v1/models", server.models)
+    app.router.add_post("/tokenize", server.tokenize)
     app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_post("/v1/completions", server.completions)
     return app

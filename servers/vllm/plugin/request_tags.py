@@ -3,8 +3,9 @@
 In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its index in the program),
 `is_last` (0 or 1), `tools` (names of the tools that the answer calls, separated by commas; "" for
 none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
-reports the end of this program). Out: a `Turn`. Invalid values are ignored. Standard library only;
-lengths in tokens, times in seconds.
+reports the end of this program), and, for servers that replay answers, `answer` (token ids with
+which the answer begins). Out: a `Turn`. Invalid values are ignored. Standard library only; lengths
+in tokens, times in seconds.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ def read_xargs(xargs: Mapping[str, Any] | None) -> RequestTags:
         _integer(xargs.get("warm_up")) == 1,
         ended,
     )
+
+
+def answer_of(xargs: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
+    """Return the tokens with which the answer begins; none if the client sent none, or others than
+    those of a vocabulary of this size."""
+    ids = (xargs or {}).get("answer")
+    if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < vocabulary for id in ids):
+        return []
+    return ids
 
 
 def _id(value: object) -> str | None:

@@ -32,7 +32,7 @@ from servers.vllm.plugin.kv_manager import (
     retain_blocks,
     unhash_uncomputed,
 )
-from servers.vllm.plugin.request_tags import Turn, read_xargs
+from servers.vllm.plugin.request_tags import Turn, answer_of, read_xargs
 from servers.vllm.plugin.settings import read_policy
 from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
 
@@ -127,11 +127,21 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         if request.request_id not in self.requests:
             self.runner.set_clock(self.clock_ps())
             turn = self.turns[request.request_id] = self._turn(request)
+            self._replay_answer(request)
             request.priority = 0
             if turn.tags.ended is not None:
                 self.runner.end_program(turn.tags.ended)
             self.runner.arrived(turn)
         super().add_request(request)
+
+    def _replay_answer(self, request: Request) -> None:
+        """Let model runner V2 generate the answer that the client sent, if vLLM was started with
+        `--enable-trace-replay`. With V1, `servers.vllm.plugin.recorded_answers` does."""
+        model, params = self.vllm_config.model_config, request.sampling_params
+        if params is None or not getattr(model, "enable_trace_replay", False):
+            return
+        if answer := answer_of(params.extra_args, model.get_vocab_size()):
+            params.trace_decode_token_ids = answer
 
     def _turn(self, request: Request) -> Turn:
         self._arrivals += 1
