@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from traces.exports.contents import Runs, prompts
+from traces.exports.contents import PREFIX, Runs, prompts
 from traces.exports.filler import text
 from traces.exports.timeline import sub_agents
 from traces.lenient import Repairs
@@ -99,7 +99,7 @@ def _conversations(program: Program, losses: Repairs) -> list[Conversation]:
 def _opening(runs: Runs, may_have_system: bool) -> list[dict[str, str]]:
     """Return the messages of a first prompt. What it shares with other programs is the system
     prompt, which only the first turn of a job may have."""
-    shared = max((end for source, end in runs if source[0] == "prefix"), default=0)
+    shared = max((end for source, end in runs if source[0] == PREFIX), default=0)
     if not may_have_system or not shared:
         return [_message("user", runs, 0)]
     system = {"role": "system", "content": text(runs, 0, shared)}

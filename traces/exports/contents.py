@@ -20,6 +20,11 @@ Runs = tuple[tuple[Source, int], ...]
 same source at the same place of a prompt are equal."""
 
 
+PREFIX, NEW, ANSWER = "prefix", "new", "answer"
+Block = tuple[int, Runs]
+"""The id of the block before, and the runs of a block."""
+
+
 def prompts(program: Program) -> Iterator[Runs]:
     """Yield the runs of each prompt of a program."""
     context: Runs = ()
@@ -29,12 +34,12 @@ def prompts(program: Program) -> Iterator[Runs]:
             path = (program.prefix,)
         shared = truncated(path, turn.prompt_tokens)
         runs = _extended(
-            tuple((("prefix", prefix.id), prefix.tokens) for prefix in shared),
+            tuple(((PREFIX, prefix.id), prefix.tokens) for prefix in shared),
             first_tokens(context, turn.kept_tokens),
         )
-        prompt = _extended(runs, (((program.id, str(number), "new"), turn.prompt_tokens),))
+        prompt = _extended(runs, (((NEW, program.id, str(number)), turn.prompt_tokens),))
         yield prompt
-        context = (*prompt, ((program.id, str(number), "answer"), turn.context_tokens))
+        context = (*prompt, ((ANSWER, program.id, str(number)), turn.context_tokens))
 
 
 def first_tokens(runs: Runs, tokens: int) -> Runs:
@@ -78,23 +83,33 @@ class BlockIds:
         differs from that of the full block."""
         self._block = block_tokens
         self._partial = partial
-        self._ids: dict[tuple[int, Runs], int] = {}
-        """By the id of the block before, and the runs of the block."""
+        self._shared: dict[Block, int] = {}
+        """The blocks of shared prefixes only."""
+        self._count = 0
 
     def of(self, program: Program) -> Iterator[list[int]]:
         """Yield the ids of the blocks of each prompt."""
+        own: dict[Block, int] = {}
         before: Runs = ()
         ids: list[int] = []
         for runs in prompts(program):
             equal = common_tokens(before, runs) // self._block
-            ids = [*ids[:equal], *self._further(runs, ids[:equal])]
+            ids = ids[:equal]
+            for pieces in self._blocks(runs, equal * self._block):
+                ids.append(self._id((ids[-1] if ids else -1, pieces), own))
             yield ids
             before = runs
 
-    def _further(self, runs: Runs, ids: list[int]) -> Iterator[int]:
-        """Yield the ids of the blocks after those that are known."""
-        id = ids[-1] if ids else -1
-        begin = len(ids) * self._block
+    def _id(self, block: Block, own: dict[Block, int]) -> int:
+        is_shared = all(source[0] == PREFIX for source, _ in block[1])
+        known = self._shared if is_shared else own
+        if block not in known:
+            known[block] = self._count
+            self._count += 1
+        return known[block]
+
+    def _blocks(self, runs: Runs, begin: int) -> Iterator[Runs]:
+        """Yield the runs of each block that begins at this token of a prompt or later."""
         prompt = runs[-1][1]
         index = 0
         while begin + (0 if self._partial else self._block - 1) < prompt:
@@ -102,15 +117,10 @@ class BlockIds:
             while runs[index][1] <= begin:
                 index += 1
             pieces = []
-            at = index
-            while True:
-                source, leave = runs[at]
-                pieces.append((source, min(leave, end)))
-                if leave >= end:
-                    break
-                at += 1
-            id = self._ids.setdefault((id, tuple(pieces)), len(self._ids))
-            yield id
+            while runs[index][1] < end:
+                pieces.append(runs[index])
+                index += 1
+            yield (*pieces, (runs[index][0], end))
             begin = end
 
 

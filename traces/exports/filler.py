@@ -34,23 +34,22 @@ def text(runs: Runs, begin: int, end: int) -> str:
     at = begin
     for source, leave in runs:
         while at < min(leave, end):
-            words.append(_word(source, at))
-            at += 1
+            chunk, first = divmod(at, CHUNK)
+            until = min(leave, end, (chunk + 1) * CHUNK)
+            words += _words(source, chunk)[first : first + until - at]
+            at = until
     return "".join(words)
 
 
-def _word(source: Source, at: int) -> str:
-    """Return the word of a source at this token of a prompt. Seven of ten words have two letters
-    and a space, the others three, so that the first n words have 3.3 n characters."""
-    chunk, index = divmod(at, CHUNK)
-    draw = _draws(source, chunk)[index]
-    words = THREE if 33 * (at + 1) // 10 - 33 * at // 10 == 4 else TWO
-    return " " + words[draw % len(words)]
-
-
 @lru_cache(maxsize=1 << 10)
-def _draws(source: Source, chunk: int) -> Sequence[int]:
-    """Return random numbers, which depend on the arguments only."""
+def _words(source: Source, chunk: int) -> Sequence[str]:
+    """Return the words of a source at these tokens of a prompt, which depend on the arguments only.
+    Seven of ten words have two letters and a space, the others three, so that the first n words of
+    a prompt have 3.3 n characters."""
     seed = hashlib.sha256(repr((source, chunk)).encode()).digest()
-    bits = hashlib.shake_128(seed).digest(2 * CHUNK)
-    return struct.unpack(f"<{CHUNK}H", bits)
+    draws = struct.unpack(f"<{CHUNK}H", hashlib.shake_128(seed).digest(2 * CHUNK))
+    return [
+        " " + (THREE[draw % len(THREE)] if (at + 1) * 33 // 10 - at * 33 // 10 == 4
+               else TWO[draw % len(TWO)])
+        for at, draw in enumerate(draws, chunk * CHUNK)
+    ]  # fmt: skip

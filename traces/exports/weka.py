@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
+from operator import itemgetter
 from typing import Any
 
 import orjson
 
 from traces.exports.contents import BlockIds, add_block_losses
-from traces.exports.timeline import ESTIMATED, Times, jobs, sub_agents, timeline
+from traces.exports.timeline import ESTIMATED, Times, jobs, timeline
 from traces.lenient import Repairs
 from traces.program import Program, Provenance
 
@@ -33,66 +34,56 @@ UNMEASURED = (
 )
 LOCAL = "weka's hash ids are valid in one file: jobs share no prefixes"
 BY_TIME = (
-    "weka places sub-agents by time: which turns start and await one follows from assumed times"
+    "weka places sub-agents by time: which turns start and await one follows from assumed times; "
+    "AIPerf takes the end of a sub-agent for its start"
 )
-NESTED = (
-    "weka's sub-agents have none of their own: these are nested all the same, which AIPerf refuses"
-)
+NESTED = "weka's sub-agents have none of their own: these become sub-agents of the session"
 
 
 def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
     times = timeline(programs, Repairs())
     losses.add(ESTIMATED)
-    children = sub_agents(programs)
     by_job = jobs(programs)
     common = _common_prefixes(by_job.values())
     for members in by_job.values():
         _add_losses(members, common, losses)
-        session = _Session(children, times, losses)
-        yield orjson.dumps(session.document(members[0]))
+        yield orjson.dumps(_Session(times, losses).document(members))
 
 
 class _Session:
     """The document of one job."""
 
-    def __init__(
-        self,
-        children: Mapping[str, Sequence[Program]],
-        times: Mapping[str, Sequence[Times]],
-        losses: Repairs,
-    ) -> None:
-        self._children = children
+    def __init__(self, times: Mapping[str, Sequence[Times]], losses: Repairs) -> None:
         self._losses = losses
         self._times = times
         self._blocks = BlockIds(BLOCK_TOKENS, partial=False)
 
-    def document(self, root: Program) -> dict[str, Any]:
+    def document(self, members: Sequence[Program]) -> dict[str, Any]:
+        root, *others = members
+        start_s = self._times[root.id][0].start_s
+        entries = self._requests(root)
+        entries += (self._sub_agent(program, root.id, start_s) for program in others)
+        entries.sort(key=itemgetter("t"))
         return {
             "id": root.id, "models": [MODEL], "block_size": BLOCK_TOKENS, "hash_id_scope": "local",
-            "tool_tokens": 0, "system_tokens": 0, "requests": self._entries(root),
+            "tool_tokens": 0, "system_tokens": 0, "requests": entries,
         }  # fmt: skip
 
-    def _entries(self, program: Program) -> list[dict[str, Any]]:
-        """Return a program's requests and sub-agents, in order of time."""
+    def _requests(self, program: Program) -> list[dict[str, Any]]:
         start_s = self._times[program.id][0].start_s
-        entries: list[tuple[float, dict[str, Any]]] = []
         blocks = list(self._blocks.of(program))
         add_block_losses(program, blocks, BLOCK_TOKENS, self._losses)
-        for number, ids in enumerate(blocks):
-            at_s = self._times[program.id][number].start_s - start_s
-            entries.append((at_s, self._request(program, number, at_s, ids)))
-        for child in self._children.get(program.id, ()):
-            sub_agent = self._sub_agent(child, program.id, start_s)
-            entries.append((sub_agent["t"], sub_agent))
-        return [entry for _, entry in sorted(entries, key=lambda each: each[0])]
+        return [self._request(program, number, start_s, ids) for number, ids in enumerate(blocks)]
 
-    def _request(self, program: Program, number: int, at_s: float, ids: list[int]) -> Any:
+    def _request(
+        self, program: Program, number: int, start_s: float, ids: list[int]
+    ) -> dict[str, Any]:
         turn = program.turns[number]
         before = program.turns[number - 1] if number else None
         time = self._times[program.id][number]
         measured = turn.gap_provenance == Provenance.MEASURED
         return {
-            "t": round(at_s, 6),
+            "t": round(time.start_s - start_s, 6),
             "type": "n",
             "model": MODEL,
             "in": turn.prompt_tokens,
@@ -105,14 +96,14 @@ class _Session:
             "think_time": before.tool_gap_s if before else None,
         }
 
-    def _sub_agent(self, child: Program, parent: str, parent_start_s: float) -> dict[str, Any]:
+    def _sub_agent(self, child: Program, root: str, root_start_s: float) -> dict[str, Any]:
         times = self._times[child.id]
         start_s, end_s = times[0].start_s, times[-1].end_s
         duration_ms = ceil((end_s - start_s) * 1e3)
         return {
-            "t": round(start_s - parent_start_s + duration_ms / 1e3, 6),
+            "t": round(start_s - root_start_s + duration_ms / 1e3, 6),
             "type": "subagent",
-            "agent_id": child.id.removeprefix(f"{parent}/"),
+            "agent_id": child.id.removeprefix(f"{root}/"),
             "subagent_type": "agent",
             "duration_ms": duration_ms,
             "total_tokens": sum(turn.context_tokens for turn in child.turns),
@@ -121,7 +112,7 @@ class _Session:
             "models": [MODEL],
             "tool_tokens": 0,
             "system_tokens": 0,
-            "requests": self._entries(child),
+            "requests": self._requests(child),
         }
 
 
