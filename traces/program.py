@@ -20,6 +20,8 @@ class Provenance(StrEnum):
     SYNTHESISED = "synthesised"
     UNSTATED = "unstated"
     """The trace does not say."""
+    MEASURED_WITH_PERMISSION = "measured with waits for permission"
+    """Measured until a tool's result, which may have waited for a person to permit the tool."""
 
 
 @dataclass(frozen=True, slots=True)

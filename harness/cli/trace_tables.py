@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +26,10 @@ def show_programs(programs: Sequence[Program]) -> None:
     for program in programs:
         table.add_row(*_program_row(program))
     _show(table)
+
+
+def gap_counts(by_provenance: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in by_provenance.items()) or "none"
 
 
 def show_statistics(stats: Statistics, max_tools: int) -> None:

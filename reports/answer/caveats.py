@@ -17,6 +17,8 @@ from reports.statistics.points import Point, with_unstable
 
 SETTLING_JCTS = 8
 """A run is short if its arrivals take fewer mean JCTs than this."""
+MIN_PROGRAMS = 30
+"""Fewer distinct programs say little about others."""
 TABLE_4 = "Continuum v3, Table 4"
 
 
@@ -47,6 +49,7 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any])
     top."""
     return [
         *_incomplete(results, sweep),
+        *_few_programs(sweep),
         *_saturated(points),
         *_few_seeds(sweep, results),
         *_unstable(points, results),
@@ -56,11 +59,27 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any])
 
 def of_results(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
     """Return the caveats that concern answers of every kind, the weightiest first."""
-    return [*_incomplete(results, sweep), *_of_cells(points, results, sweep)]
+    incomplete = _incomplete(results, sweep)
+    return [*incomplete, *_few_programs(sweep), *_of_cells(points, results, sweep)]
 
 
 def _incomplete(results: Results, sweep: dict[str, Any]) -> list[str]:
     return [*cells_without_a_valid_result(results), *_traces_left_out(sweep)]
+
+
+def _few_programs(sweep: dict[str, Any]) -> list[str]:
+    """Return a caveat if few programs are repeated. A recipe draws programs afresh."""
+    workload = sweep.get("workload") or {}
+    count = workload.get("programs") if sweep.get("steady_state") else None
+    distinct = workload.get("distinct_programs") or count
+    if workload.get("recipe") or not distinct or distinct >= MIN_PROGRAMS:
+        return []
+    one = distinct == 1
+    return [
+        f"Few programs: {counted(distinct, 'distinct program')} {'is' if one else 'are'} repeated,"
+        f" so the result holds for agents like {'this' if one else 'these'}, and no interval"
+        f" covers other programs. Use at least {MIN_PROGRAMS}."
+    ]
 
 
 def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:

@@ -65,9 +65,8 @@ def basis(sweep: Mapping[str, Any]) -> str:
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}
     total = sum(gaps.values())
-    kinds = [
-        f"{kind} {share(n / total)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
-    ]
+    counts = {kind: n for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n}
+    kinds = [f"{kind} {share(n / total)}" for kind, n in counts.items()]
     name, turns = str(workload.get("name", "unnamed")), workload.get("turns")
     if sweep.get("steady_state"):
         name = _stream(workload)
@@ -78,7 +77,7 @@ def basis(sweep: Mapping[str, Any]) -> str:
     if beside := sweep.get("background"):
         name += f", beside {_background(beside)}"
     if len(kinds) == 1:
-        kinds = [kinds[0].split()[0]]
+        kinds = list(counts)
     gaps_are = f", tool gaps {listed(kinds)}" if kinds else ""
     return " ".join([f"{time}; {name}{gaps_are}.", *_finite(sweep)])
 

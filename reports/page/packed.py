@@ -1,6 +1,7 @@
 """Compresses the data of a page, as base64 text that is safe inside a `script` element.
 
-The page decompresses it with the browser's own DecompressionStream, which needs no network.
+The page decompresses it with `templates/inflate.js`, which needs no network, and does so before the
+page has loaded.
 plotly.js is part of the package. `make plotly` downloads its basic bundle, which has the traces
 that figures use (`scatter` and `bar`) and is a quarter of the full bundle.
 """
@@ -26,5 +27,5 @@ def packed(value: Any) -> str:
 
 @cache
 def packed_plotly() -> str:
-    """Return the source of plotly.js, compressed with gzip."""
+    """Return the source of plotly.js, compressed with gzip. Its header has no optional fields."""
     return base64.b64encode(PLOTLY.read_bytes()).decode()

@@ -3,19 +3,13 @@
   const root = document.documentElement;
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-  if (typeof DecompressionStream === "undefined") {
-    document.getElementById("unpacked").hidden = false;
-    root.classList.add("no-figures");
-    return;
-  }
-  async function unpack(id, format) {
+  function unpack(id, header) {
     const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format));
-    return new Response(stream).text();
+    return inflate(bytes, header);
   }
-  const figures = JSON.parse(await unpack("specs", "deflate"));
+  const figures = JSON.parse(unpack("specs", 2)); // bytes of a header of zlib
   const script = document.createElement("script");
-  script.textContent = await unpack("plotly", "gzip");
+  script.textContent = unpack("plotly", 10); // of gzip
   document.head.append(script);
 
   const ids = Object.keys(figures);
@@ -344,5 +338,7 @@
     root.dataset.figures = "drawn";
     return;
   }
-  redraw(ids);
+  // Those of the first screen are drawn before the page has loaded, the others after it.
+  ids.filter(isFirst).forEach(draw);
+  redraw(ids.filter((id) => !isFirst(id)));
 })();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from browsing import Open, names, wait_until_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
+from reports.page.packed import PLOTLY
 from tests.reports.make_run import turn, write_cell, write_sweep
 
 FIGURES = (
@@ -254,10 +257,30 @@ def test_a_printed_report_is_light_and_shows_the_figures(report: Path, opened: O
     page.wait_for_selector("html:not(.paper)", state="attached")
 
 
-def test_a_browser_without_decompression_shows_a_message(report: Path, opened: Open) -> None:
-    page = opened(report, before="delete window.DecompressionStream", drawn=False).page
-    assert page.get_by_text("cannot show the figures").is_visible()
-    assert page.locator(".cells").is_visible()
+def test_the_figures_of_the_first_screen_are_drawn_before_the_page_has_loaded(
+    report: Path, opened: Open
+) -> None:
+    """A headless browser takes a picture as soon as the page has loaded."""
+    note = "addEventListener('load', () => { window.drawn = document.querySelectorAll("
+    note += "'.answer .plot .main-svg').length; })"
+    page = opened(report, before=note).page
+    assert page.evaluate("window.drawn") > 0
+    assert page.evaluate("window.drawn") == page.locator(".answer .plot .main-svg").count()
+
+
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_the_page_decompresses_what_zlib_compresses(report: Path, opened: Open, level: int) -> None:
+    page = opened(report).page
+    texts = ["", "a", "é" * 3, "abc" * 50_000, *(str(n * n) for n in (7, 10**40))]
+    texts.append("".join(chr(33 + n * n % 1_000) for n in range(20_000)))
+    for text in texts:
+        data = base64.b64encode(zlib.compress(text.encode(), level)).decode()
+        decompress = "inflate(Uint8Array.from(atob(data), (c) => c.charCodeAt(0)), 2)"
+        assert page.evaluate(f"(data) => {decompress}", data) == text
+
+
+def test_the_header_of_plotly_has_no_optional_fields() -> None:
+    assert PLOTLY.read_bytes()[:4] == b"\x1f\x8b\x08\x00"
 
 
 def test_a_run_of_one_cell_has_a_page(tmp_path: Path, opened: Open) -> None:

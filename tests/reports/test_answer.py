@@ -2,8 +2,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from make_run import turn, workload, write_cell, write_sweep
 
+from reports.answer.caveats import caveats_of, of_results
 from reports.answer.provenance import basis
 from reports.answer.verdict import Answer, answer
 from reports.metrics.cells import collect
@@ -349,3 +351,27 @@ def test_only_a_finite_set_of_jobs_at_a_rate_is_said_to_be_no_capacity(tmp_path:
     stream = write_sweep(tmp_path / "stream", ["fcfs"], steady_state=True)
     said = ["no capacity" in basis(load_run(run).sweep) for run in (once, closed, stream)]
     assert said == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("shape", "steady", "says"),
+    [
+        ({"programs": 13}, True, "Few programs: 13 distinct programs are repeated, so the result"),
+        ({"programs": 400, "distinct_programs": 1}, False, "Few programs: 1 distinct program is"),
+        ({"programs": 30}, True, ""),
+        ({"programs": 13}, False, ""),
+        ({"programs": 13, "recipe": "swe-bench"}, True, ""),
+    ],
+    ids=["stream", "repeated set", "enough", "each once", "drawn afresh"],
+)
+def test_few_programs_that_are_repeated_are_a_caveat(
+    tmp_path: Path, shape: dict[str, Any], steady: bool, says: str
+) -> None:
+    run = write_sweep(tmp_path, ["fcfs"], workload=shape)
+    write_cell(run, "fcfs", idle(10.0))
+    loaded = load_run(run)
+    results = collect(loaded)
+    sweep = loaded.sweep | {"steady_state": steady}
+    for caveats in (caveats_of([], results, sweep), of_results([], results, sweep)):
+        few = [caveat for caveat in caveats if caveat.startswith("Few programs")]
+        assert [caveat.startswith(says) for caveat in few] == [True] * bool(says)

@@ -98,8 +98,8 @@ def test_names_from_a_trace_or_a_command_line_are_text_and_never_markup(tmp_path
         for name in ("fcfs", EVIL):
             write_cell(run, name, [turn(EVIL), turn("p1")], jps=jps)
     page = Page(write_report(run).path)
-    # The figures' data, plotly, and two scripts of the page; a name has added none.
-    assert len(page.scripts) == 4
+    # The figures' data, plotly, and three scripts of the page; a name has added none.
+    assert len(page.scripts) == 5
     assert not any(script.strip() == "alert(1)" for script in page.scripts)
     assert page.text.count(EVIL) >= 5
     assert "<b>long</b>" in page.text

@@ -180,7 +180,7 @@ def tracelab() -> Sample:
     lines = json_lines(
         round_("a", 0, 0, 100, tools=[tool]), round_("b", 0, 1, 100), round_("a", 1, 4, 150)
     )
-    return Sample({"round_trace.jsonl": lines}, (Provenance.MEASURED,))
+    return Sample({"round_trace.jsonl": lines}, (Provenance.MEASURED_WITH_PERMISSION,))
 
 
 def agentinfer() -> Sample:
@@ -347,7 +347,7 @@ def claude_code() -> Sample:
                 answer("b", 0, "2026-01-01T00:01:04Z", done, 64),
             ),
         },
-        (Provenance.MEASURED,),
+        (Provenance.MEASURED_WITH_PERMISSION,),
     )
 
 
@@ -377,7 +377,7 @@ def codex() -> Sample:
             "rollout-a.jsonl": rollout("a", call, counted(4, 1), output, done, counted(9, 2)),
             "rollout-b.jsonl": rollout("b", done, counted(9, 1)),
         },
-        (Provenance.MEASURED,),
+        (Provenance.MEASURED_WITH_PERMISSION,),
     )
 
 
@@ -401,7 +401,7 @@ def gemini_cli() -> Sample:
             "session-a.jsonl": session("a", answer(0, 4, call), answer(1, 9)),
             "session-b.jsonl": session("b", answer(0, 4)),
         },
-        (Provenance.MEASURED,),
+        (Provenance.MEASURED_WITH_PERMISSION,),
     )
 
 

@@ -82,6 +82,23 @@ def test_a_measured_duration_excludes_the_wait_for_permission(
     assert only(ASKED, CALLED, waited, DONE).turns[0].tool_gap_s == gap_s
 
 
+@pytest.mark.parametrize(
+    ("name", "duration", "provenance"),
+    [
+        ("Write", {}, Provenance.MEASURED_WITH_PERMISSION),
+        ("Write", {"durationMs": 1500}, Provenance.MEASURED),
+        ("Bash", {}, Provenance.MEASURED_WITH_PERMISSION),
+        ("Read", {}, Provenance.MEASURED),
+    ],
+)
+def test_a_gap_that_may_contain_the_wait_for_permission_says_so(
+    name: str, duration: dict[str, float], provenance: Provenance
+) -> None:
+    called = answer("a", "u", 4, "m1", tool("t", name))
+    waited = result("r", "a", 9, "t", toolUseResult=duration)
+    assert only(ASKED, called, waited, DONE).turns[0].gap_provenance is provenance
+
+
 def test_the_wait_for_a_person_is_a_pause_without_tools() -> None:
     program = only(
         ASKED,

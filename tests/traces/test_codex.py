@@ -95,7 +95,7 @@ def test_each_token_count_is_a_call_and_its_input_includes_what_was_cached() -> 
     assert (first.tools, first.tool_gap_s, first.gap_provenance) == (
         ("apply_patch",),
         2.0,
-        Provenance.MEASURED,
+        Provenance.MEASURED_WITH_PERMISSION,
     )
 
 

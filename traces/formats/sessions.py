@@ -24,6 +24,15 @@ MESSAGE_DELAY_S = 1.0
 """A person's message this long after the last tool result was awaited. Earlier ones were queued."""
 PERSON_TOOLS = frozenset({"AskUserQuestion", "ExitPlanMode", "request_user_input"})
 """Tools whose time is that of a person who answers."""
+UNASKED_TOOLS = frozenset(
+    {
+        *("Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TodoWrite", "ToolSearch"),
+        *("Task", "Agent", "BashOutput", "KillBash"),
+        *("update_plan", "write_stdin", "tool_search_call"),
+        *("read_file", "list_directory", "glob", "search_file_content"),
+    }
+)
+"""Tools that agents run without a person's permission."""
 _PROGRAM = re.compile(r"[\w.+-]{1,40}")
 
 
@@ -34,6 +43,10 @@ class Tool:
     answered_s: float | None = None
     duration_s: float | None = None
     """Its own time, if it was measured. The result may come later, after a person's permission."""
+
+    @property
+    def may_wait_for_permission(self) -> bool:
+        return self.duration_s is None and not UNASKED_TOOLS.issuperset(self.names)
 
     @property
     def finished_s(self) -> float | None:
@@ -201,7 +214,10 @@ class _Maker:
         joined_s = self.joined_s.get((thread.id, i))
         begin_s = max(call.ended_s, joined_s or 0.0)
         seconds = min(max(0.0, awaited_s - begin_s), MAX_GAP_S)
-        return _Gap(names, seconds, Provenance.MEASURED, explained=joined_s is not None)
+        provenance = Provenance.MEASURED
+        if names and any(tool.may_wait_for_permission for tool in call.tools.values()):
+            provenance = Provenance.MEASURED_WITH_PERMISSION
+        return _Gap(names, seconds, provenance, explained=joined_s is not None)
 
     def _starts(self, thread: Thread) -> list[int]:
         starts = [0]

@@ -8,12 +8,13 @@ ends at its last output. `prefix_tokens` were read from the provider's cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.rows import clock_s, first_row, in_seconds, lengths, rows
+from traces.formats.sessions import UNASKED_TOOLS
 from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import Repairs, identifier, items, mapping, text, tokens
 from traces.program import Program, Provenance, SharedPrefix
@@ -80,7 +81,7 @@ def round_call(row: Mapping[str, Any], repairs: Repairs) -> TimedCall | None:
 
 
 def _tool_time(
-    tools: Iterable[Mapping[str, Any]], end_s: float | None, repairs: Repairs
+    tools: Sequence[Mapping[str, Any]], end_s: float | None, repairs: Repairs
 ) -> tuple[float, Provenance] | None:
     """Return the time from the end of the response to the last result of its tools."""
     ends_s = []
@@ -95,7 +96,9 @@ def _tool_time(
         ends_s.append(result_s)
     if not ends_s or end_s is None:
         return None
-    return max(0.0, max(ends_s) - end_s), Provenance.MEASURED
+    unasked = UNASKED_TOOLS.issuperset(str(tool.get("tool_name")) for tool in tools)
+    provenance = Provenance.MEASURED if unasked else Provenance.MEASURED_WITH_PERMISSION
+    return max(0.0, max(ends_s) - end_s), provenance
 
 
 def _with_cached_prefix(

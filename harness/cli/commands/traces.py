@@ -64,7 +64,7 @@ def inspect(
     *,
     reading: TraceReading,
 ) -> None:
-    from harness.cli.trace_tables import show_programs
+    from harness.cli.trace_tables import gap_counts, show_programs
 
     with one_line_errors():
         loaded = read_files(paths, reading, json=json)
@@ -79,6 +79,7 @@ def inspect(
         f"{counted(len(loaded.repairs), 'repair')}, {counted(len(loaded.rejections), 'rejection')}"
     )
     print(f"sha256 {loaded.sha256}")
+    print(f"gaps: {gap_counts(statistics(loaded.programs).gap_provenance)}")
     show_programs(loaded.programs[:rows])
     print_more(len(loaded.programs) - rows, "programs")
     print_notes("rejected", loaded.rejections)
@@ -108,7 +109,7 @@ def stats(
     *,
     reading: TraceReading,
 ) -> None:
-    from harness.cli.trace_tables import show_likenesses, show_statistics
+    from harness.cli.trace_tables import gap_counts, show_likenesses, show_statistics
     from traces.synthesis.nearest import nearest
 
     with one_line_errors():
@@ -118,8 +119,7 @@ def stats(
     if json:
         print_json({**summary.as_json(), "recipes": [asdict(each) for each in likenesses]})
         return
-    by_name = summary.gap_provenance.items()
-    counts = ", ".join(f"{count} {name}" for name, count in by_name) or "none"
+    counts = gap_counts(summary.gap_provenance)
     print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {counts}")
     show_statistics(summary, rows)
     print_more(len(summary.tools) - rows, "tools")
