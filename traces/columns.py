@@ -16,6 +16,14 @@ from traces.formats.native_errors import FOREIGN_FIELDS
 from traces.lenient import one_line
 
 UNITS_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+OTHER_NAMES = {
+    "ms": r"(?i:milli(second)?s?|msecs?)|(?<=[a-z])Ms|(?<![A-Za-z])ms",
+    "us": r"(?i:micro(second)?s?|usecs?)|(?<=[a-z])Us|(?<![A-Za-z])us",
+    "ns": r"(?i:nano(second)?s?|nsecs?)|(?<=[a-z])Ns|(?<![A-Za-z])ns",
+}
+"""How names of columns end that state a unit in another way than the suffixes of `UNITS_PER_S`,
+such as `startMs` and `start (ms)`."""
 TIMES = ("start", "end", "duration", "gap")
 COUNTS = ("prompt_tokens", "output_tokens", "kept_tokens", "cached_tokens")
 NAMES = ("program", "parent", "tool", "gap_provenance")
@@ -27,8 +35,20 @@ OPTION = "--columns"
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    units_per_s: float = 1.0
-    """For a time: how many of its units are a second."""
+    unit: str = "s"
+    """Of a time."""
+    is_stated: bool = True
+    """Whether the map or a suffix of the name states the unit."""
+
+    @property
+    def units_per_s(self) -> float:
+        return UNITS_PER_S[self.unit]
+
+    @property
+    def other_unit(self) -> str:
+        """The unit that the end of the name seems to state; "" if there is none or it is stated."""
+        ends = OTHER_NAMES.items() if not self.is_stated else ()
+        return next((unit for unit, end in ends if re.search(rf"({end})[)\]]?$", self.name)), "")
 
 
 Columns = Mapping[str, Column]
@@ -44,13 +64,14 @@ def parse_columns(text: str) -> Columns:
         field, unit = _with_unit(key)
         if field not in FIELDS:
             meant = nearest(field, FIELDS)
+            meant += f"_{unit}" if unit and meant in TIMES else ""
             hint = f"did you mean {meant}?" if meant else f"fields are {', '.join(FIELDS)}"
             raise InvalidTrace(f"{OPTION}: no field is called {one_line(key)}; {hint}")
         if field in columns:
             raise InvalidTrace(f"{OPTION}: {field} is given twice; remove one")
         if unit is None:
             unit = _with_unit(name)[1] if field in TIMES else None
-        columns[field] = Column(name, UNITS_PER_S[unit or "s"])
+        columns[field] = Column(name, unit or "s", is_stated=unit is not None)
     if not columns:
         raise InvalidTrace(f"{OPTION}: is empty; fields are {', '.join(FIELDS)}")
     return columns
@@ -81,7 +102,7 @@ def _named_after_fields(header: Collection[str]) -> dict[str, Column]:
     for name in header:
         field, unit = _with_unit(name)
         if field in FIELDS:
-            columns.setdefault(field, Column(name, UNITS_PER_S[unit or "s"]))
+            columns.setdefault(field, Column(name, unit or "s"))
     return columns
 
 

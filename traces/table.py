@@ -15,15 +15,26 @@ from typing import Any
 import orjson
 
 from servers.errors import LibraryUnavailable, TraceRejected
-from traces.columns import Columns, columns_of
+from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import MAX_GAP_S, MAX_VALUES, Repairs, brief, identifier, tokens
+from traces.lenient import (
+    MAX_GAP_S,
+    MAX_VALUES,
+    Repairs,
+    brief,
+    identifier,
+    number,
+    one_line,
+    tokens,
+)
 from traces.program import Program, Provenance
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 DELIMITERS = (",", ";", "\t", "|")
+CLOCKS = ("start", "end")
+"""Fields that are points in time."""
 Row = Mapping[str, Any]
 
 
@@ -76,19 +87,32 @@ def _csv_rows(data: bytes) -> Iterator[Row]:
         raise TraceRejected(f"not a CSV table ({error})") from None
 
 
+def _unit_of(value: object) -> str:
+    """Return the unit in which a number is a Unix time of our years; "" if there is none."""
+    found = number(value)
+    units = (unit for unit, per_s in UNITS_PER_S.items() if found and 1e8 <= found / per_s < 1e10)
+    return next(units, "")
+
+
 class _Reader:
     def __init__(self, columns: Columns, name: str, repairs: Repairs) -> None:
         self.columns = columns
         self.name = name
         self.repairs = repairs
         self.agents: dict[str, Agent] = {}
+        self.timed: set[str] = set()
+        """Fields with a value that is a time."""
+        self.not_times: dict[str, Any] = {}
+        """The first value of a field that is none."""
 
     def programs(self, first: Row, table: Iterator[Row]) -> list[Program]:
+        self._check_units(first)
         self._add(0, first)
-        for number, row in enumerate(table, 1):
-            self._add(number, row)
+        for place, row in enumerate(table, 1):
+            self._add(place, row)
         if not self.agents:
             raise TraceRejected("no row with prompt tokens")
+        self._check_times()
         for agent in self.agents.values():
             if "gap" not in self.columns and len(agent.calls) > 1:
                 estimate_ends(agent.calls, self.repairs)
@@ -107,10 +131,45 @@ class _Reader:
         column = self.columns.get(field)
         if column is None:
             return None
-        read = clock_s if field in ("start", "end") else in_seconds
-        return read(row.get(column.name), column.units_per_s)
+        value = row.get(column.name)
+        read = clock_s if field in CLOCKS else in_seconds
+        time_s = read(value, column.units_per_s)
+        if time_s is not None:
+            self.timed.add(field)
+        elif value is not None and str(value).strip():
+            self.not_times.setdefault(field, value)
+            if field != "gap":
+                self.repairs.add(f"a {field} of {brief(value)}, which is no time: left out")
+        return time_s
 
-    def _add(self, number: int, row: Row) -> None:
+    def _check_units(self, first: Row) -> None:
+        """Raises TraceRejected for a time whose unit is given by the name of the column only, in
+        another way than by a suffix."""
+        for field, column in self.columns.items():
+            if field in TIMES and (stated := column.other_unit):
+                raise TraceRejected(
+                    f"column {one_line(column.name)} as {field}: {brief(first.get(column.name))} "
+                    f"is in {UNIT_WORDS[stated]} by the column's name; give {OPTION} "
+                    f"{field}_{stated}={one_line(column.name)}"
+                )
+
+    def _check_times(self) -> None:
+        """Raises TraceRejected for a time of which no value is one."""
+        for field, value in self.not_times.items():
+            if field in self.timed:
+                continue
+            column = self.columns[field]
+            name, unit = one_line(column.name), UNIT_WORDS[column.unit]
+            what = f"column {name} as {field}: {brief(value)} is no time in {unit}"
+            kind = "numbers or ISO 8601 times" if field in CLOCKS else "numbers"
+            other = _unit_of(value)
+            raise TraceRejected(
+                f"{what}; give {OPTION} {field}_{other}={name} if it is in {UNIT_WORDS[other]}"
+                if other
+                else f"{what}; give a column of {kind} ({field}_ms=COLUMN if in milliseconds)"
+            )
+
+    def _add(self, place: int, row: Row) -> None:
         prompt, output = self._value(row, "prompt_tokens"), self._value(row, "output_tokens")
         found = lengths(prompt, output, self.repairs)
         if found is None:
@@ -118,7 +177,7 @@ class _Reader:
         program = identifier(str(self._value(row, "program") or ""))
         if not program:
             self.repairs.add(SINGLE_TURNS)
-            program = f"{self.name}-{number}"
+            program = f"{self.name}-{place}"
         parent = identifier(str(self._value(row, "parent") or "")) or None
         agent = self.agents.setdefault(program, Agent(program, [], parent))
         agent.calls.append(self._call(row, found))

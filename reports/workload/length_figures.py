@@ -31,7 +31,7 @@ CHOICE = "tokens"
 def turns_figure(compared: Compared, styles: Styles, source: str) -> Figure:
     lines = [
         curve(each.name, [len(job.turns) for job in each.jobs], styles[each.name],
-              "of jobs have at least %{x:,} turns", True)
+              "of jobs have at least %{x:,} turns")
         for each in compared.all
     ]  # fmt: skip
     own = compared.trace.figures["turns"]
@@ -136,7 +136,7 @@ def tokens_figure(compared: Compared, styles: Styles, source: str) -> Figure:
         drawn = {each.name: own for each in compared.all if any(own := values(each))}
         return {
             "data": [
-                curve(name, own, styles[name], "of turns have at least %{x:,} tokens", True)
+                curve(name, own, styles[name], "of turns have at least %{x:,} tokens")
                 for name, own in drawn.items()
             ],
             "layout": {

@@ -40,9 +40,20 @@ def survival(values: Sequence[float]) -> tuple[list[float | None], list[float | 
     return numbers(ordered[ranks - 1]), numbers(ranks / len(ordered))
 
 
-def curve(name: str, values: Sequence[float], look: Style, what: str, variant: bool) -> Trace:
-    """Draw a survival curve. `what` are the values in the text under the pointer."""
+def curve(
+    name: str,
+    values: Sequence[float],
+    look: Style,
+    what: str,
+    *,
+    variant: bool = True,
+    left: float | None = None,
+) -> Trace:
+    """Draw a survival curve, from `left` on. `what` are the values in the text under the pointer;
+    `variant`: whether the reader can highlight it."""
     x, y = survival(values)
+    if left is not None and x and x[0] is not None and left < x[0]:
+        x, y = [left, *x], [y[0], *y]
     meta: dict[str, Any] = {"colour": look.colour, "kind": "line"}
     return {
         "type": "scatter",

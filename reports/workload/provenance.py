@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from reports.phrasing import listed
 from traces import Program, TraceSet
-from traces.formats.facts import FACTS
+from traces.formats.facts import FACTS, STATED
 from traces.synthesis.recipes import SOURCE
 
 PACKS = "The lines of recipes are 100 synthesised jobs each."
@@ -56,5 +56,6 @@ def of_repeats(loaded: TraceSet) -> str:
     """Return where the repeated part of prompts comes from."""
     if is_drawn(loaded):
         return "Repeats: synthesised, drawn from a recipe."
-    how = {FACTS[name].repeats for name in loaded.formats.values() if name in FACTS}
-    return f"Repeats: {listed(sorted(how)) or 'as the trace states them'}."
+    known = [FACTS[name].repeats for name in loaded.formats.values() if name in FACTS]
+    how = sorted({"as the trace states them" if each == STATED else each for each in known})
+    return f"Repeats: {listed(how) or 'as the trace states them'}."

@@ -12,7 +12,7 @@ from reports.figures.drawing import Figure, KeyEntry, Spec, numbers, short
 from reports.figures.styles import FIRST_COLOUR, INK, Style
 from reports.figures.tool_gaps import DASHES
 from reports.phrasing import counted, seconds
-from reports.workload.compared import Compared
+from reports.workload.compared import THIS, Compared
 from reports.workload.lines import MAX_POINTS, curve
 from traces import Program
 
@@ -41,6 +41,7 @@ def tools_figure(compared: Compared, source: str) -> Figure | None:
             (name, by_tool[name], Style(FIRST_COLOUR + k, "circle", DASHES[k % len(DASHES)]))
             for k, name in enumerate(shown)
         ]
+    left = min(gap_s for gap_s in every if gap_s)
     of_all = compared.statistics.all_tools
     instant = sum(not gap_s for gap_s in every) / len(every)
     at_once = ""
@@ -48,7 +49,7 @@ def tools_figure(compared: Compared, source: str) -> Figure | None:
         at_once = f" {instant:.0%} of the calls took no time that was recorded, and are not drawn."
     spec: Spec = {
         "data": [
-            curve(name, gaps, look, "of calls take at least %{x:,.3~r} s", False)
+            curve(name, gaps, look, "of calls take at least %{x:,.3~r} s", variant=False, left=left)
             for name, gaps, look in lines
         ],
         "layout": {
@@ -97,13 +98,14 @@ def starts_figure(compared: Compared, source: str) -> Figure | None:
         "hoverinfo": "skip",
         "meta": {"colour": "s1", "kind": "line"},
     }
-    look = Style(INK, "circle", "solid")
+    look, what = Style(INK, "circle", "solid"), "of times are at least %{x:,.3~r} s"
+    left = min([mean_s / 100, *filter(None, between)])
     burstiness = compared.statistics.burstiness
     together = sum(not value for value in between) / len(between)
     at_once = f" {together:.0%} of the starts are at the time of another." if together else ""
     spec: Spec = {
         "data": [
-            curve("this trace", between, look, "of times are at least %{x:,.3~r} s", False),
+            curve(THIS, between, look, what, variant=False, left=left),
             poisson,
         ],
         "layout": {
@@ -119,7 +121,7 @@ def starts_figure(compared: Compared, source: str) -> Figure | None:
         f" {source} Recipes have no starts; a sweep draws them.",
     }
     key = (
-        KeyEntry(look.colour, "solid", f"this trace, {counted(len(between) + 1, 'start')}"),
+        KeyEntry(look.colour, "solid", f"{THIS}, {counted(len(between) + 1, 'start')}"),
         KeyEntry("s1", "dash", "Poisson"),
     )
     return Figure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from playwright.sync_api import Page
 
@@ -30,3 +31,14 @@ def wait_until_drawn(page: Page) -> None:
 def names(page: Page, figure: str) -> list[str]:
     """Return the names at the ends of lines."""
     return page.locator(f"#{figure} .annotation-text").all_text_contents()
+
+
+def problems_on(page: Page, axe: str) -> list[str]:
+    """Return the accessibility problems that axe-core finds."""
+    page.evaluate(axe)
+    found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
+    return [
+        f"{v['id']}: {node['target']} {node['failureSummary']}"
+        for v in found
+        for node in v["nodes"]
+    ]

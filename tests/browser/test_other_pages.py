@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from browsing import Open, names
+from browsing import Open, names, problems_on
 
 from reports.compare.across_page import draw as draw_across
 from reports.compare.baseline import read_side
@@ -124,7 +124,7 @@ def a_workload(_: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_page_of_a_workload_draws_its_figures_and_the_first_screen_is_its_summary(
-    report: Path, tmp_path: Path, opened: Open, colours: str
+    report: Path, tmp_path: Path, opened: Open, axe: str, colours: str
 ) -> None:
     report_page = opened(
         a_workload(report, tmp_path),
@@ -144,6 +144,7 @@ def test_the_page_of_a_workload_draws_its_figures_and_the_first_screen_is_its_su
     page.wait_for_selector("html[data-figures=drawn]", state="attached")
     assert page.locator("#turn-tokens .scatterlayer .trace").count() == 8
     assert page.evaluate("document.documentElement.scrollWidth") <= 1400
+    assert problems_on(page, axe) == []
 
 
 def test_the_page_of_several_machines_draws_a_dot_per_policy_and_machine(

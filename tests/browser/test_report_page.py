@@ -7,10 +7,9 @@ import re
 import zlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browsing import Open, names, wait_until_drawn
+from browsing import Open, names, problems_on, wait_until_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
@@ -216,16 +215,6 @@ def test_axe_finds_no_problem_in_the_pages_of_several_machines(
     assert problems_on(overview.page, axe) == []
     overview.page.click("nav.machines a:first-child")
     assert "machine" in overview.page.inner_text("h1")
-
-
-def problems_on(page: Page, axe: str) -> list[str]:
-    page.evaluate(axe)
-    found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
-    return [
-        f"{v['id']}: {node['target']} {node['failureSummary']}"
-        for v in found
-        for node in v["nodes"]
-    ]
 
 
 def test_names_from_a_trace_are_text_and_never_markup(tmp_path: Path, opened: Open) -> None:

@@ -132,7 +132,10 @@ def test_tools_are_drawn_by_time_after_all_tools(tmp_path: Path) -> None:
     assert figure is not None
     labels = [entry.label for entry in figure.key]
     assert labels == ["all tools, 4 calls", "make, 1 call", "ls, 3 calls"]
-    assert figure.spec["data"][2]["x"] == [1.0, 2.0, 3.0]
+    make, ls = figure.spec["data"][1:]
+    # All lines begin at the shortest time, 1 s.
+    assert (make["x"], make["y"]) == ([1.0, 30.0], [1.0, 1.0])
+    assert (ls["x"], ls["y"]) == ([1.0, 2.0, 3.0], [1.0, 0.6667, 0.3333])
 
 
 def test_what_comes_from_the_trace_is_escaped(tmp_path: Path) -> None:

@@ -113,6 +113,53 @@ def test_a_missing_column_or_field_names_the_nearest_one(
     assert message in refusal(tmp_path, CSV, columns)
 
 
+TIMES = """session_id,ts,startTimeMs,when,text,took,in,out
+a,1760000000000,1760000000000,2026-06-01,hello,500,100,10
+a,1760000005000,1760000005000,2026-06-02,world,700,150,10
+"""
+"""Starts in milliseconds whose column does not say so, in one whose name says so, and in texts."""
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("start=ts", "column ts as start: '1760000000000' is no time in seconds; "
+                     "give --columns start_ms=ts if it is in milliseconds"),
+        ("start_us=ts,end=ts", "column ts as end: '1760000000000' is no time in seconds; "
+                               "give --columns end_ms=ts"),
+        ("start=startTimeMs", "column startTimeMs as start: '1760000000000' is in milliseconds by "
+                              "the column's name; give --columns start_ms=startTimeMs"),
+        ("start=text", "column text as start: 'hello' is no time in seconds; give a column of "
+                       "numbers or ISO 8601 times (start_ms=COLUMN if in milliseconds)"),
+        ("start=when,duration=text", "column text as duration: 'hello' is no time in seconds; give "
+                                     "a column of numbers (duration_ms=COLUMN"),
+        ("gap=when", "column when as gap: '2026-06-01' is no time in seconds"),
+        ("durations_ms=took", "no field is called durations_ms; did you mean duration_ms?"),
+        ("starts=ts", "no field is called starts; did you mean start?"),
+    ],
+)  # fmt: skip
+def test_a_column_that_is_no_time_in_its_unit_is_refused(
+    tmp_path: Path, columns: str, message: str
+) -> None:
+    given = f"program=session_id,prompt_tokens=in,output_tokens=out,{columns}"
+    assert message in refusal(tmp_path, TIMES, given)
+
+
+@pytest.mark.parametrize("columns", ["start_ms=startTimeMs", "start_ms=ts,duration_ms=took"])
+def test_a_unit_that_is_given_is_used(tmp_path: Path, columns: str) -> None:
+    given = f"program=session_id,prompt_tokens=in,output_tokens=out,{columns}"
+    (program,) = read(tmp_path, TIMES, given).programs
+    assert 3 < program.turns[0].tool_gap_s < 5
+
+
+def test_a_single_value_that_is_no_time_is_left_out_and_reported(tmp_path: Path) -> None:
+    content = CSV.replace("a,5000,1000", "a,5000,unknown")
+    loaded = read(tmp_path, content)
+    assert loaded.programs[0].turns[0].tool_gap_s == 3.0
+    reasons = [note.reason for note in loaded.repairs]
+    assert "a duration of 'unknown', which is no time: left out" in reasons
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

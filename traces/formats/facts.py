@@ -34,15 +34,15 @@ BY_TEXT = "counts of text: median error 6% of prompts, 11% of answers"
 COUNT = "without usage, `--tokenizer FILE` counts as the model does"
 CALL_END = "calls last 1.27 s + 0.0149 s per output token + 14.7 µs per prompt token"
 LENGTHS = "repeats follow from lengths"
-YES, NO = "measured", "no"
+YES, NO, STATED = "measured", "no", "stated"
 
 FACTS = {
     "turnstile": Facts(
-        "programs in Turnstile's own format", "recorded", "as the file says", "stated",
+        "programs in Turnstile's own format", "recorded", "as the file says", STATED,
         True, True, True, "repeats from lengths if no turn has `kept_tokens`",
     ),
     "turns.jsonl": Facts(
-        "turns of a run or of `bench record`", "recorded", "as in the run", "stated",
+        "turns of a run or of `bench record`", "recorded", "as in the run", STATED,
         True, True, False, "", "sub-agents become programs of their own",
     ),
     "claude-code": Facts(
