@@ -19,6 +19,7 @@ from harness.cli.trace_options import (
     read_files,
 )
 from reports.phrasing import counted
+from servers.errors import InvalidInput
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
@@ -121,6 +122,8 @@ def convert(
 ) -> None:
     with one_line_errors():
         check_export(to, out)
+        if messages and to != NATIVE:
+            raise InvalidInput(f"--messages: --to {to} has no texts; remove --messages")
         loaded = read_files(paths, format, columns, tokenizer, synthesise_gaps, messages=messages)
         converted = cut(
             loaded.programs,
