@@ -43,7 +43,7 @@ CHILD = Program(
     SYSTEM,
     Fork("p", 0, 0.5, 1, MEASURED),
 )
-FEW = settings(max_examples=25)
+FEW = settings(max_examples=25, deadline=None)
 SECONDS_OF = {program.id: [estimated_api_s(t.prompt_tokens, t.output_tokens) for t in program.turns]
               for program in (PARENT, CHILD)}  # fmt: skip
 
