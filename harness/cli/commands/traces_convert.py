@@ -25,7 +25,7 @@ from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
 from traces.lenient import printable
 
-CONVERT_HELP = """Convert any trace to the format of Turnstile or of another tool; cut it.
+CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
 
 [bold]Formats of --to[/bold]
 
