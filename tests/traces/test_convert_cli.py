@@ -55,6 +55,12 @@ def test_a_path_that_the_format_cannot_have_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_messages_are_refused_for_formats_without_texts(tmp_path: Path) -> None:
+    ran = convert("swe-bench", "--to", "otel", "--messages", "--out", tmp_path / "x.jsonl")
+    assert ran.exit_code == 2
+    assert "--messages: --to otel has no texts; remove --messages" in ran.stderr
+
+
 def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     ran = convert("swe-bench", "--to", "weka", "--out", tmp_path)

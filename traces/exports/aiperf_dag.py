@@ -9,7 +9,7 @@ parent waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,17 +57,18 @@ class Conversation:
 def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
     children = sub_agents(programs)
     losses.add(FILLER)
+    ids = {program.id for program in programs}
     for program in programs:
         _add_losses(program, losses)
-        conversations = _conversations(program, losses)
+        conversations = _conversations(program, ids, losses)
         _spawn(conversations, children.get(program.id, ()), losses)
         for conversation in conversations:
             row = {"session_id": conversation.id, "turns": conversation.turns}
             yield orjson.dumps(row) + b"\n"
 
 
-def _conversations(program: Program, losses: Repairs) -> list[Conversation]:
-    """Return the conversations of a program; each spawns the next one."""
+def _conversations(program: Program, ids: Set[str], losses: Repairs) -> list[Conversation]:
+    """Return the conversations of a program; each spawns the next one. `ids` are taken."""
     delay_s = program.fork.delay_s if program.fork is not None else 0.0
     found: list[Conversation] = []
     context = 0
@@ -80,6 +81,8 @@ def _conversations(program: Program, losses: Repairs) -> list[Conversation]:
             if number:
                 losses.add(SHORTENED)
             id = f"{program.id}~{number}" if number else program.id
+            while number and id in ids:
+                id += "~"
             following = Conversation(id, number)
             if found:
                 found[-1].turns[-1]["spawns"] = [id]

@@ -37,7 +37,10 @@ BY_TIME = (
     "weka places sub-agents by time: which turns start and await one follows from assumed times; "
     "AIPerf takes the end of a sub-agent for its start"
 )
-NESTED = "weka's sub-agents have none of their own: these become sub-agents of the session"
+NESTED = (
+    "weka's sub-agents have none of their own: these become sub-agents of the session, and a wait "
+    "for one is part of a gap"
+)
 
 
 def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:

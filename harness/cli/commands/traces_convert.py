@@ -12,12 +12,13 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
 from harness.cli.trace_options import Paths, TraceReading, print_notes, read_files
 from reports.phrasing import counted
+from servers.errors import InvalidInput
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
 from traces.lenient import printable
 
-CONVERT_HELP = """Convert any trace to the format of Turnstile or of another tool; cut it.
+CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
 
 [bold]Formats of --to[/bold]
 
@@ -113,6 +114,8 @@ def convert(
 ) -> None:
     with one_line_errors():
         check_export(to, out)
+        if messages and to != NATIVE:
+            raise InvalidInput(f"--messages: --to {to} has no texts; remove --messages")
         loaded = read_files(paths, reading, messages=messages)
         converted = cut(
             loaded.programs,
