@@ -99,7 +99,8 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     gap_provenance: Annotated[
         str | None,
         meaning(
-            "origin of the length of that gap: `measured`, `inferred`, `synthesised` or `unstated`",
+            "origin of the length of that gap: `measured`, `measured with waits for permission`, "
+            "`inferred`, `synthesised` or `unstated`",
             FIRST_TURN,
         ),
     ] = None

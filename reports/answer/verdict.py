@@ -121,7 +121,7 @@ def answer(
         *no_difference(points, baseline, short=bool(short)),
     ]
     lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)} here."
-    sentence = headline(there, winner, level, base, lacking, _alone(there, measured))
+    sentence = headline(there, winner, level, base, lacking, _alone(there, measured, sweep))
     sentences = _between_splits(there, results, sweep, versus)
     if not sentences or not is_only_axis(splits_of(sweep)):
         sentences.append(sentence)
@@ -164,9 +164,11 @@ def _one_job(there: Sequence[Point]) -> str:
     )
 
 
-def _alone(there: Sequence[Point], measured: Sequence[Point]) -> str:
+def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: dict[str, Any]) -> str:
     """Say why there is no other variant; empty if there is one."""
     if len({p.variant for p in measured if not p.bound}) == 1:
+        if sum(not v.get("bound") and not v.get("same_as") for v in sweep["variants"]) > 1:
+            return "No other variant has a result."
         return "The run has no variant to compare it with."
     if len(there) == 1 and any(p.failed_gates for p in at_load(measured, there[0].load)):
         return "No other variant has a valid result here."

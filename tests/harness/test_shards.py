@@ -124,6 +124,7 @@ def test_the_report_of_some_shards_says_how_many_cells_there_are_and_nothing_as_
     done, cells = len(list(Path("run").glob("*/done.json"))), 4
     assert code == 1
     assert f"Unfinished: {done} of {cells} cells have a result. So far: At " in out
+    assert "The run has no variant to compare it with" not in out
     bench(*SWEEP, "--shard", "2/2")
     assert "Unfinished" not in bench("report", "run")[1]
 
