@@ -13,6 +13,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class _Live:
         self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
         self._jobs_ended_s: float | None = None
-        self._unfinished: list[list[float | None]] = []
+        self._unfinished: list[tuple[float, float | None]] = []
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Run all programs. Returns the time at the end, on the cell's clock."""
@@ -161,7 +162,7 @@ class _Live:
     def background_json(self) -> dict[str, object]:
         """Return when the last job ended, and of each request of the background that was under way
         then when it was due and when it had its first token, or null."""
-        return {"until_s": self._jobs_ended_s, "unfinished": self._unfinished}
+        return {"until_s": self._jobs_ended_s, "unfinished": sorted(self._unfinished, key=itemgetter(0))}
 
     def _group(self, run: ActiveProgram) -> asyncio.TaskGroup:
         return self._background_turns if run.job.is_background else self._turns
@@ -256,7 +257,7 @@ class _Live:
         """Record a turn that did not end, with the reason. A request of the background that is
         under way when the last job ends has not failed."""
         if run.job.is_background and self._jobs_ended_s is not None:
-            self._unfinished.append([record.scheduled_at_s, answer.first_token_at_s])
+            self._unfinished.append((record.scheduled_at_s, answer.first_token_at_s))
         else:
             self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
 

@@ -22,8 +22,8 @@ ELEMENTS = frozenset(
 )
 ALLOWED_MARKUP = re.compile(r"</?(b|br|extra|i|span|sub|sup)>|&[a-z#0-9]+;")
 """The part of plotly's markup that we use, without attributes."""
-SCRIPTS = 4
-"""The number of our own scripts: the figures' data, plotly, and two that draw."""
+SCRIPTS = 5
+"""The number of our own scripts: the figures' data, plotly, one unpacks them, two draw."""
 
 
 class Page(HTMLParser):

@@ -41,7 +41,7 @@ def test_requests_are_sent_on_time_and_those_under_way_at_the_end_are_aborted() 
     assert lines["p", 1]["finished_at_s"] == pytest.approx(2.5)
     assert done["finished_programs"] == 1
     assert done["background"]["until_s"] == pytest.approx(2.5)
-    assert done["background"]["unfinished"] == [[pytest.approx(2.1), None]]
+    assert done["background"]["unfinished"] == [(pytest.approx(2.1), None)]
     assert server.aborted == [("background/2", 0)]
 
 
@@ -51,7 +51,7 @@ def test_a_request_that_has_its_first_token_at_the_end_says_when_it_had_it() -> 
     server = Server(think_s=0.1, chunk_s=0.3)
     _, done = replayed([program("p", turns=1)], server, background=every(0.5))
     (first, *_) = done["background"]["unfinished"]
-    assert first == [pytest.approx(0.5), pytest.approx(0.6)]
+    assert first == (pytest.approx(0.5), pytest.approx(0.6))
 
 
 def test_a_request_that_fails_is_recorded_and_ends_no_program() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.traces.samples import SAMPLES
-from traces import TraceSet, read_traces
-from traces.formats.facts import FACTS, NO, table
+from traces import Provenance, TraceSet, read_traces
+from traces.formats.facts import FACTS, NO, PERMISSION, table
 from traces.formats.registry import FORMATS, IncompleteFormat, load_format
 
 PAGE = Path(__file__).parents[2] / "docs/reference/trace-formats.md"
@@ -48,7 +48,9 @@ def test_a_sample_has_the_tool_times_starts_and_sub_agents_that_the_entry_says(
     turns = [turn for program in loaded.programs for turn in program.turns[:-1]]
     assert bool(turns) <= facts.sessions
     said = set(re.findall("measured|inferred|unstated", facts.tool_times))
-    found = {turn.gap_provenance.value for turn in turns}
+    found = {turn.gap_provenance.value.partition(" with ")[0] for turn in turns}
+    with_permission = Provenance.MEASURED_WITH_PERMISSION in {turn.gap_provenance for turn in turns}
+    assert with_permission <= (facts.tool_times == PERMISSION)
     if facts.tool_times == NO:
         assert found == {"synthesised"}
     elif not facts.tool_times.startswith("as "):

@@ -35,6 +35,7 @@ COUNT = "without usage, `--tokenizer FILE` counts as the model does"
 CALL_END = "calls last 1.27 s + 0.0149 s per output token + 14.7 µs per prompt token"
 LENGTHS = "repeats follow from lengths"
 YES, NO, STATED = "measured", "no", "stated"
+PERMISSION = "measured, some with waits for permission"
 
 FACTS = {
     "turnstile": Facts(
@@ -46,18 +47,18 @@ FACTS = {
         True, True, False, "", "sub-agents become programs of their own",
     ),
     "claude-code": Facts(
-        "sessions of Claude Code", "recorded", YES, "inferred",
+        "sessions of Claude Code", "recorded", PERMISSION, "inferred",
         True, True, True,
         "outputs whose count was cut off, from their text: median error 8%, at most 30% in nine of"
-        " ten; tool times can contain a wait for permission",
+        " ten",
     ),
     "codex": Facts(
-        "sessions of Codex", "recorded", YES, "inferred", True, True, True,
+        "sessions of Codex", "recorded", PERMISSION, "inferred", True, True, True,
         "token counts sum to the recorded total in 102 of 102 calls",
         "without token counts (before 0.44): refused",
     ),
     "gemini-cli": Facts(
-        "sessions of Gemini CLI", "recorded", YES, "inferred", True, True, False,
+        "sessions of Gemini CLI", "recorded", PERMISSION, "inferred", True, True, False,
         "known from synthetic samples only",
     ),
     "mini-swe-agent": Facts(
@@ -80,8 +81,8 @@ FACTS = {
         True, True, False, f"{LENGTHS} and cached tokens; written from the schema",
     ),
     "tracelab": Facts(
-        "rounds of Claude Code and Codex", "recorded", YES, "inferred", True, True, False,
-        f"{LENGTHS} and cached tokens; tool times can contain a wait for permission",
+        "rounds of Claude Code and Codex", "recorded", PERMISSION, "inferred", True, True, False,
+        f"{LENGTHS} and cached tokens",
     ),
     "agentinfer": Facts(
         "requests of AgentInfer's benchmark", "recorded", YES, "inferred", True, True, True,
