@@ -162,7 +162,10 @@ class _Live:
     def background_json(self) -> dict[str, object]:
         """Return when the last job ended, and of each request of the background that was under way
         then when it was due and when it had its first token, or null."""
-        return {"until_s": self._jobs_ended_s, "unfinished": sorted(self._unfinished, key=itemgetter(0))}
+        return {
+            "until_s": self._jobs_ended_s,
+            "unfinished": sorted(self._unfinished, key=itemgetter(0)),
+        }
 
     def _group(self, run: ActiveProgram) -> asyncio.TaskGroup:
         return self._background_turns if run.job.is_background else self._turns
