@@ -63,6 +63,27 @@ def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
     ]
 
 
+def check_not_read(out: Path, paths: Sequence[Path | str]) -> None:
+    """Raise InvalidTrace if the file to write is one of those to read, or exists in such a
+    folder."""
+    if not _safely(out.is_file):
+        return
+    where, written = f"--out {one_line(str(out))}", out.resolve()
+    for path in (Path(path) for path in paths if path not in packs()):
+        if _safely(path.is_dir):
+            if written.is_relative_to(path.resolve()):
+                raise InvalidTrace(
+                    f"{where}: exists in {one_line(str(path))}, which is read; name another file"
+                )
+        elif _safely(path.exists) and any(
+            out.samefile(read) for read in (path, *sub_agents_of(path, linked_formats()))
+        ):
+            raise InvalidTrace(
+                f"{where}: is one of the files to read, which are not overwritten; "
+                "name another file"
+            )
+
+
 def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     if isinstance(path, str) and path in packs():
         yield PACKS / f"{path}.jsonl.gz", path

@@ -69,6 +69,22 @@ def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]
 
 
+def test_a_file_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    recording, link = tmp_path / "self.jsonl.gz", tmp_path / "link.jsonl.gz"
+    convert("swe-bench", "--programs", "1", "--out", recording)
+    link.symlink_to(recording)
+    before = recording.read_bytes()
+    for out in (recording, link):
+        ran = convert(recording, "--to", "mooncake", "--out", out)
+        assert ran.exit_code == 2
+        assert f"--out {out}: is one of the files to read" in ran.stderr
+    ran = convert(tmp_path, "--out", recording)
+    assert ran.exit_code == 2
+    assert f"--out {recording}: exists in {tmp_path}, which is read" in ran.stderr
+    assert recording.read_bytes() == before
+    assert convert(tmp_path, "--out", tmp_path / "new.jsonl").exit_code == 0
+
+
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     ran = convert("swe-bench", "--to", "weka", "--programs", "2", "--out", tmp_path / "new")
     assert ran.exit_code == 0

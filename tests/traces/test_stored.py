@@ -205,6 +205,16 @@ def test_pack_prints_what_it_has_stored(tmp_path: Path) -> None:
     assert "must end in .packed" in wrong.stderr
 
 
+def test_a_packed_file_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    before = stored(tmp_path)
+    out = tmp_path / "t.packed"
+    for path in (out, tmp_path):
+        ran = CliRunner().invoke(app, ["pack", str(path), "--out", str(out)])
+        assert ran.exit_code == 2
+        assert f"--out {out}: " in ran.stderr
+    assert out.read_bytes() == before
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidTrace, match="no such file"):
         streaming.store([tmp_path / "no.jsonl"], tmp_path / "o.packed")

@@ -16,6 +16,7 @@ from servers.errors import InvalidInput
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
+from traces.files import check_not_read
 from traces.lenient import printable
 
 CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
@@ -114,6 +115,7 @@ def convert(
 ) -> None:
     with one_line_errors():
         check_export(to, out)
+        check_not_read(out, paths)
         if messages and to != NATIVE:
             raise InvalidInput(f"--messages: --to {to} has no texts; remove --messages")
         loaded = read_files(paths, reading, messages=messages)

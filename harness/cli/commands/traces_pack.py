@@ -13,6 +13,7 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
 from harness.cli.trace_options import Paths, TraceReading
 from servers.errors import InvalidTrace
+from traces.files import check_not_read
 from traces.lenient import one_line
 from traces.stored import SUFFIX
 from traces.streaming import Progress, store
@@ -43,6 +44,7 @@ def pack(
     with one_line_errors():
         if out.suffix != SUFFIX:
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in {SUFFIX}")
+        check_not_read(out, paths)
         stored = store(
             paths, out, _print_progress, format=reading.format, **asdict(reading.reading)
         )
