@@ -39,6 +39,17 @@ def test_what_a_format_cannot_express_is_printed(tmp_path: Path) -> None:
     assert ran.stdout.startswith(f"{tmp_path / 'm.jsonl'}: 1 programs, ")
 
 
+@pytest.mark.parametrize(("name", "block_tokens"), [("mooncake", 512), ("agentic-mooncake", 64)])
+def test_the_number_of_prompts_whose_shared_prefix_is_rounded_down_is_printed(
+    name: str, block_tokens: int, tmp_path: Path
+) -> None:
+    ran = convert("swe-bench", "--to", name, "--programs", "5", "--out", tmp_path / "m.jsonl")
+    assert (
+        f"differs: hash ids stand for whole blocks of {block_tokens} tokens: what a prompt shares "
+        "with other programs is rounded down to them (5 times)"
+    ) in ran.stderr
+
+
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     ran = convert("/no/such/file", "--to", "agentic", "--out", tmp_path / "x.jsonl")
     assert ran.exit_code == 2
