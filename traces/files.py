@@ -5,6 +5,7 @@ Files of one trace, such as a session and those of its sub-agents, are one `Trac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,16 @@ def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
         )
         for found in groups
     ]
+
+
+def names_in_messages(files: Sequence[TraceFile]) -> list[str]:
+    """Return the label of each file, or its path or number if several have that label."""
+    labels = Counter(file.label for file in files)
+    names = []
+    for number, file in enumerate(files):
+        again = f"{file.label} ({number})" if file.is_private else str(file.path)
+        names.append(one_line(again if labels[file.label] > 1 else file.label))
+    return names
 
 
 def check_not_read(out: Path, paths: Sequence[Path | str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.assumptions import Assumptions, GapSource
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import Columns, parse_columns
-from traces.files import TraceFile, find_files
+from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats import look_alikes
 from traces.formats.linked import join
 from traces.formats.registry import (
@@ -156,13 +156,11 @@ class _Reader:
         self.digest = hashlib.sha256(decided_by.encode())
 
     def read_all(self, files: Sequence[TraceFile]) -> None:
-        labels = Counter(file.label for file in files)
-        for number, file in enumerate(files):
-            again = f"{file.label} ({number})" if file.is_private else str(file.path)
-            self.read(file, again if labels[file.label] > 1 else file.label)
+        for file, label in zip(files, names_in_messages(files), strict=True):
+            self.read(file, label)
 
     def read(self, file: TraceFile, label: str) -> None:
-        repairs, label, path = Repairs(), one_line(label), file.path
+        repairs, path = Repairs(), file.path
         self.paths[label] = path
         self.is_private |= file.is_private
         try:
