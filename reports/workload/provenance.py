@@ -18,6 +18,13 @@ def is_drawn(loaded: TraceSet) -> bool:
     return all(program.source.startswith(f"{SOURCE} ") for program in loaded.programs)
 
 
+def of_names(loaded: TraceSet) -> str:
+    """Return which names of files and folders the page has."""
+    if loaded.is_private:
+        return "The page names no file and no folder of them."
+    return "The page has names of the given files and folders, but not of the folders they are in."
+
+
 def of_lengths(loaded: TraceSet) -> str:
     if is_drawn(loaded):
         return "Token counts: synthesised, drawn from a recipe."

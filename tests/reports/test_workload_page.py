@@ -152,6 +152,17 @@ def test_a_page_names_no_folder_of_a_tool(tmp_path: Path) -> None:
     assert "/home" not in text + json.dumps(drawn)
 
 
+def test_a_page_says_which_names_of_files_and_folders_it_has(tmp_path: Path) -> None:
+    text, _, _ = page(tmp_path)
+    assert "has names of the given files and folders, but not of the folders they are in." in text
+    assert "t.jsonl" in text
+    assert str(tmp_path) not in text
+    assert tmp_path.name not in text
+    private = read_traces(private_history(tmp_path / "history"))
+    draw(private, "sessions", tmp_path / "private.html")
+    assert "The page names no file and no folder" in (tmp_path / "private.html").read_text()
+
+
 def test_the_page_of_a_private_history_names_no_project_session_or_command(tmp_path: Path) -> None:
     loaded = read_traces(private_history(tmp_path))
     draw(loaded, "claude-code sessions", tmp_path / "page.html")
