@@ -63,7 +63,9 @@ class TraceSet:
     is_private: bool = False
     """Whether a file is a person's history of an agent, whose folder says what they work on."""
     count_basis: str = ""
-    """How the tokens of text without token counts were counted; "" if all counts are recorded."""
+    """How the tokens of text without token counts were counted; "" if no text was."""
+    inferred_counts: int = 0
+    """Token counts that are inferred although others of their file are recorded."""
 
 
 def read_traces(
@@ -151,6 +153,7 @@ class _Reader:
         """Paths by label, which is the file's name in messages."""
         self.formats: dict[str, str] = {}
         self.is_private = False
+        self.inferred_counts = 0
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256(decided_by.encode())
@@ -188,6 +191,7 @@ class _Reader:
             self.rejections.append(Note(label, "nested too deeply"))
             return
         self.formats[label] = format
+        self.inferred_counts += repairs.inferred_counts
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
@@ -203,6 +207,7 @@ class _Reader:
             self.formats,
             self.is_private,
             self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
+            self.inferred_counts,
         )
 
     def _none_read(self) -> NoTraceRead:

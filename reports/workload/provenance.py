@@ -30,6 +30,9 @@ def of_lengths(loaded: TraceSet) -> str:
         return "Token counts: synthesised, drawn from a recipe."
     if loaded.count_basis:
         return f"Token counts: inferred where none is recorded ({loaded.count_basis})."
+    if loaded.inferred_counts:
+        how = "bench traces inspect says how"
+        return f"Token counts: measured, but {loaded.inferred_counts:,} inferred ({how})."
     return "Token counts: measured, since the trace records them."
 
 

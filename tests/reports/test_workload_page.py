@@ -16,6 +16,7 @@ from reports.workload.lines import survival
 from reports.workload.page import draw
 from reports.workload.phrases import caveats, findings, headline, tiles
 from reports.workload.time_figures import tools_figure
+from tests.traces.claude_code import session_with_an_inferred_count
 from tests.traces.test_claude_code import SECRETS, private_history
 from traces import Program, Turn, read_traces
 from traces.formats.native import write_programs
@@ -150,6 +151,17 @@ def test_a_page_names_no_folder_of_a_tool(tmp_path: Path) -> None:
     text, drawn, _ = page(tmp_path, [job("a", ("/home/ada/acme/run.sh", 1.0), ("ls", 2.0))])
     assert "run.sh" in text
     assert "/home" not in text + json.dumps(drawn)
+
+
+def test_a_page_says_how_many_token_counts_are_inferred(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_bytes(session_with_an_inferred_count())
+    for name, lengths in (
+        ("s.jsonl", "measured, but 1 inferred (bench traces inspect says how)."),
+        ("t.jsonl", "measured, since the trace records them."),
+    ):
+        write_programs(tmp_path / "t.jsonl", JOBS)
+        draw(read_traces(tmp_path / name), name, tmp_path / "page.html")
+        assert f"Token counts: {lengths}" in (tmp_path / "page.html").read_text()
 
 
 def test_a_page_says_which_names_of_files_and_folders_it_has(tmp_path: Path) -> None:

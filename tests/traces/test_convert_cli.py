@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
 from harness.cli.commands.traces_convert import _complete_export
+from tests.traces.claude_code import session_with_an_inferred_count
 from traces import read_traces
 from traces.exports.registry import EXPORTS
 
@@ -48,6 +49,17 @@ def test_the_number_of_prompts_whose_shared_prefix_is_rounded_down_is_printed(
         f"differs: hash ids stand for whole blocks of {block_tokens} tokens: what a prompt shares "
         "with other programs is rounded down to them (5 times)"
     ) in ran.stderr
+
+
+def test_a_file_in_which_inferred_token_counts_are_not_marked_says_so(tmp_path: Path) -> None:
+    (tmp_path / "inferred.jsonl").write_bytes(session_with_an_inferred_count())
+    said = "differs: token counts that were inferred are not marked in the file"
+    for command, out in (("convert", "out.jsonl"), ("pack", "out.packed")):
+        for path in (tmp_path / "inferred.jsonl", "bfcl"):
+            arguments = [command, str(path), "--out", str(tmp_path / out)]
+            ran = CliRunner().invoke(app, arguments)
+            assert ran.exit_code == 0, ran.output
+            assert (said in ran.stderr) == (path != "bfcl"), arguments
 
 
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
