@@ -15,6 +15,7 @@ from reports.workload.length_figures import prompt_growth
 from reports.workload.lines import survival
 from reports.workload.page import draw
 from reports.workload.phrases import caveats, findings, headline, tiles
+from reports.workload.tables import HEADS, workload_rows
 from reports.workload.time_figures import tools_figure
 from tests.traces.claude_code import session_with_an_inferred_count
 from tests.traces.test_claude_code import SECRETS, private_history
@@ -151,6 +152,20 @@ def test_a_page_names_no_folder_of_a_tool(tmp_path: Path) -> None:
     text, drawn, _ = page(tmp_path, [job("a", ("/home/ada/acme/run.sh", 1.0), ("ls", 2.0))])
     assert "run.sh" in text
     assert "/home" not in text + json.dumps(drawn)
+
+
+def test_tool_times_say_whether_they_include_those_of_sub_agents(tmp_path: Path) -> None:
+    turns = (Turn(50, 5, 0, ("ls",), None, 9.0, MEASURED), Turn(60, 5, 55))
+    agent = Program("a/1", turns, fork=Fork("a", 0, joined_before_turn=1))
+    text, _, found = page(tmp_path, [*(job for job in JOBS if job.fork is None), agent])
+    # Of 1, 2, 3 and 30 s in jobs and 9 s in the sub-agent.
+    assert tiles(found)[-1].number == "3.00 s"
+    assert tiles(found)[-1].sure.endswith(", with sub-agents")
+    (row, *_), at = workload_rows(found), HEADS.index("tool P50")
+    assert row.values[at] == "2.50 s"
+    assert "the tool times are of jobs without their sub-agents, while those of the first" in text
+    alone = compared(read_traces("bfcl"))
+    assert "with sub-agents" not in tiles(alone)[-1].sure
 
 
 def test_a_page_says_how_many_token_counts_are_inferred(tmp_path: Path) -> None:
