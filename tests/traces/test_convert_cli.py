@@ -75,6 +75,10 @@ def test_a_path_that_the_format_cannot_have_is_refused(tmp_path: Path) -> None:
         ran = convert("swe-bench", "--to", name, "--out", tmp_path / out)
         assert ran.exit_code == 2, name
         assert f"--out {tmp_path / out}: " in ran.stderr
+    assert (
+        "sessions.json: ends in .json like a file, but --to weka writes a file per job; name a new "
+        "or empty folder"
+    ) in ran.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -88,7 +92,9 @@ def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     ran = convert("swe-bench", "--to", "weka", "--out", tmp_path)
     assert ran.exit_code == 2
-    assert "name a new or empty folder" in ran.stderr
+    assert f"--out {tmp_path}: is a folder with files, but --to weka writes a file" in ran.stderr
+    ran = convert("swe-bench", "--to", "weka", "--out", tmp_path / "mine.json")
+    assert "mine.json: is a file, but --to weka writes a file per job" in ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]
 
 
