@@ -120,20 +120,15 @@ def store(
     try:
         with Writer(partial) as writer:
             for file, name, size in zip(files, names_in_messages(files), sizes, strict=True):
-                repairs, stored_before, error = Repairs(), stored.programs, ""
-                try:
-                    for read_bytes, programs in _parts(file, reading, ids, repairs):
-                        for program in programs:
-                            writer.add(program)
-                            stored.add(program)
-                        now_s = time.monotonic()
-                        if report and now_s - reported_s >= PROGRESS_EVERY_S:
-                            reported_s = now_s
-                            read = before + read_bytes
-                            report(Progress(read, sum(sizes), now_s - began_s, stored.programs))
-                except TraceRejected as rejected:
-                    error = str(rejected)
-                stored.add_notes(name, stored.programs - stored_before, error, repairs)
+                for read_bytes, programs in _noted_parts(file, name, reading, ids, stored):
+                    for program in programs:
+                        writer.add(program)
+                        stored.add(program)
+                    now_s = time.monotonic()
+                    if report and now_s - reported_s >= PROGRESS_EVERY_S:
+                        reported_s = now_s
+                        read = before + read_bytes
+                        report(Progress(read, sum(sizes), now_s - began_s, stored.programs))
                 before += size
         if not stored.programs:
             reasons = "; ".join(f"{note.file}: {note.reason}" for note in stored.rejections[:3])
@@ -144,6 +139,18 @@ def store(
     finally:
         partial.unlink(missing_ok=True)
     return stored
+
+
+def _noted_parts(
+    file: TraceFile, name: str, reading: _Reading, ids: UniqueIds, stored: Stored
+) -> Iterator[tuple[int, list[Program]]]:
+    """Yield the parts of a file. After the last is stored, add the notes on the file."""
+    repairs, stored_before, error = Repairs(), stored.programs, ""
+    try:
+        yield from _parts(file, reading, ids, repairs)
+    except TraceRejected as rejected:
+        error = str(rejected)
+    stored.add_notes(name, stored.programs - stored_before, error, repairs)
 
 
 def _parts(
