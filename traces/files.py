@@ -5,6 +5,7 @@ Files of one trace, such as a session and those of its sub-agents, are one `Trac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,37 @@ def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
         )
         for found in groups
     ]
+
+
+def names_in_messages(files: Sequence[TraceFile]) -> list[str]:
+    """Return the label of each file, or its path or number if several have that label."""
+    labels = Counter(file.label for file in files)
+    names = []
+    for number, file in enumerate(files):
+        again = f"{file.label} ({number})" if file.is_private else str(file.path)
+        names.append(one_line(again if labels[file.label] > 1 else file.label))
+    return names
+
+
+def check_not_read(out: Path, paths: Sequence[Path | str]) -> None:
+    """Raise InvalidTrace if the file to write is one of those to read, or exists in such a
+    folder."""
+    if not _safely(out.is_file):
+        return
+    where, written = f"--out {one_line(str(out))}", out.resolve()
+    for path in (Path(path) for path in paths if path not in packs()):
+        if _safely(path.is_dir):
+            if written.is_relative_to(path.resolve()):
+                raise InvalidTrace(
+                    f"{where}: exists in {one_line(str(path))}, which is read; name another file"
+                )
+        elif _safely(path.exists) and any(
+            out.samefile(read) for read in (path, *sub_agents_of(path, linked_formats()))
+        ):
+            raise InvalidTrace(
+                f"{where}: is one of the files to read, which are not overwritten; "
+                "name another file"
+            )
 
 
 def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:

@@ -43,9 +43,15 @@ class Repairs:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self.inferred_counts = 0
+        """Token counts that are inferred although others of the file are recorded."""
 
     def add(self, reason: str) -> None:
         self._counts[reason] += 1
+
+    def add_inferred_count(self, reason: str) -> None:
+        self.add(reason)
+        self.inferred_counts += 1
 
     def reasons(self) -> list[str]:
         return [f"{reason} ({n} times)" if n > 1 else reason for reason, n in self._counts.items()]

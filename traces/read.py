@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
 from traces.assumptions import Assumptions, GapSource
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import Columns, parse_columns
-from traces.files import TraceFile, find_files
+from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats import look_alikes
 from traces.formats.linked import join
 from traces.formats.registry import (
@@ -63,7 +63,9 @@ class TraceSet:
     is_private: bool = False
     """Whether a file is a person's history of an agent, whose folder says what they work on."""
     count_basis: str = ""
-    """How the tokens of text without token counts were counted; "" if all counts are recorded."""
+    """How the tokens of text without token counts were counted; "" if no text was."""
+    inferred_counts: int = 0
+    """Token counts that are inferred although others of their file are recorded."""
 
 
 def read_traces(
@@ -151,18 +153,17 @@ class _Reader:
         """Paths by label, which is the file's name in messages."""
         self.formats: dict[str, str] = {}
         self.is_private = False
+        self.inferred_counts = 0
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256(decided_by.encode())
 
     def read_all(self, files: Sequence[TraceFile]) -> None:
-        labels = Counter(file.label for file in files)
-        for number, file in enumerate(files):
-            again = f"{file.label} ({number})" if file.is_private else str(file.path)
-            self.read(file, again if labels[file.label] > 1 else file.label)
+        for file, label in zip(files, names_in_messages(files), strict=True):
+            self.read(file, label)
 
     def read(self, file: TraceFile, label: str) -> None:
-        repairs, label, path = Repairs(), one_line(label), file.path
+        repairs, path = Repairs(), file.path
         self.paths[label] = path
         self.is_private |= file.is_private
         try:
@@ -190,6 +191,7 @@ class _Reader:
             self.rejections.append(Note(label, "nested too deeply"))
             return
         self.formats[label] = format
+        self.inferred_counts += repairs.inferred_counts
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
@@ -205,6 +207,7 @@ class _Reader:
             self.formats,
             self.is_private,
             self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
+            self.inferred_counts,
         )
 
     def _none_read(self) -> NoTraceRead:

@@ -21,14 +21,14 @@ from servers.errors import InvalidTrace, TraceRejected
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.columns import Columns, parse_columns
-from traces.files import TraceFile, find_files
+from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats.registry import FIRST_BYTES, load_format, recognise
 from traces.lenient import Repairs, one_line
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
-from traces.read import contents, gap_source_of, load_file
+from traces.read import Note, contents, gap_source_of, load_file
 from traces.stored import Writer
-from traces.token_counts import counter_of
+from traces.token_counts import NOT_MARKED, counter_of
 
 PART_BYTES = 16 << 20
 SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
@@ -36,6 +36,10 @@ SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
 common, or "" if each line is a session."""
 MAX_SESSION_BYTES = 256 << 20
 PROGRESS_EVERY_S = 2.0
+NO_PREFIXES_OF_TURNS = (
+    "a packed file has only the prefix of a whole program: what the prompts of single turns share "
+    "with other programs, such as by block hashes, is not stored"
+)
 Load = Callable[[bytes, str, Repairs], list[Program]]
 
 
@@ -45,7 +49,30 @@ class Stored:
 
     programs: int = 0
     turns: int = 0
-    repairs: Repairs = field(default_factory=Repairs)
+    repairs: list[Note] = field(default_factory=list)
+    rejections: list[Note] = field(default_factory=list)
+    losses: Repairs = field(default_factory=Repairs)
+    """How the stored programs differ from those that were read."""
+    has_inferred_counts: bool = False
+
+    def add(self, program: Program) -> None:
+        self.programs += 1
+        self.turns += len(program.turns)
+        for turn in program.turns:
+            if turn.prefixes:
+                self.losses.add(NO_PREFIXES_OF_TURNS)
+
+    def add_notes(self, name: str, programs: int, error: str, repairs: Repairs) -> None:
+        """Add the notes on a file: its rejection if none of its programs is stored."""
+        reasons = repairs.reasons()
+        if not programs:
+            why = error or "; ".join(reasons[:3]) or "contains no program"
+            self.rejections.append(Note(name, one_line(why)))
+            return
+        self.has_inferred_counts |= repairs.inferred_counts > 0
+        if error:
+            reasons.append(f"the rest is left out ({error})")
+        self.repairs += [Note(name, one_line(reason)) for reason in reasons]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +119,11 @@ def store(
     partial = out.with_name(f".{out.name}.partial")
     try:
         with Writer(partial) as writer:
-            for file, size in zip(files, sizes, strict=True):
-                for read_bytes, programs in _parts(file, reading, ids, stored.repairs):
+            for file, name, size in zip(files, names_in_messages(files), sizes, strict=True):
+                for read_bytes, programs in _noted_parts(file, name, reading, ids, stored):
                     for program in programs:
                         writer.add(program)
-                        stored.programs += 1
-                        stored.turns += len(program.turns)
+                        stored.add(program)
                     now_s = time.monotonic()
                     if report and now_s - reported_s >= PROGRESS_EVERY_S:
                         reported_s = now_s
@@ -105,18 +131,33 @@ def store(
                         report(Progress(read, sum(sizes), now_s - began_s, stored.programs))
                 before += size
         if not stored.programs:
-            reasons = "; ".join(stored.repairs.reasons()[:3])
+            reasons = "; ".join(f"{note.file}: {note.reason}" for note in stored.rejections[:3])
             raise InvalidTrace(f"{one_line(str(paths[0]))}: no program in any file ({reasons})")
+        if stored.has_inferred_counts or reading.assumptions.tokens.estimated:
+            stored.losses.add(NOT_MARKED)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return stored
 
 
+def _noted_parts(
+    file: TraceFile, name: str, reading: _Reading, ids: UniqueIds, stored: Stored
+) -> Iterator[tuple[int, list[Program]]]:
+    """Yield the parts of a file. After the last is stored, add the notes on the file."""
+    repairs, stored_before, error = Repairs(), stored.programs, ""
+    try:
+        yield from _parts(file, reading, ids, repairs)
+    except TraceRejected as rejected:
+        error = str(rejected)
+    stored.add_notes(name, stored.programs - stored_before, error, repairs)
+
+
 def _parts(
     file: TraceFile, reading: _Reading, ids: UniqueIds, repairs: Repairs
 ) -> Iterator[tuple[int, list[Program]]]:
-    """Yield the programs of each part of a file, and how many of its bytes have been read."""
+    """Yield the programs of each part of a file, and how many of its bytes have been read. Raises
+    TraceRejected."""
     try:
         detected = not (file.parts or reading.format or reading.columns)
         format = _format_in_parts(file.path) if detected else None
@@ -130,11 +171,11 @@ def _parts(
                 programs = _part(part, file.path, name, load, repairs)
                 yield raw.tell(), list(_first_read(programs, ids.used, repairs))
     except RecursionError:
-        repairs.add(f"{file.label}: left out (nested too deeply)")
-    except (TraceRejected, InvalidTrace) as error:
-        repairs.add(f"{file.label}: left out ({one_line(str(error))})")
+        raise TraceRejected("nested too deeply") from None
+    except InvalidTrace as error:
+        raise TraceRejected(str(error).removeprefix(f"{file.path.name}, ")) from None
     except (EOFError, OSError, zlib.error) as error:
-        repairs.add(f"{file.label}: cannot be read to its end ({one_line(str(error))})")
+        raise TraceRejected(f"cannot be read to its end ({error})") from None
 
 
 def _format_in_parts(path: Path) -> str | None:
@@ -150,7 +191,9 @@ def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
 
 def _whole(file: TraceFile, reading: _Reading, repairs: Repairs) -> list[Program]:
     how = reading.assumptions, reading.format, reading.columns
-    _, programs = load_file(contents(file), file.path, repairs, *how)
+    format, programs = load_file(contents(file), file.path, repairs, *how)
+    if not programs:
+        raise TraceRejected(f"{format}: contains no program")
     return without_messages(programs)
 
 
@@ -159,7 +202,7 @@ def _part(data: bytes, path: Path, name: str, load: Load, repairs: Repairs) -> l
         programs = load(data, name, repairs)
         check(programs)
     except (TraceRejected, InvalidTrace) as error:
-        repairs.add(f"a part of {path.name}: left out ({one_line(str(error))})")
+        repairs.add(f"a part: left out ({one_line(str(error))})")
         return []
     return [replace(program, source=path.name) for program in programs]
 

@@ -20,6 +20,8 @@ CHARACTERS_PER_TOKEN = 3.3
 """Median of 80 trajectories of mini-swe-agent with gemini-3-pro (3,183 calls): shell commands,
 their outputs, and answers."""
 DEFAULT_BASIS = "median error 6% of prompts and 11% of answers in 80 trajectories of mini-swe-agent"
+NOT_MARKED = "token counts that were inferred are not marked in the file: they are read as recorded"
+"""A loss of all files that are written from programs with such counts."""
 MIN_OBSERVED = 20
 """Minimum number of texts with usage to which characters per token are fitted."""
 PLAUSIBLE = (1.0, 10.0)

@@ -24,7 +24,14 @@ from reports.workload.length_figures import (
 )
 from reports.workload.lines import workload_styles
 from reports.workload.phrases import basis, caveats, findings, headline, tiles
-from reports.workload.provenance import of_gaps, of_lengths, of_repeats, of_starts, of_turns
+from reports.workload.provenance import (
+    of_gaps,
+    of_lengths,
+    of_names,
+    of_repeats,
+    of_starts,
+    of_turns,
+)
 from reports.workload.tables import HEADS, MAX_TOOLS, TOOL_HEADS, tool_rows, workload_rows
 from reports.workload.time_figures import starts_figure, tools_figure
 from traces import TraceSet
@@ -61,6 +68,7 @@ def draw(loaded: TraceSet, name: str, out: Path) -> Compared:
             more_tools=max(len(found.statistics.tools) - MAX_TOOLS, 0),
             tool_source=of_gaps(found.trace.programs, after_tools=True),
             sha256=loaded.sha256,
+            names=of_names(loaded),
         )
     )
     write_file(out, content.encode())

@@ -74,6 +74,7 @@ def tiles(compared: Compared) -> list[Tile]:
     tools = stats.all_tools
     if tools.calls:
         tail = f"P99 {seconds(tools.p99_s)}, mean {seconds(tools.mean_s)}"
+        tail += ", with sub-agents" if agents else ""
         found.append(Tile(seconds(tools.p50_s), "median tool time", tail))
     return found
 

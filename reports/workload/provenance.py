@@ -18,11 +18,21 @@ def is_drawn(loaded: TraceSet) -> bool:
     return all(program.source.startswith(f"{SOURCE} ") for program in loaded.programs)
 
 
+def of_names(loaded: TraceSet) -> str:
+    """Return which names of files and folders the page has."""
+    if loaded.is_private:
+        return "The page names no file and no folder of them."
+    return "The page has names of the given files and folders, but not of the folders they are in."
+
+
 def of_lengths(loaded: TraceSet) -> str:
     if is_drawn(loaded):
         return "Token counts: synthesised, drawn from a recipe."
     if loaded.count_basis:
         return f"Token counts: inferred where none is recorded ({loaded.count_basis})."
+    if loaded.inferred_counts:
+        how = "bench traces inspect says how"
+        return f"Token counts: measured, but {loaded.inferred_counts:,} inferred ({how})."
     return "Token counts: measured, since the trace records them."
 
 

@@ -15,7 +15,9 @@ from reports.workload.length_figures import prompt_growth
 from reports.workload.lines import survival
 from reports.workload.page import draw
 from reports.workload.phrases import caveats, findings, headline, tiles
+from reports.workload.tables import HEADS, workload_rows
 from reports.workload.time_figures import tools_figure
+from tests.traces.claude_code import session_with_an_inferred_count
 from tests.traces.test_claude_code import SECRETS, private_history
 from traces import Program, Turn, read_traces
 from traces.formats.native import write_programs
@@ -150,6 +152,42 @@ def test_a_page_names_no_folder_of_a_tool(tmp_path: Path) -> None:
     text, drawn, _ = page(tmp_path, [job("a", ("/home/ada/acme/run.sh", 1.0), ("ls", 2.0))])
     assert "run.sh" in text
     assert "/home" not in text + json.dumps(drawn)
+
+
+def test_tool_times_say_whether_they_include_those_of_sub_agents(tmp_path: Path) -> None:
+    turns = (Turn(50, 5, 0, ("ls",), None, 9.0, MEASURED), Turn(60, 5, 55))
+    agent = Program("a/1", turns, fork=Fork("a", 0, joined_before_turn=1))
+    text, _, found = page(tmp_path, [*(job for job in JOBS if job.fork is None), agent])
+    # Of 1, 2, 3 and 30 s in jobs and 9 s in the sub-agent.
+    assert tiles(found)[-1].number == "3.00 s"
+    assert tiles(found)[-1].sure.endswith(", with sub-agents")
+    (row, *_), at = workload_rows(found), HEADS.index("tool P50")
+    assert row.values[at] == "2.50 s"
+    assert "the tool times are of jobs without their sub-agents, while those of the first" in text
+    alone = compared(read_traces("bfcl"))
+    assert "with sub-agents" not in tiles(alone)[-1].sure
+
+
+def test_a_page_says_how_many_token_counts_are_inferred(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_bytes(session_with_an_inferred_count())
+    for name, lengths in (
+        ("s.jsonl", "measured, but 1 inferred (bench traces inspect says how)."),
+        ("t.jsonl", "measured, since the trace records them."),
+    ):
+        write_programs(tmp_path / "t.jsonl", JOBS)
+        draw(read_traces(tmp_path / name), name, tmp_path / "page.html")
+        assert f"Token counts: {lengths}" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_says_which_names_of_files_and_folders_it_has(tmp_path: Path) -> None:
+    text, _, _ = page(tmp_path)
+    assert "has names of the given files and folders, but not of the folders they are in." in text
+    assert "t.jsonl" in text
+    assert str(tmp_path) not in text
+    assert tmp_path.name not in text
+    private = read_traces(private_history(tmp_path / "history"))
+    draw(private, "sessions", tmp_path / "private.html")
+    assert "The page names no file and no folder" in (tmp_path / "private.html").read_text()
 
 
 def test_the_page_of_a_private_history_names_no_project_session_or_command(tmp_path: Path) -> None:

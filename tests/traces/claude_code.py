@@ -54,3 +54,13 @@ def written(content: str) -> Line:
 
 def session(*lines: Line) -> bytes:
     return json_lines(*lines)
+
+
+def session_with_an_inferred_count() -> bytes:
+    """Return a session with two output counts, one of which is estimated from the answer."""
+    return session(
+        user("u", None, 0),
+        answer("a", "u", 4, "m1", written("x" * 330), tool("t"), output=3, stop=None),
+        result("r", "a", 9, "t"),
+        answer("b", "r", 12, "m2", written("done"), cached=100, new=150),
+    )

@@ -85,6 +85,14 @@ def test_a_file_of_anonymize_names_nothing_private_and_passes_check(
     assert len(read_traces(out).programs) == 2
 
 
+def test_a_recording_is_not_overwritten_by_its_anonymized_copy(private: Path) -> None:
+    before = private.read_bytes()
+    refused = bench("anonymize", private, "--out", private)
+    assert refused.exit_code == 2
+    assert f"--out {private}: is one of the files to read" in refused.stderr
+    assert private.read_bytes() == before
+
+
 def test_check_counts_what_may_identify(private: Path) -> None:
     checked = bench("check", private, "--json")
     assert checked.exit_code == 1

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
 from harness.cli.commands.traces_convert import _complete_export
+from tests.traces.claude_code import session_with_an_inferred_count
 from traces import read_traces
 from traces.exports.registry import EXPORTS
 
@@ -39,6 +40,28 @@ def test_what_a_format_cannot_express_is_printed(tmp_path: Path) -> None:
     assert ran.stdout.startswith(f"{tmp_path / 'm.jsonl'}: 1 programs, ")
 
 
+@pytest.mark.parametrize(("name", "block_tokens"), [("mooncake", 512), ("agentic-mooncake", 64)])
+def test_the_number_of_prompts_whose_shared_prefix_is_rounded_down_is_printed(
+    name: str, block_tokens: int, tmp_path: Path
+) -> None:
+    ran = convert("swe-bench", "--to", name, "--programs", "5", "--out", tmp_path / "m.jsonl")
+    assert (
+        f"differs: hash ids stand for whole blocks of {block_tokens} tokens: what a prompt shares "
+        "with other programs is rounded down to them (5 times)"
+    ) in ran.stderr
+
+
+def test_a_file_in_which_inferred_token_counts_are_not_marked_says_so(tmp_path: Path) -> None:
+    (tmp_path / "inferred.jsonl").write_bytes(session_with_an_inferred_count())
+    said = "differs: token counts that were inferred are not marked in the file"
+    for command, out in (("convert", "out.jsonl"), ("pack", "out.packed")):
+        for path in (tmp_path / "inferred.jsonl", "bfcl"):
+            arguments = [command, str(path), "--out", str(tmp_path / out)]
+            ran = CliRunner().invoke(app, arguments)
+            assert ran.exit_code == 0, ran.output
+            assert (said in ran.stderr) == (path != "bfcl"), arguments
+
+
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     ran = convert("/no/such/file", "--to", "agentic", "--out", tmp_path / "x.jsonl")
     assert ran.exit_code == 2
@@ -52,6 +75,10 @@ def test_a_path_that_the_format_cannot_have_is_refused(tmp_path: Path) -> None:
         ran = convert("swe-bench", "--to", name, "--out", tmp_path / out)
         assert ran.exit_code == 2, name
         assert f"--out {tmp_path / out}: " in ran.stderr
+    assert (
+        "sessions.json: ends in .json like a file, but --to weka writes a file per job; name a new "
+        "or empty folder"
+    ) in ran.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -65,8 +92,26 @@ def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     ran = convert("swe-bench", "--to", "weka", "--out", tmp_path)
     assert ran.exit_code == 2
-    assert "name a new or empty folder" in ran.stderr
+    assert f"--out {tmp_path}: is a folder with files, but --to weka writes a file" in ran.stderr
+    ran = convert("swe-bench", "--to", "weka", "--out", tmp_path / "mine.json")
+    assert "mine.json: is a file, but --to weka writes a file per job" in ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]
+
+
+def test_a_file_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    recording, link = tmp_path / "self.jsonl.gz", tmp_path / "link.jsonl.gz"
+    convert("swe-bench", "--programs", "1", "--out", recording)
+    link.symlink_to(recording)
+    before = recording.read_bytes()
+    for out in (recording, link):
+        ran = convert(recording, "--to", "mooncake", "--out", out)
+        assert ran.exit_code == 2
+        assert f"--out {out}: is one of the files to read" in ran.stderr
+    ran = convert(tmp_path, "--out", recording)
+    assert ran.exit_code == 2
+    assert f"--out {recording}: exists in {tmp_path}, which is read" in ran.stderr
+    assert recording.read_bytes() == before
+    assert convert(tmp_path, "--out", tmp_path / "new.jsonl").exit_code == 0
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from harness.cli.commands.traces import app
 from servers.errors import InvalidTrace, TraceRejected
 from tests.traces.samples import SAMPLES
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, packs, read_traces, streaming
+from traces.read import Note
 from traces.stored import TURN, StoredTurns, Writer, read_stored
 
 PROGRAMS = (
@@ -152,9 +153,10 @@ def test_a_session_whose_lines_are_not_together_is_reported(
     (tmp_path / "t.jsonl").write_bytes(data)
     monkeypatch.setattr(streaming, "PART_BYTES", 1 + max(map(len, data.splitlines())))
     done = streaming.store([tmp_path / "t.jsonl"], tmp_path / "out.packed")
-    assert done.repairs.reasons() == [
-        "a session that was read before, or whose lines are not together: left out"
+    assert done.repairs == [
+        Note("t.jsonl", "a session that was read before, or whose lines are not together: left out")
     ]
+    assert not done.rejections
 
 
 def test_files_of_any_format_are_stored_as_they_are_read(tmp_path: Path) -> None:
@@ -181,15 +183,51 @@ def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Pat
     (tmp_path / "other.json").write_text('{"some": "thing"}')
     done = streaming.store(sorted(tmp_path.iterdir()), tmp_path / "out.packed")
     assert done.programs == 2
-    assert [reason.partition(":")[0] for reason in done.repairs.reasons()] == [
-        "cut.jsonl.gz",
-        "other.json",
-    ]
+    assert [note.file for note in done.rejections] == ["cut.jsonl.gz", "other.json"]
+    out = tmp_path / "again.packed"
+    files = [str(path) for path in sorted(tmp_path.glob("*.json*"))]
+    ran = CliRunner().invoke(app, ["pack", *files, "--out", str(out)])
+    assert "rejected: cut.jsonl.gz: cannot be read to its end (" in ran.stderr
+    assert "rejected: other.json: " in ran.stderr
+    assert ran.stdout.endswith(": 2 programs, 3 turns, 0 repairs, 2 files rejected\n")
+
+
+def test_a_file_that_ends_early_is_repaired_if_a_part_of_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data,) = SAMPLES["tracelab"].files.values()
+    lines = sorted(data.splitlines(keepends=True), key=lambda line: json.loads(line)["session_id"])
+    longest = max(map(len, lines))
+    monkeypatch.setattr(streaming, "PART_BYTES", longest + 1)
+    monkeypatch.setattr(streaming, "MAX_SESSION_BYTES", 3 * longest)
+    (tmp_path / "t.jsonl").write_bytes(b"".join([*lines, *lines[-1:] * 10]))
+    done = streaming.store([tmp_path / "t.jsonl"], tmp_path / "out.packed")
+    assert done.programs == 1
+    assert not done.rejections
+    (note,) = done.repairs
+    assert note.file == "t.jsonl"
+    assert note.reason.startswith("the rest is left out (a session is larger than ")
+
+
+def test_turns_whose_shared_prefixes_are_not_stored_are_counted(tmp_path: Path) -> None:
+    for name, files in (("none", "atif"), ("shared", "mooncake")):
+        (tmp_path / name).mkdir()
+        for file, data in SAMPLES[files].files.items():
+            (tmp_path / name / file).write_bytes(data)
+    turns = [turn for p in read_traces(tmp_path / "shared").programs for turn in p.turns]
+    affected = sum(bool(turn.prefixes) for turn in turns)
+    assert affected > 1
+    out = tmp_path / "o.packed"
+    ran = CliRunner().invoke(app, ["pack", str(tmp_path / "shared"), "--out", str(out)])
+    assert "differs: a packed file has only the prefix of a whole program: " in ran.stderr
+    assert f"is not stored ({affected} times)" in ran.stderr
+    done = streaming.store([tmp_path / "none"], out)
+    assert done.losses.reasons() == []
 
 
 def test_a_set_without_a_program_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"some": "thing"}')
-    with pytest.raises(InvalidTrace, match=r"no program in any file \(t.json: left out"):
+    with pytest.raises(InvalidTrace, match=r"no program in any file \(t.json: "):
         streaming.store([tmp_path / "t.json"], tmp_path / "o.packed")
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
 
@@ -200,9 +238,19 @@ def test_pack_prints_what_it_has_stored(tmp_path: Path) -> None:
     out = tmp_path / "o.packed"
     ran = CliRunner().invoke(app, ["pack", str(tmp_path / "t.jsonl"), "--out", str(out)])
     assert ran.exit_code == 0, ran.output
-    assert ran.stdout == f"{out}: 2 programs, 3 turns\n"
+    assert ran.stdout == f"{out}: 2 programs, 3 turns, 0 repairs, 0 files rejected\n"
     wrong = CliRunner().invoke(app, ["pack", str(tmp_path / "t.jsonl"), "--out", "x.jsonl"])
     assert "must end in .packed" in wrong.stderr
+
+
+def test_a_packed_file_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    before = stored(tmp_path)
+    out = tmp_path / "t.packed"
+    for path in (out, tmp_path):
+        ran = CliRunner().invoke(app, ["pack", str(path), "--out", str(out)])
+        assert ran.exit_code == 2
+        assert f"--out {out}: " in ran.stderr
+    assert out.read_bytes() == before
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -128,14 +128,14 @@ def add_block_losses(
     program: Program, ids: Sequence[Sequence[int]], block_tokens: int, losses: Repairs
 ) -> None:
     """Report what the ids of a program's prompts do not say exactly."""
-    prefixes = {p.tokens for turn in program.turns for p in turn.prefixes}
-    if program.prefix is not None:
-        prefixes.add(program.prefix.tokens)
-    if any(tokens % block_tokens for tokens in prefixes):
-        losses.add(
-            f"hash ids stand for whole blocks of {block_tokens} tokens: what programs share is "
-            "rounded down to them"
-        )
+    for number, turn in enumerate(program.turns):
+        of_program = program.prefix if number == 0 else None
+        shared = (of_program,) if of_program is not None else turn.prefixes
+        if any(prefix.tokens % block_tokens for prefix in shared):
+            losses.add(
+                f"hash ids stand for whole blocks of {block_tokens} tokens: what a prompt shares "
+                "with other programs is rounded down to them"
+            )
     full = [turn.prompt_tokens // block_tokens for turn in program.turns]
     for (i, before), turn in zip(enumerate(program.turns), program.turns[1:], strict=False):
         common = common_blocks(ids[i][: full[i]], ids[i + 1][: full[i + 1]])

@@ -22,12 +22,13 @@ def check_export(name: str, out: Path) -> None:
     if not load_export(name).FOLDER:
         if not out.name.endswith(SUFFIXES):
             raise InvalidTrace(f"{where}: must end in {' or '.join(SUFFIXES)}")
-    elif out.suffix in (".json", ".jsonl", ".gz") or (
-        out.exists() and (not out.is_dir() or any(out.iterdir()))
-    ):
-        raise InvalidTrace(
-            f"{where}: --to {name} writes a file per job; name a new or empty folder"
-        )
+        return
+    remedy = f"--to {name} writes a file per job; name a new or empty folder"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        kind = "a folder with files" if out.is_dir() else "a file"
+        raise InvalidTrace(f"{where}: is {kind}, but {remedy}")
+    if out.suffix in (".json", ".jsonl", ".gz"):
+        raise InvalidTrace(f"{where}: ends in {out.suffix} like a file, but {remedy}")
 
 
 def write_export(name: str, out: Path, programs: Sequence[Program]) -> list[str]:

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import orjson
 
-from traces.exports.contents import BlockIds
+from traces.exports.contents import BlockIds, add_block_losses
 from traces.exports.timeline import timeline
 from traces.formats.mooncake import BLOCK_TOKENS
 from traces.lenient import Repairs
@@ -34,7 +34,9 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
     rows: list[tuple[int, bytes]] = []
     for program in programs:
         _add_losses(program, losses)
-        turns = zip(program.turns, times[program.id], blocks.of(program), strict=True)
+        ids_of_turns = list(blocks.of(program))
+        add_block_losses(program, ids_of_turns, BLOCK_TOKENS, losses)
+        turns = zip(program.turns, times[program.id], ids_of_turns, strict=True)
         for turn, time, ids in turns:
             row = {
                 "timestamp": round(time.start_s * 1e3),

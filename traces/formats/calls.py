@@ -76,12 +76,12 @@ def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
     context = 0
     for call in calls:
         if not call.output:
-            repairs.add(
+            repairs.add_inferred_count(
                 f"a response with {brief(call.output)} output tokens: estimated from its length"
             )
             call.output = max(1, round(call.characters / CHARACTERS_PER_TOKEN))
         if not call.prompt:
-            repairs.add(
+            repairs.add_inferred_count(
                 f"a response with {brief(call.prompt)} prompt tokens: set to the context before"
             )
             call.prompt = (context or max(1, round(opening / CHARACTERS_PER_TOKEN))) + 1

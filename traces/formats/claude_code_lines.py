@@ -202,7 +202,7 @@ class AgentLines:
             self.thread.messages[answer.message] = Message("assistant", written)
             estimate = max(1, answer.tokens + round(answer.characters / CHARACTERS_PER_TOKEN))
             if not call.output or (not answer.is_complete and call.output < estimate / 2):
-                self.repairs.add(
+                self.repairs.add_inferred_count(
                     "an answer whose output count is that of its start: estimated from its length"
                 )
                 call.output = estimate

@@ -16,7 +16,9 @@ from servers.errors import InvalidInput
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
+from traces.files import check_not_read
 from traces.lenient import printable
+from traces.token_counts import NOT_MARKED
 
 CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
 
@@ -114,6 +116,7 @@ def convert(
 ) -> None:
     with one_line_errors():
         check_export(to, out)
+        check_not_read(out, paths)
         if messages and to != NATIVE:
             raise InvalidInput(f"--messages: --to {to} has no texts; remove --messages")
         loaded = read_files(paths, reading, messages=messages)
@@ -126,6 +129,8 @@ def convert(
             gap_scale=gap_scale,
         )
         losses = write_export(to, out, converted)
+        if loaded.count_basis or loaded.inferred_counts:
+            losses.append(NOT_MARKED)
     print_notes("rejected", loaded.rejections)
     for loss in losses:
         print(f"differs: {printable(loss)}", file=sys.stderr)

@@ -11,9 +11,10 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
-from harness.cli.trace_options import Paths, TraceReading
+from harness.cli.trace_options import Paths, TraceReading, print_notes
 from servers.errors import InvalidTrace
-from traces.lenient import one_line
+from traces.files import check_not_read
+from traces.lenient import one_line, printable
 from traces.stored import SUFFIX
 from traces.streaming import Progress, store
 
@@ -21,7 +22,8 @@ PACK_HELP = """Store a set of traces that is larger than memory, as a file that 
 
 Files of any format are read once, one after the other. Those of GitHub Copilot's sessions and of
 TraceLab's rounds, with the lines of a session together, may be larger than memory: they are read in
-parts. Commands, messages and prompts shared within programs are not stored.
+parts. Commands, messages and what prompts share turn by turn are not stored; a line that begins
+with "differs:" counts the turns that share something.
 
 [bold]Examples[/bold]
 
@@ -43,12 +45,18 @@ def pack(
     with one_line_errors():
         if out.suffix != SUFFIX:
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in {SUFFIX}")
+        check_not_read(out, paths)
         stored = store(
             paths, out, _print_progress, format=reading.format, **asdict(reading.reading)
         )
-    for reason in stored.repairs.reasons():
-        print(f"repaired: {one_line(reason)}", file=sys.stderr)
-    print(f"{out}: {stored.programs:,} programs, {stored.turns:,} turns")
+    print_notes("repaired", stored.repairs)
+    print_notes("rejected", stored.rejections)
+    for loss in stored.losses.reasons():
+        print(f"differs: {printable(loss)}", file=sys.stderr)
+    print(
+        f"{out}: {stored.programs:,} programs, {stored.turns:,} turns, "
+        f"{len(stored.repairs)} repairs, {len(stored.rejections)} files rejected"
+    )
 
 
 def _print_progress(progress: Progress) -> None:

@@ -23,6 +23,7 @@ from reports.phrasing import counted
 from servers.errors import InvalidTrace
 from traces import Program, read_traces
 from traces.anonymize import anonymized, findings
+from traces.files import check_not_read
 from traces.lenient import one_line
 
 ANONYMIZE_HELP = """Write a trace without texts, commands, paths and names, which can be shared.
@@ -46,6 +47,7 @@ def anonymize(
     reading: TraceReading,
 ) -> None:
     with one_line_errors():
+        check_not_read(out, paths)
         loaded = read_files(paths, reading)
         write_trace(out, anonymized(loaded.programs))
     print(

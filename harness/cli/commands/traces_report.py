@@ -21,8 +21,9 @@ from traces.lenient import one_line
 REPORT_HELP = """Draw a page about what a workload is like, beside the recipes.
 
 It shows turns, prompts, outputs, tool times with their tails, what a cache could hold, sub-agents
-and starts, and the nearest recipe. It is one file that needs no network. It names no folder, and of
-the histories of command-line agents no file and no command either.
+and starts, and the nearest recipe. It is one file that needs no network. Its title is the name of
+the given file or folder, without the folder that contains it. Of the histories of command-line
+agents it names no file, no folder and no command.
 
 [bold]Examples[/bold]
 
