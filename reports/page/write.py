@@ -14,6 +14,7 @@ import orjson
 import pandas as pd
 
 from reports.answer.asked import asked_of, price_of
+from reports.answer.background_table import BackgroundTable
 from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
@@ -65,13 +66,16 @@ class Report:
     cells: pd.DataFrame
     """The rows of `cells.csv`."""
 
-    def tables(self, full: bool) -> list[Matrix | ResultTable]:
-        """Return the matrix and the numbers at the rate of the answer, or in full at all rates."""
+    def tables(self, full: bool) -> list[Matrix | ResultTable | BackgroundTable]:
+        """Return the matrix, and the numbers of the jobs and of the requests beside them at the
+        rate of the answer, or in full at all rates."""
         loads = {p.load for p in self.table.points}
         here = [p for p in self.table.points if p.load == self.result.load]
         block = self.table if full else replace(self.table, points=here)
         matrix = [self.matrix] if len(loads) > 1 or self.matrix.rows else []
-        return [*matrix, *([block] if block.points else [])]
+        beside = [p for p in block.points if p.background and not p.unstable]
+        background = [BackgroundTable(beside)] if beside else []
+        return [*matrix, *([block] if block.points else []), *background]
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
