@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.asked import asked_of, price_of
+from reports.answer.asked import also_serves, asked_of, price_of
 from reports.answer.background_table import BackgroundTable
 from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_rows import capacity_rows
@@ -101,7 +101,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     return Report(
         run_folder / REPORT,
         result.sentences,
-        Matrix(shown_points, rows, result.capacities),
+        Matrix(shown_points, rows, result.capacities, also_serves(run.sweep) if rows else ""),
         ResultTable(shown_points, baseline),
         failed,
         results.missing,
