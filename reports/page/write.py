@@ -25,6 +25,7 @@ from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
+from reports.answer.workload import pause_share
 from reports.figures.capacity import capacity
 from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
@@ -158,7 +159,8 @@ def _draw(
     programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
     gaps = tool_gaps(first) if first else None
-    inside = [gantt(programs), memory(cells), replica_memory(cells), gaps]
+    pauses = pause_share(run.sweep) > 0
+    inside = [gantt(programs, pauses=pauses), memory(cells), replica_memory(cells), gaps]
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
     by_name = {} if search is None else {each.variant: each for each in search.found}
     chosen = not run.sweep["jps"]
@@ -167,7 +169,7 @@ def _draw(
     return Drawn(
         [] if sustained is None else [sustained],
         figures(found, style, list(strong), slo),
-        job_time(results.jobs, style, list(strong), result.load),
+        job_time(results.jobs, style, list(strong), result.load, pauses=pauses),
         [figure for figure in inside if figure is not None],
     )
 
