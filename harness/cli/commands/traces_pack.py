@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
-from harness.cli.trace_options import Paths, TraceReading
+from harness.cli.trace_options import Paths, TraceReading, print_unused_recipe
 from servers.errors import InvalidTrace
 from traces.lenient import one_line
 from traces.stored import SUFFIX
@@ -46,6 +46,7 @@ def pack(
         stored = store(
             paths, out, _print_progress, format=reading.format, **asdict(reading.reading)
         )
+    print_unused_recipe(reading, stored.repairs.reasons())
     for reason in stored.repairs.reasons():
         print(f"repaired: {one_line(reason)}", file=sys.stderr)
     print(f"{out}: {stored.programs:,} programs, {stored.turns:,} turns")
