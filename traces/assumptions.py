@@ -6,11 +6,11 @@ of them takes it as an argument of `load_with` (`traces.formats.registry.Incompl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from servers.errors import TraceRejected
-from traces.lenient import Repairs
+from traces.lenient import Repairs, one_line
 from traces.program import Provenance
 from traces.token_counts import TokenCounter, default_counter
 
@@ -20,6 +20,7 @@ Gap = tuple[float, Provenance]
 REMEDY = (
     "--synthesise-gaps RECIPE draws them, marked as synthesised, from a recipe such as swe-bench"
 )
+DRAWN = "a tool time that is not recorded: drawn from a recipe, synthesised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,17 @@ class Assumptions:
         for gap, names, gap_s in zip(known, tools, drawn, strict=True):
             if gap is None:
                 repairs.add(
-                    "a tool time that is not recorded: drawn from a recipe, synthesised"
+                    DRAWN
                     if names
                     else "a pause before the next message that is not recorded: 0 s, synthesised"
                 )
             complete.append(gap or (gap_s if names else 0.0, Provenance.SYNTHESISED))
         return complete
+
+
+def unused_recipe(recipe: str | None, repairs: Iterable[str]) -> list[str]:
+    """Return a sentence if `--synthesise-gaps` drew no tool time, as the reasons of the repairs
+    show; none without the option."""
+    if recipe is None or any(reason.startswith(DRAWN) for reason in repairs):
+        return []
+    return [f"--synthesise-gaps {one_line(recipe)} has no effect: no tool time had to be drawn"]

@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness.cli.errors import is_stdout_full, one_line_errors, terminate
+from harness.cli.one_background import OneBackground
 from harness.cli.options import Only, Without, complete_policies, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
@@ -201,7 +202,7 @@ or seed runs only the new cells.
 """
 
 
-@app.command(help=SWEEP_HELP)
+@app.command(help=SWEEP_HELP, cls=OneBackground)
 @takes_settings(file=True)
 def sweep(
     *,
@@ -309,7 +310,7 @@ RUN_HELP = """Run one cell and print its settings, its result, and where the tim
 """
 
 
-@app.command(help=RUN_HELP)
+@app.command(help=RUN_HELP, cls=OneBackground)
 @takes_settings(file=True)
 def run(
     *,

@@ -155,6 +155,7 @@ def same_command() -> str:
 
 def _print_plan(plans: Sequence[SweepPlan]) -> None:
     from reports.phrasing import counted
+    from traces.assumptions import unused_recipe
 
     plan, machines = plans[0], ""
     load = plan.workload
@@ -182,6 +183,9 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
         _print_notes("left out", [left.reason for left in plan.background.left_out])
     _print_notes("rejected", [f"{n.file}: {n.reason}" for n in plan.notes("rejected_files")])
     _print_notes("repaired", [f"{n.file}: {n.reason}" for n in plan.notes("repairs")], limit=0)
+    recipe = plan.settings.load.reading.synthesise_gaps
+    for message in unused_recipe(recipe, [note.reason for note in load.repairs]):
+        print_message(message)
 
 
 def _policies(variants: Sequence[Variant]) -> str:

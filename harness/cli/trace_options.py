@@ -10,10 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import AS_THEY_ARE, READING, Reading
 from servers.errors import InvalidTrace, NoTraceRead
 from traces import Note, Program, TraceSet, read_traces
+from traces.assumptions import unused_recipe
 from traces.formats.native import write_programs
 from traces.lenient import printable
 
@@ -47,7 +49,7 @@ def read_files(
 ) -> TraceSet:
     """Read traces. If no file can be read, print why each of several was rejected."""
     try:
-        return read_traces(paths, messages=messages, format=how.format, **asdict(how.reading))
+        loaded = read_traces(paths, messages=messages, format=how.format, **asdict(how.reading))
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:
@@ -56,6 +58,14 @@ def read_files(
             raise
         print_notes("rejected", notes)
         raise InvalidTrace(f"none of the {len(notes)} files can be read as a trace") from None
+    print_unused_recipe(how, [note.reason for note in loaded.repairs])
+    return loaded
+
+
+def print_unused_recipe(how: TraceReading, repairs: Sequence[str]) -> None:
+    """Print a line if `--synthesise-gaps` had no effect. `repairs` are their reasons."""
+    for message in unused_recipe(how.reading.synthesise_gaps, repairs):
+        print_message(message)
 
 
 def note_fields(note: Note) -> dict[str, str]:

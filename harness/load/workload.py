@@ -67,7 +67,7 @@ class _Means:
 
     def __init__(self) -> None:
         self.jobs = self.turns = self.later = self.new_tokens = self.calls = 0
-        self.gaps_s = 0.0
+        self.gaps_s = self.pauses_s = 0.0
 
     def add(self, turns: Sequence[Turn]) -> None:
         self.jobs += bool(turns)
@@ -77,12 +77,14 @@ class _Means:
         gaps_s = [turn.tool_gap_s for turn in turns[:-1] if turn.tools]
         self.calls += len(gaps_s)
         self.gaps_s += sum(gaps_s)
+        self.pauses_s += sum(turn.tool_gap_s for turn in turns[:-1] if not turn.tools)
 
     def means(self) -> dict[str, float]:
         parts = {
             "turns": (self.turns, self.jobs),
             "new_tokens_per_later_turn": (self.new_tokens, self.later),
             "tool_gap_s": (self.gaps_s, self.calls),
+            "pause_share": (self.pauses_s, self.pauses_s and self.pauses_s + self.gaps_s),
         }
         return {name: round(total / n, 4) for name, (total, n) in parts.items() if n}
 
@@ -109,7 +111,7 @@ class Workload:
     """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
     means: Mapping[str, float] = field(init=False)
     """Of jobs without their sub-agents: turns, and of their turns the tokens that are new in later
-    ones and the gap after a tool."""
+    ones, the gap after a tool, and the share of all gaps that follows turns without a tool."""
 
     def __post_init__(self) -> None:
         """Count gaps and prefixes once, because a million turns take seconds."""

@@ -45,10 +45,28 @@ class Asked:
     machine: str
     price: Price
     seeds: int
+    background_per_s: float
+    """Requests per second that each machine serves beside the jobs."""
 
 
 def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
     machine = gpus_in_words(sweep.get("hardware") or "this machine", sweep.get("gpus"))
     return Asked(
-        slo, idle_mean_s, str(sweep["baseline"]), machine, price_of(sweep), len(sweep["seeds"])
+        slo,
+        idle_mean_s,
+        str(sweep["baseline"]),
+        machine,
+        price_of(sweep),
+        len(sweep["seeds"]),
+        background_per_s(sweep),
     )
+
+
+def background_per_s(sweep: Mapping[str, Any]) -> float:
+    return float((sweep.get("background") or {}).get("requests_per_s", 0.0))
+
+
+def also_serves(sweep: Mapping[str, Any]) -> str:
+    """Return a sentence on the background of each capacity; an empty text without one."""
+    per_s = background_per_s(sweep)
+    return f"Each machine also serves {per_s:g} background requests/s." if per_s else ""

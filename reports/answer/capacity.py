@@ -210,14 +210,24 @@ def _resources(
         for each in shown
     ]
     needs = "1 job/s needs" if target == 1 else f"{target:g} jobs/s need"
-    sentences = [f"{needs} {listed(gpus)}."]
+    sentences = [f"{needs} {listed(gpus)}{_beside(asked)}."]
     if not math.isnan(asked.price.usd_per_h):
         costs = [
             f"{asked.price.usd_per_1000_jobs(value_of(each).value):.3g} USD with {each.variant}"
             for each in shown
         ]
-        sentences.append(f"A thousand jobs cost {listed(costs)}, at capacity.")
+        paid = ", with the background included" if asked.background_per_s else ""
+        sentences.append(f"A thousand jobs cost {listed(costs)}, at capacity{paid}.")
     return sentences
+
+
+def _beside(asked: Asked) -> str:
+    """Say which requests these GPUs serve beside the jobs; nothing without any."""
+    if not asked.background_per_s:
+        return ""
+    gpus = asked.price.gpus
+    each = "each" if gpus == 1 else f"each machine of {counted(gpus, 'GPU')}"
+    return f", {each} beside {asked.background_per_s:g} background requests/s"
 
 
 def _reference(found: Sequence[VariantCapacity]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from reports.answer.noise import is_noise_covered
 from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
+from reports.answer.workload import pauses
 from reports.metrics.cells import Results
 from reports.metrics.steady import MIN_THROUGHPUT
 from reports.phrasing import counted, listed, seconds, share
@@ -85,6 +86,7 @@ def _few_programs(sweep: dict[str, Any]) -> list[str]:
 def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
     return [
         *starvation(points, results, str(sweep["baseline"])),
+        *pauses(results.jobs, sweep),
         *_throughput(results),
         *_more_scheduling_time(points, sweep),
     ]

@@ -36,6 +36,8 @@ class Matrix:
     """Empty if no capacities were searched."""
     capacities: Sequence[VariantCapacity] = ()
     """The same as in `rows`."""
+    note: str = ""
+    """A sentence below the table about all capacities."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbounded = options.update(max_width=10_000)
@@ -73,7 +75,8 @@ class Matrix:
                 unstable |= text == UNSTABLE
             # Text, not str: Rich would read a name in brackets as markup.
             table.add_row(*map(Text, cells), style=style)
-        table.caption = Text("\n".join(_legend(marks, unstable)))
+        notes = [self.note] if self.note else []
+        table.caption = Text("\n".join([*notes, *_legend(marks, unstable)]))
         table.caption_justify = "left"
         return table
 

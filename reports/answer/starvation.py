@@ -5,15 +5,16 @@ In: points and cells. Out: a caveat of each kind, or none (docs/design/statistic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from reports.metrics.background import LATENCIES
+from reports.metrics.background import LATENCIES, MEAN_TTFT
 from reports.metrics.cells import Results
 from reports.metrics.fairness import LONGEST_TENTH
 from reports.metrics.steady import MIN_THROUGHPUT
-from reports.phrasing import listed, share, times
+from reports.phrasing import listed, seconds, share, times
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate, interval
 from reports.statistics.over_seeds import paired_ratio
 from reports.statistics.points import Point
@@ -38,7 +39,8 @@ share of them."""
 def starvation(points: Sequence[Point], results: Results, baseline: str) -> list[str]:
     """Return a caveat that names each variant whose mean JCT is significantly lower than the
     baseline's while one of the measures is significantly higher, at the highest such load; the
-    same for a background; and one that names each variant that does not serve it."""
+    same for a background; one that names each variant that does not serve it; and with too few
+    seeds for a test, one that states by how much its requests waited longer."""
     cells = results.cells
     if cells.empty:
         return []
@@ -53,6 +55,7 @@ def starvation(points: Sequence[Point], results: Results, baseline: str) -> list
         requests = "the background requests"
         found += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
         found += _not_served(points)
+        found += _waited_longer(points, int(cells["seed"].nunique()), baseline)
     return found
 
 
@@ -110,6 +113,30 @@ def _not_served(points: Sequence[Point]) -> list[str]:
     return [
         "Background requests starve: fewer finish than arrive, so that their latency grows with the"
         f" length of the run: {'; '.join(found.values())}."
+    ]
+
+
+def _waited_longer(points: Sequence[Point], seeds: int, baseline: str) -> list[str]:
+    """Return a caveat about variants that are faster than the baseline and under which background
+    requests waited longer, each at the highest such load; none with enough seeds for a test."""
+    if seeds >= MIN_SEEDS:
+        return []
+    ttft_s = {(p.load, p.variant): p.background.get(MEAN_TTFT, math.nan) for p in points}
+    found: dict[str, str] = {}
+    for point in reversed(points):
+        if point.bound or point.variant in found or point.against is None:
+            continue
+        own_s = ttft_s[point.load, point.variant]
+        base_s = ttft_s.get((point.load, baseline), math.nan)
+        if point.against.mean.value > 1 and own_s > WORSE * base_s:
+            difference = f"mean TTFT {seconds(own_s)} against {seconds(base_s)}"
+            found[point.variant] = f"{point.variant} at {point.load} ({difference})"
+    if not found:
+        return []
+    return [
+        f"Background requests waited longer than with {baseline}:"
+        f" {'; '.join(reversed(found.values()))};"
+        f" {'one seed' if seeds == 1 else 'two seeds'}, not tested."
     ]
 
 

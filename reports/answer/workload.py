@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import pandas as pd
+
+from reports.phrasing import share
 from traces.synthesis.known import fitted_recipe, shipped
 
 QUANTITIES = {
@@ -21,6 +24,8 @@ QUANTITIES = {
 """The quantities of a fitted recipe that are compared, by the names of `sweep.json`."""
 MUCH = 2.0
 """A factor between means from which on a workload is unlike an agent's."""
+MIN_PAUSES = 0.01
+"""A smaller share of every mean JCT is no caveat."""
 
 
 def compared_with_agents(workload: Mapping[str, Any]) -> str:
@@ -37,6 +42,29 @@ def compared_with_agents(workload: Mapping[str, Any]) -> str:
         f" {_seconds(means['tool_gap_s'])}. Recorded agents: {'; '.join(others)}."
         f" {_consequence(workload)}"
     ).rstrip()
+
+
+def pause_share(sweep: Mapping[str, Any]) -> float:
+    """Return the share of the time of the jobs' gaps that follows turns without a tool."""
+    means = (sweep.get("workload") or {}).get("means") or {}
+    return float(means.get("pause_share", 0.0))
+
+
+def pauses(jobs: pd.DataFrame, sweep: Mapping[str, Any]) -> list[str]:
+    """Return a caveat if pauses are a part of the mean JCTs. `jobs` are those of `Results.jobs`."""
+    of_gaps = pause_share(sweep)
+    if not of_gaps or jobs.empty:
+        return []
+    means = jobs.groupby(["load", "variant"])[["tool_s", "jct_s"]].mean()
+    parts = of_gaps * means["tool_s"] / means["jct_s"]
+    if not parts.max() >= MIN_PAUSES:
+        return []
+    low, high = share(parts.min()), share(parts.max())
+    return [
+        f"Pauses: about {low if low == high else f'{low} to {high}'} of the mean JCT are gaps after"
+        " turns that call no tool, as when a person thinks. Figures and exports count them as tool"
+        " time."
+    ]
 
 
 def _figures(real: Mapping[str, float]) -> str:

@@ -40,19 +40,25 @@ KINDS = {
 Floats = npt.NDArray[np.float64]
 
 
-def gantt(cells: Mapping[str, Cell]) -> Figure | None:
-    """Draw `cells` by label; the first one is shown at first."""
-    specs = {label: _spec(label, cell) for label, cell in cells.items()}
+WITH_PAUSES = KINDS | {"tool": KeyEntry("part-tool", "", "tool or pause")}
+"""The same for a workload that has pauses after turns without a tool."""
+
+
+def gantt(cells: Mapping[str, Cell], *, pauses: bool = False) -> Figure | None:
+    """Draw `cells` by label; the first one is shown at first. `pauses` says whether gaps contain
+    pauses."""
+    kinds = WITH_PAUSES if pauses else KINDS
+    specs = {label: _spec(label, cell, kinds) for label, cell in cells.items()}
     if not specs:
         return None
     drawn = {trace["meta"]["segment"] for spec in specs.values() for trace in spec["data"]}
-    key = tuple(entry for kind, entry in KINDS.items() if kind in drawn)
+    key = tuple(entry for kind, entry in kinds.items() if kind in drawn)
     terms = ("Prefill", "Decode", "Reload", "Preemption", "Tool gap")
     title, first = "Program by program", next(iter(specs))
     return Figure("gantt", title, specs, None, "gantt", first, key, terms)
 
 
-def _spec(label: str, cell: Cell) -> Spec:
+def _spec(label: str, cell: Cell, kinds: Mapping[str, KeyEntry]) -> Spec:
     turns = read_turns(cell)
     good = turns[turns["error"].isna()]
     order = _in_order(cell, good)
@@ -61,7 +67,11 @@ def _spec(label: str, cell: Cell) -> Spec:
     segments = _segments(shown)
     count = int(rows.max(initial=1))
     return {
-        "data": [_bars(kind, *segments[kind], rows, shown) for kind in KINDS if kind in segments],
+        "data": [
+            _bars(kind, entry, *segments[kind], rows, shown)
+            for kind, entry in kinds.items()
+            if kind in segments
+        ],
         "layout": {
             "barmode": "overlay",
             "bargap": 0.22,
@@ -142,17 +152,21 @@ which covers other programs if the kind is rare."""
 
 
 def _bars(
-    kind: str, begin_s: Floats, length_s: Floats, rows: npt.NDArray[Any], turns: pd.DataFrame
+    kind: str,
+    entry: KeyEntry,
+    begin_s: Floats,
+    length_s: Floats,
+    rows: npt.NDArray[Any],
+    turns: pd.DataFrame,
 ) -> dict[str, Any]:
     drawn = length_s >= MIN_SEGMENT_S
     names = turns["program_id"].to_numpy()[drawn]
     numbers = turns["turn"].to_numpy()[drawn]
     lengths = length_s[drawn].round(3).tolist()
-    label = KINDS[kind].label
     return {
         "type": "bar",
         "orientation": "h",
-        "name": label,
+        "name": entry.label,
         "base": begin_s[drawn].round(3).tolist(),
         "x": lengths,
         "y": rows[drawn].tolist(),
@@ -163,7 +177,7 @@ def _bars(
             for name, number in zip(names, numbers, strict=True)
         ],
         "textposition": "none",
-        "hovertemplate": f"<b>%{{text}}</b><br>{label} for %{{customdata:,.4~r}} s, from"
+        "hovertemplate": f"<b>%{{text}}</b><br>{entry.label} for %{{customdata:,.4~r}} s, from"
         " %{base:,.6~r} s<extra></extra>",
-        "meta": {"colour": KINDS[kind].colour, "kind": "segment", "segment": kind},
+        "meta": {"colour": entry.colour, "kind": "segment", "segment": kind},
     }

@@ -22,7 +22,7 @@ from reports.figures.drawing import (
     wide_spread,
 )
 from reports.figures.styles import Style
-from reports.metrics.waterfall import WATERFALL
+from reports.metrics.waterfall import WATERFALL, WITH_PAUSES
 from reports.phrasing import counted, seconds, share
 
 CHOICE = "load"
@@ -37,12 +37,19 @@ MIN_POINTS = 25
 MAX_POINTS = 200
 
 Picks = Mapping[str, Style]
+Labels = Mapping[str, str]
 
 
 def job_time(
-    jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], load: str | None
+    jobs: pd.DataFrame,
+    style: Picks,
+    emphasised: Sequence[str],
+    load: str | None,
+    *,
+    pauses: bool = False,
 ) -> list[Figure]:
-    """Draw `jobs`, which are those of `Results.jobs`. `load` is shown at first."""
+    """Draw `jobs`, which are those of `Results.jobs`. `load` is shown at first. `pauses` says
+    whether their tool time contains pauses."""
     if jobs.empty or load is None:
         return []
     by_load = {str(name): mine for name, mine in jobs.groupby("load", sort=False)}
@@ -55,11 +62,13 @@ def job_time(
         return Figure(name, title, specs, log, CHOICE, load, terms=terms)
 
     means = {name: _means(mine) for name, mine in by_load.items()}
-    falls = {name: _waterfall(name, mine, emphasised) for name, mine in means.items()}
+    labels = WITH_PAUSES if pauses else WATERFALL
+    falls = {name: _waterfall(name, mine, emphasised, labels) for name, mine in means.items()}
     spread = {n: _jcts(n, mine, style, points // 2) for n, mine in by_load.items()}
     drawn = [
         Figure(
-            *("waterfall", "Where the time of a job goes", falls, None, CHOICE, load, _key(means)),
+            *("waterfall", "Where the time of a job goes", falls, None, CHOICE, load),
+            _key(means, labels),
             ("Re-queue bubble", "Reload", "Recomputed prefill", "Preemption loss", "Tool gap"),
         ),
         figure("jct-spread", "How the JCTs spread", spread, wide_spread(jobs["jct_s"]), "JCT"),
@@ -87,8 +96,8 @@ def _parts(means: Mapping[str, pd.DataFrame]) -> list[str]:
     ]
 
 
-def _key(means: Mapping[str, pd.DataFrame]) -> tuple[KeyEntry, ...]:
-    return tuple(KeyEntry(colour(part), "", WATERFALL[part]) for part in _parts(means))
+def _key(means: Mapping[str, pd.DataFrame], labels: Labels) -> tuple[KeyEntry, ...]:
+    return tuple(KeyEntry(colour(part), "", labels[part]) for part in _parts(means))
 
 
 def colour(part: str) -> str:
@@ -96,9 +105,9 @@ def colour(part: str) -> str:
     return "part-" + part.removesuffix("_s").replace("_", "-")
 
 
-def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spec:
+def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str], labels: Labels) -> Spec:
     names = [str(name) for name in means.index]
-    data = [_bars(part, means, names) for part in _parts({load: means})]
+    data = [_bars(part, labels[part], means, names) for part in _parts({load: means})]
     data.append(
         {
             "type": "scatter",
@@ -124,7 +133,7 @@ def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spe
         },
         "alt": f"Stacked bars, one per variant: the parts of the mean time of a job at {load}."
         f" {names[0]} is the fastest with {seconds(first['jct_s'])}; its largest part is"
-        f" {WATERFALL[largest]}, {seconds(first[largest])}.",
+        f" {labels[largest]}, {seconds(first[largest])}.",
         "value": "x",
         "note": f"The number at the end of a bar is the mean JCT{_residual(means)}.",
         "rows": [[name, _row_label(name, emphasised)] for name in names],
@@ -145,16 +154,16 @@ def _row_label(name: str, emphasised: Sequence[str]) -> str:
     return f"<b>{label}</b>" if name in emphasised else label
 
 
-def _bars(part: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+def _bars(part: str, label: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
     own, whole = means[part], means["jct_s"]
     return {
         "type": "bar",
         "orientation": "h",
-        "name": WATERFALL[part],
+        "name": label,
         "x": numbers(own),
         "y": names,
         "text": [
-            f"<b>{plain(name)}</b><br>{WATERFALL[part]} {seconds(value)}, {share(value / all_s)}"
+            f"<b>{plain(name)}</b><br>{label} {seconds(value)}, {share(value / all_s)}"
             for name, value, all_s in zip(names, own, whole, strict=True)
         ],
         "textposition": "none",

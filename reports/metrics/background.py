@@ -16,8 +16,9 @@ from reports.run_folder.read import Cell
 from reports.run_folder.turns import Column, Turns, failed_turns
 
 LATENCIES = ("background_latency_mean_s", "background_latency_p95_s")
+MEAN_TTFT, P95_TTFT = "background_ttft_mean_s", "background_ttft_p95_s"
 BACKGROUND = (
-    *("background_ttft_mean_s", "background_ttft_p95_s", *LATENCIES),
+    *(MEAN_TTFT, P95_TTFT, *LATENCIES),
     *("background_requests", "background_unfinished"),
     *("background_served_ratio", "background_throughput_per_s"),
 )

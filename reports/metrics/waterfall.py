@@ -29,6 +29,8 @@ WATERFALL: dict[str, str] = {
     "server_s": "server time (no breakdown)",
 }
 """Label of each column, in the order in which they are shown."""
+WITH_PAUSES = WATERFALL | {"tool_s": "tool time and pauses"}
+"""The same for a workload that has pauses after turns without a tool, which `tool_s` contains."""
 SAVABLE = (
     *("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s"),
     *("decode_queue_s", "preemption_s"),

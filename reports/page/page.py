@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
-from reports.answer.asked import price_of
+from reports.answer.asked import also_serves, price_of
 from reports.answer.capacity_rows import capacity_rows, page_rows
 from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
@@ -122,6 +122,7 @@ def page(
             most_caveats=MOST_CAVEATS,
             most_names=MOST_NAMES,
             capacities=page_rows(capacity_rows(answer, price_of(run.sweep))),
+            also_serves=also_serves(run.sweep),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
             grid=grid(points, answer),

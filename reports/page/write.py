@@ -13,7 +13,8 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.asked import asked_of, price_of
+from reports.answer.asked import also_serves, asked_of, price_of
+from reports.answer.background_table import BackgroundTable
 from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
@@ -24,6 +25,7 @@ from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
+from reports.answer.workload import pause_share
 from reports.figures.capacity import capacity
 from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
@@ -65,13 +67,16 @@ class Report:
     cells: pd.DataFrame
     """The rows of `cells.csv`."""
 
-    def tables(self, full: bool) -> list[Matrix | ResultTable]:
-        """Return the matrix and the numbers at the rate of the answer, or in full at all rates."""
+    def tables(self, full: bool) -> list[Matrix | ResultTable | BackgroundTable]:
+        """Return the matrix, and the numbers of the jobs and of the requests beside them at the
+        rate of the answer, or in full at all rates."""
         loads = {p.load for p in self.table.points}
         here = [p for p in self.table.points if p.load == self.result.load]
         block = self.table if full else replace(self.table, points=here)
         matrix = [self.matrix] if len(loads) > 1 or self.matrix.rows else []
-        return [*matrix, *([block] if block.points else [])]
+        beside = [p for p in block.points if p.background and not p.unstable]
+        background = [BackgroundTable(beside)] if beside else []
+        return [*matrix, *([block] if block.points else []), *background]
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
@@ -97,7 +102,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     return Report(
         run_folder / REPORT,
         result.sentences,
-        Matrix(shown_points, rows, result.capacities),
+        Matrix(shown_points, rows, result.capacities, also_serves(run.sweep) if rows else ""),
         ResultTable(shown_points, baseline),
         failed,
         results.missing,
@@ -154,7 +159,8 @@ def _draw(
     programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
     gaps = tool_gaps(first) if first else None
-    inside = [gantt(programs), memory(cells), replica_memory(cells), gaps]
+    pauses = pause_share(run.sweep) > 0
+    inside = [gantt(programs, pauses=pauses), memory(cells), replica_memory(cells), gaps]
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
     by_name = {} if search is None else {each.variant: each for each in search.found}
     chosen = not run.sweep["jps"]
@@ -163,7 +169,7 @@ def _draw(
     return Drawn(
         [] if sustained is None else [sustained],
         figures(found, style, list(strong), slo),
-        job_time(results.jobs, style, list(strong), result.load),
+        job_time(results.jobs, style, list(strong), result.load, pauses=pauses),
         [figure for figure in inside if figure is not None],
     )
 

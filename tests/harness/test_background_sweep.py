@@ -82,6 +82,16 @@ def test_invalid_backgrounds_end_with_one_line(requests: Path, option: str, mess
     assert requests.exists()
 
 
+@pytest.mark.parametrize("command", ["sweep", "run"])
+def test_a_second_background_is_refused(requests: Path, command: str) -> None:
+    one, two = ("--background", f"{requests}@1"), (f"--background={requests}@2",)
+    code, _, err = bench(command, *one, "--jps", "0.5", *two, "--out", "run")
+    assert code == 2
+    assert "--background is given twice; a sweep has one: remove one" in err
+    assert len(err.splitlines()) == 1
+    assert not Path("run").exists()
+
+
 def test_real_agents_have_no_background(requests: Path) -> None:
     code, _, err = bench(
         "sweep", "--agent-command", "true {task}", "--engine", "http://127.0.0.1:9", "--jps", "1",

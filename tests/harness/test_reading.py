@@ -41,6 +41,17 @@ def test_a_sweep_draws_the_tool_times_that_a_file_does_not_record(tmp_path: Path
     assert 'synthesise-gaps = "mine.toml"' in (tmp_path / "one/sweep.toml").read_text()
 
 
+def test_a_sweep_says_if_no_tool_time_had_to_be_drawn() -> None:
+    unused = "bench: --synthesise-gaps bfcl has no effect: no tool time had to be drawn\n"
+    options = ("--synthesise-gaps", "bfcl", "--programs", "3")
+    code, _, err = bench(*SWEEP, "--traces", "result.json", *options, "--out", "one")
+    assert code == 0
+    assert "no effect" not in err
+    code, _, err = bench(*SWEEP, "--traces", "swe-bench", *options, "--out", "two")
+    assert code == 0
+    assert unused in err
+
+
 def test_the_settings_of_a_run_read_the_same_programs_again(tmp_path: Path) -> None:
     options = ("--traces", "result.json", "--synthesise-gaps", "mine.toml", "--out", "one")
     assert bench(*SWEEP, *options)[0] == 0

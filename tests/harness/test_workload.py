@@ -43,7 +43,10 @@ def test_means_are_those_of_jobs_their_later_turns_and_their_tool_calls() -> Non
     short = Program("b", (Turn(50, 5),))
     agent = Program("a/x", (Turn(9, 9, tool_gap_s=8.0), Turn(9000, 9)), fork=Fork("a", 0))
     workload = Workload("w", (job, short, agent), "0" * 64, ())
-    assert workload.means == {"turns": 2, "new_tokens_per_later_turn": 70, "tool_gap_s": 3}
+    assert workload.means == {
+        "turns": 2, "new_tokens_per_later_turn": 70, "tool_gap_s": 3,
+        "pause_share": 0.9706,  # 99 of 102 s
+    }  # fmt: skip
     assert workload.as_json()["means"] == workload.means
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import orjson
 import pandas as pd
 import pytest
 from make_run import turn, write_cell, write_sweep
+from rich.console import Console
 from test_fairness import GAIN, POINTS, point
 
 from reports.answer.starvation import starvation
@@ -162,6 +165,41 @@ def test_a_policy_that_does_not_serve_the_background_is_named_even_with_one_seed
     )
     few = [replace(p, background=served(0.4, requests=20)) for p in slow]
     assert starvation(few, cells(fcfs=[2], fast=[8]), "fcfs") == []
+
+
+def waits(ttft_s: float) -> dict[str, float]:
+    return served(1.0) | {"background_ttft_mean_s": ttft_s}
+
+
+def test_with_one_seed_a_longer_wait_of_the_background_is_stated_as_not_tested() -> None:
+    found = [
+        replace(POINTS[0], background=waits(19.8)),
+        replace(POINTS[1], against=GAIN, background=waits(32.5)),
+    ]
+    (caveat,) = starvation(found, cells(fcfs=[2], fast=[8]), "fcfs")
+    assert caveat == (
+        "Background requests waited longer than with fcfs: fast at 0.5 jobs/s (mean TTFT 32.5 s"
+        " against 19.8 s); one seed, not tested."
+    )
+    tested = starvation(found, cells(fcfs=[2, 3, 4], fast=[2, 3, 4]), "fcfs")
+    assert tested == []
+    alike = [found[0], replace(found[1], background=waits(20.7))]  # less than 5% longer
+    assert starvation(alike, cells(fcfs=[2], fast=[8]), "fcfs") == []
+    slower = [found[0], replace(found[1], against=None)]
+    assert starvation(slower, cells(fcfs=[2], fast=[8]), "fcfs") == []
+
+
+def test_a_terminal_shows_the_background_below_the_jobs(tmp_path: Path) -> None:
+    # TTFT of 1 and 3 s; P95 at rank 0.95 of 0 … 1.
+    row_of(tmp_path, [request("a", 10.0, 11.0, 14.0), request("b", 12.0, 15.0, 16.0)])
+    tables = write(tmp_path).tables(full=False)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(tables[-1])
+    head, line = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert re.split(r" {2,}", head.rstrip()) == [
+        "load", "background with", "requests", "served", "mean TTFT", "P95 TTFT",
+    ]  # fmt: skip
+    assert re.split(r" {2,}", line.rstrip())[1:] == ["fcfs", "2", "100%", "2.00 s", "2.90 s"]
 
 
 def test_a_point_of_fairness_without_a_background_is_judged_by_jobs_only() -> None:

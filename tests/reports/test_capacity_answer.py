@@ -190,6 +190,25 @@ def test_gpus_for_a_round_rate_are_whole_machines() -> None:
     assert "1 job/s needs 6 GPUs with a and 10 GPUs with fcfs." in answer.findings
 
 
+def test_gpus_and_costs_include_the_background_that_each_machine_serves() -> None:
+    beside = {"requests_per_s": 0.1, "name": "chat.jsonl"}
+    found = chains(fcfs=(0.2,) * 3, a=(0.4,) * 3)
+    one = answer_of(found, background=beside, gpu={"price_usd_per_hour": 3.6})
+    assert (
+        "1 job/s needs 3 GPUs with a and 5 GPUs with fcfs, each beside 0.1 background requests/s."
+    ) in one.findings
+    # 0.001 USD/s for 1,000 jobs at 0.4 and 0.2 jobs/s.
+    assert (
+        "A thousand jobs cost 2.5 USD with a and 5 USD with fcfs, at capacity, with the background"
+        " included."
+    ) in one.findings
+    two = answer_of(found, background=beside, gpus=2)
+    assert any(
+        each.endswith("with fcfs, each machine of 2 GPUs beside 0.1 background requests/s.")
+        for each in two.findings
+    )
+
+
 def test_a_thousand_jobs_cost_what_the_machine_costs_while_it_finishes_them() -> None:
     # 3.6 USD/h is 0.001 USD/s; 1,000 jobs take 2,500 s at 0.4 jobs/s and 5,000 s at 0.2.
     price = Price(1, 3.6)

@@ -32,6 +32,16 @@ def segments(spec: Spec) -> dict[str, list[tuple[int, float, float]]]:
     }
 
 
+def test_gaps_of_a_workload_with_pauses_are_labelled_so(tmp_path: Path) -> None:
+    turns = [turn("p0", 0, 10.0, decode_s=4.0), turn("p0", 1, 20.0, gap_s=3.0, decode_s=5.0)]
+    own = {"fcfs": cell(tmp_path, turns)}
+    for pauses, label in ((False, "tool"), (True, "tool or pause")):
+        figure = gantt(own, pauses=pauses)
+        assert figure is not None
+        assert label in [entry.label for entry in figure.key]
+        assert label in [bars["name"] for bars in figure.spec["data"]]
+
+
 def test_the_parts_of_a_turn_follow_one_another(tmp_path: Path) -> None:
     first = turn("p0", 0, 10.0, queue_s=1.0, prefill_s=2.0, decode_s=4.0)  # ends at 17
     second = turn(

@@ -44,6 +44,14 @@ def test_a_bar_is_the_mean_time_of_a_part_and_parts_that_never_occur_have_no_bar
     assert spec["note"].endswith("the mean JCT, which is the sum of the parts.")
 
 
+def test_tool_time_that_contains_pauses_is_labelled_so() -> None:
+    jobs = pd.DataFrame([job("a", "fcfs", 0.0, tool_s=30.0, decode_s=10.0)])
+    for pauses, label in ((False, "tool time"), (True, "tool time and pauses")):
+        figure, *_ = job_time(jobs, STYLE, ["fcfs"], "0.5 jobs/s", pauses=pauses)
+        assert [entry.label for entry in figure.key] == ["decode", label]
+        assert f"its largest part is {label}, 30.0 s" in figure.specs["0.5 jobs/s"]["alt"]
+
+
 def test_the_note_names_the_time_that_no_part_explains() -> None:
     spec = drawn(job("a", "fcfs", 0.0, decode_s=9.9, jct_s=10.0))["waterfall"]
     assert "for fcfs it differs from the sum of the parts by 1.0%" in spec["note"]

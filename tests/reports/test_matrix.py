@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from test_capacity_answer import answer_of, chains, point
 
-from reports.answer.asked import Price
+from reports.answer.asked import Price, also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.matrix import Matrix
 from reports.statistics.points import Point
@@ -46,6 +46,16 @@ def test_a_jct_that_not_all_seeds_support_has_the_number_of_seeds_that_sustain_t
 
 def test_without_such_cells_there_is_no_legend() -> None:
     assert len(lines([point("fcfs", 0.1, 60), point("a", 0.1, 60)])) == 3
+
+
+def test_a_note_on_the_capacities_is_below_the_table() -> None:
+    answer = answer_of(CAPACITIES, points=[point("fcfs", 0.1, 60)])
+    note = also_serves({"background": {"requests_per_s": 0.1}})
+    console = Console(width=100, record=True, file=io.StringIO())
+    rows = capacity_rows(answer, Price(1, 1.0))
+    console.print(Matrix([point("fcfs", 0.1, 60)], rows, answer.capacities, note))
+    last = console.export_text().splitlines()[-1]
+    assert last.rstrip() == "Each machine also serves 0.1 background requests/s."
 
 
 def test_a_narrow_terminal_keeps_the_rates_around_the_capacities() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reports.answer.workload import compared_with_agents, recorded_agents
+import pandas as pd
+
+from reports.answer.workload import compared_with_agents, pauses, recorded_agents
 
 MEANS = {"turns": 10.94, "new_tokens_per_later_turn": 6567.7, "tool_gap_s": 0.93}
 REAL = (
@@ -53,3 +55,21 @@ def test_nothing_is_said_of_jobs_that_are_not_known() -> None:
 
 def test_recorded_agents_are_the_sets_of_the_shipped_recipes() -> None:
     assert list(recorded_agents()) == ["mini-swe-agent", "claude-code"]
+
+
+def test_the_share_of_pauses_in_the_mean_jct_is_a_caveat() -> None:
+    rows = [("fcfs", 50.0, 80.0), ("fcfs", 30.0, 120.0), ("fast", 40.0, 64.0)]
+    jobs = pd.DataFrame(
+        [{"load": "1 jobs/s", "variant": v, "tool_s": t, "jct_s": j} for v, t, j in rows]
+    )
+    # 75% of gaps of 40 s on average, which is 30 s of 100 s and of 64 s.
+    (caveat,) = pauses(jobs, {"workload": {"means": {"pause_share": 0.75}}})
+    assert caveat == (
+        "Pauses: about 30% to 47% of the mean JCT are gaps after turns that call no tool, as when a"
+        " person thinks. Figures and exports count them as tool time."
+    )
+    (alike,) = pauses(jobs[:2], {"workload": {"means": {"pause_share": 0.75}}})
+    assert alike.startswith("Pauses: about 30% of the mean JCT are")
+    assert pauses(jobs, {"workload": {"means": {"pause_share": 0.01}}}) == []  # 0.4 and 0.6%
+    assert pauses(jobs, {"workload": {"means": {}}}) == []
+    assert pauses(jobs[:0], {"workload": {"means": {"pause_share": 0.75}}}) == []

@@ -66,6 +66,18 @@ def test_convert_draws_missing_gaps_only_when_asked(tmp_path: Path) -> None:
     assert first.tool_gap_s > 0
 
 
+def test_commands_say_if_no_gap_was_drawn(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_bytes(bfcl())
+    out, packed = tmp_path / "out.jsonl", tmp_path / "out.packed"
+    unused = "--synthesise-gaps bfcl has no effect: no tool time had to be drawn"
+    drawn = bench("convert", tmp_path / "result.json", "--out", out, "--synthesise-gaps", "bfcl")
+    assert unused not in drawn.stderr
+    for command in (("stats", out), ("pack", out, "--out", packed)):
+        recorded = bench(*command, "--synthesise-gaps", "bfcl")
+        assert recorded.exit_code == 0, recorded.output
+        assert recorded.stderr.count(unused) == 1
+
+
 def test_stats_name_the_provenance_of_drawn_gaps(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_bytes(bfcl())
     shown = bench("stats", tmp_path / "result.json", "--synthesise-gaps", "bfcl")

@@ -11,7 +11,12 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
-from harness.cli.trace_options import Paths, TraceReading, print_notes
+from harness.cli.trace_options import (
+    Paths,
+    TraceReading,
+    print_notes,
+    print_unused_recipe,
+)
 from servers.errors import InvalidTrace
 from traces.files import check_not_read
 from traces.lenient import one_line, printable
@@ -49,6 +54,7 @@ def pack(
         stored = store(
             paths, out, _print_progress, format=reading.format, **asdict(reading.reading)
         )
+    print_unused_recipe(reading, [note.reason for note in stored.repairs])
     print_notes("repaired", stored.repairs)
     print_notes("rejected", stored.rejections)
     for loss in stored.losses.reasons():
