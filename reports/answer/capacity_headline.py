@@ -109,8 +109,8 @@ def _baseline_wins(best: Sequence[VariantCapacity], asked: Asked) -> str:
     sustains = f"{base.variant}, which sustains {rate(value_of(base).value)} on {asked.machine}"
     if len(best) == 1:
         return f"No scheduler sustains more jobs than {sustains}."
-    others = [each.variant for each in best if each is not base]
-    return f"No scheduler sustains more than {sustains}; {_names(others)} and it {_tie(best)}."
+    tied = _names(["it", *(each.variant for each in best if each is not base)])
+    return f"No scheduler sustains more than {sustains}; {tied} {_tie(best)}."
 
 
 def _tie(best: Sequence[VariantCapacity]) -> str:

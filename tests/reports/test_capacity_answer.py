@@ -121,7 +121,7 @@ def test_schedulers_as_good_as_the_baseline_are_named() -> None:
     answer = answer_of(chains(fcfs=(0.4, 0.4, 0.4), a=(0.401, 0.4, 0.4), b=(0.3, 0.3, 0.3)))
     assert answer.headline == (
         "No scheduler sustains more than fcfs, which sustains 0.4 jobs/s on b200;"
-        " a and it are equal within 3%."
+        " it and a are equal within 3%."
     )
 
 
