@@ -46,6 +46,7 @@ PROBED = {
     "torch": None,
     "request_metrics": True,
     "first_chunk": True,
+    "trace_replay": False,
     "lmcache": "0.5.6",
 }
 
