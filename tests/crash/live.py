@@ -31,7 +31,7 @@ def survives(kills: int, warm: Warm, url: str, tmp_path: Path) -> None:
                 duration_s *= 0.9
                 break
             killed += 1
-            left.append(Snapshot.of(folder / RUN))
+            left.append(Snapshot.of(folder / RUN, live=True))
         check_end(warm, folder, argv)
         for before in left:
             before.check_kept(folder / RUN)

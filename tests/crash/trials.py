@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reports.metrics.cells import failed_gates_of
 from tests.crash.faults import Fault
 from tests.crash.small_sweep import OUTPUT, ROOT, RUN, output_of
 from tests.processes import session_of, wait_until_none
@@ -134,9 +135,14 @@ def bytes_of(run: Path) -> dict[str, bytes]:
     return {name: content for name, content in below(run).items() if ".aside-" not in name}
 
 
-def finished(run: Path) -> dict[str, FileVersion]:
-    """Return the files of finished cells."""
-    cells = {path.parent.name for path in run.glob("*/done.json")}
+def finished(run: Path, *, live: bool = False) -> dict[str, FileVersion]:
+    """Return the files of finished cells, of a live sweep those that passed the validity gates: a
+    busy machine may fail that of client lateness, and such cells are measured again."""
+    cells = {
+        path.parent.name
+        for path in run.glob("*/done.json")
+        if not live or not failed_gates_of(path.parent)
+    }
     return {name: kept for name, kept in contents(run).items() if name.split("/")[0] in cells}
 
 
@@ -153,8 +159,8 @@ class Snapshot(NamedTuple):
     broken: list[tuple[str, dict[str, bytes]]]
 
     @classmethod
-    def of(cls, run: Path) -> Snapshot:
-        return cls(finished(run), broken(run))
+    def of(cls, run: Path, *, live: bool = False) -> Snapshot:
+        return cls(finished(run, live=live), broken(run))
 
     def check_kept(self, run: Path) -> None:
         """Check that no finished cell was run again, and that the files of an unfinished cell were

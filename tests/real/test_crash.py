@@ -43,7 +43,7 @@ def test_a_sweep_killed_at_every_stage_leaves_no_process_and_measures_each_turn_
         sweep.kill()
         sweep.communicate()
         wait_until_gone(processes)
-        left.append(Snapshot.of(run))
+        left.append(Snapshot.of(run, live=True))
     last = begin(tmp_path, *options)
     _, complaints = last.communicate(timeout=600)
     assert last.returncode in (0, 1), complaints
