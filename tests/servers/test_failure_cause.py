@@ -52,6 +52,14 @@ WORKER_KILLED = f"""{WORKER_GONE}\
 (EngineCore pid=7)   File "multiproc_executor.py", line 8
 (EngineCore pid=7) RuntimeError: cancelled
 """
+INTERLEAVED = f"""{WORKER_GONE}\
+Process EngineCore:
+Traceback (most recent call last):
+  File "process.py", line 314, in _bootstrap
+(APIServer pid=6) INFO 11-21 00:41:02 [core_client.py:770] [shutdown] MPClient: start timeout=0s
+    self.run()
+RuntimeError: cancelled
+"""
 CORE_FAILED_BEFORE_WORKER_GONE = f"""\
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] Traceback (most recent call last):
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "core.py", line 1702
@@ -82,6 +90,7 @@ servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
         (ENGINE_KILLED, "engine core exited unexpectedly; starting cleanup"),
         (ENGINE_FAILED + WORKER_GONE, "ValueError: max seq len (4096) is too long"),
         (WORKER_KILLED, "Worker proc VllmWorker-0 died unexpectedly"),
+        (INTERLEAVED, "Worker proc VllmWorker-0 died unexpectedly"),
         (CORE_FAILED_BEFORE_WORKER_GONE, "Worker proc VllmWorker-0 died unexpectedly"),
         (CORE_LOST_ITS_QUEUE, "Worker proc VllmWorker-0 died unexpectedly"),
         (WORKER_GONE_THEN_TRACEBACK, "MemoryError: std::bad_alloc"),

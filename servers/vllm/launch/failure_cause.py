@@ -31,11 +31,10 @@ def failure_cause(log: Path) -> str:
     """Return the exception of the last traceback, or else the message about a killed process, or
     the last line with the name of an error, or the last line."""
     raw = read_end(log)
-    lines = _without_prefix(
-        _without_consequences([line for line in raw if not WARNING.match(line)])
-    )
+    kept = _without_consequences([line for line in raw if not WARNING.match(line)])
+    lines = _without_prefix(kept)
     causes = [line for line in lines if not NOT_THE_CAUSE.search(line)]
-    exceptions = [line for line in _exceptions(lines) if not NOT_THE_CAUSE.search(line)]
+    exceptions = [line for line in _exceptions(kept) if not NOT_THE_CAUSE.search(line)]
     errors = [line for line in causes if ERROR_NAME.search(line) and not line.startswith(" ")]
     worker, core = (
         [line for line in _without_prefix(raw) if died.search(line)]
@@ -44,26 +43,35 @@ def failure_cause(log: Path) -> str:
     return (exceptions or worker or core or errors or lines or ["the log is empty"])[-1].strip()
 
 
-def _without_consequences(lines: list[str]) -> list[str]:
+def _without_consequences(raw: list[str]) -> list[str]:
     """Drop the engine core's exceptions after a worker's death, which are about closed queues."""
-    died = next((k for k, line in enumerate(lines) if WORKER_DIED.search(line)), len(lines))
-    return lines[:died] + [line for line in lines[died:] if not FROM_ENGINE_CORE.match(line)]
+    died = next((k for k, line in enumerate(raw) if WORKER_DIED.search(line)), len(raw))
+    return raw[:died] + [line for line in raw[died:] if not FROM_ENGINE_CORE.match(line)]
 
 
-def _exceptions(lines: list[str]) -> list[str]:
+def _exceptions(raw: list[str]) -> list[str]:
     """Return the last line of each traceback, which is the first that is not indented. Pydantic's
-    validation errors continue on the next two lines."""
+    validation errors continue on the next two lines. Lines of other processes, which have another
+    prefix or none, may be between those of a traceback."""
     exceptions = []
-    in_traceback = False
-    for number, line in enumerate(lines):
+    in_traceback: set[str] = set()
+    """The processes whose last line was one of a traceback."""
+    lines = _without_prefix(raw)
+    for number, (line, process) in enumerate(zip(lines, map(_process, raw), strict=True)):
         if line.startswith("Traceback (most recent call last)"):
-            in_traceback = True
-        elif in_traceback and not line.startswith(" "):
-            in_traceback = False
+            in_traceback.add(process)
+        elif process in in_traceback and not line.startswith(" "):
+            in_traceback.remove(process)
             if "validation error" in line:
                 line = " ".join([line, *(more.strip() for more in lines[number + 1 : number + 3])])
             exceptions.append(line)
     return exceptions
+
+
+def _process(line: str) -> str:
+    """Return the process that a line names at its beginning, or ""."""
+    prefix = PREFIX.match(line)
+    return (prefix[1] or "").strip() if prefix else ""
 
 
 def _without_prefix(raw: list[str]) -> list[str]:
