@@ -46,8 +46,9 @@ class Repairs:
         self.inferred_counts = 0
         """Token counts that are inferred although others of the file are recorded."""
 
-    def add(self, reason: str) -> None:
-        self._counts[reason] += 1
+    def add(self, reason: str, times: int = 1) -> None:
+        if times:
+            self._counts[reason] += times
 
     def add_inferred_count(self, reason: str) -> None:
         self.add(reason)

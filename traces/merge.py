@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from traces.block_hashes import with_prefix_ids
@@ -38,15 +38,22 @@ class UniqueIds:
         if all(id == name for id, name in names.items()):
             return programs
         return [
-            replace(
-                p,
-                id=names[p.id],
-                prefix=p.prefix and replace(p.prefix, id=renamed_prefix(p.prefix.id, names)),
-                turns=with_prefix_ids(p.turns, lambda id: renamed_prefix(id, names)),
-                fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
-            )
-            for p in programs
+            renamed(program, names.__getitem__, lambda id: renamed_prefix(id, names))
+            for program in programs
         ]
+
+
+def renamed(
+    program: Program, new: Callable[[str], str], of_prefix: Callable[[str], str]
+) -> Program:
+    """Return the program with new ids of itself and its parent, and of its prefixes."""
+    return replace(
+        program,
+        id=new(program.id),
+        prefix=program.prefix and replace(program.prefix, id=of_prefix(program.prefix.id)),
+        turns=with_prefix_ids(program.turns, of_prefix),
+        fork=program.fork and replace(program.fork, program_id=new(program.fork.program_id)),
+    )
 
 
 def without_messages(programs: list[Program]) -> list[Program]:

@@ -111,5 +111,18 @@ class Program:
     """For each turn, the number of leading messages that form its prompt."""
 
     @property
+    def first_prefixes(self) -> tuple[SharedPrefix, ...]:
+        """What the first prompt shares with other programs; () without turns."""
+        if self.prefix is not None:
+            return (self.prefix,)
+        return self.turns[0].prefixes if self.turns else ()
+
+    @property
+    def prefix_ids(self) -> set[str]:
+        """The ids of all that prompts share with other programs."""
+        ids = {prefix.id for turn in self.turns for prefix in turn.prefixes}
+        return ids if self.prefix is None else ids | {self.prefix.id}
+
+    @property
     def peak_context_tokens(self) -> int:
         return max(turn.context_tokens for turn in self.turns)

@@ -9,7 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from traces.program import Program
+from traces.program import Program, SharedPrefix
+
+
+class SharedPrompts:
+    """The prefixes of prompts so far, to which others are compared."""
+
+    def __init__(self) -> None:
+        self._longest: dict[str, int] = {}
+
+    def add(self, prefixes: Sequence[SharedPrefix]) -> int:
+        """Add those of a prompt. Return how many of its tokens begin like earlier prompts."""
+        longest = self._longest
+        shared = max((min(p.tokens, longest.get(p.id, 0)) for p in prefixes), default=0)
+        for prefix in prefixes:
+            longest[prefix.id] = max(prefix.tokens, longest.get(prefix.id, 0))
+        return shared
 
 
 class Reuse(NamedTuple):
@@ -29,15 +44,10 @@ class Reuse(NamedTuple):
 
 def reuse(programs: Sequence[Program]) -> Reuse:
     previous = other = prompts = 0
-    longest: dict[str, int] = {}
+    earlier = SharedPrompts()
     for program in programs:
         for number, turn in enumerate(program.turns):
-            path = turn.prefixes
-            if number == 0 and program.prefix is not None:
-                path = (program.prefix,)
-            shared = max((min(p.tokens, longest.get(p.id, 0)) for p in path), default=0)
-            for prefix in path:
-                longest[prefix.id] = max(prefix.tokens, longest.get(prefix.id, 0))
+            shared = earlier.add(turn.prefixes if number else program.first_prefixes)
             prompts += turn.prompt_tokens
             previous += turn.kept_tokens
             other += max(shared - turn.kept_tokens, 0)

@@ -10,7 +10,7 @@ a request that is drawn for each seed; after the last one they are repeated with
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
@@ -24,9 +24,10 @@ from harness.load.workload import LeftOut, Longest, Workload, leave_out_overlong
 from servers.clock import PS_PER_S
 from servers.errors import InvalidInput, NoTraceRead, ProgramTooLong
 from traces import Note, Program
-from traces.block_hashes import prefixes_elsewhere, with_prefix_ids
+from traces.block_hashes import prefixes_elsewhere
 from traces.columns import OPTION as COLUMNS
 from traces.lenient import brief, one_line
+from traces.merge import renamed
 
 PREFIX = "background/"
 """The ids of requests, and of the prefixes that they share, begin with this."""
@@ -169,9 +170,4 @@ def _request(program: Program) -> Program:
     def new(id: str) -> str:
         return f"{PREFIX}{id}"
 
-    return replace(
-        program,
-        id=new(program.id),
-        turns=tuple(with_prefix_ids(program.turns, new)),
-        prefix=program.prefix and replace(program.prefix, id=new(program.prefix.id)),
-    )
+    return renamed(program, new, new)

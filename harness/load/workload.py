@@ -20,6 +20,7 @@ from servers.errors import ProgramTooLong
 from traces import Note, Program, Turn
 from traces.lenient import one_line
 from traces.packed import packed
+from traces.reuse import SharedPrompts
 from traces.synthesis.known import description
 
 DEFAULT_PACK = "swe-bench"
@@ -116,7 +117,7 @@ class Workload:
     def __post_init__(self) -> None:
         """Count gaps and prefixes once, because a million turns take seconds."""
         gaps: Counter[str] = Counter()
-        longest: dict[str, int] = {}
+        earlier = SharedPrompts()
         shared = 0
         of_jobs = _Means()
         for program in self.programs:
@@ -124,12 +125,7 @@ class Workload:
             gaps.update(turn.gap_provenance.value for turn in turns[:-1])
             if program.fork is None:
                 of_jobs.add(turns)
-            prefixes = turns[0].prefixes if turns else ()
-            if program.prefix is not None:
-                prefixes = (program.prefix,)
-            shared += max((min(p.tokens, longest.get(p.id, 0)) for p in prefixes), default=0)
-            for prefix in prefixes:
-                longest[prefix.id] = max(prefix.tokens, longest.get(prefix.id, 0))
+            shared += earlier.add(program.first_prefixes)
         object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
         object.__setattr__(self, "shared_prefix_tokens", shared)
         object.__setattr__(self, "means", of_jobs.means())

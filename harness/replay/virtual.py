@@ -22,6 +22,7 @@ from servers.records import TurnRecord
 from servers.sim import Phase, Submission, Usage
 from servers.sim import Sequence as Served
 from traces import Program, Turn
+from traces.reuse import SharedPrompts
 
 if TYPE_CHECKING:
     from harness.load.stream import ArrivingJob
@@ -88,8 +89,7 @@ class Replay:
         self.engine = engine(on_end=self._ended)
         self.schedule = TurnSchedule(programs, self._send, self._job_ended)
         self._window: SteadyWindow | None = None
-        self._shared: dict[str, int] = {}
-        """Tokens of each shared prefix in the programs so far."""
+        self._earlier = SharedPrompts()
         self.left_out = 0
         self._bound = bound
         self._on_turn = on_turn
@@ -136,14 +136,7 @@ class Replay:
 
     def _shared_tokens(self, programs: Iterable[Program]) -> int:
         """Return how many tokens of first prompts begin like prompts of earlier programs."""
-        shared = 0
-        for program in programs:
-            prefix = program.prefix
-            prefixes = program.turns[0].prefixes if prefix is None else (prefix,)
-            shared += max((min(p.tokens, self._shared.get(p.id, 0)) for p in prefixes), default=0)
-            for prefix in prefixes:
-                self._shared[prefix.id] = max(prefix.tokens, self._shared.get(prefix.id, 0))
-        return shared
+        return sum(self._earlier.add(program.first_prefixes) for program in programs)
 
     def _job_ended(self, job: ActiveJob, finished_ps: int) -> None:
         if job.is_background:

@@ -12,6 +12,7 @@ from typing import Any
 
 from reports.answer.asked import Asked
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
+from reports.answer.findings import with_ratios
 from reports.answer.left_out import valid_points
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
@@ -20,7 +21,7 @@ from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Slo
 from reports.phrasing import counted, listed, seconds, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.points import Point
 
@@ -183,16 +184,12 @@ def _others(
     even = [name for name, r in rest if (name, r) not in more + fewer]
     sentences = []
     if more:
-        sentences.append(f"Also more than {asked.baseline}: {_with_ratios(more)}.")
+        sentences.append(f"Also more than {asked.baseline}: {with_ratios(more)}.")
     if even:
         sentences.append(f"Not significantly different from {asked.baseline}: {listed(even)}.")
     if fewer:
-        sentences.append(f"Less than {asked.baseline}: {_with_ratios(fewer)}.")
+        sentences.append(f"Less than {asked.baseline}: {with_ratios(fewer)}.")
     return sentences
-
-
-def _with_ratios(rated: Sequence[tuple[str, Estimate]]) -> str:
-    return listed([f"{name} {times(ratio.value)}" for name, ratio in rated])
 
 
 def _resources(

@@ -80,9 +80,9 @@ def other_variants(
     sentences = []
     if faster:
         comparison = "Also faster" if winner is not base else "Faster"
-        sentences.append(f"{comparison} than {name}: {_with_gains(faster)}.")
+        sentences.append(f"{comparison} than {name}: {with_ratios(faster)}.")
     if slower:
-        sentences.append(f"Slower than {name}: {_with_gains(slower)}.")
+        sentences.append(f"Slower than {name}: {with_ratios(slower)}.")
     if unclear:
         tested = all(gain.has_interval for _, gain in unclear)
         state = (
@@ -90,14 +90,14 @@ def other_variants(
             if tested
             else "Not tested, with too few seeds, against"
         )
-        sentences.append(f"{state} {name}: {_with_gains(unclear)}.")
+        sentences.append(f"{state} {name}: {with_ratios(unclear)}.")
     if similar:
         sentences.append(f"Similar to {name}: {listed(similar)}.")
     return sentences
 
 
-def _with_gains(rated: Sequence[tuple[str, Estimate]]) -> str:
-    return listed([f"{name} {times(gain.value)}" for name, gain in rated])
+def with_ratios(rated: Sequence[tuple[str, Estimate]]) -> str:
+    return listed([f"{name} {times(ratio.value)}" for name, ratio in rated])
 
 
 def at_rates_above(contenders: Sequence[Point], winner: Point, baseline: str) -> list[str]:

@@ -143,11 +143,7 @@ def _spawn(
 def _add_losses(program: Program, losses: Repairs) -> None:
     if program.recorded_start_s is not None and program.fork is None:
         losses.add(NO_STARTS)
-    if program.prefix is not None or any(turn.prefixes for turn in program.turns):
-        losses.add(NO_HASHES)
-    for turn in program.turns:
-        if turn.tools:
-            losses.add(NO_TOOLS)
-    for turn in program.turns[:-1]:
-        if turn.gap_provenance != Provenance.UNSTATED:
-            losses.add(NO_PROVENANCE)
+    losses.add(NO_HASHES, bool(program.prefix_ids))
+    losses.add(NO_TOOLS, sum(bool(turn.tools) for turn in program.turns))
+    stated = (turn.gap_provenance != Provenance.UNSTATED for turn in program.turns[:-1])
+    losses.add(NO_PROVENANCE, sum(stated))

@@ -29,9 +29,7 @@ def prompts(program: Program) -> Iterator[Runs]:
     """Yield the runs of each prompt of a program."""
     context: Runs = ()
     for number, turn in enumerate(program.turns):
-        path = turn.prefixes
-        if number == 0 and program.prefix is not None:
-            path = (program.prefix,)
+        path = turn.prefixes if number else program.first_prefixes
         shared = truncated(path, turn.prompt_tokens)
         runs = _extended(
             tuple(((PREFIX, prefix.id), prefix.tokens) for prefix in shared),
@@ -129,8 +127,7 @@ def add_block_losses(
 ) -> None:
     """Report what the ids of a program's prompts do not say exactly."""
     for number, turn in enumerate(program.turns):
-        of_program = program.prefix if number == 0 else None
-        shared = (of_program,) if of_program is not None else turn.prefixes
+        shared = turn.prefixes if number else program.first_prefixes
         if any(prefix.tokens % block_tokens for prefix in shared):
             losses.add(
                 f"hash ids stand for whole blocks of {block_tokens} tokens: what a prompt shares "

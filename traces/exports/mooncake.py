@@ -50,12 +50,7 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
 
 
 def _add_losses(program: Program, losses: Repairs) -> None:
-    if len(program.turns) > 1:
-        losses.add(NO_SESSIONS)
-    for _ in program.turns[1:]:
-        losses.add(NO_GAPS)
-    if program.fork is not None:
-        losses.add(NO_SUB_AGENTS)
-    for turn in program.turns:
-        if turn.tools:
-            losses.add(NO_TOOLS)
+    losses.add(NO_SESSIONS, len(program.turns) > 1)
+    losses.add(NO_GAPS, len(program.turns) - 1)
+    losses.add(NO_SUB_AGENTS, program.fork is not None)
+    losses.add(NO_TOOLS, sum(bool(turn.tools) for turn in program.turns))

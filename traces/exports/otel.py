@@ -164,13 +164,8 @@ def _id(program: str, kind: str, number: int, digits: int = 16) -> str:
 
 
 def _add_losses(program: Program, losses: Repairs) -> None:
-    if program.prefix is not None or any(turn.prefixes for turn in program.turns):
-        losses.add(NO_HASHES)
+    losses.add(NO_HASHES, bool(program.prefix_ids))
+    losses.add(BY_TIME, program.fork is not None)
+    losses.add(TOOLS, sum(bool(turn.tools) for turn in program.turns))
     if program.fork is not None:
-        losses.add(BY_TIME)
-    for turn in program.turns:
-        if turn.tools:
-            losses.add(TOOLS)
-    for turn in program.turns[:-1]:
-        if program.fork is not None and not turn.tools:
-            losses.add(PAUSE)
+        losses.add(PAUSE, sum(not turn.tools for turn in program.turns[:-1]))

@@ -123,13 +123,8 @@ def _common_prefixes(by_job: Iterable[Sequence[Program]]) -> set[str]:
     """Return the ids of the prefixes that programs of several jobs have."""
     seen: Counter[str] = Counter()
     for members in by_job:
-        seen.update({id for program in members for id in _prefixes(program)})
+        seen.update({id for program in members for id in program.prefix_ids})
     return {id for id, count in seen.items() if count > 1}
-
-
-def _prefixes(program: Program) -> set[str]:
-    found = {prefix.id for turn in program.turns for prefix in turn.prefixes}
-    return found if program.prefix is None else found | {program.prefix.id}
 
 
 def _add_losses(members: Sequence[Program], common: set[str], losses: Repairs) -> None:
@@ -137,13 +132,9 @@ def _add_losses(members: Sequence[Program], common: set[str], losses: Repairs) -
     if root.recorded_start_s is not None:
         losses.add(NO_STARTS)
     for program in members:
-        if not common.isdisjoint(_prefixes(program)):
-            losses.add(LOCAL)
+        losses.add(LOCAL, not common.isdisjoint(program.prefix_ids))
         if program.fork is not None:
             losses.add(BY_TIME if program.fork.program_id == root.id else NESTED)
-        for turn in program.turns:
-            if turn.tools:
-                losses.add(NO_NAMES)
-        for turn in program.turns[:-1]:
-            if turn.gap_provenance != Provenance.MEASURED:
-                losses.add(UNMEASURED)
+        losses.add(NO_NAMES, sum(bool(turn.tools) for turn in program.turns))
+        gaps = (turn.gap_provenance for turn in program.turns[:-1])
+        losses.add(UNMEASURED, sum(gap != Provenance.MEASURED for gap in gaps))

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from servers.errors import InvalidTrace
 from traces.lenient import first_error, requirement
 from traces.program import Program, Turn
-from traces.program import SharedPrefix as Prefix
 from traces.synthesis.draw_turns import TurnDraws
 from traces.synthesis.figures import figures
 from traces.synthesis.fit_series import fit_series
@@ -211,18 +210,16 @@ def _shared_prefixes(jobs: Sequence[Program]) -> tuple[SharedPrefix, ...]:
     the longest that other jobs have too."""
     users: dict[str, list[int]] = defaultdict(list)
     for job in jobs:
-        for prefix in _path(job):
+        for prefix in job.first_prefixes:
             users[prefix.id].append(prefix.tokens)
     common = {id: min(tokens) for id, tokens in users.items() if len(tokens) > 1}
-    used = Counter(ids[-1] for job in jobs if (ids := [p.id for p in _path(job) if p.id in common]))
+    used = Counter(
+        ids[-1] for job in jobs if (ids := [p.id for p in job.first_prefixes if p.id in common])
+    )
     return tuple(
         SharedPrefix(tokens=common[id], jobs=count)
         for id, count in used.most_common(MAX_SHARED_PREFIXES)
     )
-
-
-def _path(program: Program) -> tuple[Prefix, ...]:
-    return (program.prefix,) if program.prefix is not None else program.turns[0].prefixes
 
 
 def _forks(jobs: Sequence[Program], programs: Sequence[Program]) -> Forks:
@@ -232,8 +229,10 @@ def _forks(jobs: Sequence[Program], programs: Sequence[Program]) -> Forks:
     sizes = Counter((fork.program_id, fork.after_turn) for _, fork in of_jobs)
     groups = Counter(job for job, _ in sizes)
     places = [after / max(turns[job] - 2, 1) for job, after in sizes]
-    shared = Counter(p.id for program, _ in of_jobs for p in _path(program))
-    lengths = [p.tokens for program, _ in of_jobs for p in _path(program) if shared[p.id] > 1]
+    shared = Counter(p.id for program, _ in of_jobs for p in program.first_prefixes)
+    lengths = [
+        p.tokens for program, _ in of_jobs for p in program.first_prefixes if shared[p.id] > 1
+    ]
     return Forks(
         groups=tuple(sorted(groups.values())),
         group_sizes=tuple(sorted(sizes.values())),
