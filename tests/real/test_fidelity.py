@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from reports.metrics.cells import failed_gates_of
 from tests.profiles.test_measured import measured
 from tests.real.test_sweep import BURST_JPS, POOL_BLOCKS, PROGRAMS
 from traces.formats.native import write_programs
@@ -45,13 +47,16 @@ def test_fidelity_runs_the_cells_live_and_in_virtual_time_and_writes_a_card(tmp_
     (ranking,) = card["rankings"]
     assert ranking["tau"] in (-1.0, 1.0)
 
+    live = [done.parent for done in (tmp_path / "card/live-1").glob("*/done.json")]
+    valid = sum(not failed_gates_of(cell) for cell in live)
     again = subprocess.run(
         [*command, *options, "fcfs,continuum-preview"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,  # nothing is started
+        timeout=600,
     )
-    assert again.stdout == result.stdout
-    assert again.stderr.count("2 of 2 cells were finished already") == 2
+    found = ["2", str(valid)] if valid else ["2"]  # A busy machine may fail the gate on lateness.
+    assert re.findall(r"(\d) of 2 cells were finished already", again.stderr) == found
+    assert valid < 2 or again.stdout == result.stdout

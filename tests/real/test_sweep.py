@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.metrics.cells import failed_gates_of
 from servers.processes.supervisor import descendants
 from servers.variants import variants
 from tests.lines import read_lines
@@ -61,11 +62,14 @@ def test_every_policy_completes_a_contended_workload_even_after_sigkill(tmp_path
     first.kill()
     first.communicate()
     wait_until_gone(processes)
+    first_is_valid = not failed_gates_of(tmp_path / f"o/{POLICIES[0]}_jps{BURST_JPS}_seed1")
 
     second = begin(tmp_path, *options)
     output, complaints = second.communicate(timeout=1800)
     assert second.returncode in (0, 1), complaints
-    assert f"1 of {len(POLICIES)} cells were finished already" in complaints
+    # On a busy machine the first cell may fail a gate, and then it is measured again.
+    finished = f"1 of {len(POLICIES)} cells were finished already"
+    assert (finished in complaints) == first_is_valid, complaints
     assert output.startswith("engine vllm: vLLM 0.")
     rows = {row["variant"]: row for row in json.loads((tmp_path / "o/cells.json").read_text())}
     assert rows.keys() == set(POLICIES)
