@@ -60,6 +60,7 @@ def anonymized(programs: Sequence[Program]) -> list[Program]:
             fork=p.fork and replace(p.fork, program_id=ids[p.fork.program_id]),
             recorded_start_s=p.recorded_start_s,
             source=SOURCE,
+            inferred_tokens=p.inferred_tokens,
         )
         for p in programs
     ]

@@ -17,11 +17,12 @@ give equal bytes."""
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file from its parts, compressed if its suffix is .gz. Raises InvalidTrace if that
-    fails."""
+    """Write a file from its parts, compressed if its suffix is .gz, and make its folder. Raises
+    InvalidTrace if that fails."""
     data = _compressed(chunks) if path.suffix == ".gz" else chunks
     partial: str | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.writelines(data)

@@ -109,6 +109,9 @@ class Program:
     """The verbatim conversation, if it was requested and recorded."""
     prompt_messages: tuple[int, ...] = ()
     """For each turn, the number of leading messages that form its prompt."""
+    inferred_tokens: bool = False
+    """Whether token counts of its file are inferred, since it records text without them, or lacks
+    some."""
 
     @property
     def first_prefixes(self) -> tuple[SharedPrefix, ...]:

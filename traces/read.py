@@ -237,6 +237,21 @@ def load_file(
 ) -> tuple[str, list[Program]]:
     """Return the name of the format of a file with these contents, and its valid programs. Raises
     TraceRejected and InvalidTrace."""
+    before = repairs.inferred_counts + assumptions.tokens.estimated
+    name, programs = _load_any(data, path, repairs, assumptions, format, columns)
+    if repairs.inferred_counts + assumptions.tokens.estimated > before:
+        programs = [replace(program, inferred_tokens=True) for program in programs]
+    return name, programs
+
+
+def _load_any(
+    data: bytes,
+    path: Path,
+    repairs: Repairs,
+    assumptions: Assumptions,
+    format: str | None,
+    columns: Columns | None,
+) -> tuple[str, list[Program]]:
     plain, suffix = _split_name(path)
     if suffix == ".toml":
         raise TraceRejected(look_alikes.describe_toml(data, path.name))

@@ -56,6 +56,7 @@ class _Stored(msgspec.Struct, array_like=True):
     start_s: float | None
     fork: tuple[str, int, float, int | None, str] | None
     source: str
+    inferred_tokens: bool = False
 
 
 class StoredTurns(Sequence[Turn]):
@@ -98,6 +99,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         except OSError as error:
             raise InvalidTrace(f"{path}: cannot be written ({error.strerror})") from None
@@ -140,6 +142,7 @@ class Writer:
             program.recorded_start_s,
             _fork_fields(program.fork),
             program.source,
+            program.inferred_tokens,
         )
         self._lines.append(self._encoder.encode(stored))
 
@@ -205,7 +208,10 @@ def _program(line: _Stored, records: Turns, header: _Header) -> Program:
     except (IndexError, ValueError):
         raise TraceRejected(f"program {one_line(line.id)}: an invalid prefix or fork") from None
     turns = StoredTurns(records, header.tools)
-    return Program(line.id, turns, prefix, fork, line.start_s, line.source)
+    return Program(
+        line.id, turns, prefix, fork, line.start_s, line.source,
+        inferred_tokens=line.inferred_tokens,
+    )  # fmt: skip
 
 
 def _check_turns(turns: Turns, ends: NDArray[np.int64], header: _Header) -> None:

@@ -28,7 +28,7 @@ from traces.merge import UniqueIds, without_messages
 from traces.program import Program
 from traces.read import Note, contents, gap_source_of, load_file
 from traces.stored import Writer
-from traces.token_counts import NOT_MARKED, counter_of
+from traces.token_counts import counter_of
 
 PART_BYTES = 16 << 20
 SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
@@ -53,7 +53,6 @@ class Stored:
     rejections: list[Note] = field(default_factory=list)
     losses: Repairs = field(default_factory=Repairs)
     """How the stored programs differ from those that were read."""
-    has_inferred_counts: bool = False
 
     def add(self, program: Program) -> None:
         self.programs += 1
@@ -69,7 +68,6 @@ class Stored:
             why = error or "; ".join(reasons[:3]) or "contains no program"
             self.rejections.append(Note(name, one_line(why)))
             return
-        self.has_inferred_counts |= repairs.inferred_counts > 0
         if error:
             reasons.append(f"the rest is left out ({error})")
         self.repairs += [Note(name, one_line(reason)) for reason in reasons]
@@ -133,8 +131,6 @@ def store(
         if not stored.programs:
             reasons = "; ".join(f"{note.file}: {note.reason}" for note in stored.rejections[:3])
             raise InvalidTrace(f"{one_line(str(paths[0]))}: no program in any file ({reasons})")
-        if stored.has_inferred_counts or reading.assumptions.tokens.estimated:
-            stored.losses.add(NOT_MARKED)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)

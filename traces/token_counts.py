@@ -20,8 +20,6 @@ CHARACTERS_PER_TOKEN = 3.3
 """Median of 80 trajectories of mini-swe-agent with gemini-3-pro (3,183 calls): shell commands,
 their outputs, and answers."""
 DEFAULT_BASIS = "median error 6% of prompts and 11% of answers in 80 trajectories of mini-swe-agent"
-NOT_MARKED = "token counts that were inferred are not marked in the file: they are read as recorded"
-"""A loss of all files that are written from programs with such counts."""
 MIN_OBSERVED = 20
 """Minimum number of texts with usage to which characters per token are fitted."""
 PLAUSIBLE = (1.0, 10.0)
@@ -37,8 +35,8 @@ class TokenCounter:
     basis: str
     """How it counts, for messages."""
     can_be_fitted: bool = False
-    estimated: bool = False
-    """Whether a length was estimated."""
+    estimated: int = 0
+    """Number of lengths that were estimated."""
     sha256: str = ""
     """Hash of the tokenizer's file; "" if characters are counted."""
     observed: list[tuple[int, int]] = field(default_factory=list)
@@ -46,7 +44,7 @@ class TokenCounter:
 
     def length(self, texts: Sequence[str]) -> int:
         """Return the tokens of texts that follow each other, at least 1."""
-        self.estimated = True
+        self.estimated += 1
         return max(1, round(sum(map(self.count, texts))))
 
     def observe(self, characters: int, tokens: int) -> None:

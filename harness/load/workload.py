@@ -108,6 +108,8 @@ class Workload:
     """Whether it was read from a person's history, so that the run names no folder of it."""
     gap_provenance: Mapping[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
+    inferred_token_programs: int = field(init=False)
+    """Number of programs of files in which token counts are inferred."""
     shared_prefix_tokens: int = field(init=False)
     """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
     means: Mapping[str, float] = field(init=False)
@@ -127,6 +129,8 @@ class Workload:
                 of_jobs.add(turns)
             shared += earlier.add(program.first_prefixes)
         object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
+        inferred = sum(program.inferred_tokens for program in self.programs)
+        object.__setattr__(self, "inferred_token_programs", inferred)
         object.__setattr__(self, "shared_prefix_tokens", shared)
         object.__setattr__(self, "means", of_jobs.means())
 
@@ -149,6 +153,11 @@ class Workload:
             "trace_sha256": self.trace_sha256,
             "gap_provenance": self.gap_provenance,
             "shared_prefix_tokens": self.shared_prefix_tokens,
+            **(
+                {"inferred_token_programs": self.inferred_token_programs}
+                if self.inferred_token_programs
+                else {}
+            ),
             **(
                 {}
                 if self.distinct_programs is None

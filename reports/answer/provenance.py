@@ -79,7 +79,16 @@ def basis(sweep: Mapping[str, Any]) -> str:
     if len(kinds) == 1:
         kinds = list(counts)
     gaps_are = f", tool gaps {listed(kinds)}" if kinds else ""
-    return " ".join([f"{time}; {name}{gaps_are}.", *_finite(sweep)])
+    counts_are = f", {tokens}" if (tokens := inferred_tokens(workload)) else ""
+    return " ".join([f"{time}; {name}{gaps_are}{counts_are}.", *_finite(sweep)])
+
+
+def inferred_tokens(workload: Mapping[str, Any]) -> str:
+    """Return the share of programs with inferred token counts; "" if there are none."""
+    if not (programs := workload.get("inferred_token_programs")):
+        return ""
+    of_all = programs / (workload.get("programs") or programs)
+    return f"token counts inferred in {share(of_all)} of the programs"
 
 
 def _finite(sweep: Mapping[str, Any]) -> list[str]:
@@ -160,6 +169,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Workload", _stream(workload) if sweep.get("steady_state") else _load(workload)),
         ("Trace SHA-256", workload.get("trace_sha256")),
         ("Tool gaps", gaps),
+        ("Token counts", inferred_tokens(workload)),
         ("Answers", _answers(sweep.get("server") or {})),
         ("Arrivals", sweep.get("arrivals")),
         ("Background", _background(sweep.get("background") or {})),

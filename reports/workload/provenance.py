@@ -33,6 +33,11 @@ def of_lengths(loaded: TraceSet) -> str:
     if loaded.inferred_counts:
         how = "bench traces inspect says how"
         return f"Token counts: measured, but {loaded.inferred_counts:,} inferred ({how})."
+    if marked := sum(program.inferred_tokens for program in loaded.programs):
+        return (
+            f"Token counts: some or all of {marked:,} of {len(loaded.programs):,} programs are"
+            " inferred, as their file says; the others are measured."
+        )
     return "Token counts: measured, since the trace records them."
 
 

@@ -270,6 +270,13 @@ def test_the_last_sentence_names_what_was_measured_and_what_was_not(tmp_path: Pa
     )
 
 
+def test_the_last_sentence_names_inferred_token_counts(tmp_path: Path) -> None:
+    shape = workload(idle(1.0)) | {"programs": 40, "inferred_token_programs": 30}
+    run = write_sweep(tmp_path, ["fcfs"], workload=shape)
+    write_cell(run, "fcfs", idle(1.0))
+    assert ", token counts inferred in 75% of the programs." in answer_of(run).sentences[-1]
+
+
 def test_the_scheduling_time_of_offload_and_what_was_left_out_are_caveats(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(10.0), jps=0.1)
     write_cell(tmp_path, "lmcache", idle(12.0), jps=0.1)

@@ -51,15 +51,27 @@ def test_the_number_of_prompts_whose_shared_prefix_is_rounded_down_is_printed(
     ) in ran.stderr
 
 
-def test_a_file_in_which_inferred_token_counts_are_not_marked_says_so(tmp_path: Path) -> None:
+def test_our_own_files_mark_inferred_token_counts(tmp_path: Path) -> None:
+    (tmp_path / "inferred.jsonl").write_bytes(session_with_an_inferred_count())
+    for command, name in (("convert", "out.jsonl"), ("pack", "out.packed")):
+        for path in (tmp_path / "inferred.jsonl", "bfcl"):
+            out = tmp_path / name
+            ran = CliRunner().invoke(app, [command, str(path), "--out", str(out)])
+            assert ran.exit_code == 0, ran.output
+            assert "differs: token counts" not in ran.stderr
+            marked = {program.inferred_tokens for program in read_traces(out).programs}
+            assert marked == {path != "bfcl"}
+
+
+def test_a_file_of_another_tool_in_which_inferred_token_counts_are_not_marked_says_so(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "inferred.jsonl").write_bytes(session_with_an_inferred_count())
     said = "differs: token counts that were inferred are not marked in the file"
-    for command, out in (("convert", "out.jsonl"), ("pack", "out.packed")):
-        for path in (tmp_path / "inferred.jsonl", "bfcl"):
-            arguments = [command, str(path), "--out", str(tmp_path / out)]
-            ran = CliRunner().invoke(app, arguments)
-            assert ran.exit_code == 0, ran.output
-            assert (said in ran.stderr) == (path != "bfcl"), arguments
+    for path in (tmp_path / "inferred.jsonl", "bfcl"):
+        ran = convert(path, "--to", "mooncake", "--out", tmp_path / "m.jsonl")
+        assert ran.exit_code == 0, ran.output
+        assert (said in ran.stderr) == (path != "bfcl")
 
 
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -120,8 +132,17 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert names == ["session-00000.json", "session-00001.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    (tmp_path / "no").touch()
     ran = convert("swe-bench", "--to", "weka", "--out", tmp_path / "no" / "such")
     assert "cannot be written" in ran.stderr
+
+
+def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
+    for command, name in (("convert", "t.jsonl"), ("pack", "t.packed")):
+        out = tmp_path / command / "new" / name
+        ran = CliRunner().invoke(app, [command, "bfcl", "--out", str(out)])
+        assert ran.exit_code == 0, ran.output
+        assert out.exists()
 
 
 def test_a_file_is_compressed_if_its_name_says_so(tmp_path: Path) -> None:

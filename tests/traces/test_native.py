@@ -201,5 +201,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "no").touch()
     with pytest.raises(InvalidTrace, match="cannot be written"):
         write_programs(tmp_path / "no" / "t.jsonl", [])

@@ -82,7 +82,7 @@ def test_a_converted_trace_has_the_same_programs(tmp_path: Path) -> None:
         ("inspect", "no-such-pack"),
         ("stats", "/no/such/file"),
         ("convert", "swe-bench", "--out", "x.csv"),
-        ("convert", "swe-bench", "--out", "/no/such/folder/x.jsonl"),
+        ("convert", "swe-bench", "--out", "/dev/null/x.jsonl"),
         ("synthesize", "nope", "--out", "x.jsonl"),
         ("report", "swe-bench", "--out", "x.pdf"),
         ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),

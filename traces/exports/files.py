@@ -8,11 +8,12 @@ from pathlib import Path
 
 from servers.errors import InvalidTrace
 from traces.atomic import write_atomically
-from traces.exports.registry import Losses, load_export
+from traces.exports.registry import NATIVE, Losses, load_export
 from traces.lenient import one_line
 from traces.program import Program
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
+NOT_MARKED = "token counts that were inferred are not marked in the file: they are read as recorded"
 
 
 def check_export(name: str, out: Path) -> None:
@@ -35,6 +36,8 @@ def write_export(name: str, out: Path, programs: Sequence[Program]) -> list[str]
     """Write the programs atomically. Return how the file differs from them, as sentences."""
     export = load_export(name)
     losses = Losses()
+    if name != NATIVE and any(program.inferred_tokens for program in programs):
+        losses.add(NOT_MARKED)
     write = _write_folder if export.FOLDER else write_atomically
     write(out, export.write(programs, losses))
     return losses.reasons()
@@ -45,7 +48,7 @@ def _write_folder(out: Path, documents: Iterable[bytes]) -> None:
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        partial.mkdir(parents=True)
         for number, document in enumerate(documents):
             (partial / f"session-{number:05}.json").write_bytes(document)
         partial.replace(out)

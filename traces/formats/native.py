@@ -80,6 +80,7 @@ class _Program(_Strict):
     source: str = ""
     messages: tuple[_Message, ...] = ()
     prompt_messages: tuple[int, ...] = ()
+    inferred_tokens: bool = False
 
     def program(self) -> Program:
         return Program(
@@ -91,6 +92,7 @@ class _Program(_Strict):
             source=self.source,
             messages=tuple(Message(message.role, message.content) for message in self.messages),
             prompt_messages=self.prompt_messages,
+            inferred_tokens=self.inferred_tokens,
         )
 
 
@@ -160,7 +162,7 @@ def program_line(program: Program) -> bytes:
     """Return one line of the format, without fields that have their default value. A program of
     which no turn keeps tokens says so: a file without `kept_tokens` is read as append-only."""
     line: dict[str, Any] = {"format": FORMAT, "id": program.id}
-    for key in ("prefix", "fork", "recorded_start_s", "source"):
+    for key in ("prefix", "fork", "recorded_start_s", "source", "inferred_tokens"):
         if value := getattr(program, key):
             line[key] = _fields(value) if isinstance(value, SharedPrefix | Fork) else value
     if program.recorded_start_s == 0:

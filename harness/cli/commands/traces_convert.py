@@ -18,7 +18,6 @@ from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
 from traces.files import check_not_read
 from traces.lenient import printable
-from traces.token_counts import NOT_MARKED
 
 CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
 
@@ -129,8 +128,6 @@ def convert(
             gap_scale=gap_scale,
         )
         losses = write_export(to, out, converted)
-        if loaded.count_basis or loaded.inferred_counts:
-            losses.append(NOT_MARKED)
     print_notes("rejected", loaded.rejections)
     for loss in losses:
         print(f"differs: {printable(loss)}", file=sys.stderr)
