@@ -42,7 +42,7 @@ def load_table(
     data: bytes, name: str, suffix: str, columns: Columns | None, repairs: Repairs
 ) -> list[Program]:
     """`suffix` is that of the file. Raises TraceRejected."""
-    table = _csv_rows(data) if suffix in (".csv", ".tsv") else rows(data, repairs)
+    table = _csv_rows(data, repairs) if suffix in (".csv", ".tsv") else rows(data, repairs)
     first = next(table, None)
     if first is None:
         raise TraceRejected("a table without rows")
@@ -72,7 +72,7 @@ def parquet_lines(data: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _csv_rows(data: bytes) -> Iterator[Row]:
+def _csv_rows(data: bytes, repairs: Repairs) -> Iterator[Row]:
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -81,7 +81,9 @@ def _csv_rows(data: bytes) -> Iterator[Row]:
     delimiter = max(DELIMITERS, key=header.count)
     try:
         for row in csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter):
-            row.pop(None, None)  # cells without a column
+            without_column = row.pop(None, ())
+            if any(cell.strip() for cell in without_column):
+                repairs.add("a row with more cells than the header: the last ones are left out")
             yield row
     except csv.Error as error:
         raise TraceRejected(f"not a CSV table ({error})") from None

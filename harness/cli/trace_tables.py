@@ -60,7 +60,9 @@ def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program])
     shown = [name for name in QUANTITIES if name != KEPT]
     table = _table("", "distance", *shown)
     own = means(figures(programs))
-    rows = [("these programs", None, own), *((x.recipe, x.distance, x.means) for x in likenesses)]
+    have_sub_agents = any(program.fork is not None for program in programs)
+    these = "these jobs, without sub-agents" if have_sub_agents else "these programs"
+    rows = [(these, None, own), *((x.recipe, x.distance, x.means) for x in likenesses)]
     for name, distance, values in rows:
         cells = (_number(values[key]) if key in values else "" for key in shown)
         table.add_row(name, "" if distance is None else f"{distance:.2f}", *cells)

@@ -110,6 +110,7 @@ class Workload:
     """Number of tool gaps by provenance."""
     inferred_token_programs: int = field(init=False)
     """Number of programs of files in which token counts are inferred."""
+    sub_agents: int = field(init=False)
     shared_prefix_tokens: int = field(init=False)
     """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
     means: Mapping[str, float] = field(init=False)
@@ -131,6 +132,8 @@ class Workload:
         object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
         inferred = sum(program.inferred_tokens for program in self.programs)
         object.__setattr__(self, "inferred_token_programs", inferred)
+        sub_agents = sum(program.fork is not None for program in self.programs)
+        object.__setattr__(self, "sub_agents", sub_agents)
         object.__setattr__(self, "shared_prefix_tokens", shared)
         object.__setattr__(self, "means", of_jobs.means())
 
@@ -153,6 +156,7 @@ class Workload:
             "trace_sha256": self.trace_sha256,
             "gap_provenance": self.gap_provenance,
             "shared_prefix_tokens": self.shared_prefix_tokens,
+            **({"sub_agents": self.sub_agents} if self.sub_agents else {}),
             **(
                 {"inferred_token_programs": self.inferred_token_programs}
                 if self.inferred_token_programs

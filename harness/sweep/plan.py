@@ -83,8 +83,9 @@ class SweepPlan:
 
     @property
     def turns_per_cell(self) -> int:
-        """Number of turns of each cell; 0 if unknown."""
-        return 0 if self.steady else self.workload.turns
+        """Number of turns of each cell; 0 if unknown: a stream, or requests beside the jobs, go on
+        as long as the cell."""
+        return 0 if self.steady or self.background else self.workload.turns
 
     def cells(self) -> tuple[Cell, ...]:
         """Return the cells in the order in which they run.

@@ -192,9 +192,12 @@ def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
     for load in reversed(loads):
         if not all(p.saturated for p in at_load(contenders, load)):
             return load, None
+    if loads[0].endswith("jobs/s"):
+        where, remedy = f"at {loads[0]}, the lowest load of the run", "Run lower rates"
+    else:
+        where, remedy = f"with {loads[0]} arrivals", "Give lower rates with --jps, or more GPUs"
     return loads[0], (
-        f"Every variant is past saturation at {loads[0]}, the lowest load of the run, so JCTs grow"
-        " with the number of jobs. Run lower rates."
+        f"Every variant is past saturation {where}, so JCTs grow with the number of jobs. {remedy}."
     )
 
 

@@ -35,6 +35,8 @@ def compared_with_agents(workload: Mapping[str, Any]) -> str:
         return ""
     about = workload.get("about")
     what = f"The workload is {about}: a job" if about else "A job"
+    if workload.get("sub_agents"):
+        what += " without its sub-agents"
     others = [f"{name} {_figures(real)}" for name, real in recorded_agents().items()]
     return (
         f"{what} has {means['turns']:.0f} turns on average, a later turn adds"

@@ -31,6 +31,8 @@ class Gaps:
     provenance: Counter[str] = field(default_factory=Counter)
     pauses: int = 0
     """Gaps after a turn that called no tool."""
+    of_sub_agents: int = 0
+    """Gaps after a tool in sub-agents."""
 
 
 def tool_gaps(cell: Cell) -> Figure | None:
@@ -70,6 +72,7 @@ def _read(cell: Cell) -> Gaps:
         gaps.provenance[turn.gap_provenance or "unstated"] += 1
         if tools:
             gaps.by_tool[tools[0]].append(turn.gap_s)
+            gaps.of_sub_agents += turn.program_id != turn.job_id
         else:
             gaps.pauses += 1
     return gaps
@@ -94,9 +97,10 @@ def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> dict[str, A
 def _note(gaps: Gaps, tools: int) -> str:
     all_s = [gap for own in gaps.by_tool.values() for gap in own]
     sources = listed([f"{n:,} {how}" for how, n in sorted(gaps.provenance.items())])
+    calls = " over all calls, also those of sub-agents" if gaps.of_sub_agents else ""
     sentences = [
         f"The gap after a turn counts for the first tool that it called: {seconds(_mean(all_s))}"
-        f" on average. Gaps by source: {sources}."
+        f" on average{calls}. Gaps by source: {sources}."
     ]
     if tools > MAX_TOOLS:
         rest = sum(sorted(map(sum, gaps.by_tool.values()), reverse=True)[MAX_TOOLS:])

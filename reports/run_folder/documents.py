@@ -45,6 +45,7 @@ class _Workload(_Open):
     shared_prefix_tokens: Count | None = None
     trace_sha256: Scalar = None
     gap_provenance: dict[Name, Count] | None = None
+    sub_agents: Count | None = None
     inferred_token_programs: Count | None = None
     distinct_programs: Count | None = None
     recipe: Name | None = None

@@ -116,13 +116,14 @@ def findings(compared: Compared) -> Iterator[str]:
 
 def caveats(compared: Compared, loaded: TraceSet) -> Iterator[str]:
     gaps = compared.statistics.gap_provenance
-    unmeasured = sum(gaps.values()) - gaps.get("measured", 0)
+    unmeasured = {name: n for name, n in gaps.items() if name != "measured"}
     if is_drawn(loaded):
         yield "This workload is synthesised from statistics: no job of it ran."
     elif unmeasured:
+        origins = counts(unmeasured).removeprefix("all ")
         yield (
-            f"{unmeasured:,} of {sum(gaps.values()):,} times between turns are not measured"
-            f" ({counts(gaps)}): do not quote them as tool times."
+            f"{sum(unmeasured.values()):,} of {sum(gaps.values()):,} times between turns are not"
+            f" measured tool times ({origins}): do not quote them as such."
         )
     jobs = len(compared.trace.jobs)
     if jobs < FEW_JOBS:

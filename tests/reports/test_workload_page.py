@@ -100,7 +100,7 @@ def test_inferred_gaps_are_a_caveat(tmp_path: Path) -> None:
     write_programs(tmp_path / "t.jsonl", [Program("a", turns)])
     loaded = read_traces(tmp_path / "t.jsonl")
     first, *_ = caveats(compared(loaded), loaded)
-    assert first.startswith("1 of 1 times between turns are not measured (all inferred)")
+    assert first.startswith("1 of 1 times between turns are not measured tool times (inferred):")
 
 
 def test_single_requests_have_a_page_without_growth_and_tools(tmp_path: Path) -> None:

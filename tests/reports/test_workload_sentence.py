@@ -43,6 +43,11 @@ def test_own_traces_are_compared_too_and_need_no_others() -> None:
     assert sentence.endswith(REAL)
 
 
+def test_the_means_of_a_job_are_without_its_sub_agents() -> None:
+    sentence = compared_with_agents({"name": "mine", "means": MEANS, "sub_agents": 3})
+    assert sentence.startswith("A job without its sub-agents has 11 turns on average, ")
+
+
 def test_tools_that_take_no_time_are_compared_too() -> None:
     means = MEANS | {"tool_gap_s": 0.0}
     assert "a tool call takes 0.0 s" in compared_with_agents({"recipe": "r", "means": means})

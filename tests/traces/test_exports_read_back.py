@@ -48,8 +48,7 @@ def origins(program: Program) -> list[Provenance]:
 def test_agentic_mooncake_keeps_lengths_gaps_starts_and_forks(programs: list[Program]) -> None:
     read = read_back("agentic-mooncake", programs)
     for program in programs:
-        job = program.id[0]
-        back = read[f"{job}/{program.id}"]
+        back = read[program.id]
         assert lengths(back) == lengths(program)
         assert gaps_s(back) == gaps_s(program)
         if program.fork is None:
@@ -57,7 +56,6 @@ def test_agentic_mooncake_keeps_lengths_gaps_starts_and_forks(programs: list[Pro
         else:
             expected = replace(
                 program.fork,
-                program_id=f"{job}/{program.fork.program_id}",
                 delay_provenance=Provenance.UNSTATED,
             )
             assert back.fork == expected
@@ -73,7 +71,7 @@ def test_agentic_mooncake_keeps_what_prompts_repeat_up_to_a_block(
     exact = not any("how much a prompt repeats" in reason for reason in losses.reasons())
     read = read_back("agentic-mooncake", programs)
     same = all(
-        [turn.kept_tokens for turn in read[f"{program.id[0]}/{program.id}"].turns]
+        [turn.kept_tokens for turn in read[program.id].turns]
         == [turn.kept_tokens for turn in program.turns]
         for program in programs
     )

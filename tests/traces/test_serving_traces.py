@@ -152,6 +152,13 @@ def test_sequence_spawn_and_join_become_gaps_forks_and_joins() -> None:
     assert repairs == []
 
 
+def test_sessions_are_called_after_their_play_only_if_plays_use_the_same_ids() -> None:
+    for ids, named in ((("a", "b"), ["a", "b"]), (("a", "a"), ["p/a", "q/a"])):
+        rows = [node(play, id) | {"play_id": play} for play, id in zip("pq", ids, strict=True)]
+        programs, _ = load(agentic_mooncake, HEADER, *rows)
+        assert [program.id for program in programs] == named
+
+
 def test_a_spawn_at_dispatch_starts_after_the_turn_before() -> None:
     # The second request of the root is sent 3 s after the first response; the child 1 s later.
     (_, child), _ = load(

@@ -47,6 +47,14 @@ def test_rows_of_a_program_are_its_turns_and_times_give_its_gaps(tmp_path: Path)
     ]
 
 
+def test_cells_after_the_last_column_are_reported(tmp_path: Path) -> None:
+    content = "program,prompt_tokens,output_tokens,kept_tokens\na,100,10,0,,\na,150,10,64,7,8\n"
+    loaded = read(tmp_path, content, None)
+    assert [turn.kept_tokens for turn in loaded.programs[0].turns] == [0, 64]
+    reasons = [note.reason for note in loaded.repairs]
+    assert "a row with more cells than the header: the last ones are left out" in reasons
+
+
 def test_columns_that_are_called_after_the_fields_need_no_map(tmp_path: Path) -> None:
     content = "program;prompt_tokens;output_tokens;kept_tokens;gap_ms;gap_provenance\n" \
               "a;100;10;0;1500;measured\na;150;10;64;;\n"  # fmt: skip

@@ -157,6 +157,14 @@ def test_agentic_mooncake_has_dependencies_with_gaps() -> None:
     assert rows[0]["hash_ids"][0] == rows[3]["hash_ids"][0]  # the system prompt of 64 tokens
 
 
+@pytest.mark.parametrize("name", ["agentic-mooncake", "aiperf-dag"])
+def test_a_pause_that_readers_take_for_a_tool_is_named(name: str) -> None:
+    turns = (Turn(100, 10, tool_gap_s=60.0), Turn(200, 10, 110, ("ls",), None, 1.0), Turn(300, 10))
+    lost = f"{name} does not tell a pause without a tool from a tool: it is read as a tool"
+    assert lost in losses_of(name, Program("a", turns))
+    assert lost not in losses_of(name, Program("a", turns[1:]))
+
+
 def test_aiperf_dag_has_filler_of_the_right_length() -> None:
     parent, child = written("aiperf-dag", [PARENT, CHILD])
     system, task = parent["turns"][0]["messages"]

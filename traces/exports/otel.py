@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from traces.exports.timeline import Times, jobs, timeline
+from traces.exports.timeline import PLACED_BY_TIME, Times, jobs, timeline
 from traces.formats.otel_attributes import GAP_PROVENANCE, KEPT_TOKENS, START_PROVENANCE
 from traces.lenient import Repairs
 from traces.program import Program
@@ -27,9 +27,7 @@ LAST_S = 0.001
 the turn before it."""
 NO_HASHES = "otel has no hashes of blocks: what programs share is lost"
 TOOLS = "otel has a span per tool: each takes the whole gap, since programs record only their sum"
-BY_TIME = (
-    "otel places sub-agents by time: which turns start and await one follows from assumed times"
-)
+BY_TIME = PLACED_BY_TIME.format("otel")
 PAUSE = "otel readers take a pause of a sub-agent for a tool"
 
 

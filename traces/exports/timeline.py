@@ -14,6 +14,10 @@ from traces.lenient import Repairs
 from traces.program import Program
 
 ASSUMED_START = "a program without a recorded start: it starts at 0 s, with the first one"
+PLACED_BY_TIME = (
+    "{} places sub-agents by time: which turns start and await one, and the gaps around it, follow "
+    "from assumed times"
+)
 ESTIMATED = (
     "programs do not record how long a generation took: 1.27 s + 14.9 ms per output token + "
     "14.7 µs per prompt token are assumed"
@@ -24,6 +28,11 @@ ESTIMATED = (
 class Times:
     start_s: float
     end_s: float
+
+
+def pauses(program: Program) -> int:
+    """Return the number of gaps that follow a turn without a tool."""
+    return sum(not turn.tools and turn.tool_gap_s > 0 for turn in program.turns[:-1])
 
 
 def sub_agents(programs: Sequence[Program]) -> dict[str, list[Program]]:

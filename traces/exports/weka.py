@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from traces.exports.contents import BlockIds, add_block_losses
-from traces.exports.timeline import ESTIMATED, Times, jobs, timeline
+from traces.exports.timeline import ESTIMATED, PLACED_BY_TIME, Times, jobs, timeline
 from traces.lenient import Repairs
 from traces.program import Program, Provenance
 
@@ -33,10 +33,7 @@ UNMEASURED = (
     "as inferred, by AIPerf together with the generation before it"
 )
 LOCAL = "weka's hash ids are valid in one file: jobs share no prefixes"
-BY_TIME = (
-    "weka places sub-agents by time: which turns start and await one follows from assumed times; "
-    "AIPerf takes the end of a sub-agent for its start"
-)
+BY_TIME = f"{PLACED_BY_TIME.format('weka')}; AIPerf takes the end of a sub-agent for its start"
 NESTED = (
     "weka's sub-agents have none of their own: these become sub-agents of the session, and a wait "
     "for one is part of a gap"

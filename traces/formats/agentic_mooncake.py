@@ -9,7 +9,7 @@ program per session of a play, with forks and joins. Times are in milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,7 +35,9 @@ class Dependency:
 
 @dataclass(slots=True)
 class Node:
+    play: str
     session: str
+    """Its id in the play, then in the file."""
     request: Request
     dependencies: list[Dependency]
     index: int = 0
@@ -61,20 +63,17 @@ def sniff(first_bytes: bytes) -> bool:
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     nodes: dict[str, Node] = {}
-    sessions: dict[str, Session] = {}
+    every: list[Node] = []
     block = 0
-    plays: set[str] = set()
     for number, row in enumerate(rows(data, repairs)):
         if row.get("schema") == SCHEMA:
             block = tokens(row.get("block_size")) or 0
         elif node := _node(row, f"{name}-{number}", repairs):
-            plays.add(identifier(row.get("play_id")))
-            session = sessions.setdefault(node.session, Session(node.session))
-            node.index = len(session.nodes)
-            session.nodes.append(node)
+            every.append(node)
             nodes.setdefault(identifier(row.get("request_id")) or f"{name}-{number}", node)
-    if not sessions:
+    if not every:
         raise TraceRejected("no request with prompt tokens")
+    sessions = _sessions(every)
     if not block:
         block = block_tokens((node.request for node in nodes.values()), repairs)
     for session in sessions.values():
@@ -87,16 +86,28 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return share_blocks(programs, hashes_of, block)
 
 
+def _sessions(nodes: Sequence[Node]) -> dict[str, Session]:
+    """Return the sessions by id, which is that of the play too if plays use the same ids."""
+    keys = {(node.play, node.session) for node in nodes}
+    unique = len({session for _, session in keys}) == len(keys)
+    sessions: dict[str, Session] = {}
+    for node in nodes:
+        if not unique and node.play:
+            node.session = f"{node.play}/{node.session}"
+        session = sessions.setdefault(node.session, Session(node.session))
+        node.index = len(session.nodes)
+        session.nodes.append(node)
+    return sessions
+
+
 def _node(row: Mapping[str, Any], name: str, repairs: Repairs) -> Node | None:
     found = lengths(row.get("input_length"), row.get("output_length"), repairs)
     if found is None:
         return None
-    session = identifier(row.get("session_id")) or name
-    if play := identifier(row.get("play_id")):
-        session = f"{play}/{session}"
+    play, session = identifier(row.get("play_id")), identifier(row.get("session_id")) or name
     start_s = in_seconds(row.get("not_before_ms", row.get("timestamp")), 1e3)
     request = Request(*found, usable_hashes(row.get("hash_ids")), start_s, None)
-    return Node(session, request, _dependencies(row))
+    return Node(play, session, request, _dependencies(row))
 
 
 def _dependencies(row: Mapping[str, Any]) -> list[Dependency]:
