@@ -20,7 +20,6 @@ from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import Columns, parse_columns
 from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats import look_alikes
-from traces.formats.linked import join
 from traces.formats.registry import (
     FIRST_BYTES,
     FORMATS,
@@ -29,6 +28,7 @@ from traces.formats.registry import (
     load_format,
     recognise,
 )
+from traces.formats.shared.linked import join
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
 from traces.merge import UniqueIds, agree_on_prefixes, from_zero, without_messages
 from traces.program import Program

@@ -17,8 +17,8 @@ import orjson
 from servers.errors import LibraryUnavailable, TraceRejected
 from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
-from traces.formats.rows import clock_s, in_seconds, lengths, rows
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
+from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import (
     MAX_GAP_S,
     MAX_VALUES,

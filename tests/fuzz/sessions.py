@@ -7,7 +7,7 @@ import json
 from tests.traces import claude_code, test_claude_code, test_claude_code_agents, test_codex
 from tests.traces.samples import json_lines
 from tests.traces.test_gemini_cli import HEAD, MESSAGES
-from traces.formats.linked import MARKER
+from traces.formats.shared.linked import MARKER
 
 
 def _claude_code() -> bytes:

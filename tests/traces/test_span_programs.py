@@ -14,8 +14,8 @@ from servers.errors import TraceRejected
 from traces import Fork, Message, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check
-from traces.formats.span_programs import programs
-from traces.formats.spans import Kind, Span, SpanTree, Usage
+from traces.formats.shared.span_programs import programs
+from traces.formats.shared.spans import Kind, Span, SpanTree, Usage
 from traces.lenient import Repairs
 
 START_S = 1.7e9

@@ -20,7 +20,7 @@ from traces.block_hashes import share_blocks
 from traces.exports.contents import BlockIds
 from traces.exports.registry import EXPORTS, Losses, load_export
 from traces.exports.timeline import timeline
-from traces.formats.weka import estimated_api_s
+from traces.formats.shared.timed_calls import estimated_api_s
 
 MEASURED = Provenance.MEASURED
 SYSTEM = SharedPrefix("system", 64)

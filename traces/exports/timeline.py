@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traces.formats.weka import estimated_api_s
+from traces.formats.shared.timed_calls import estimated_api_s
 from traces.lenient import Repairs
 from traces.program import Program
 

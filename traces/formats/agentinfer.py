@@ -8,8 +8,8 @@ other than `lead` are its sub-agents.
 from __future__ import annotations
 
 from servers.errors import TraceRejected
-from traces.formats.rows import clock_s, first_row, lengths, rows
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.rows import clock_s, first_row, lengths, rows
+from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import Repairs, identifier, text, tokens
 from traces.program import Program
 

@@ -16,7 +16,7 @@ from typing import Any
 from servers.errors import TraceRejected
 from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
-from traces.formats.calls import (
+from traces.formats.shared.calls import (
     Call,
     fill_usage,
     generation_s,
@@ -25,8 +25,8 @@ from traces.formats.calls import (
     system_prefix,
     unique_id,
 )
-from traces.formats.chat_messages import flat_text
-from traces.formats.moments import moment
+from traces.formats.shared.chat_messages import flat_text
+from traces.formats.shared.moments import moment
 from traces.lenient import (
     Repairs,
     document_start,

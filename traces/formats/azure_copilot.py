@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from servers.errors import TraceRejected
-from traces.formats.rows import clock_s, in_seconds, lengths, rows
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
+from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import (
     Repairs,
     document_start,

@@ -11,8 +11,14 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.mooncake import usable_hashes
-from traces.formats.rows import first_row, in_seconds, lengths, rows
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of, share_hashes
+from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
+from traces.formats.shared.timed_calls import (
+    Agent,
+    TimedCall,
+    estimate_ends,
+    programs_of,
+    share_hashes,
+)
 from traces.lenient import Repairs
 from traces.program import Program
 

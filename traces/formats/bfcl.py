@@ -14,7 +14,7 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.assumptions import Assumptions
-from traces.formats.calls import Call, fill_usage, make_turn, unique_id
+from traces.formats.shared.calls import Call, fill_usage, make_turn, unique_id
 from traces.lenient import (
     Repairs,
     document_start,

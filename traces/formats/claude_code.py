@@ -16,8 +16,8 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.claude_code_lines import AgentLines, Sent
-from traces.formats.linked import Part, first_lines, split, stem
-from traces.formats.sessions import Launch, make_programs
+from traces.formats.shared.linked import Part, first_lines, split, stem
+from traces.formats.shared.sessions import Launch, make_programs
 from traces.lenient import Repairs, identifier
 from traces.program import Program
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.codex_rollout import Rollout, parent_id
-from traces.formats.linked import first_lines, split
-from traces.formats.sessions import Launch, make_programs
+from traces.formats.shared.linked import first_lines, split
+from traces.formats.shared.sessions import Launch, make_programs
 from traces.lenient import Repairs, identifier, mapping, text
 from traces.program import Program
 

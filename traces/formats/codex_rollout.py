@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.formats.sessions import Call, Thread, Tool, tool_name
+from traces.formats.shared.sessions import Call, Thread, Tool, tool_name
 from traces.lenient import (
     Repairs,
     identifier,

@@ -14,8 +14,14 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.mooncake import SINGLE_TURNS, usable_hashes
-from traces.formats.rows import clock_s, first_row, in_seconds, lengths, rows
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of, share_hashes
+from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
+from traces.formats.shared.timed_calls import (
+    Agent,
+    TimedCall,
+    estimate_ends,
+    programs_of,
+    share_hashes,
+)
 from traces.lenient import Repairs, identifier, mapping, tokens
 from traces.program import Program
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.formats.linked import split
-from traces.formats.sessions import Call, Thread, Tool, make_programs, tool_name
+from traces.formats.shared.linked import split
+from traces.formats.shared.sessions import Call, Thread, Tool, make_programs, tool_name
 from traces.lenient import (
     Repairs,
     document_start,

@@ -14,12 +14,12 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.assumptions import Assumptions
-from traces.formats.calls import first_count
-from traces.formats.chat_messages import called_tools, flat_text, from_text, messages
-from traces.formats.moments import moment
 from traces.formats.otel import documents
-from traces.formats.span_programs import programs
-from traces.formats.spans import Kind, Span, Usage
+from traces.formats.shared.calls import first_count
+from traces.formats.shared.chat_messages import called_tools, flat_text, from_text, messages
+from traces.formats.shared.moments import moment
+from traces.formats.shared.span_programs import programs
+from traces.formats.shared.spans import Kind, Span, Usage
 from traces.lenient import Repairs, document_start, items, line_start, mapping, text, tokens
 from traces.program import Program
 

@@ -16,8 +16,8 @@ from typing import Any
 from servers.errors import TraceRejected
 from traces.block_hashes import Hashes, kept_tokens, share_blocks
 from traces.formats.mooncake import SINGLE_TURNS
-from traces.formats.rows import first_row, in_seconds, lengths, rows
-from traces.formats.timed_calls import UNNAMED_TOOL
+from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
+from traces.formats.shared.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, Repairs, identifier, items, mapping
 from traces.program import Program, Turn
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from servers.errors import TraceRejected
 from traces.assumptions import Assumptions
 from traces.block_hashes import Hashes, extend_prefixes, kept_tokens, share_blocks
-from traces.formats.rows import clock_s, first_row, rows
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.rows import clock_s, first_row, rows
+from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import MAX_TOKENS, Repairs, identifier, text
 from traces.program import Program, Turn
 

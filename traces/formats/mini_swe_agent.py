@@ -15,7 +15,7 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from servers.tool_names import command_names, tool_names
-from traces.formats.calls import (
+from traces.formats.shared.calls import (
     Call,
     fill_usage,
     first_count,

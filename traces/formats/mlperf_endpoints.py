@@ -14,8 +14,8 @@ from typing import Any
 from servers.errors import TraceRejected
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
-from traces.formats.calls import Call, make_turn, shortest_prefixes, system_prefix
-from traces.formats.chat_messages import as_json, called_tools, flat_text, from_text
+from traces.formats.shared.calls import Call, make_turn, shortest_prefixes, system_prefix
+from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.lenient import (
     Repairs,
     document_start,

@@ -16,8 +16,8 @@ from math import ceil
 
 from servers.errors import TraceRejected
 from traces.block_hashes import Hashes, common_blocks, kept_tokens, share_blocks
-from traces.formats.rows import first_row, in_seconds, lengths, rows
-from traces.formats.weka import estimated_api_s
+from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
+from traces.formats.shared.timed_calls import estimated_api_s
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, identifier
 from traces.program import Program, Provenance, Turn
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.formats.calls import shortest_prefixes
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
+from traces.formats.shared.calls import shortest_prefixes
 from traces.lenient import (
     Repairs,
     document_start,

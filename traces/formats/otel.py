@@ -15,9 +15,9 @@ from typing import Any
 from servers.errors import TraceRejected
 from traces.assumptions import Assumptions
 from traces.formats import otel_attributes as read
-from traces.formats.moments import moment
-from traces.formats.span_programs import programs
-from traces.formats.spans import Kind, Span, Usage
+from traces.formats.shared.moments import moment
+from traces.formats.shared.span_programs import programs
+from traces.formats.shared.spans import Kind, Span, Usage
 from traces.lenient import (
     Repairs,
     document_start,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traces.formats.calls import first_count
-from traces.formats.chat_messages import (
+from traces.formats.shared.calls import first_count
+from traces.formats.shared.chat_messages import (
     as_json,
     called_tools,
     flat_text,
@@ -17,7 +17,7 @@ from traces.formats.chat_messages import (
     messages,
     numbered,
 )
-from traces.formats.spans import Kind, Usage
+from traces.formats.shared.spans import Kind, Usage
 from traces.lenient import items, mapping, text
 from traces.program import Message, Provenance
 

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from servers.errors import InvalidPlugin
 from servers.registry import Registry
 from traces.assumptions import Assumptions
-from traces.formats.linked import LinkedFormat
+from traces.formats.shared.linked import LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
 

@@ -17,8 +17,8 @@ from typing import Any
 from servers.errors import TraceRejected
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Assumptions, Gap
-from traces.formats.calls import Call, make_turn, system_prefix
-from traces.formats.chat_messages import flat_text
+from traces.formats.shared.calls import Call, make_turn, system_prefix
+from traces.formats.shared.chat_messages import flat_text
 from traces.lenient import (
     Repairs,
     document_start,

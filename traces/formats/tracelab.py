@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.formats.rows import clock_s, first_row, in_seconds, lengths, rows
-from traces.formats.sessions import UNASKED_TOOLS
-from traces.formats.timed_calls import Agent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
+from traces.formats.shared.sessions import UNASKED_TOOLS
+from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import Repairs, identifier, items, mapping, text, tokens
 from traces.program import Program, Provenance, SharedPrefix
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.block_hashes import common_blocks, kept_tokens
+from traces.formats.shared.timed_calls import estimated_api_s
 from traces.lenient import (
     Repairs,
     brief,
@@ -83,12 +84,6 @@ def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[
     if not session.programs:
         raise TraceRejected("no request with prompt tokens")
     return session.with_prefixes()
-
-
-def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
-    """Return an estimate of api_time, fitted by least squares to the 1,891 requests with an
-    api_time of 43 sessions."""
-    return 1.27 + 0.0149 * output_tokens + 1.47e-5 * prompt_tokens
 
 
 class _Session:

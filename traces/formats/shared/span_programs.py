@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 
 from traces.assumptions import Assumptions
-from traces.formats.calls import (
+from traces.formats.shared.calls import (
     Call,
     fill_usage,
     make_turn,
@@ -21,8 +21,8 @@ from traces.formats.calls import (
     system_prefix,
     unique_id,
 )
-from traces.formats.span_groups import Group, groups
-from traces.formats.spans import Span, SpanTree
+from traces.formats.shared.span_groups import Group, groups
+from traces.formats.shared.spans import Span, SpanTree
 from traces.lenient import Repairs, identifier
 from traces.program import Fork, Message, Program, Turn
 

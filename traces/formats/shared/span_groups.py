@@ -12,8 +12,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from traces.formats.calls import unique_id
-from traces.formats.spans import Kind, Span, SpanTree
+from traces.formats.shared.calls import unique_id
+from traces.formats.shared.spans import Kind, Span, SpanTree
 from traces.lenient import identifier
 
 WITHIN_S = 0.005

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 
 from traces.block_hashes import share_blocks
-from traces.formats.weka import estimated_api_s
 from traces.lenient import MAX_GAP_S, Repairs
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
@@ -26,6 +25,12 @@ MAX_CHAINS = 50
 
 UNNAMED_TOOL = ("tool_use",)
 """The tools of a call that is taken to call one, if names are not recorded."""
+
+
+def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
+    """Return an estimate of the time that a request takes, fitted by least squares to the 1,891
+    requests with an `api_time` of 43 of Weka's sessions."""
+    return 1.27 + 0.0149 * output_tokens + 1.47e-5 * prompt_tokens
 
 
 @dataclass(slots=True)

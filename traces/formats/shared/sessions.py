@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servers.tool_names import call_names
-from traces.formats.calls import COUNTING_ERROR
+from traces.formats.shared.calls import COUNTING_ERROR
 from traces.lenient import MAX_GAP_S, Repairs, identifier
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
