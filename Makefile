@@ -81,10 +81,12 @@ profiles: .venv/installed-test  ## regenerate the step times of operator tables 
 	$(BIN)/python -m harness.calibrate.step_times_picture > docs/reference/step-times.svg
 
 capacities: .venv/installed  ## add the capacities of sweeps to docs/reference/capacities.md: RUNS='runs/one runs/two'
-	$(BIN)/python -m reports.compare.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md
+	$(BIN)/python -m reports.compare.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md.new
+	@mv docs/reference/capacities.md.new docs/reference/capacities.md
 
 job-times: .venv/installed  ## add sweeps with --jps LOW,HIGH or LOW,MIDDLE,HIGH to docs/reference/job-times.md: RUNS='runs/one runs/two'
-	$(BIN)/python -m reports.compare.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md
+	$(BIN)/python -m reports.compare.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md.new
+	@mv docs/reference/job-times.md.new docs/reference/job-times.md
 
 coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes
 	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --seeds $(SEEDS) --out runs/coverage

@@ -15,7 +15,8 @@ import orjson
 from harness.cells.names import slug
 from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server, SweepSettings
-from harness.sweep.plan import SweepPlan, resolve
+from harness.sweep.plan import SweepPlan
+from harness.sweep.resolve import resolve
 from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured

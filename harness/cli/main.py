@@ -281,7 +281,7 @@ def _until(
 ) -> tuple[Path, Mapping[str, str]]:
     from harness.cli.until import parse_until, refuse_until, run_until, widest_ratio
     from harness.sweep.folder import default_folder
-    from harness.sweep.plan import resolve
+    from harness.sweep.resolve import resolve
 
     with one_line_errors():
         share = parse_until(text)

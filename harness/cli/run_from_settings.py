@@ -51,7 +51,7 @@ def run_from_settings(
         from harness.load.machines import is_list
         from harness.sweep.folder import default_folder
         from harness.sweep.machines import resolve_machines, run_machines
-        from harness.sweep.plan import resolve
+        from harness.sweep.resolve import resolve
         from harness.sweep.run import run_sweep
 
         for check in map(check_package, PACKAGES):
@@ -205,7 +205,7 @@ def _policies(variants: Sequence[Variant]) -> str:
 
 def _jobs(plan: SweepPlan) -> str:
     """Return whether the jobs of a cell are a stream or a fixed set, and why."""
-    from harness.sweep.plan import fixed_by
+    from harness.sweep.resolve import fixed_by
 
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"

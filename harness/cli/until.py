@@ -36,7 +36,7 @@ def parse_until(text: str) -> float:
 def refuse_until(settings: SweepSettings, text: str) -> None:
     """Raise InvalidInput for settings that search no capacities of one machine."""
     from harness.load.machines import is_list
-    from harness.sweep.plan import fixed_by
+    from harness.sweep.resolve import fixed_by
 
     fixed = fixed_by(settings) or ("--no-capacity" if settings.no_capacity else "")
     if fixed:
@@ -77,7 +77,7 @@ def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
     """Return the seeds of the first round: those of the folder if it has begun already."""
     from harness.cells.folder import read_json
     from harness.load.rates import parse_seeds
-    from harness.sweep.plan import DEFAULT_SEEDS
+    from harness.sweep.resolve import DEFAULT_SEEDS
 
     given = list(parse_seeds(settings.seeds or DEFAULT_SEEDS))
     if not (folder / "sweep.json").is_file():

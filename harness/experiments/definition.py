@@ -22,7 +22,8 @@ from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import DISAGGREGATION, LOAD, MACHINE, RUN, SweepSettings
 from harness.load.settings_file import parse_values, read_toml
-from harness.sweep.plan import AUTO, DEFAULT_JPS, SweepPlan, resolve
+from harness.sweep.plan import SweepPlan
+from harness.sweep.resolve import AUTO, DEFAULT_JPS, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
 from servers.errors import InvalidExperiment

@@ -22,7 +22,8 @@ from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
 from harness.sweep.folder import SETTINGS, claimed, with_copies
-from harness.sweep.plan import SweepPlan, resolve_each
+from harness.sweep.plan import SweepPlan
+from harness.sweep.resolve import resolve_each
 from harness.sweep.run import Outcome, RunJobs
 from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS

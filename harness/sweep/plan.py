@@ -1,42 +1,26 @@
-"""Checks and resolves the settings of a sweep before the first cell runs.
-
-In: `SweepSettings`. Out: `SweepPlan`, which contains everything that determines the results of a
-sweep, its cells, and the contents of `sweep.json`. Invalid settings raise `InvalidInput` here, not
-in a cell.
+"""A sweep whose settings were checked (`harness.sweep.resolve`): its cells, and the contents of
+`sweep.json` and each `cell.json`. A `SweepPlan` contains everything that determines the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import metadata
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from harness.cells.names import slug
-from harness.engines.base import ENGINES, VIRTUAL, Engine, ResolveEngine, Unsupported
-from harness.load.arrivals import Arrivals, parse_arrivals
-from harness.load.background import Background, load_background, refuse_same_ids
-from harness.load.machines import refuse_list
-from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
-from harness.load.workload import Longest, Workload, load_workload
-from harness.sweep.fingerprint import code_sha256, policy_sha256
-from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
-from servers.errors import DoesNotFit, InvalidInput
-from servers.nearest import nearest
-from servers.variants import Variant, second_arm, variant
+from harness.engines.base import Engine, Unsupported
+from harness.load.arrivals import Arrivals
+from harness.load.background import Background
+from harness.load.settings import SweepSettings
+from harness.load.workload import Workload
+from harness.sweep.fingerprint import policy_sha256
+from reports.capacity.slo import Slo
+from servers.variants import Variant
 from traces import Note
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
-
-DEFAULT_JPS = "0.05..0.9"
-DEFAULT_BASELINES = ("fcfs", "fcfs@sticky")
-DEFAULT_SEEDS, DEFAULT_SEEDS_ONCE = "1..3", "1"
-AUTO = "auto"
-Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
-"""The variants to run, the engine, and the variants that it does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,204 +168,3 @@ class SweepPlan:
             **self.engine.cell_json(variant),
             **self._common_json(),
         }
-
-
-def resolve(settings: SweepSettings) -> SweepPlan:
-    """Return the plan of a sweep on one machine."""
-    refuse_list(settings.machine)
-    (plan,) = resolve_each([settings])
-    return plan
-
-
-def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
-    """Return a plan for each of these settings, which differ in the machine only.
-
-    All plans have the same programs: those that fit every machine.
-    """
-    first = settings[0]
-    arrivals = parse_arrivals(first.load.arrivals)
-    if first.load.background is not None and first.agents != Agents():
-        raise InvalidInput(
-            f"--background {first.load.background}: is replayed beside recorded programs, not "
-            "beside real agents; remove it"
-        )
-    engines = _engines(settings)
-    refuse_same_folder([variant.name for variant in engines[0][0]])
-    steady = not fixed_by(first)
-    longest = _shortest([engine.longest for _, engine, _ in engines])
-    agents, workload = _load(first, longest, steady)
-    background = _background(first, longest, workload)
-    slo = _slo(first, steady)
-    jps = AUTO if first.jps is None and slo is not None else first.jps
-    rates = _rates(jps, arrivals, first.load.arrivals)
-    seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
-    if rates:
-        arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
-    baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
-    engines = _with_second_arm(engines, baseline, first)
-    chosen, engine, left_out = engines[0]
-    plan = SweepPlan(
-        settings=first,
-        variants=chosen,
-        left_out=left_out,
-        rates=rates,
-        seeds=seeds,
-        arrivals=arrivals,
-        arrivals_text=first.load.arrivals,
-        engine=engine,
-        workload=workload,
-        baseline=baseline,
-        code_sha256=code_sha256(agents=agents is not None),
-        agents=agents,
-        background=background,
-        steady=steady,
-        slo=slo,
-    )
-    return [
-        replace(plan, settings=each, engine=engine, variants=chosen, left_out=left_out)
-        for each, (chosen, engine, left_out) in zip(settings, engines, strict=True)
-    ]
-
-
-def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
-    """Raise DoesNotFit with all machines on which the model does not fit."""
-    engines: list[Resolved] = []
-    too_large: list[str] = []
-    for each in settings:
-        try:
-            engines.append(_engine(each))
-        except DoesNotFit as error:
-            too_large.append(str(error))
-    if too_large:
-        more = "; or remove what does not fit from --hardware or --model"
-        raise DoesNotFit("; ".join(too_large) + more * (len(settings) > 1))
-    return engines
-
-
-def _with_second_arm(
-    engines: Sequence[Resolved], baseline: str, settings: SweepSettings
-) -> list[Resolved]:
-    """Append the baseline under another name, if `--aa` asks for it."""
-    again = "--aa" if settings.aa else f"--repeats {settings.repeats}"
-    if settings.machine.engine in VIRTUAL and (settings.aa or settings.repeats > 1):
-        raise InvalidInput(
-            f"{again}: is for live engines (--engine vllm or a URL); in virtual time a second "
-            "measurement has exactly the same numbers"
-        )
-    if not settings.aa:
-        return list(engines)
-    return [
-        ((*chosen, *(second_arm(v) for v in chosen if v.name == baseline)), engine, left_out)
-        for chosen, engine, left_out in engines
-    ]
-
-
-def _shortest(longest: Sequence[Longest]) -> Longest:
-    known = [limit for limit in longest if limit.tokens is not None]
-    return min(known, key=itemgetter(0), default=longest[0])
-
-
-def _load(
-    settings: SweepSettings, longest: Longest, steady: bool
-) -> tuple[AgentPlan | None, Workload]:
-    if settings.agents != Agents():
-        from harness.load.agent_plan import plan_agents
-
-        return plan_agents(settings, longest)
-    return None, load_workload(
-        settings.load.traces,
-        settings.load.programs,
-        longest,
-        refuse=settings.load.overlong is Overlong.REFUSE,
-        messages=settings.server.prompts is Prompts.TEXT,
-        stream=steady,
-        reading=settings.load.reading,
-    ).packed()
-
-
-def _background(settings: SweepSettings, longest: Longest, workload: Workload) -> Background | None:
-    load = settings.load
-    background = load_background(
-        load.background,
-        load.background_columns,
-        longest,
-        refuse=load.overlong is Overlong.REFUSE,
-        messages=settings.server.prompts is Prompts.TEXT,
-    )
-    if background is not None:
-        refuse_same_ids(workload)
-    return background
-
-
-def _engine(settings: SweepSettings) -> Resolved:
-    """Imports an engine only when it is needed: virtual time needs no HTTP client."""
-    if settings.machine.engine.startswith(("http://", "https://")):
-        from harness.engines.url import url_engine
-
-        return url_engine(settings)
-    resolve_engine: ResolveEngine = ENGINES.load(settings.machine.engine)
-    return resolve_engine(settings)
-
-
-def refuse_same_folder(names: Sequence[str]) -> None:
-    """Raises InvalidInput for names whose arguments differ only in characters that `slug` drops."""
-    by_folder: dict[str, str] = {}
-    for name in names:
-        if (other := by_folder.setdefault(slug(name), name)) != name:
-            raise InvalidInput(
-                f"--policies: {other} and {name} would have the same folder, {slug(name)}; run "
-                "them in two sweeps"
-            )
-
-
-def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
-    """Return the SLO of the search for capacities; None if there is none."""
-    given = settings.slo is not None or settings.jps == AUTO
-    option = f"--slo '{settings.slo}'" if settings.slo is not None else "--jps auto"
-    if given and settings.no_capacity:
-        raise InvalidInput(
-            f"{option}: is about capacities, which --no-capacity and bench run do not search; give "
-            "a rate, such as --jps 0.1"
-        )
-    if given and not steady:
-        remedy = "remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3"
-        fixed = fixed_by(settings)
-        raise InvalidInput(
-            f"{option}: needs cells in steady state, and with {fixed} the jobs are a fixed set; "
-            + ("remove --once, or " if fixed == "--once" else "")
-            + remedy
-        )
-    if not steady or settings.no_capacity:
-        return None
-    return parse_slo(settings.slo or DEFAULT_SLO)
-
-
-def fixed_by(settings: SweepSettings) -> str:
-    """Return the option that makes the jobs of a cell a fixed set; empty if none does."""
-    if (engine := settings.machine.engine) not in VIRTUAL:
-        return f"--engine {'URL' if '://' in engine else engine}"
-    if not parse_arrivals(settings.load.arrivals).takes_rate:
-        return f"--arrivals {settings.load.arrivals}"
-    return "--once" if settings.load.once else ""
-
-
-def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
-    if jps == AUTO and arrivals.takes_rate:
-        return ()
-    if arrivals.takes_rate:
-        return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
-    if jps is not None:
-        raise InvalidInput(f"--jps {jps}: --arrivals {text} sets the load itself; remove --jps")
-    return (None,)
-
-
-def _baseline(given: str | None, names: Sequence[str]) -> str:
-    if given is None:
-        return next((name for name in DEFAULT_BASELINES if name in names), names[0])
-    if "(" in given and "@" not in given:
-        given = variant(given).name
-    if given not in names:
-        close = nearest(given, names)
-        hint = f"did you mean {close}?" if close else "add it to --policies"
-        raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
-    return given

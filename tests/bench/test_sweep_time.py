@@ -9,7 +9,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from harness.installation import cpu_cores
 from harness.load.settings import Load, SweepSettings
-from harness.sweep.plan import resolve
+from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 
 

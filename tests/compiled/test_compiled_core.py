@@ -19,7 +19,7 @@ from harness.compile import obstacle
 from harness.installation import cpu_cores
 from harness.load.background import Background
 from harness.load.settings import Load, Machine, Server, SweepSettings
-from harness.sweep.plan import resolve
+from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 from servers.compiled_core import CHOICE, WORKER, find_core, offered_to_workers
 from servers.sim import engine

@@ -21,7 +21,8 @@ from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep import search
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_jct
-from harness.sweep.plan import Cell, SweepPlan, resolve
+from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from reports import write_report

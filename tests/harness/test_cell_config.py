@@ -10,7 +10,7 @@ from small import programs, small_plan
 
 from harness.load.settings import Machine, SweepSettings
 from harness.load.workload import Workload
-from harness.sweep.plan import resolve
+from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run

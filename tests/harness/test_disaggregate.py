@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.load.settings import Load, Machine, Server, SweepSettings
-from harness.sweep.plan import resolve
+from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run

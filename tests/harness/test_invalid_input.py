@@ -11,7 +11,7 @@ from small import programs
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.sweep.plan import refuse_same_folder
+from harness.sweep.resolve import refuse_same_folder
 from servers.errors import InvalidInput
 from traces import Program, Turn
 from traces.formats.native import write_programs

@@ -15,7 +15,8 @@ from harness.cells.workers import Tick
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_jct
-from harness.sweep.plan import Cell, SweepPlan, fixed_by, resolve
+from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.resolve import fixed_by, resolve
 from harness.sweep.run import run_sweep
 from tests.lines import read_lines
 

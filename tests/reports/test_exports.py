@@ -168,7 +168,7 @@ def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_recorded(
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run real cells in virtual time with little memory: preemptions, reloads, pins."""
     from harness.load.settings import Load, Machine, SweepSettings
-    from harness.sweep.plan import resolve
+    from harness.sweep.resolve import resolve
     from harness.sweep.run import run_sweep
 
     folder = tmp_path_factory.mktemp("simulated") / "run"
