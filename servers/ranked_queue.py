@@ -10,8 +10,13 @@ from servers.policies.base import Rank
 Item = TypeVar("Item")
 
 
+MIN_COMPACTED = 64
+"""A heap that has fewer entries is not rebuilt."""
+
+
 class RankedQueue(Generic[Item]):
-    """Items by rank, smallest first. Push and re-rank are O(log n); deletion is lazy."""
+    """Items by rank, smallest first. Push and re-rank are O(log n); deletion is lazy: the heap has
+    entries that are out of date, at most about as many as others."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Rank, int]] = []
@@ -33,6 +38,9 @@ class RankedQueue(Generic[Item]):
         if live is None or live[0] != rank:
             self._live[key] = (rank, item)
             heapq.heappush(self._heap, (rank, key))
+            if len(self._heap) > max(2 * len(self._live), MIN_COMPACTED):
+                self._heap = [(live_rank, key) for key, (live_rank, _) in self._live.items()]
+                heapq.heapify(self._heap)
 
     def peek(self) -> Item:
         """Return the item of smallest rank; raise IndexError if the queue is empty."""
