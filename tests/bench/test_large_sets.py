@@ -2,7 +2,7 @@
 
 The files are synthetic, made to the published schemas, with as many calls per session as the
 published sets have (9.3 million in 301,000 sessions of GitHub Copilot). With SESSIONS=300000 they
-take 11 GB of disk. `cpu_s` and `peak_mb` are of the whole command, and of loading its file.
+take 5 GB of disk. `cpu_s` and `peak_mb` are of the whole command, and of loading its file.
 """
 
 from __future__ import annotations
