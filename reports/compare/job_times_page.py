@@ -21,8 +21,11 @@ from reports.compare.measured_job_times import (
     merged_loads,
     read_loaded,
 )
+from reports.phrasing import counted
 
 OURS, OTHER, REFERENCE = "turnstile", "continuum", "clairvoyant"
+SEEDS = 5
+"""A sweep with fewer says so."""
 OVER_A_TIER = ("turnstile+", ("continuum+", "infercept+"))
 TIER = "+"
 STOCK_OVER_A_TIER = "lmcache"
@@ -50,7 +53,8 @@ def page(sweeps: Sequence[LoadedSweep]) -> str:
             "times grow with the length of the run and no mean exists. The *reference*, "
             "`clairvoyant`, knows the future and has no offload tier. lmcache and names with a "
             "+ have a tier of 100 GB on an A100 and 200 GB on an H100 or B200. Each sweep was "
-            "`bench sweep --traces WORKLOAD --hardware MACHINE --seeds 1..5 --jps LOW,HIGH`; a "
+            "`bench sweep --traces WORKLOAD --hardware MACHINE --seeds 1..5 --jps LOW,HIGH`, "
+            "with fewer seeds where the table of a sweep says so; a "
             "capacity is a mean over seeds too, so that with some of them the high load is "
             "above it. Where policies with a tier sustain far more than all others, there is a "
             "third load, about 90% of the best capacity without a tier, at which those without "
@@ -150,9 +154,11 @@ def _details(sweep: LoadedSweep) -> Iterator[str]:
     yield ""
     loads = [load for load in (sweep.middle, sweep.high) if load is not None]
     for load in loads:
+        seeds = max(len(by_seed) for by_seed in load.by_seed.values())
+        fewer = f" {counted(seeds, 'seed')} only." if seeds < SEEDS else ""
         yield (
             f"At {load.jobs_per_s:.3g} jobs/s; the last column at {sweep.low.jobs_per_s:.3g}. "
-            f"Relative to {OTHER}, and with an offload tier to {OTHER}{TIER}."
+            f"Relative to {OTHER}, and with an offload tier to {OTHER}{TIER}.{fewer}"
         )
         yield ""
         yield from table(DETAILS, [_row(sweep, load, name) for name in _by_mean(load)])

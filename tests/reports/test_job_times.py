@@ -87,6 +87,13 @@ def test_a_policy_without_a_steady_state_has_no_mean_and_no_ratio() -> None:
     assert continuum == ["continuum", "unstable 1/2", "", "", "", "", "10"]
 
 
+def test_a_sweep_of_fewer_than_five_seeds_says_so() -> None:
+    for seeds in (2, 5):
+        text = page([sweep(continuum=(200.0,) * seeds)])
+        assert ("with an offload tier to continuum+. 2 seeds only.\n" in text) == (seeds == 2)
+        assert ("seeds only" in text) == (seeds == 2)
+
+
 def test_policies_over_a_tier_are_relative_to_continuum_over_a_tier() -> None:
     both = {"continuum+": (100.0, 100.0), "turnstile+": (50.0, 50.0), "lmcache": (200.0, 200.0)}
     text = page([sweep(**both)])
