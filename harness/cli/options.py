@@ -166,9 +166,13 @@ def _settings_file(given: dict[str, Any]) -> Path | None:
 
 
 def _is_trace(word: str) -> bool:
-    """Return whether an argument is a file or a folder, but neither an option nor a run folder."""
+    """Return whether an argument is a pack, or a file or a folder, but neither an option nor a run
+    folder."""
+    from traces.files import packs  # slow to import; a command without arguments does not need it
+
     path = Path(word)
-    return not word.startswith("-") and path.exists() and not (path / "sweep.toml").exists()
+    is_file = path.exists() and not (path / "sweep.toml").exists()
+    return not word.startswith("-") and (is_file or word in packs())
 
 
 @contextmanager

@@ -435,10 +435,6 @@ class Server:
                 raise InvalidInput(
                     f"{first}: not a settings file; did you mean {first}/sweep.toml?"
                 )
-            from traces.files import packs  # only for this message
-
-            if self.vllm_flags[0] in packs() or first.exists():
-                raise InvalidInput(f"{first}: give traces with their option, --traces {first}")
             raise InvalidInput(
                 f"{' '.join(self.vllm_flags)}: flags for vLLM, not supported by --engine {engine}; "
                 "remove them (traces are given with --traces, a settings file ends in .toml)"

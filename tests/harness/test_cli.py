@@ -51,6 +51,16 @@ def test_the_plan_counts_policies_and_routers(trace: str) -> None:
     assert out.splitlines()[1] == plan
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("option", [["--traces"], []])
+def test_traces_need_no_option(trace: str, option: list[str]) -> None:
+    load = ("--once", "--jps", "0.5", "--programs", "2", "--policies", "fcfs")
+    for traces, name in ((trace, "three.jsonl"), ("execution-note", "execution-note")):
+        code, out, err = bench_here("sweep", *option, traces, *load, "--out", f"{name}-run")
+        assert code == 0, err
+        assert out.splitlines()[1].startswith(f"{name}: 2 programs")
+
+
 def test_a_sweep_prints_its_answer_on_stdout_and_resumes(
     bench: str, trace: str, tmp_path: Path
 ) -> None:

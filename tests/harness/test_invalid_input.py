@@ -75,7 +75,6 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             r"--hardware ../good.jsonl: the name of a profile file must end in .json",
         ),
         ("extra", "extra: flags for vLLM, not supported by --engine sim; .*traces .* --traces"),
-        ("swe-bench", "swe-bench: give traces with their option, --traces swe-bench"),
         ("--offload-gb 0", "--offload-gb 0: must be positive for lmcache, "),
         ("--offload-gb inf", "--offload-gb inf: must be from 0 to 1,000,000 GB"),
         ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),
