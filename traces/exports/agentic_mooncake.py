@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from traces.exports.contents import BlockIds, add_block_losses
-from traces.exports.timeline import ASSUMED_START, jobs, pauses, sub_agents
+from traces.exports.timeline import ASSUMED_START, PAUSES, jobs, pauses, sub_agents
 from traces.formats.agentic_mooncake import SCHEMA
 from traces.lenient import Repairs
 from traces.program import Program, Provenance
@@ -25,7 +25,6 @@ BLOCK_TOKENS = 64
 MODEL = "unnamed"
 """The format requires the name of a model, which programs do not have."""
 NO_TOOLS = "agentic-mooncake has no tool names"
-PAUSES = "agentic-mooncake does not tell a pause without a tool from a tool: it is read as a tool"
 NO_PROVENANCE = "agentic-mooncake does not say whether a gap was measured: it is read as unstated"
 
 
@@ -42,7 +41,7 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
         start_ms = _milliseconds(members[0].recorded_start_s or 0.0)
         lengths = {program.id: len(program.turns) for program in members}
         for program in members:
-            losses.add(PAUSES, pauses(program))
+            losses.add(PAUSES.format("agentic-mooncake"), pauses(program))
             waits = _waits(children.get(program.id, ()), lengths)
             ids_of_turns = list(blocks.of(program))
             add_block_losses(program, ids_of_turns, BLOCK_TOKENS, losses)

@@ -17,13 +17,12 @@ import orjson
 
 from traces.exports.contents import PREFIX, Runs, prompts
 from traces.exports.filler import text
-from traces.exports.timeline import pauses, sub_agents
+from traces.exports.timeline import PAUSES, pauses, sub_agents
 from traces.lenient import Repairs
 from traces.program import Program, Provenance
 
 FOLDER = False
 NO_TOOLS = "aiperf-dag has no tool names"
-PAUSES = "aiperf-dag does not tell a pause without a tool from a tool: it is read as a tool"
 NO_STARTS = "aiperf-dag has no starts of programs: AIPerf's load options decide when each begins"
 NO_PROVENANCE = "aiperf-dag does not say whether a gap was measured: it is read as unstated"
 FILLER = "aiperf-dag has texts instead of lengths: prompts are filler of about as many tokens"
@@ -145,7 +144,7 @@ def _add_losses(program: Program, losses: Repairs) -> None:
     if program.recorded_start_s is not None and program.fork is None:
         losses.add(NO_STARTS)
     losses.add(NO_HASHES, bool(program.prefix_ids))
-    losses.add(PAUSES, pauses(program))
+    losses.add(PAUSES.format("aiperf-dag"), pauses(program))
     losses.add(NO_TOOLS, sum(bool(turn.tools) for turn in program.turns))
     stated = (turn.gap_provenance != Provenance.UNSTATED for turn in program.turns[:-1])
     losses.add(NO_PROVENANCE, sum(stated))

@@ -18,6 +18,7 @@ PLACED_BY_TIME = (
     "{} places sub-agents by time: which turns start and await one, and the gaps around it, follow "
     "from assumed times"
 )
+PAUSES = "{} does not tell a pause without a tool from a tool: it is read as a tool"
 ESTIMATED = (
     "programs do not record how long a generation took: 1.27 s + 14.9 ms per output token + "
     "14.7 µs per prompt token are assumed"
