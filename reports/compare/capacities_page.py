@@ -261,7 +261,7 @@ def _gain(sweep: Sweep, variant: str) -> str:
 
 
 def _commands(sweeps: Sequence[Sweep]) -> list[str]:
-    head = ("workload", "machine", "programs", "left out", "policies", "OPTIONS", "code")
+    head = ("workload", "machine", "programs", "left out", "policies", "seeds", "OPTIONS", "code")
     rows = [
         [
             f"{sweep.workload}, recorded" if sweep.recorded else f"`{sweep.workload}`",
@@ -269,6 +269,7 @@ def _commands(sweeps: Sequence[Sweep]) -> list[str]:
             str(sweep.programs) if sweep.recorded else "drawn",
             str(sweep.left_out) if sweep.recorded else "",
             str(len(sweep.by_seed)),
+            str(max(len(by_seed) for by_seed in sweep.by_seed.values())),
             f"`{sweep.options}`" if sweep.options else "",
             listed(list(dict.fromkeys(sweep.code_sha256.values()))),
         ]

@@ -5,9 +5,9 @@ In: run folders with `answer.json`. Out: a JSON file, a `Sweep` per workload and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -18,8 +18,10 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacity_ratio
 from reports.statistics.over_seeds import geometric_mean
 
-NOT_LISTED = ("--traces", "--hardware", "--policies", "--workers", "--out")
+NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out")
 """Options of which the file has the values in other fields, or that affect no result."""
+
+T = TypeVar("T")
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A recipe, or the folder of a recorded set."""
     recorded: bool
     hardware: str
+    code_sha256: dict[str, str]
+    """By variant: the code with which its cells ran."""
+    references: list[str]
+    """Bounds, which know the future."""
 
     @property
     def key(self) -> tuple[str, bool, str]:
@@ -43,10 +49,6 @@ class Sweep(Measured, frozen=True, kw_only=True):
     programs: int
     left_out: int
     """Recorded programs that exceed the longest context."""
-    code_sha256: dict[str, str]
-    """By variant: the code with which its cells ran."""
-    references: list[str]
-    """Bounds, which know the future."""
     by_seed: dict[str, dict[str, float | Kind]]
     """By variant and seed: jobs per second, or the kind of a capacity that is no number."""
 
@@ -107,7 +109,8 @@ def read_sweeps(path: Path) -> list[Sweep]:
 
 def merged(old: Iterable[Sweep], new: Iterable[Sweep]) -> list[Sweep]:
     """Return the sweeps of both in the order of their keys. Of a workload and machine in both, the
-    variants of the new sweep replace the same ones of the old."""
+    variants of the new sweep replace the same ones of the old, or add seeds to them if they ran
+    with the same code."""
     by_key: dict[tuple[str, bool, str], Sweep] = {}
     for sweep in (*old, *new):
         before = by_key.get(sweep.key, sweep)
@@ -115,9 +118,29 @@ def merged(old: Iterable[Sweep], new: Iterable[Sweep]) -> list[Sweep]:
             sweep,
             code_sha256=before.code_sha256 | sweep.code_sha256,
             references=sorted({*before.references, *sweep.references}),
-            by_seed=before.by_seed | sweep.by_seed,
+            by_seed=with_seeds_of(before.by_seed, sweep.by_seed, unchanged(before, sweep)),
         )
     return [by_key[key] for key in sorted(by_key)]
+
+
+def unchanged(old: Measured, new: Measured) -> set[str]:
+    """Return the variants that ran with the same code in both."""
+    return {variant for variant, _ in old.code_sha256.items() & new.code_sha256.items()}
+
+
+def with_seeds_of(
+    old: Mapping[str, dict[str, T]], new: Mapping[str, dict[str, T]], unchanged: Container[str]
+) -> dict[str, dict[str, T]]:
+    """Return both, by variant and seed. A variant of the new one replaces that of the old, unless
+    it is unchanged: then the seeds that only the old one has stay."""
+    joined = {
+        variant: (old.get(variant, {}) if variant in unchanged else {}) | by_seed
+        for variant, by_seed in new.items()
+    }
+    return {
+        variant: {seed: by_seed[seed] for seed in sorted(by_seed, key=int)}
+        for variant, by_seed in ({**old, **joined}).items()
+    }
 
 
 def write_sweeps(path: Path, sweeps: Sequence[Measured]) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 import orjson
 
 from reports.answer.document import ANSWER
-from reports.compare.measured_capacities import Measured
+from reports.compare.measured_capacities import Measured, unchanged, with_seeds_of
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 
@@ -67,9 +67,6 @@ class Load(msgspec.Struct, frozen=True):
 class LoadedSweep(Measured, frozen=True, kw_only=True, omit_defaults=True):
     """Two or three loads of one workload on one machine."""
 
-    code_sha256: dict[str, str]
-    """By variant: the code with which its cells ran."""
-    references: list[str]
     low: Load
     high: Load
     middle: Load | None = None
@@ -132,7 +129,8 @@ def read_loaded(path: Path) -> list[LoadedSweep]:
 
 def merged_loads(old: Iterable[LoadedSweep], new: Iterable[LoadedSweep]) -> list[LoadedSweep]:
     """Return the sweeps of both in the order of their keys. A new one replaces the same variants of
-    an old one with the same loads, and all of one with other loads."""
+    an old one with the same loads, or adds seeds to them if they ran with the same code; it
+    replaces all of one with other loads."""
     by_key: dict[tuple[str, bool, str], LoadedSweep] = {}
     for sweep in (*old, *new):
         before = by_key.get(sweep.key)
@@ -143,15 +141,16 @@ def merged_loads(old: Iterable[LoadedSweep], new: Iterable[LoadedSweep]) -> list
 def _updated(old: LoadedSweep, new: LoadedSweep) -> LoadedSweep:
     if old.rates != new.rates:
         return new
+    same = unchanged(old, new)
     return msgspec.structs.replace(
         new,
         code_sha256=old.code_sha256 | new.code_sha256,
         references=sorted({*old.references, *new.references}),
-        low=_joined(old.low, new.low),
-        high=_joined(old.high, new.high),
-        middle=_joined(old.middle, new.middle) if old.middle and new.middle else None,
+        low=_joined(old.low, new.low, same),
+        high=_joined(old.high, new.high, same),
+        middle=_joined(old.middle, new.middle, same) if old.middle and new.middle else None,
     )
 
 
-def _joined(old: Load, new: Load) -> Load:
-    return Load(new.jobs_per_s, old.by_seed | new.by_seed)
+def _joined(old: Load, new: Load, unchanged: Container[str]) -> Load:
+    return Load(new.jobs_per_s, with_seeds_of(old.by_seed, new.by_seed, unchanged))

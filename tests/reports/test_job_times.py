@@ -139,6 +139,17 @@ def test_a_new_sweep_with_the_same_loads_replaces_the_variants_that_it_has() -> 
     assert both.high.stable("turnstile", "mean_s") == {1: 120.0}
 
 
+def test_a_new_sweep_with_the_same_loads_and_code_adds_seeds() -> None:
+    old = sweep(continuum=(200.0,), turnstile=(150.0,))
+    new = sweep(turnstile=(None,))
+    for each in (new.low, new.high):
+        each.by_seed["turnstile"] = {"2": each.by_seed["turnstile"]["1"]}
+    [both] = merged_loads([old], [new])
+    assert both.high.stable("turnstile", "mean_s") == {1: 150.0}
+    assert both.high.unstable("turnstile") == 1
+    assert both.high.stable("continuum", "mean_s") == {1: 200.0}
+
+
 def test_policies_without_a_tier_are_compared_at_a_load_of_their_own(tmp_path: Path) -> None:
     """At 0.2 jobs/s only those with a tier have a steady state; at 0.15 turnstile is twice as fast
     as continuum."""

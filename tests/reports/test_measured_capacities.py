@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -20,7 +21,16 @@ from reports.compare.measured_capacities import (
 from tests.docs.pages import DOCS
 
 REFERENCE = DOCS / "reference"
-WORDS = ("--traces", "/home/me/weka", "--seeds", "1,2", "--out", "/home/me/weka-run")
+WORDS = (
+    "--traces",
+    "/home/me/weka",
+    "--seeds",
+    "1,2",
+    "--jps",
+    "0.1",
+    "--out",
+    "/home/me/weka-run",
+)
 
 
 def sweep(
@@ -130,7 +140,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_run_folder_is_read_without_its_paths(run: Path, tmp_path: Path) -> None:
     found = sweep_of(run)
     assert found.key == ("weka", True, "h100")
-    assert (found.options, found.left_out) == ("--seeds 1,2", 3)
+    assert (found.options, found.left_out) == ("--jps 0.1", 3)
     assert found.by_seed == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}}
     write_sweeps(tmp_path / "file.json", [found])
     assert read_sweeps(tmp_path / "file.json") == [found]
@@ -145,3 +155,15 @@ def test_variants_of_a_new_sweep_replace_those_of_an_old_one() -> None:
     assert first == other
     assert both.by_seed == {"fcfs": {"1": 0.2}, "a": {"1": 0.3}, "b": {"1": 0.4}}
     assert both.code_sha256 == {"fcfs": "0123", "a": "4567", "b": "4567"}
+
+
+def test_a_new_sweep_adds_seeds_to_variants_that_ran_with_the_same_code() -> None:
+    old = sweep(recorded=True, fcfs=(0.2, 0.3), a=(0.25, 0.35))
+    new = msgspec.structs.replace(
+        sweep(recorded=True),
+        code_sha256={"fcfs": "0123", "a": "4567"},
+        by_seed={"fcfs": {"10": 0.5, "2": 0.4}, "a": {"3": 0.6}},
+    )
+    [both] = merged([old], [new])
+    assert list(both.by_seed["fcfs"].items()) == [("1", 0.2), ("2", 0.4), ("10", 0.5)]
+    assert both.by_seed["a"] == {"3": 0.6}
