@@ -133,13 +133,12 @@ def with_seeds_of(
 ) -> dict[str, dict[str, T]]:
     """Return both, by variant and seed. A variant of the new one replaces that of the old, unless
     it is unchanged: then the seeds that only the old one has stay."""
-    joined = {
-        variant: (old.get(variant, {}) if variant in unchanged else {}) | by_seed
-        for variant, by_seed in new.items()
-    }
+    replaced = {variant for variant in new if variant not in unchanged}
+    kept = {variant: by_seed for variant, by_seed in old.items() if variant not in replaced}
+    found = {variant: kept.get(variant, {}) | new.get(variant, {}) for variant in {**old, **new}}
     return {
         variant: {seed: by_seed[seed] for seed in sorted(by_seed, key=int)}
-        for variant, by_seed in ({**old, **joined}).items()
+        for variant, by_seed in found.items()
     }
 
 
