@@ -11,7 +11,7 @@ from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
 from reports.answer.workload import pauses
 from reports.metrics.cells import Results
-from reports.metrics.steady import MIN_THROUGHPUT
+from reports.metrics.steady import MIN_THROUGHPUT, grows_beyond_chance
 from reports.phrasing import counted, listed, seconds, share
 from reports.statistics.bootstrap import MIN_SEEDS
 from reports.statistics.points import Point, with_unstable
@@ -87,6 +87,7 @@ def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) 
     return [
         *starvation(points, results, str(sweep["baseline"])),
         *pauses(results.jobs, sweep),
+        *_growing(points, results),
         *_throughput(results),
         *_more_scheduling_time(points, sweep),
     ]
@@ -110,6 +111,29 @@ def _unstable(points: Sequence[Point], results: Results) -> list[str]:
     return [
         "Unstable, because more jobs arrive than finish, and therefore without a JCT:"
         f" {_first_loads(unstable, shown)}."
+    ]
+
+
+def _growing(points: Sequence[Point], results: Results) -> list[str]:
+    """Return a caveat if the backlog of stable streams grows. An accepted window may grow by a
+    tenth of its arrivals, which is chance in a short one only."""
+    stable = {(p.variant, p.jps) for p in points if not p.unstable}
+    growing = [
+        cell
+        for cell in results.cells.to_dict("records")
+        if (cell["variant"], cell["jps"]) in stable
+        and cell["steady"]
+        and grows_beyond_chance(cell["backlog_growth"], cell["jobs"])
+    ]
+    if not growing:
+        return []
+    most = max(growing, key=lambda cell: float(cell["backlog_growth"]))
+    where = {(cell["variant"], cell["jps"]) for cell in growing}
+    shown = [p for p in points if (p.variant, p.jps) in where]
+    return [
+        "Stable, but the backlog grows by more than arrivals vary by chance, so that a longer run"
+        f" has a higher mean JCT or no steady state: {_first_loads(shown, points)}. The most is"
+        f" {share(most['backlog_growth'])} of the arriving jobs, {most['cell']}."
     ]
 
 

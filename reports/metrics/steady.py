@@ -18,6 +18,17 @@ from reports.run_folder.turns import Turns, failed_turns
 MIN_THROUGHPUT = 0.9
 """A stable cell with a lower throughput, as a share of its rate, gets a caveat."""
 
+DEVIATIONS = 2
+"""A backlog that grows by more jobs than this many standard deviations of the arrivals in the same
+time gets a caveat, too."""
+
+
+def grows_beyond_chance(growth: float, jobs: int) -> bool:
+    """Return whether a backlog that grows by `growth` per arriving job, in a window of `jobs`, does
+    so by more than the number of Poisson arrivals varies. False for NaN."""
+    arrivals = jobs - jobs // 4
+    return growth * arrivals > DEVIATIONS * math.sqrt(arrivals)
+
 
 def window_of(cell: Cell) -> dict[str, Any] | None:
     """Return the window of a stream; None for a fixed set of jobs."""

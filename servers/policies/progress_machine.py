@@ -48,6 +48,8 @@ class Machine:
         self._batch_gain = batch_gain
         self._rounds_left = -1.0
         """Rounds left of all active programs; -1 if they have to be summed again."""
+        self._has_room = False
+        """Whether there is room for all active programs, and nothing has changed since."""
 
     @property
     def used(self) -> float:
@@ -61,8 +63,8 @@ class Machine:
     # Programs -----------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Rounds have to be summed again, after any event."""
-        self._rounds_left = -1.0
+        """Rounds and tokens have to be summed again, after any event."""
+        self._rounds_left, self._has_room = -1.0, False
 
     def add(self, program_id: str, program: Program, now_s: float) -> None:
         program.active, program.yielded, program.rounds = True, False, 0
@@ -130,12 +132,15 @@ class Machine:
     def make_room(self, now_s: float, arriving: Program | None = None) -> list[str]:
         """Return the acting programs to pause, and mark reasoning ones to leave, if contexts and
         outputs to come exceed the KV. A program whose turn arrives now is not marked."""
+        paused: list[str] = []
+        if self._has_room:
+            return paused
         output = math.ceil(self.turns.mean_output)
         reasoning = [p for p in self.active.values() if p.open_turns]
         projected = self.used + output * len(reasoning)
         projected -= sum(p.tokens + output for p in reasoning if p.leaves)
-        paused: list[str] = []
-        if projected <= self._pause_above:
+        self._has_room = projected <= self._pause_above
+        if self._has_room:
             return paused
         victims = [i for i in self.active.items() if not i[1].leaves and i[1] is not arriving]
         mean = self.turns.mean_prompt

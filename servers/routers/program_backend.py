@@ -116,3 +116,4 @@ class Backend(Machine):
         elif reasoning:
             used = float(sum(program.tokens for program in reasoning))
         self.counted = used + sum(program.tokens for program in acting)
+        self.changed()

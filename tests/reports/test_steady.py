@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 from reports import write_report
 from reports.exports.write import export
 from reports.metrics.cells import Results, collect
+from reports.metrics.steady import grows_beyond_chance
 from reports.run_folder.read import load_run
 
 IDLE = {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0}
@@ -34,6 +36,7 @@ def steady_cell(
     jps: float = 1.0,
     seed: int = 1,
     unstable: str | None = None,
+    growth: float = 0.05,
     **config: Any,
 ) -> Path:
     folder = write_cell(
@@ -42,7 +45,7 @@ def steady_cell(
     done = {
         "window": {"first_job": 2, "jobs": 4, "from_s": 2.0, "to_s": 6.0} | window,
         "steady": unstable is None, "unstable": unstable, "idle_jct_s": IDLE,
-        "jobs_in_system": {"growth": 0.05},
+        "jobs_in_system": {"growth": growth},
         "finished_programs": 8, "failed_turns": 0, "virtual_s": 20.0, "usage": [],
     }  # fmt: skip
     (folder / "done.json").write_bytes(orjson.dumps(done))
@@ -198,6 +201,31 @@ def test_a_low_throughput_of_a_stable_cell_is_a_caveat(tmp_path: Path) -> None:
     assert (
         "Throughput is below 90% of the rate in 1 cell, although as many jobs finish as arrive: by"
         " chance fewer arrive. The lowest is 75%, fcfs_jps1.0_seed1."
+    ) in write_report(tmp_path).answer
+
+
+@pytest.mark.parametrize(
+    ("growth", "jobs", "grows"),
+    [(0.21, 133, True), (0.19, 133, False), (0.09, 200, False), (0.07, 9388, True),
+     (math.nan, 9388, False)],
+)  # fmt: skip
+def test_a_backlog_grows_beyond_chance_by_two_deviations_of_the_arrivals(
+    growth: float, jobs: int, grows: bool
+) -> None:
+    """100 of 133 jobs arrive between the middles of the outer quarters, give or take 10."""
+    assert grows_beyond_chance(growth, jobs) is grows
+
+
+def test_a_growing_backlog_of_a_stable_variant_is_a_caveat(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs", "las"], seeds=[1, 2])
+    for seed, growth in ((1, 0.0), (2, 1.2)):  # 1.2 of 3 jobs are 3.6, and 2√3 = 3.46.
+        steady_cell(tmp_path, TURNS, WINDOW, seed=seed, growth=growth)
+    steady_cell(tmp_path, TURNS, WINDOW, "las", growth=2.0)
+    steady_cell(tmp_path, TURNS, WINDOW, "las", seed=2, unstable="the queue grows")
+    assert (
+        "Stable, but the backlog grows by more than arrivals vary by chance, so that a longer run"
+        " has a higher mean JCT or no steady state: fcfs at 1 jobs/s. The most is 120% of the"
+        " arriving jobs, fcfs_jps1.0_seed2."
     ) in write_report(tmp_path).answer
 
 

@@ -43,7 +43,10 @@ class Durations:
     def share_within(self, seconds: float) -> float:
         """Return P(t), the share of samples of at most t seconds; 0 without samples."""
         self._sort_in()
-        within = sum(bisect_right(block.values, seconds) for block in self._blocks)
+        whole = bisect_right(self._lasts, seconds)
+        within = sum([len(block.values) for block in self._blocks[:whole]])
+        if whole < len(self._blocks):
+            within += bisect_right(self._blocks[whole].values, seconds)
         return quotient(within, self._size) if self._size else 0.0
 
     def best_ttl_s(self, benefit_s: float) -> float:
@@ -60,6 +63,8 @@ class Durations:
         order: list[int] = [previous, *range(len(blocks))]
         for index in order:
             values = blocks[index].values
+            if index > previous and benefit_s - values[0] < best:
+                break
             if quotient(through[index], size) * benefit_s - values[0] >= best:
                 within, t = blocks[index].touched_by(slope)
                 gain = quotient(through[index] - len(values) + within, size) * benefit_s - t
