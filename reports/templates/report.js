@@ -127,11 +127,12 @@
     return [low < high / 4 ? Math.min(0, low) : low - margin, high + margin];
   }
 
-  // Names of variants with options differ at their ends.
-  const shortened = (name) => (name.length <= 18 ? name : `${name.slice(0, 7)}…${name.slice(-10)}`);
+  // Names of variants with options differ at their ends. A wide figure has room for a policy and its router.
+  const lettersIn = (width) => (width < 800 ? 18 : 28);
+  const shortened = (name, letters) => (name.length <= letters ? name : `${name.slice(0, letters - 11)}…${name.slice(-10)}`);
 
   // The names of the highlighted lines at their right ends, moved apart where they would overlap.
-  function names(spec, range, log, height) {
+  function names(spec, range, log, height, letters) {
     const place = (v) => ((log ? Math.log10(v) : v) - range[0]) / (range[1] - range[0]) * height;
     const ends = spec.data
       .filter((t) => t.meta.kind === "line" && !others.has(t.meta.variant))
@@ -153,13 +154,14 @@
     return groups.flatMap(({ sum, members }) => members.map((end, k) => {
       const shift = sum / members.length + apart * (k - (members.length - 1) / 2) - end.at;
       const moved = Math.abs(shift) > 1;
-      return { x: end.x, y: log ? Math.log10(end.y) : end.y, text: shortened(end.t.name), xanchor: "left",
+      return { x: end.x, y: log ? Math.log10(end.y) : end.y, text: shortened(end.t.name, letters), xanchor: "left",
         showarrow: true, arrowhead: 0, arrowwidth: moved ? 1 : 0.01, arrowcolor: css(`--${end.t.meta.colour}`), standoff: 5,
         ax: 18, ay: -shift, font: { size: 13, color: css("--ink") } };
     }));
   }
 
-  function layoutOf(id, choice, spec, narrow) {
+  function layoutOf(id, choice, spec, width) {
+    const narrow = width < 480, letters = lettersIn(width);
     const scale = document.querySelector(`.scale[data-figure="${id}"]`);
     const log = Boolean(scale) && pressed(scale);
     const across = spec.value === "x";
@@ -170,7 +172,7 @@
     const labelled = !narrow && labels.length > 0 && labels.length <= mostNames;
     const range = spec.labelled ? valueRange(spec, log) : undefined;
     const totals = spec.data.some((t) => t.meta.kind === "total");
-    const right = totals ? 66 : labelled ? Math.min(160, 24 + 7.5 * Math.max(4, ...labels)) : 14;
+    const right = totals ? 66 : labelled ? 24 + 7.5 * Math.min(letters, Math.max(4, ...labels)) : 14;
     const layout = {
       ...spec.layout,
       autosize: true,
@@ -184,7 +186,7 @@
       yaxis: axis(spec.layout.yaxis, across ? rows : range ? { ...value, range } : value),
     };
     layout.annotations = (spec.layout.annotations || []).map((a) => ({ ...a, font: { ...a.font, color: css("--soft") } }));
-    if (labelled && range) layout.annotations.push(...names(spec, range, log, heightOf(id, spec) - 78));
+    if (labelled && range) layout.annotations.push(...names(spec, range, log, heightOf(id, spec) - 78, letters));
     for (const other of ["yaxis2", "yaxis3"]) {
       if (spec.layout[other]) layout[other] = axis(spec.layout[other], {});
     }
@@ -211,12 +213,11 @@
   function draw(id) {
     const div = document.getElementById(id), note = document.getElementById(`note-${id}`);
     const { name, spec } = chosen(id);
-    const narrow = div.clientWidth < 480 && !root.classList.contains("paper");
     const config = { responsive: true, displayModeBar: false };
     div.setAttribute("aria-label", spec.alt);
     size(id, spec);
     if (note) note.textContent = spec.note || "";
-    Plotly.react(div, ordered(spec.data).map(paint(spec)), layoutOf(id, name, spec, narrow), config);
+    Plotly.react(div, ordered(spec.data).map(paint(spec)), layoutOf(id, name, spec, div.clientWidth), config);
   }
 
   // Figures are drawn one by one with a pause between, so that the page stays responsive.
@@ -269,9 +270,10 @@
       ...t, showlegend: inLegend(t) && t.visible && !others.has(t.meta.variant),
     }));
     const height = (spec.rows ? heightOf(id, spec, 22) : spec.height || 340) + 20;
+    const width = isWide(id) ? paperWidth : 480;
     const layout = {
-      ...layoutOf(id, name, spec, false),
-      width: isWide(id) ? paperWidth : 480, height,
+      ...layoutOf(id, name, spec, width),
+      width, height,
       font: { family: "Helvetica, Arial, sans-serif", size: 12, color: css("--ink") },
       paper_bgcolor: "#fff", plot_bgcolor: "#fff",
       showlegend: true, legend: { orientation: "h", y: -56 / (height - 120), yanchor: "top", traceorder: "normal" },
