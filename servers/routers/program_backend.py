@@ -85,7 +85,13 @@ class Backend(Machine):
         self.replica = replica
         self.waiting: dict[str, RoutedProgram] = {}
         """Paused programs with held turns of which this is the home."""
+        self.none_fits_until_s = -math.inf
+        """None of them is admitted before this time, unless something changes."""
         self._gate = settings.admission_waiting_request_threshold
+
+    def changed(self) -> None:
+        super().changed()
+        self.none_fits_until_s = -math.inf
 
     @property
     def has_gate(self) -> bool:

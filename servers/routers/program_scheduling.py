@@ -233,7 +233,7 @@ class ProgramScheduling(Router):
 
     def _next(self, backend: Backend, now_s: float) -> str | None:
         """Return the program that resumes next on its replica."""
-        if not backend.waiting or backend.is_full:
+        if not backend.waiting or backend.is_full or now_s < backend.none_fits_until_s:
             return None
         by_arrival = self._by_arrival
         items = list(backend.waiting.items())
@@ -241,6 +241,7 @@ class ProgramScheduling(Router):
         for program_id, program in items:
             if backend.admits(program, now_s):
                 return program_id
+        backend.none_fits_until_s = min(program.deadline_s for _, program in items)
         return None
 
     # States -------------------------------------------------------------------------------------
