@@ -1,8 +1,9 @@
 """Write the files of a cell into a run folder (docs/reference/run-folder.md).
 
-`cell.json` is written first, lines of `turns.jsonl` and `engine.jsonl` during the run, and
-`done.json` last and atomically. A cell without `done.json` is run again. The contents do not depend
-on the clock, the process or the machine, so the same settings produce the same bytes.
+`cell.json` is written first, lines of `turns.jsonl` and `engine.jsonl` during the run, then
+`SHA256SUMS`, and `done.json` last and atomically. A cell without `done.json`, or with a file that
+does not match its checksum, is run again. The contents do not depend on the clock, the process or
+the machine, so the same settings produce the same bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from msgspec.json import encode
 
 from harness.cells.locks import lock_folder
 from reports.run_folder.atomic import make_folder, sync, take_lock, write_all, write_file
+from reports.run_folder.checksums import CHECKSUMS, checksums
 from servers.errors import CannotWrite, InvalidInput
 
 FLUSH_LINES = 1000
@@ -41,7 +43,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_file(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    write_file(path, _json(value))
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 class Lines:
@@ -115,7 +121,9 @@ class CellFolder:
     def finish(self, done: Mapping[str, Any]) -> None:
         self.turns.close()
         self.events.close()
-        write_json(self.path / "done.json", done)
+        content = _json(done)
+        write_file(self.path / CHECKSUMS, checksums(self.path, content))
+        write_file(self.path / "done.json", content)
         remove_aside(self.path)
 
 

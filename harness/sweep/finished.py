@@ -19,7 +19,7 @@ from reports.phrasing import counted, listed
 from reports.run_folder.atomic import sync
 from reports.run_folder.find import RUNS, run_folders
 from reports.run_folder.lines import RERUN
-from reports.run_folder.read import check_finished
+from reports.run_folder.read import read_cell
 from servers.errors import CannotWrite, InvalidInput, InvalidRunFolder
 
 COPYING = ".aside-copy"
@@ -28,11 +28,11 @@ TAKEN_FROM = "taken_from.json"
 
 
 def is_finished(cell: Path) -> bool:
-    """Return whether a cell is finished and readable; print_message on stderr if it is damaged."""
+    """Return whether a cell is finished and undamaged; name the damaged file on stderr."""
     if not is_done(cell):
         return False
     try:
-        check_finished(cell)
+        read_cell(cell)
     except InvalidRunFolder as error:
         print_message(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
         return False

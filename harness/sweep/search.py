@@ -7,6 +7,7 @@ decides; nothing is kept but the finished cells, so the same command continues a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -20,7 +21,8 @@ from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
 from reports.capacity.slo import Slo
 from reports.phrasing import seconds
-from servers.errors import InvalidInput
+from reports.run_folder.read import read_cell
+from servers.errors import InvalidInput, InvalidRunFolder
 
 COLUMNS = 80
 SO_FAR = "so far in jobs/s: {}"
@@ -141,9 +143,10 @@ def idle_machines(plan: SweepPlan, folder: Path, measured: Mapping[int, Jct]) ->
     """Return the JCT on an idle machine by seed, from finished cells or measured before or here."""
     found: dict[int, Jct] = {}
     for path in sorted(folder.glob("*/done.json")):
-        seed = read_json(path.with_name("cell.json")).get("seed")
-        if seed in plan.seeds and seed not in found and (idle := read_json(path).get("idle_jct_s")):
-            found[seed] = Jct(**idle)
+        with suppress(InvalidRunFolder):  # A damaged cell runs again.
+            cell = read_cell(path.parent)
+            if cell.config["seed"] in plan.seeds and (idle := (cell.done or {}).get("idle_jct_s")):
+                found.setdefault(cell.config["seed"], Jct(**idle))
     return {
         seed: found.get(seed) or measured.get(seed) or idle_jct(plan, seed, folder)
         for seed in plan.seeds

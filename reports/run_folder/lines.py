@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 PIECE_BYTES = 1 << 20
 """Bytes that are decoded at once."""
-RERUN = "run the cell again"
-"""Remedy for damage that a repeated sweep detects (`check_finished`)."""
-DISCARD_AND_RERUN = f"remove done.json there and {RERUN}"
+RERUN = "run the same bench sweep again, which repeats this cell"
+"""Remedy for damage that a repeated sweep detects (`read_cell`)."""
+DISCARD_AND_RERUN = "remove done.json there and run the same bench sweep again"
 
 
 def read_records(path: Path, kind: type[T]) -> Iterator[T]:

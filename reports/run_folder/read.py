@@ -5,7 +5,6 @@ In: a folder. Out: the settings of its sweep, and its cells. Raises InvalidRunFo
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import orjson
 from pydantic import BaseModel
 
 from reports.phrasing import counted
+from reports.run_folder.checksums import check_checksums
 from reports.run_folder.documents import MAX_CELLS, CellConfig, Done, Sweep, problem
 from reports.run_folder.lines import RERUN
 from reports.run_folder.machines import refuse_members
@@ -99,31 +99,16 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 
 def read_cell(folder: Path) -> Cell:
-    """Raises InvalidRunFolder."""
+    """Read the documents of a cell. Raises InvalidRunFolder, also for a finished cell of which any
+    file that reports read has changed since."""
     config = _read_object(folder / "cell.json", "turnstile-cell-1")
     _refuse_invalid(folder / "cell.json", CellConfig, config, RERUN)
     path = folder / "done.json"
     done = _read_object(path) if path.is_file() else None
     if done is not None:
         _refuse_invalid(path, Done, done, RERUN)
+        check_checksums(folder)
     return Cell(folder, config, done)
-
-
-def check_finished(folder: Path) -> None:
-    """Raise InvalidRunFolder if reports cannot read a cell with a `done.json`.
-
-    For speed, only the last line of `turns.jsonl` is checked: it must exist and be complete.
-    """
-    read_cell(folder)
-    path = folder / "turns.jsonl"
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            if file.read() == b"\n":
-                return
-    except OSError:  # The file is absent or empty.
-        pass
-    raise InvalidRunFolder(f"{path}: has no turns, or lacks some; {RERUN}")
 
 
 def _refuse_invalid(path: Path, model: type[BaseModel], value: dict[str, Any], remedy: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tests.reports.make_run import VARIANTS, make_run, write_lines
+from tests.reports.make_run import VARIANTS, make_run, seal, write_lines
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.7, 0.9)
 SEEDS = 16
@@ -49,12 +49,14 @@ def many_cells(
         write_lines(cell / "engine.jsonl", events(cell / "turns.jsonl"))
         config, done = (orjson.loads((cell / f"{n}.json").read_bytes()) for n in ("cell", "done"))
         (cell / "done.json").write_bytes(orjson.dumps(done | {"usage": USAGE}))
+        seal(cell)
         for seed in sweep["seeds"][1:]:
             copy = cell.with_name(cell.name.replace("_seed1", f"_seed{seed}"))
             copy.mkdir()
             (copy / "cell.json").write_bytes(orjson.dumps(config | {"seed": seed}))
             for name in ("turns.jsonl", "engine.jsonl", "done.json"):
                 os.link(cell / name, copy / name)
+            seal(copy)
     return len(first) * seeds
 
 

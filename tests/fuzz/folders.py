@@ -12,6 +12,7 @@ import orjson
 
 from reports.metrics.cells import collect
 from reports.page.write import write
+from reports.run_folder.checksums import CHECKSUMS
 from reports.run_folder.read import load_run
 from servers.errors import InvalidRunFolder
 from tests.fuzz import injected
@@ -19,7 +20,7 @@ from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated
 from tests.fuzz.samples import turn
 from tests.fuzz.target import Target
-from tests.reports.make_run import write_cell, write_lines, write_sweep
+from tests.reports.make_run import seal, write_cell, write_lines, write_sweep
 
 CELL = "fcfs_jps0.5_seed1"
 TURNS = [
@@ -35,7 +36,7 @@ EVENTS = [
 AGENTS = [{"program_id": "p", "task_id": "p", "exit_status": "Submitted", "error": None}]
 FILES = ("sweep.json", *(f"{CELL}/{name}" for name in (
     "cell.json", "done.json", "turns.jsonl", "engine.jsonl", "failed.json", "programs.jsonl",
-    "evaluation.json")))  # fmt: skip
+    "evaluation.json", CHECKSUMS)))  # fmt: skip
 
 
 def run() -> Path:
@@ -71,6 +72,8 @@ def _with(data: bytes, read: Callable[[], object]) -> bool:
     index = data[0] % len(FILES) if data else 0
     path, original = run() / FILES[index], _samples()[index]
     path.write_bytes(data[1:])
+    if path.name != CHECKSUMS:
+        seal(run() / CELL)  # As an attacker would, so that readers get the content.
     done = run() / CELL / "done.json"
     is_failed = path.name == "failed.json"
     if is_failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +60,18 @@ def programs(count: int) -> tuple[Program, ...]:
         Turn(1500, 50, 1050),
     )
     return tuple(Program(f"job-{k}", turns, recorded_start_s=float(k)) for k in range(count))
+
+
+def damages(name: str) -> list[Callable[[bytes], bytes]]:
+    """Return ways to damage a file of a finished cell: one digit is another one; the last byte is
+    lost; three lines in the middle are lost."""
+    ways: list[Callable[[bytes], bytes]] = [
+        lambda whole: re.sub(rb"\d", lambda m: b"%d" % ((int(m[0]) + 1) % 10), whole, count=1),
+        lambda whole: whole[:-1],
+    ]
+    if name == "turns.jsonl":
+        ways.append(lambda whole: b"".join((lines := whole.splitlines(True))[:2] + lines[5:]))
+    return ways
 
 
 def contents(folder: Path) -> dict[str, bytes]:

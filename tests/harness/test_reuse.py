@@ -17,6 +17,7 @@ from harness.sweep.fingerprint import AGENT_SOURCES, REPLAY_SOURCES, code_sha256
 from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import run_sweep
+from tests.reports.make_run import seal
 
 RUN = Path("runs/first")
 FCFS = "fcfs_jps0.5_seed1"
@@ -88,6 +89,7 @@ def test_a_measurement_that_failed_a_gate_is_not_taken_from_another_folder(
     run_sweep(plan, RUN, workers=1)
     turns = RUN / FCFS / "turns.jsonl"
     turns.write_text(turns.read_text().replace('"error":null', '"error":"reset"', 1))
+    seal(turns.parent)
     planned = {FCFS: plan.cell_json(plan.cells()[0])}
     Path("runs/second").mkdir()
     assert take_finished(planned, Path("runs/second"), live=True) == set()

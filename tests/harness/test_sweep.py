@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import contents, small_plan
+from small import contents, damages, small_plan
 
 from harness.cells.workers import Tick
 from harness.sweep.cell import Work, run_cell
@@ -32,7 +32,7 @@ def never(_work: Work, cell: Cell, _tick: Tick) -> None:
 def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
     outcome = run_sweep(small_plan(), tmp_path / "run", workers=1)
     assert (outcome.cells, outcome.found_done, outcome.failed) == (2, 0, {})
-    cell = {"cell.json", "turns.jsonl", "engine.jsonl", "done.json"}
+    cell = {"cell.json", "turns.jsonl", "engine.jsonl", "SHA256SUMS", "done.json"}
     assert set(contents(tmp_path / "run")) == {
         "sweep.json",
         "sweep.toml",
@@ -79,9 +79,9 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
         ("cell.json", "garbage", "cell.json: not JSON"),
         ("cell.json", None, "cell.json: does not exist\n"),
         ("done.json", "{}", "done.json: lacks finished_programs\n"),
-        ("turns.jsonl", None, "turns.jsonl: has no turns, or lacks some\n"),
-        ("turns.jsonl", "", "turns.jsonl: has no turns, or lacks some\n"),
-        ("turns.jsonl", "{", "turns.jsonl: has no turns, or lacks some\n"),
+        ("turns.jsonl", None, "turns.jsonl: does not exist\n"),
+        ("turns.jsonl", "", "turns.jsonl: is damaged"),
+        ("SHA256SUMS", None, "SHA256SUMS: does not exist\n"),
     ],
 )
 def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
@@ -104,6 +104,22 @@ def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"bench: damaged: {folder}/{cell}/{message}")
     assert f"bench: kept the unfinished files of {cell} aside; these cells run again\n" in stderr
+
+
+@pytest.mark.parametrize("name", ["cell.json", "turns.jsonl", "engine.jsonl", "done.json"])
+def test_a_cell_that_is_not_as_it_was_written_is_named_and_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = tmp_path / "run"
+    run_sweep(small_plan(), folder, workers=1)
+    straight, path = contents(folder), folder / "continuum_jps0.5_seed1" / name
+    for damage in damages(name):
+        path.write_bytes(damage(straight[str(path.relative_to(folder))]))
+        capsys.readouterr()
+        again = run_sweep(small_plan(), folder, workers=1)
+        assert (again.found_done, again.failed) == (1, {})
+        assert capsys.readouterr().err.startswith(f"bench: damaged: {path}: ")
+        assert contents(folder) == straight
 
 
 def test_a_failed_cell_is_recorded_the_others_run_and_the_next_sweep_repeats_it(

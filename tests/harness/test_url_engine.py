@@ -15,6 +15,7 @@ from harness.engines.url import url_engine
 from harness.load.settings import Machine, SweepSettings
 from harness.replay.identity import PROBE_ID
 from tests.harness import in_process
+from tests.harness.small import damages
 from tests.lines import read_lines
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
@@ -128,6 +129,26 @@ def test_each_cell_runs_several_times_and_more_repeats_are_added(tmp_path: Path)
     assert "repeats" in err
     answer = json.loads((tmp_path / "o/answer.json").read_text())
     assert any("One seed, measured 3 times" in caveat for caveat in answer["caveats"])
+
+
+def test_a_damaged_measurement_is_named_and_measured_again(tmp_path: Path) -> None:
+    cell = tmp_path / "o/as-served_jps20_seed1"
+    with threaded(serving(Server(think_s=0.02))) as url:
+        code, _, err = sweep(tmp_path, url)
+        assert succeeded(code, err), err
+        for name in ("cell.json", "turns.jsonl", "done.json"):
+            first = (cell / "turns.jsonl").read_bytes()
+            (cell / name).write_bytes(damages(name)[-1]((cell / name).read_bytes()))
+            with chdir(tmp_path):
+                code, _, err = in_process.bench("report", "o")
+            assert code == 1
+            assert f"no result: {cell.name}: o/{cell.name}/{name}: " in err
+            assert err.endswith("; run the same bench sweep again, which repeats this cell\n")
+            code, _, err = sweep(tmp_path, url)
+            assert succeeded(code, err), err
+            assert f"bench: damaged: o/{cell.name}/{name}: " in err
+            assert (cell / "turns.jsonl").read_bytes() != first
+            assert len(lines(cell)) == 8
 
 
 def test_prompts_of_repeated_cells_share_no_prefix(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from reports.run_folder.checksums import CHECKSUMS, checksums
+
 SLOTS = 16
 TOOLS = ("grep", "sed", "python")
 PREFILL_TOKENS_PER_S = 3000.0
@@ -39,7 +41,10 @@ VARIANTS: dict[str, tuple[str, bool, bool, float]] = {
 
 
 def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write a file of a cell, and new checksums if the cell is finished."""
     path.write_bytes(b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records))
+    if (path.parent / "done.json").exists():
+        seal(path.parent)
 
 
 def turn(program: str = "p0", index: int = 0, at_s: float = 0.0, **fields: Any) -> dict[str, Any]:
@@ -98,7 +103,13 @@ def write_cell(
                 }
             )
         )
+        seal(folder)
     return folder
+
+
+def seal(cell: Path) -> None:
+    """Write checksums of the files of a finished cell as they are now."""
+    (cell / CHECKSUMS).write_bytes(checksums(cell, (cell / "done.json").read_bytes()))
 
 
 def workload(turns: Sequence[Mapping[str, Any]], **fields: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from reports.figures.styles import styles
 from reports.statistics.capacities import capacities
 from servers.errors import InvalidInput, NotComparable
 from tests.harness.in_process import bench
-from tests.reports.make_run import turn, write_cell, write_sweep
+from tests.reports.make_run import seal, turn, write_cell, write_sweep
 
 PROFILE = {"provenance": "operator-table"}
 
@@ -138,6 +138,7 @@ def run(folder: Path, hardware: str, seeds: Sequence[int] = (1, 2), **fields: An
             window = {"first_job": 0, "jobs": 1, "from_s": 0.0, "to_s": 1.0}
             steady = {"steady": True, "unstable": None, "jct_s": jct, "window": window}
             (cell / "done.json").write_bytes(orjson.dumps({**done, "idle_jct_s": IDLE, **steady}))
+            seal(cell)
     return folder
 
 

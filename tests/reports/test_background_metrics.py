@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pandas as pd
 import pytest
-from make_run import turn, write_cell, write_sweep
+from make_run import seal, turn, write_cell, write_sweep
 from rich.console import Console
 from test_fairness import GAIN, POINTS, point
 
@@ -48,6 +48,7 @@ def row_of(
     done = json.loads((cell / "done.json").read_text())
     done |= {"finished_programs": 2, "background": {"until_s": 30.0, "unfinished": unfinished}}
     (cell / "done.json").write_bytes(orjson.dumps(done))
+    seal(cell)
     (row,) = collect(load_run(folder)).cells.to_dict("records")
     return row  # type: ignore[return-value]
 

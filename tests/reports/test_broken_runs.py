@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_run import turn, write_cell, write_lines, write_sweep
+from make_run import seal, turn, write_cell, write_lines, write_sweep
 
 from reports.metrics.cells import Results, collect
 from reports.page.write import write
-from reports.run_folder.lines import DISCARD_AND_RERUN
-from reports.run_folder.read import load_run
+from reports.run_folder.checksums import CHECKSUMS
+from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN
+from reports.run_folder.read import load_run, read_cell
 from servers.errors import InvalidRunFolder
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
@@ -55,6 +57,21 @@ def test_a_file_cut_anywhere_costs_at_most_its_cell(
     assert cell.name in listed or "continuum_jps0.5_seed1" in listed
 
 
+@pytest.mark.parametrize("name", [*FILES, CHECKSUMS])
+def test_a_change_of_any_byte_in_a_finished_cell_is_noticed(tmp_path: Path, name: str) -> None:
+    cell = two_cells(tmp_path)
+    path, whole = cell / name, (cell / name).read_bytes()
+    # A checksum that was changed is taken for a change of its file.
+    expected = re.escape(str(cell if name == CHECKSUMS else path))
+    for at in range(len(whole)):
+        changes = (bytes([whole[at] ^ (1 << at % 8)]), b"", whole[at : at + 1] + b" ")
+        path.write_bytes(whole[:at] + changes[at % 3] + whole[at + 1 :])
+        with pytest.raises(InvalidRunFolder, match=expected):
+            read_cell(cell)
+    path.write_bytes(whole)
+    assert read_cell(cell).done is not None
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("content", FOREIGN, ids=repr)
 def test_a_foreign_file_costs_at_most_its_cell(tmp_path: Path, name: str, content: bytes) -> None:
@@ -77,13 +94,13 @@ def test_a_foreign_sweep_json_is_refused(tmp_path: Path, content: bytes) -> None
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("jps", "fast", "cell.json: jps is 'fast': must be a valid number; run the cell again"),
+        ("jps", "fast", f"cell.json: jps is 'fast': must be a valid number; {RERUN}"),
         (
             "workload",
             None,
-            "cell.json: workload is None: must be a valid dictionary; run the cell again",
+            f"cell.json: workload is None: must be a valid dictionary; {RERUN}",
         ),
-        ("seed", [1], "cell.json: seed is a list: must be a valid integer; run the cell again"),
+        ("seed", [1], f"cell.json: seed is a list: must be a valid integer; {RERUN}"),
     ],
 )
 def test_an_invalid_field_of_a_cell_is_named_with_its_value(
@@ -92,16 +109,17 @@ def test_an_invalid_field_of_a_cell_is_named_with_its_value(
     cell = two_cells(tmp_path)
     config = json.loads((cell / "cell.json").read_text()) | {field: value}
     (cell / "cell.json").write_text(json.dumps(config))
+    seal(cell)
     reasons = [reason for _, reason in results_of(tmp_path).missing if reason != "not run yet"]
     assert [reason.split("/")[-1] for reason in reasons] == [message]
 
 
 def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
-    (cell / "turns.jsonl").unlink()
+    write_lines(cell / "turns.jsonl", [])
     ((name, reason),) = results_of(tmp_path).missing
     assert name == cell.name
-    assert reason.endswith("turns.jsonl: has no turns; run the cell again")
+    assert reason.endswith(f"turns.jsonl: has no turns; {RERUN}")
 
 
 def test_a_turn_without_a_valid_job_id_is_refused(tmp_path: Path) -> None:

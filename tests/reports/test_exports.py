@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_run import turn, write_cell, write_lines, write_sweep
+from make_run import seal, turn, write_cell, write_lines, write_sweep
 from msgspec import convert, to_builtins
 from pyarrow import parquet
 
@@ -359,6 +359,7 @@ def test_cells_that_cannot_be_exported_are_named_and_the_others_exported(tmp_pat
     write_cell(run, "continuum", [turn()], done=False)
     broken = write_cell(run, "autellix", [turn(), turn("p1")])
     (broken / "turns.jsonl").write_text("nonsense\n{}\n")
+    seal(broken)
     for form in ("csv", "parquet", "chrome"):
         found = export(run, form, tmp_path / form)
         assert found.cells == 1

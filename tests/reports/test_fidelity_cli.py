@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import make_run, turn, workload, write_cell, write_sweep
+from make_run import make_run, seal, turn, workload, write_cell, write_sweep
 from test_report import EVIL, Page
 from typer.testing import CliRunner
 
@@ -146,6 +146,7 @@ def test_different_kv_memory_is_refused_except_for_the_null_block(
         for done in (tmp_path / "live").glob("*/done.json"):
             held = {"finished_programs": 30, "kv_blocks": blocks, "block_tokens": 16}
             done.write_text(json.dumps(held))
+            seal(done.parent)
 
     live_has(300)
     refused(options, "KV blocks 300 instead of 399$")

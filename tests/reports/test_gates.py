@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from make_run import turn, workload, write_cell, write_sweep
+from make_run import seal, turn, workload, write_cell, write_sweep
 
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
@@ -18,6 +18,7 @@ def failed_gates(run: Path, turns: list[dict[str, Any]], **done: Any) -> str:
     cell = write_cell(run, "fcfs", turns, engine="vllm", profile=None)
     finished = {"finished_programs": len(turns), "failed_turns": 0}
     (cell / "done.json").write_bytes(orjson.dumps(finished | done))
+    seal(cell)
     (row,) = collect(load_run(run)).cells.to_dict("records")
     return str(row["failed_gates"])
 

@@ -2,7 +2,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from make_run import turn, write_cell, write_sweep
+from make_run import seal, turn, write_cell, write_sweep
 
 from reports.run_folder.lines import PIECE_BYTES
 from reports.run_folder.read import load_run
@@ -48,6 +48,7 @@ def test_a_truncated_last_line_is_left_out(tmp_path: Path) -> None:
     cell = write_cell(run, "fcfs", [turn(), turn("p1")])
     with (cell / "turns.jsonl").open("a") as file:
         file.write('{"program_id": "p2", "turn')
+    seal(cell)
     assert list(read_turns(load_run(run).cells[0])["program_id"]) == ["p0", "p1"]
 
 
@@ -56,6 +57,7 @@ def test_an_invalid_line_in_the_middle_is_an_error_with_its_number(tmp_path: Pat
     cell = write_cell(run, "fcfs", [turn(), turn("p1")])
     lines = (cell / "turns.jsonl").read_text().splitlines()
     (cell / "turns.jsonl").write_text(f"{lines[0]}\nnonsense\n{lines[1]}\n")
+    seal(cell)
     with pytest.raises(InvalidRunFolder, match=r"turns\.jsonl, line 2: not a JSON object"):
         read_turns(load_run(run).cells[0])
 
@@ -100,6 +102,7 @@ def test_a_file_of_many_pieces_is_read_completely_with_right_line_numbers(
     lines = path.read_bytes().splitlines()
     lines[count - 7] = b"[]"
     path.write_bytes(b"\n".join(lines) + b"\n")
+    seal(cell)
     with pytest.raises(
         InvalidRunFolder, match=rf"turns\.jsonl, line {count - 6}: not a JSON object"
     ):

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_run import simulate, turn, workload, write_cell, write_sweep
+from make_run import seal, simulate, turn, workload, write_cell, write_sweep
 
 from reports.experiment.claims import CellMetric
 from reports.metrics.cells import collect
@@ -183,6 +183,7 @@ def test_an_unreadable_cell_does_not_hide_the_cells_after_it(tmp_path: Path) -> 
         cell = write_cell(tmp_path, variant, [turn("p0")])
         if variant == "fcfs":
             (cell / "turns.jsonl").write_text("{")
+            seal(cell)
     results = collect(load_run(tmp_path))
     assert sorted(results.cells["variant"]) == ["continuum", "infercept"]
     assert sorted(results.jobs["variant"]) == ["continuum", "infercept"]

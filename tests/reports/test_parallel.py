@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from make_run import write_lines
 from pandas.testing import assert_frame_equal
 
 from reports import parallel
@@ -33,7 +34,7 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     new_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = new_run(("fcfs", "continuum"), jps=(0.1, 0.5), seeds=(1, 2), programs=5)
-    (run / "fcfs_jps0.1_seed2" / "turns.jsonl").write_text("{}\n")
+    write_lines(run / "fcfs_jps0.1_seed2" / "turns.jsonl", [{}])
     alone = collect(load_run(run))
     monkeypatch.setattr(parallel, "TRIAL_S", 0.0)
     monkeypatch.setattr(parallel, "ITEMS_PER_TASK", 2)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import turn, write_cell, write_lines, write_sweep
+from make_run import seal, turn, write_cell, write_lines, write_sweep
 
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
@@ -105,6 +105,7 @@ def test_a_line_that_was_cut_when_the_process_was_killed_is_ignored(tmp_path: Pa
     write_lines(cell / "engine.jsonl", [event(4.0, "pinned", blocks=2)])
     with (cell / "engine.jsonl").open("a") as lines:
         lines.write('{"t": 5.0, "event": "unpinned", "program')
+    seal(cell)
     (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
     assert row["pin_block_s"] == 2 * 6.0
 
@@ -117,9 +118,9 @@ def test_a_program_may_have_the_name_of_an_event(tmp_path: Path) -> None:
 def test_the_number_of_blocks_of_a_live_engine_comes_from_its_own_record(tmp_path: Path) -> None:
     events = [event(0.0, "pinned", blocks=5), event(10.0, "unpinned", reason="reused")]
     row_of(tmp_path, events, engine="vllm", profile=None)
-    (tmp_path / "fcfs_jps0.5_seed1" / "done.json").write_text(
-        '{"finished_programs": 1, "kv_blocks": 10}'
-    )
+    cell = tmp_path / "fcfs_jps0.5_seed1"
+    (cell / "done.json").write_text('{"finished_programs": 1, "kv_blocks": 10}')
+    seal(cell)
     (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
     assert row["pinned_ratio"] == pytest.approx(0.5)
 
@@ -128,6 +129,7 @@ def test_a_broken_event_of_a_pin_costs_the_cell_with_a_clear_line(tmp_path: Path
     write_sweep(tmp_path, ["fcfs"])
     cell = write_cell(tmp_path, "fcfs", [turn()])
     (cell / "engine.jsonl").write_text('{"t": 1, "event": "pinned", "prog\n{}\n')
+    seal(cell)
     ((name, why),) = collect(load_run(tmp_path)).missing
     assert name == cell.name
     assert "engine.jsonl, line 1: not a JSON object" in why

@@ -12,7 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-from make_run import turn, workload, write_cell, write_sweep
+from make_run import seal, turn, workload, write_cell, write_sweep
 from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
@@ -223,7 +223,9 @@ def test_unfinished_and_broken_cells_leave_the_rest_reported(tmp_path: Path) -> 
     run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"])
     write_cell(run, "fcfs", [turn("p0"), turn("p1")])
     write_cell(run, "continuum", [turn("p0")], done=False)
-    (write_cell(run, "autellix", [turn()]) / "turns.jsonl").write_text("nonsense\n{}\n")
+    broken = write_cell(run, "autellix", [turn()])
+    (broken / "turns.jsonl").write_text("nonsense\n{}\n")
+    seal(broken)
     report = write_report(run)
     text = Page(report.path).text
     assert "not finished: 1 turn recorded" in text

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
-from make_run import turn, write_cell, write_lines, write_sweep
+from make_run import seal, turn, write_cell, write_lines, write_sweep
 from rich.console import Console
 
 from reports import write_report
@@ -49,6 +49,7 @@ def steady_cell(
         "finished_programs": 8, "failed_turns": 0, "virtual_s": 20.0, "usage": [],
     }  # fmt: skip
     (folder / "done.json").write_bytes(orjson.dumps(done))
+    seal(folder)
     return folder
 
 

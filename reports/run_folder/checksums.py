@@ -1,0 +1,58 @@
+"""Checksums of the files of a cell, which show whether a finished cell is damaged.
+
+In: the folder of a cell. Out: the content of `SHA256SUMS`, in the format of `sha256sum`. A check
+raises InvalidRunFolder, which names the file that has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from reports.run_folder.lines import RERUN
+from servers.errors import InvalidRunFolder
+
+CHECKSUMS = "SHA256SUMS"
+DOCUMENTS = ("cell.json", "turns.jsonl", "engine.jsonl", "programs.jsonl", "done.json")
+"""Files that a cell may have and that reports read. Only real agents have `programs.jsonl`."""
+
+
+def checksums(cell: Path, done: bytes) -> bytes:
+    """Return the content of `SHA256SUMS`. `done`: the content that `done.json` will have."""
+    return _lines(_sums(cell) | {"done.json": hashlib.sha256(done).hexdigest()})
+
+
+def check_checksums(cell: Path) -> None:
+    """Raise InvalidRunFolder if the files of a finished cell are not as they were written."""
+    path = cell / CHECKSUMS
+    try:
+        written, found = path.read_bytes(), _sums(cell)
+    except FileNotFoundError as error:
+        raise InvalidRunFolder(f"{error.filename}: does not exist; {RERUN}") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InvalidRunFolder(f"{error.filename}: cannot be read: {reason}") from None
+    if written == _lines(found):
+        return
+    for name in DOCUMENTS:
+        listed = f"  {name}\n".encode() in written
+        if name not in found and listed:
+            raise InvalidRunFolder(f"{cell / name}: does not exist; {RERUN}")
+        if name in found and listed and _lines({name: found[name]}) not in written:
+            raise InvalidRunFolder(
+                f"{cell / name}: is damaged: its checksum differs from {CHECKSUMS}; {RERUN}"
+            )
+    raise InvalidRunFolder(f"{path}: is damaged: it does not list the cell's files; {RERUN}")
+
+
+def _sums(cell: Path) -> dict[str, str]:
+    sums: dict[str, str] = {}
+    for path in (cell / name for name in DOCUMENTS):
+        if path.is_file():
+            with path.open("rb") as file:
+                sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
+
+
+def _lines(sums: dict[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
