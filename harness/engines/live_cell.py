@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 from msgspec import UNSET
 
 from harness.cells.job import Job
+from harness.engines.stalls import record_stalls
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
@@ -107,7 +108,7 @@ def replay_on(
             replays_answers=replays_answers,
         )
 
-    done = asyncio.run(_monitored(replay, monitor))
+    done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
     if not done["finished_programs"] and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
     return {**done, "turns_per_replica": turns} if any(turns) else done
@@ -126,6 +127,18 @@ def _sent_to(replicas: Sequence[Replica], record: TurnRecord) -> int | None:
     if replicas[0].behind or replicas[0].dynamo is not None:
         return 0
     return None if record.replica is UNSET else record.replica
+
+
+async def _with_stalls(replay: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Return what the replay returns, with the stalls of this machine on the cell's clock."""
+    stalls: list[tuple[float, float]] = []
+    heartbeat = asyncio.create_task(record_stalls(stalls))
+    try:
+        done = await replay
+    finally:
+        heartbeat.cancel()
+    origin_s = done["started_monotonic_s"]
+    return {**done, "client_stalls": [[a - origin_s, b - origin_s] for a, b in stalls]}
 
 
 async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:

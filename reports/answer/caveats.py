@@ -85,6 +85,7 @@ def _few_programs(sweep: dict[str, Any]) -> list[str]:
 
 def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
     return [
+        *_stalls(results),
         *starvation(points, results, str(sweep["baseline"])),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
@@ -152,6 +153,22 @@ def _throughput(results: Results) -> list[str]:
         f"Throughput is below {share(MIN_THROUGHPUT)} of the rate in {counted(len(low), 'cell')},"
         " although as many jobs finish as arrive: by chance fewer arrive. The lowest is"
         f" {share(low[worst])}, {worst}."
+    ]
+
+
+def _stalls(results: Results) -> list[str]:
+    """Return a caveat if jobs are left out because the client machine stalled."""
+    if (
+        "stalled_jobs" not in results.cells
+        or not (cells := results.cells["stalled_jobs"] > 0).any()
+    ):
+        return []
+    most = results.cells.loc[results.cells["stalled_jobs"].idxmax()]
+    return [
+        f"The client machine stalled for a moment during measurements, so jobs are left out of the"
+        f" JCTs and latencies of {counted(int(cells.sum()), 'cell')}, the same jobs for all"
+        f" policies. The most are {int(most['stalled_jobs'])}, besides {int(most['jobs'])} that"
+        f" count, {most['cell']}."
     ]
 
 

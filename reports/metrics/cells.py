@@ -23,13 +23,8 @@ from reports.metrics.lower_bound import lower_bound
 from reports.metrics.pins import pin_time
 from reports.metrics.routing import replicas_of, routing
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
-from reports.metrics.steady import (
-    Span,
-    measured_turns,
-    span_of,
-    unstable_cells,
-    window_of,
-)
+from reports.metrics.stalls import NO_JOBS, stalled_by_load, stalled_jobs, without
+from reports.metrics.steady import Span, measured_turns, span_of, unstable_cells, window_of
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
 from reports.run_folder.read import Cell, Run, read_cell
@@ -64,8 +59,12 @@ def collect(run: Run) -> Results:
     jobs: list[Turns] = []
     missing = list(run.missing)
     unstable = unstable_cells(run.cells)
-    items = [(cell, unstable.get(cell.folder.name)) for cell in run.cells]
-    for (cell, _), found in zip(items, each(_numbers, items), strict=True):
+    stalled = stalled_by_load(run.cells)
+    items = [
+        (cell, unstable.get(cell.folder.name), stalled.get(cell.key[1:], NO_JOBS))
+        for cell in run.cells
+    ]
+    for (cell, _, _), found in zip(items, each(_numbers, items), strict=True):
         if isinstance(found, str):
             missing.append((cell.folder.name, found))
             continue
@@ -77,7 +76,7 @@ def collect(run: Run) -> Results:
     return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
 
 
-def _numbers(item: tuple[Cell, str | None]) -> tuple[dict[str, Any], Turns] | str:
+def _numbers(item: tuple[Cell, str | None, frozenset[str]]) -> tuple[dict[str, Any], Turns] | str:
     """Return the row and the finished jobs of a cell, or the reason why there are none."""
     try:
         measured = measure(*item)
@@ -104,22 +103,28 @@ class Measured(NamedTuple):
     jobs: Turns
 
 
-def measure(cell: Cell, unstable: str | None) -> Measured:
+def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> Measured:
     """Return the numbers of a cell. If it is unstable, it has no jobs, because their JCT would
-    depend on when the cell ended. Raises InvalidRunFolder."""
+    depend on when the cell ended. Jobs that a stall of the client hit, in this cell or, as in
+    `stalled`, in another one with the same jobs, have no JCT either. Raises InvalidRunFolder."""
     every_turn, requests = read_with_background(cell)
     turns, machine = measured_turns(cell, every_turn), machine_of(cell)
     jobs = job_columns(turns, machine)
     if unstable is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
     span = span_of(cell, every_turn, jobs)
-    row = _row(cell, turns, jobs, span, unstable)
+    own = stalled_jobs(cell, turns)
+    left_out = own | stalled
+    row = _row(cell, turns, jobs, span, unstable, left_out)
+    row["lateness_ratio"] = _lateness(without(own, jobs))
+    if (stalls := (cell.done or {}).get("client_stalls")) is not None:
+        row |= {"client_stalls": len(stalls), "stalled_jobs": len(left_out)}
     row |= background(cell, requests, span)
     row["failed_gates"] = "; ".join(
         failed_gates(cell, row, jobs, int((~failed_turns(turns)).sum()), turns, requests)
     )
     row |= _bounds(row, turns, machine, replicas_of(cell))
-    return Measured(row, turns, jobs)
+    return Measured(row, turns, without(left_out, jobs))
 
 
 def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
@@ -140,9 +145,16 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None) -> dict[str, Any]:
-    config, failed = cell.config, failed_turns(turns)
-    done, good = _filter(~jobs["failed"], jobs), _filter(~failed, turns)
+def _row(
+    cell: Cell,
+    turns: Turns,
+    jobs: Turns,
+    span: Span,
+    unstable: str | None,
+    left_out: frozenset[str],
+) -> dict[str, Any]:
+    config, failed, kept = cell.config, failed_turns(turns), without(left_out, jobs)
+    done, good = _filter(~kept["failed"], kept), without(left_out, _filter(~failed, turns))
     return {
         "cell": cell.folder.name,
         "variant": config["variant"],
@@ -157,7 +169,7 @@ def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None
         "jobs": len(done["jct_s"]),
         "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "jct_steady_mean_s": _mean(jobs["jct_s"] if window_of(cell) else steady(jobs)),
+        "jct_steady_mean_s": _mean(kept["jct_s"] if window_of(cell) else steady(kept)),
         **_throughput(config, span),
         **_token_times(good),
         **_hits(cell, good),
@@ -169,8 +181,12 @@ def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None
         "failed_turns": int(failed.sum()),
         **_trend(cell, turns, jobs, unstable),
         "residual": residual(turns, jobs),
-        "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
+
+
+def _lateness(jobs: Turns) -> float:
+    done = _filter(~jobs["failed"], jobs)
+    return _ratio(done["late_s"].sum(), done["jct_s"].sum())
 
 
 def _filter(mask: Column, columns: Turns) -> Turns:

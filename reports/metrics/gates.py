@@ -72,9 +72,11 @@ def failed_gates(
     if row["residual"] > MAX_RESIDUAL:
         failed.append(f"the parts of a program's time differ from it by {row['residual']:.1%}")
     if row["lateness_ratio"] > MAX_LATENESS:
+        stalls = (cell.done or {}).get("client_stalls")
+        where = f", with {counted(len(stalls), 'stall')} of the client machine" if stalls else ""
         failed.append(
-            f"client lateness is {row['lateness_ratio']:.1%} of the JCT: lower the rate, or give"
-            " the client more cores"
+            f"client lateness is {row['lateness_ratio']:.1%} of the JCT{where}: lower the rate, or"
+            " give the client more cores"
         )
     return failed
 

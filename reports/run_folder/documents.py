@@ -189,6 +189,8 @@ class _EndOfBackground(_Open):
 
 class Done(_Open):
     finished_programs: Count
+    client_stalls: list[Annotated[list[Number], Field(min_length=2, max_length=2)]] | None = None
+    """When each began and ended, of a live cell."""
     background: _EndOfBackground | None = None
     window: _Window | None = None
     steady: bool | None = None

@@ -75,6 +75,7 @@ def write_cell(
     arrivals: str = "poisson",
     done: bool = True,
     usage: Sequence[Sequence[float]] = (),
+    finished: Mapping[str, Any] = {},
     **config: Any,
 ) -> Path:
     policy, offloads, bound, _ = VARIANTS.get(variant, (variant, False, False, 0.0))
@@ -100,6 +101,7 @@ def write_cell(
                     "failed_turns": 0,
                     "virtual_s": 1.0,
                     "usage": usage,
+                    **finished,
                 }
             )
         )
