@@ -14,6 +14,7 @@ DYNAMO ?= 1.6.1
 AIPERF ?= 0.13.0
 AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
+PLOTLY_SHA256 ?= 99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba
 PIP_AUDIT ?= 2.10.1
 TORCH_CPU ?=
 FIRST ?= 0
@@ -170,10 +171,14 @@ end-to-end: .venv/installed-test  ## hold virtual time against end-to-end measur
 	-$(BIN)/bench fidelity --silicon --out docs/fidelity --save servers/profiles/end-to-end.json
 
 # The version that the pinned plotly of the test dependencies has inside, which validates our figures.
-plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1.1
-	@work=$$(mktemp -d) && npm install --silent --no-save --prefix $$work plotly.js-basic-dist-min@$(PLOTLY) && \
-		gzip -9nc $$work/node_modules/plotly.js-basic-dist-min/plotly-basic.min.js >reports/page/plotly-basic.min.js.gz; \
-		rm -rf $$work
+plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1.1 PLOTLY_SHA256=…
+	@work=$$(mktemp -d) && trap "rm -rf $$work" EXIT && \
+		npm install --silent --no-save --ignore-scripts --prefix $$work plotly.js-basic-dist-min@$(PLOTLY) && \
+		file=$$work/node_modules/plotly.js-basic-dist-min/plotly-basic.min.js && \
+		{ echo "$(PLOTLY_SHA256)  $$file" | sha256sum --check --quiet - || \
+			{ echo "make plotly: plotly.js $(PLOTLY) differs from PLOTLY_SHA256; give the hash of a version that you trust" >&2; \
+			exit 1; }; } && \
+		gzip -9nc $$file >reports/page/plotly-basic.min.js.gz
 
 audit: .venv/installed-test .venv-audit/installed  ## check what is installed for known vulnerabilities (queries a database of advisories)
 	@.ci/audit

@@ -56,10 +56,29 @@ def test_a_vulnerability_in_the_environment_of_a_tool_is_only_reported(tmp_path:
     assert "x 1: PYSEC-1 CVE-1; fixed in 2" in ran.stdout
 
 
-def test_packages_without_advisories_are_not_reported_as_audited(tmp_path: Path) -> None:
-    ran = audit(tmp_path, report({"name": "x", "skip_reason": "not found on PyPI"}), ".venv")
-    assert (ran.returncode, ran.stdout) == (0, "")
-    assert ran.stderr.startswith(".venv: not audited: 1 of 1 packages")
+@pytest.mark.parametrize("ci", [{}, {"CI": "true"}])
+@pytest.mark.parametrize(
+    ("packages", "message"),
+    [
+        (({"name": "x", "skip_reason": "not found on PyPI"},), "1 of 1 packages, for which"),
+        ((), "pip-audit looked up no package"),
+    ],
+)
+def test_packages_that_were_not_looked_up_are_not_audited_and_fail_in_ci(
+    tmp_path: Path, packages: tuple[dict[str, object], ...], message: str, ci: dict[str, str]
+) -> None:
+    ran = audit(tmp_path, report(*packages), ".venv", **ci)
+    assert (ran.returncode, ran.stdout) == (bool(ci), "")
+    assert ran.stderr.startswith(f".venv: not audited: {message}")
+
+
+def test_packages_without_advisories_beside_audited_ones_are_only_named(tmp_path: Path) -> None:
+    sound = {"name": "typer", "version": "1", "vulns": []}
+    skipped = {"name": "x", "skip_reason": "not found on PyPI"}
+    ran = audit(tmp_path, report(sound, skipped), ".venv", CI="true")
+    assert ran.returncode == 0
+    assert ran.stdout == ".venv: known vulnerabilities in 0 of 1 packages\n"
+    assert ran.stderr.startswith(".venv: not audited: 1 of 2 packages")
 
 
 def test_a_missing_network_is_reported(tmp_path: Path) -> None:
@@ -69,9 +88,9 @@ def test_a_missing_network_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["ConnectionError: none", "HTTPSConnectionPool: Max retries"])
-def test_a_missing_network_does_not_fail_in_ci_either(tmp_path: Path, output: str) -> None:
+def test_a_missing_network_fails_in_ci(tmp_path: Path, output: str) -> None:
     ran = audit(tmp_path, f"echo '{output}' >&2; exit 1", ".venv", CI="true")
-    assert ran.returncode == 0
+    assert ran.returncode == 1
     assert ran.stderr == f".venv: not audited: {output}\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import re
 import subprocess
@@ -66,6 +68,26 @@ def test_each_step_runs_a_target_or_a_script_that_exists(path: Path) -> None:
 def test_no_workflow_may_write_to_the_repository() -> None:
     for path in WORKFLOWS:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+
+
+def test_every_action_is_pinned_by_its_commit() -> None:
+    """Whoever can move a tag of an action could otherwise run code in our workflows."""
+    pages = [*WORKFLOWS, ROOT / "docs/howto/nightly.md"]
+    used = [line for page in pages for line in re.findall(r"uses: (.*)", page.read_text())]
+    assert len(used) >= 15
+    for action in used:
+        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+
+
+def test_make_plotly_accepts_only_the_plotly_js_that_reports_embed() -> None:
+    (expected,) = re.findall(
+        r"^PLOTLY_SHA256 \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    bundled = gzip.decompress((ROOT / "reports/page/plotly-basic.min.js.gz").read_bytes())
+    assert hashlib.sha256(bundled).hexdigest() == expected
+    version = re.findall(r"^PLOTLY \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+    assert f"plotly.js {version} (basic" in (ROOT / "NOTICE").read_text()
+    assert f"plotly.js (basic - minified) v{version}".encode() in bundled[:100]
 
 
 def test_the_gpu_job_runs_only_if_a_runner_is_configured() -> None:
