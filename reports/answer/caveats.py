@@ -158,17 +158,16 @@ def _throughput(results: Results) -> list[str]:
 
 def _stalls(results: Results) -> list[str]:
     """Return a caveat if jobs are left out because the client machine stalled."""
-    if (
-        "stalled_jobs" not in results.cells
-        or not (cells := results.cells["stalled_jobs"] > 0).any()
-    ):
+    rows = results.cells.to_dict("records")
+    cells = [row for row in rows if row.get("stalled_jobs", 0) > 0]  # NaN where it is unknown
+    if not cells:
         return []
-    most = results.cells.loc[results.cells["stalled_jobs"].idxmax()]
+    most = max(cells, key=lambda row: int(row["stalled_jobs"]))
+    jobs = int(most["stalled_jobs"]) + int(most["jobs"])
     return [
-        f"The client machine stalled for a moment during measurements, so jobs are left out of the"
-        f" JCTs and latencies of {counted(int(cells.sum()), 'cell')}, the same jobs for all"
-        f" policies. The most are {int(most['stalled_jobs'])}, besides {int(most['jobs'])} that"
-        f" count, {most['cell']}."
+        "The client machine stalled during measurements. Jobs that this hit are left out of JCTs"
+        f" and latencies, the same ones for all policies: at most {most['stalled_jobs']:.0f} of"
+        f" {jobs:,}, in {most['cell']}."
     ]
 
 

@@ -105,7 +105,6 @@ def test_the_report_counts_the_jobs_that_are_left_out(tmp_path: Path) -> None:
     cell(tmp_path, "fcfs", jobs(**LATE), [STALL])
     (caveat,) = [c for c in write(tmp_path).result.caveats if "stalled" in c]
     assert caveat == (
-        "The client machine stalled for a moment during measurements, so jobs are left out of the"
-        " JCTs and latencies of 1 cell, the same jobs for all policies. The most are 1, besides 39"
-        " that count, fcfs_jps0.5_seed1."
+        "The client machine stalled during measurements. Jobs that this hit are left out of JCTs"
+        " and latencies, the same ones for all policies: at most 1 of 40, in fcfs_jps0.5_seed1."
     )
