@@ -16,6 +16,7 @@ from reports.answer.provenance import heading
 from reports.compare.baseline import Side
 from reports.compare.pairs import JobPairs, ProgramPairs, pairs
 from reports.phrasing import listed
+from reports.run_folder.lines import RERUN
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from servers.errors import NotComparable
@@ -61,7 +62,7 @@ class Verdict:
     unpaired: tuple[str, ...]
     """Policies, loads and seeds that only one of the runs has."""
     invalid: tuple[str, ...]
-    """Cells of the new run without a result or with a failed gate."""
+    """Cells of the new run without a result or with a failed gate, and damaged ones of both."""
     context: tuple[str, ...] = ()
     """Workload, model, machine and engine of both runs."""
 
@@ -107,10 +108,12 @@ def compare_sides(
             f"{base.name} and {new.name}: no job finished in both under the same policy, load and "
             "seed"
         )
+    damaged = {cell: why for cell, why in base.invalid.items() if why.endswith(RERUN)}
+    invalid = damaged | new.invalid
     return Verdict(
         tuple(sorted(changes, key=lambda c: (not c.is_capacity, c.load, c.variant))),
         tuple(_unpaired(base, new)),
-        tuple(f"{cell}: {why}" for cell, why in sorted(new.invalid.items())),
+        tuple(f"{cell}: {why}" for cell, why in sorted(invalid.items())),
         tuple(heading(base.settings)),
     )
 

@@ -40,9 +40,9 @@ def check_checksums(cell: Path) -> None:
             raise InvalidRunFolder(f"{cell / name}: does not exist; {RERUN}")
         if name in found and listed and _lines({name: found[name]}) not in written:
             raise InvalidRunFolder(
-                f"{cell / name}: is damaged: its checksum differs from {CHECKSUMS}; {RERUN}"
+                f"{cell / name}: differs from its checksum in {CHECKSUMS}; {RERUN}"
             )
-    raise InvalidRunFolder(f"{path}: is damaged: it does not list the cell's files; {RERUN}")
+    raise InvalidRunFolder(f"{path}: does not list the files of the cell; {RERUN}")
 
 
 def _sums(cell: Path) -> dict[str, str]:

@@ -50,6 +50,20 @@ def test_a_saved_baseline_is_equivalent_to_its_run() -> None:
     assert Path("again.json.gz").read_bytes() == Path("base.json.gz").read_bytes()
 
 
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(("base", "new"), [("one", "two"), ("two", "one")])
+def test_a_damaged_cell_on_either_side_is_named_and_fails(base: str, new: str) -> None:
+    shutil.copytree("one", "two")
+    (turns,) = Path("two").glob("continuum*/turns.jsonl")
+    turns.write_bytes(turns.read_bytes().replace(b"1", b"2", 1))
+    code, out, err = bench("compare", base, new)
+    assert (code, out) == (1, "no regression, but 1 invalid cell\n")
+    assert (
+        f"not valid: {turns.parent.name}: {turns}: differs from its checksum in SHA256SUMS; run the"
+        " same bench sweep again, which repeats this cell\n" in err
+    )
+
+
 def test_a_changed_policy_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

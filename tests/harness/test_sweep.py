@@ -80,7 +80,7 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
         ("cell.json", None, "cell.json: does not exist\n"),
         ("done.json", "{}", "done.json: lacks finished_programs\n"),
         ("turns.jsonl", None, "turns.jsonl: does not exist\n"),
-        ("turns.jsonl", "", "turns.jsonl: is damaged"),
+        ("turns.jsonl", "", "turns.jsonl: differs from its checksum in SHA256SUMS\n"),
         ("SHA256SUMS", None, "SHA256SUMS: does not exist\n"),
     ],
 )

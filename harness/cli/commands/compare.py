@@ -18,7 +18,7 @@ HELP = """Test whether a run is slower than another run of the same settings.
 
 Pairs the results of each job under the same arrivals, and capacities by seed, for the policies,
 rates and seeds that both runs have. Exit code 0: no regression; 1: a regression,
-or a cell of NEW without a valid result; 2: the runs cannot be compared.
+or a cell of NEW without a valid result, or a damaged one of BASE; 2: the runs cannot be compared.
 
 [bold]Examples[/bold]
 
