@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
+from aiohttp import web
 
 from harness.replay.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 from servers.errors import InvalidProgramId
@@ -33,6 +34,21 @@ class Caller(NamedTuple):
     """The job or the parent; None if the request names none, and the job is the program's own."""
     is_final: bool = False
     """Whether this is the program's last request."""
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Raises a `web.HTTPException` for a body that is compressed or too long.
+
+    Compressed bodies are refused, because a megabyte can expand to a gigabyte, and vLLM does not
+    accept them either.
+    """
+    for coding in request.headers.getall("Content-Encoding", ()):
+        if coding.strip().lower() not in ("", "identity"):
+            raise web.HTTPUnsupportedMediaType(
+                reason=f"Content-Encoding {coding[:MAX_ID_CHARS]} is not supported: send the body "
+                "uncompressed"
+            )
+    return await request.read()
 
 
 def identify_caller(

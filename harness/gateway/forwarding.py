@@ -20,7 +20,7 @@ from yarl import URL
 
 from harness.gateway.access import refusal
 from harness.gateway.answers import Answer, Tap, redact_error
-from harness.gateway.client_request import Caller, rewrite_body
+from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
 from harness.gateway.servers import Backend
@@ -82,7 +82,7 @@ class Forwarding:
             return refusal(
                 404, f"{request.method} /v1/{path[:SHOWN_CHARS]} is not forwarded: {SUPPORTED}"
             )
-        body = await request.read() if request.can_read_body else None
+        body = await read_body(request) if request.can_read_body else None
         url = f"{self.backends[0].url}/v1/{quote(path, safe=SAFE)}"
         try:
             async with self.session.request(
@@ -93,6 +93,7 @@ class Forwarding:
                 headers=self._headers(request),
                 allow_redirects=False,
             ) as answer:
+                _refuse_compressed(answer)
                 response = await _whole(answer)
                 return response if answer.ok else self._redacted(response)
         except (*NO_ANSWER, ValueError) as failure:
@@ -151,6 +152,7 @@ class Forwarding:
         async with self.session.post(
             f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
         ) as upstream:
+            _refuse_compressed(upstream)
             if upstream.content_type != "text/event-stream":
                 response = await _whole(upstream)
                 answer.read_whole(bytes(response.body or b""), now_s())  # type: ignore[arg-type]
@@ -254,6 +256,13 @@ def _system(turn: ActiveTurn, answer: Answer) -> PromptPrefix | UnsetType:
         return UNSET
     tokens = int(answer.prompt_tokens * prompt.system / prompt.ends[-1])
     return PromptPrefix(f"system:{prompt.digests[prompt.identifying - 2].hex()[:12]}", tokens)
+
+
+def _refuse_compressed(answer: aiohttp.ClientResponse) -> None:
+    """Raise ValueError for an answer that cannot be recorded, and searched for keys."""
+    coding = answer.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+        raise ValueError(f"its answer is compressed ({coding}), which the gateway did not accept")
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> web.Response:

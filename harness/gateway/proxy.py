@@ -23,6 +23,7 @@ from harness.gateway.client_request import (
     ended_program,
     identify_caller,
     parse_body,
+    read_body,
 )
 from harness.gateway.forwarding import Forwarding
 from harness.gateway.guided import Guide, Guided
@@ -182,7 +183,7 @@ class Gateway:
     async def _end_named(self, end: SessionEnd, request: web.Request) -> web.Response:
         """End the program that the body names, as routers and servers of others let clients do."""
         try:
-            program_id = ended_program(parse_body(await request.read()), end.field)
+            program_id = ended_program(parse_body(await read_body(request)), end.field)
         except (orjson.JSONDecodeError, InvalidProgramId) as bad:
             return refusal(400, str(bad))
         if program_id is None:
@@ -207,7 +208,7 @@ class Gateway:
         path = request.match_info["path"]
         if request.method != "POST" or path not in COMPLETIONS:
             return await self._forwarding.other(request, path)
-        raw = await request.read()
+        raw = await read_body(request)
         try:
             body = parse_body(raw)
         except orjson.JSONDecodeError as bad:

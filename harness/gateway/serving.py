@@ -52,7 +52,11 @@ async def serve_gateway(
     """
     async with gateway:
         runner = web.AppRunner(
-            gateway.app(), access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_S
+            gateway.app(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=DRAIN_S,
+            auto_decompress=False,  # `read_body` refuses compressed bodies
         )
         await runner.setup()
         gateway.runner = runner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import resource
 from typing import Any
 
@@ -63,6 +64,46 @@ def test_a_body_of_50_mb_is_refused_before_it_is_read_into_memory() -> None:
     assert f"larger than {MAX_BODY_BYTES >> 20} MiB" in orjson.loads(answer)["error"]["message"]
     growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
     assert growth_kb < 2 * (MAX_BODY_BYTES >> 10)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "GZIP"])
+@pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
+def test_a_compressed_body_is_refused_and_never_expanded(coding: str, path: str) -> None:
+    """The gzip body has 0.3 MB and expands to 64 MiB. Each is sent with its length, and in chunks."""
+    compressed = gzip.compress(b" " * (64 << 20), 1) if coding == "gzip" else b"not JSON"
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    async def chunks() -> Any:
+        yield compressed
+
+    async def go() -> list[tuple[int, bytes]]:
+        upstream, headers = Upstream(), {"Content-Encoding": coding}
+        async with gateway_to(upstream) as (url, lines):
+            answers = [
+                (await post(f"{url}/v1/{path}", body, headers=headers))[:2]
+                for body in (compressed, chunks())
+            ]
+            assert not upstream.bodies
+            assert not lines
+            return answers
+
+    for status, answer in asyncio.run(go()):
+        assert status == 415
+        assert orjson.loads(answer)["error"]["message"] == (
+            f"Content-Encoding {coding} is not supported: send the body uncompressed"
+        )
+    growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert growth_kb < MAX_BODY_BYTES >> 10
+
+
+def test_the_coding_identity_is_accepted() -> None:
+    async def go() -> int:
+        async with gateway_to(Upstream()) as (url, _):
+            headers = {"Content-Encoding": "identity"}
+            status, _, _ = await post(f"{url}/v1/chat/completions", ASK, headers=headers)
+            return status
+
+    assert asyncio.run(go()) == 200
 
 
 def test_a_connection_closed_within_a_request_leaves_no_record() -> None:

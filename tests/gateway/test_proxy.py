@@ -204,6 +204,21 @@ def test_a_stream_cut_by_the_server_ends_early_and_is_recorded() -> None:
     assert asyncio.run(go())["error"].startswith("no answer from the server")
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
+def test_a_compressed_answer_is_an_error_of_the_server(path: str) -> None:
+    """It was not asked for, and would pass on what it hides: tokens, and keys in its errors."""
+
+    async def go() -> tuple[int, bytes]:
+        async with gateway_to(Upstream(fault="compressed")) as (url, _):
+            status, answer, _ = await post(f"{url}/v1/{path}", ASK)
+            return status, answer
+
+    status, answer = asyncio.run(go())
+    assert status == 502
+    message = orjson.loads(answer)["error"]["message"]
+    assert message.endswith("its answer is compressed (gzip), which the gateway did not accept")
+
+
 def test_a_client_that_disconnects_aborts_its_request() -> None:
     async def go() -> tuple[int, Line]:
         upstream = Upstream(words="w " * 500, chunk_s=0.01)

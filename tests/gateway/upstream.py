@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -85,6 +86,9 @@ class Upstream:
             message = f"failed for {request.headers.get('Authorization')}"
             event = orjson.dumps({"error": {"message": message}})
             return web.Response(body=b"data: " + event + b"\n\n", content_type="text/event-stream")
+        if self.fault == "compressed":
+            headers = {"Content-Encoding": "gzip", "Content-Type": "text/event-stream"}
+            return web.Response(body=gzip.compress(self.words.encode()), headers=headers)
         answer = {"role": "assistant", "content": self.words}
         if self.calls_tool:
             answer = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
