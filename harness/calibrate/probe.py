@@ -15,7 +15,13 @@ import aiohttp
 import numpy as np
 
 from harness.replay.completion import Answer, completion_body, error_message
-from harness.replay.http import MAX_ERROR_BYTES, api_key, authorization, known_keys
+from harness.replay.http import (
+    MAX_ERROR_BYTES,
+    api_key,
+    authorization,
+    client_session,
+    known_keys,
+)
 from harness.replay.live import Replica
 from harness.replay.token_prompts import Ids
 from servers.errors import MeasurementFailed, TurnFailed
@@ -37,11 +43,11 @@ class Target:
 
 @asynccontextmanager
 async def open_probe(target: Target) -> AsyncIterator[Probe]:
-    async with aiohttp.ClientSession(
-        # A server may close a reused connection while a request is sent.
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
-        timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
-        headers={"Content-Type": "application/json", **authorization(api_key())},
+    headers = {"Content-Type": "application/json", **authorization(api_key())}
+    async with client_session(
+        headers,
+        timeout_s=REQUEST_TIMEOUT_S,
+        connection_per_request=True,  # a server may close a reused one while a request is sent
     ) as session:
         yield Probe(target, session)
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-import aiohttp
 from msgspec import UNSET
 
+from harness.replay.http import client_session
 from harness.replay.live import Replica, replay_live
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
@@ -143,9 +143,9 @@ async def _replay_and_sample(
 
 async def _sample(base_url: str, usages: list[tuple[float, float]]) -> None:
     clock = asyncio.get_running_loop().time
-    async with aiohttp.ClientSession() as session:
+    async with client_session() as session:
         while True:
-            async with session.get(f"{base_url}/metrics") as response:
+            async with session.get(f"{base_url}/metrics", allow_redirects=False) as response:
                 usages.append((clock(), kv_usage(await response.text())))
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 

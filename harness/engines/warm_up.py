@@ -16,7 +16,7 @@ import aiohttp
 import numpy as np
 import orjson
 
-from harness.replay.http import api_key, authorization
+from harness.replay.http import api_key, authorization, client_session
 from harness.replay.live import Replica
 
 ROUNDS, CONCURRENT = 2, 8
@@ -65,8 +65,7 @@ def send_prompts(
 async def _send(url: str, body: Body, vocabulary: range, long: int, short: int) -> None:
     rng = np.random.default_rng(0)
     headers = {"Content-Type": "application/json", **authorization(api_key())}
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+    async with client_session(headers, timeout_s=TIMEOUT_S) as session:
 
         async def send(tokens: int, output_tokens: int) -> None:
             prompt = rng.integers(vocabulary.start, vocabulary.stop, tokens, dtype=np.uint32)

@@ -19,6 +19,7 @@ from agents.workspace import make_workspace
 from harness.cells.names import slug
 from harness.load.agent_plan import AgentPlan
 from harness.redact import is_secret_name
+from harness.replay.http import without_proxy
 from reports.run_folder.atomic import make_folder
 from traces import Program
 
@@ -97,7 +98,7 @@ class Launches:
             inherited = {
                 name: value for name, value in os.environ.items() if not is_secret_name(name)
             }
-            return command, {**inherited, **env}
+            return command, without_proxy({**inherited, **env}, self.base_url)
         return plan.sandbox.wrap(
             command,
             env={"PATH": PATH, "HOME": launch.folder, **env},

@@ -11,7 +11,8 @@ import os
 import resource
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -25,6 +26,8 @@ KEEPALIVE_TIMEOUT_S = 2.0
 close a connection while a turn is sent on it."""
 API_KEY = "TURNSTILE_API_KEY"
 """An environment variable, because options appear in run folders and process lists."""
+NO_PROXY = ("NO_PROXY", "no_proxy")
+"""Environment variables with the hosts that clients reach without a proxy; `*`: all."""
 MAX_OPEN_FILES = 65536
 MAX_ERROR_BYTES = 4096
 FAILURES = (TurnFailed, aiohttp.ClientError, OSError, TimeoutError)
@@ -49,7 +52,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Treat a redirect as an error: the API key is only for the server that the user named."""
 
 
-OPENER = urllib.request.build_opener(_NoRedirects)
+OPENER = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+"""Ignores HTTP_PROXY and similar: a proxy would get the API key, and loopback needs none."""
 
 
 def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
@@ -67,18 +71,38 @@ def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
         raise
 
 
-def client_session(headers: dict[str, str] | None = None) -> aiohttp.ClientSession:
-    """Return a session for thousands of concurrent streams.
+def client_session(
+    headers: dict[str, str] | None = None,
+    *,
+    timeout_s: float | None = None,
+    connection_per_request: bool = False,
+) -> aiohttp.ClientSession:
+    """Return a session for thousands of concurrent streams. `timeout_s`: limit of each request.
 
-    Responses are not decompressed, because a compressed kilobyte may expand to a megabyte.
+    Responses are not decompressed, because a compressed kilobyte may expand to a megabyte. Proxies
+    of the environment are not used, because they would get the API key.
     """
+    connector = (
+        aiohttp.TCPConnector(limit=0, force_close=True)
+        if connection_per_request
+        else aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_TIMEOUT_S)
+    )
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_TIMEOUT_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
+        trust_env=False,
         headers={"Accept-Encoding": "identity", **(headers or {})},
     )
+
+
+def without_proxy(env: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return the environment of a process whose clients send requests to this server directly."""
+    excluded = {env.get(name, "").strip() for name in NO_PROXY} - {""}
+    if "*" not in excluded:
+        excluded.add(urlsplit(url).hostname or "")
+    return {**env, **dict.fromkeys(NO_PROXY, ",".join(sorted(excluded)))}
 
 
 def allow_many_connections() -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import aiohttp
 
-from harness.replay.http import CONNECT_TIMEOUT_S, authorization
+from harness.replay.http import CONNECT_TIMEOUT_S, authorization, client_session
 
 POLL_INTERVAL_S = 0.5
 HEALTH_CHECK_INTERVAL_S = 1.0
@@ -185,8 +185,7 @@ class ServerMonitor:
     def _session(self) -> aiohttp.ClientSession:
         """Return a session that opens a connection per request, since an idle one may be dead."""
         headers = {"Connection": "close", **authorization(self._api_key)}
-        connector = aiohttp.TCPConnector(force_close=True)
-        return aiohttp.ClientSession(connector=connector, headers=headers)
+        return client_session(headers, connection_per_request=True)
 
     async def _refused(self, index: int) -> str:
         return await self._exit_reason() or f"{self._name(index)} is lost: {REFUSED}"

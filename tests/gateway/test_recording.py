@@ -26,6 +26,8 @@ from tests.threaded import threaded
 from traces import read_traces
 from traces.formats.native import write_programs
 
+DEAD_PROXY = dict.fromkeys(["HTTP_PROXY", "http_proxy"], "http://127.0.0.1:9")
+"""Nothing listens on port 9, so no request may go through this proxy."""
 AGENT = """
 import json, os, sys, time, urllib.request
 messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "list it"}]
@@ -113,13 +115,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bench_record_records_an_agent_and_exits_with_its_exit_code(
     bench: str, upstream: str, tmp_path: Path, code: int, named: bool
 ) -> None:
-    """Half of the time the server is on the command line, else in the environment."""
+    """Half of the time the server is on the command line, else in the environment. The agent has a
+    proxy, but not for the gateway."""
     (tmp_path / "agent.py").write_text(AGENT)
     command = ("--", sys.executable, "agent.py", str(code))
     done = subprocess.run(
         [bench, "record", *([upstream] if named else []), "--out", "o", *command],
         cwd=tmp_path,
-        env=os.environ | {"OPENAI_BASE_URL": f"{upstream}/v1"},
+        env=os.environ | {"OPENAI_BASE_URL": f"{upstream}/v1", **DEAD_PROXY},
         capture_output=True,
         text=True,
         timeout=300,

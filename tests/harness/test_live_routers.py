@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.agents.test_runs import WITHOUT_SANDBOX
 from tests.faults import agent
 from tests.faults.engine import engine
+from tests.gateway.test_recording import DEAD_PROXY
 from tests.lines import read_lines
 from traces import Program, Turn
 from traces.formats.native import write_programs
@@ -60,8 +63,13 @@ def test_each_policy_runs_behind_each_router_and_a_broken_one_fails_its_cell(
     assert failed["traceback"] is None
 
 
-def test_a_broken_router_fails_a_cell_of_agents_too(bench: str, tmp_path: Path) -> None:
-    """The agent gets an error for its second turn, and the cell fails with the router's name."""
+def test_a_broken_router_fails_a_cell_of_agents_too(
+    bench: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent gets an error for its second turn, and the cell fails with the router's name. The
+    agent has a proxy, but not for the gateway."""
+    for name, address in DEAD_PROXY.items():
+        monkeypatch.setenv(name, address)
     (tmp_path / "mine.py").write_text(BROKEN)
     (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": "a", "task": "go on"}))
     cell = "fcfs-broken_closed-1_seed1"

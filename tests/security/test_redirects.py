@@ -1,8 +1,11 @@
-"""A redirect takes neither keys nor requests to a server that the user did not name."""
+"""Neither a redirect nor a proxy gets keys or requests for a server that the user named."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,15 +17,20 @@ from harness.calibrate.probe import Target, open_probe
 from harness.engines.vllm_at_url import describe
 from harness.engines.warm_up import warm_up
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.replay.http import API_KEY
-from harness.replay.live import Replica
+from harness.replay.http import API_KEY, client_session
+from harness.replay.identity import session_ends
+from harness.replay.live import Replica, replay_live
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
+from harness.replay.load_reports import LoadReports, kv_tokens_of, replicas_of
 from harness.replay.served_models import served_models
-from servers.errors import MeasurementFailed, ServerUnavailable
+from harness.replay.sglang import flush_cache
+from servers.errors import CellFailed, MeasurementFailed, ServerUnavailable
+from servers.records import TurnRecord
 from tests.gateway.test_proxy import ASK, post
 from tests.harness.in_process import bench
 from tests.loopback import on_loopback
 from tests.threaded import threaded
+from traces import Program, Turn
 
 KEY = "sk-planted-12345"
 
@@ -87,14 +95,65 @@ async def ends_program(url: str) -> None:
         await gateway.end("p")
 
 
-@pytest.mark.parametrize("status", [302, 307])
-@pytest.mark.parametrize(
-    "client", [lists_models, describes, watches, warms_up, probes, ends_program]
-)
-def test_no_redirect_is_followed(
-    client: Callable[[str], Awaitable[None]], status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def finds_session_ends(url: str) -> None:
+    assert await asyncio.to_thread(session_ends, url, KEY) == ()
+
+
+async def finds_memory(url: str) -> None:
+    assert await asyncio.to_thread(kv_tokens_of, url) == 0
+
+
+async def reads_loads(url: str) -> None:
+    (replica,) = replicas_of([Backend(url, True)])
+    async with client_session() as session:
+        await LoadReports(session, [url], KEY, lambda: 0.0)(replica)
+
+
+async def flushes_cache(url: str) -> None:
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(CellFailed, match="status 30"):
+        patched.setattr("harness.replay.sglang.FLUSH_WITHIN_S", 0.0)
+        await asyncio.to_thread(flush_cache, url)
+
+
+async def replays(url: str) -> None:
+    records: list[TurnRecord] = []
+    await replay_live(
+        [Program("p", (Turn(9, 1),))],
+        [0.0],
+        None,
+        replicas=[Replica(url)],
+        model="m",
+        vocabulary=range(9),
+        seed=0,
+        on_turn=records.append,
+        api_key=KEY,
+    )
+    assert "the server answered 30" in str(records[0].error)
+
+
+@pytest.fixture(autouse=True)
+def api_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, KEY)
+
+
+CLIENTS = [
+    lists_models,
+    describes,
+    watches,
+    warms_up,
+    probes,
+    ends_program,
+    finds_session_ends,
+    finds_memory,
+    reads_loads,
+    flushes_cache,
+    replays,
+]
+
+
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_no_redirect_is_followed(client: Callable[[str], Awaitable[None]], status: int) -> None:
     server = RedirectingServer(status)
 
     async def go() -> None:
@@ -106,8 +165,40 @@ def test_no_redirect_is_followed(
     assert server.stolen_requests == []
 
 
-def test_a_sweep_on_a_redirect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(API_KEY, KEY)
+async def run_all_clients() -> None:
+    for client in CLIENTS:
+        server = RedirectingServer(302)
+        async with server.serving() as url:
+            await client(url)
+        print(client.__name__, *sorted(set(server.received_keys)))
+
+
+def test_no_request_goes_through_a_proxy() -> None:
+    """The clients run in another process, because urllib reads its proxies when it is imported."""
+    proxied: list[str] = []
+
+    async def record(request: web.Request) -> web.Response:
+        proxied.append(f"{request.method} {request.url} {request.headers.get('Authorization')}")
+        return web.Response(status=502)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", record)
+    run = f"import asyncio, {__name__} as tests; asyncio.run(tests.run_all_clients())"
+    with threaded(on_loopback(app)) as proxy:
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+        proxies = {name: proxy for upper in names for name in (upper, upper.lower())}
+        done = subprocess.run(
+            [sys.executable, "-c", run],
+            env={**os.environ, **proxies, API_KEY: KEY, "NO_PROXY": "", "no_proxy": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert proxied == []
+    assert done.stdout.splitlines() == [f"{client.__name__} Bearer {KEY}" for client in CLIENTS]
+
+
+def test_a_sweep_on_a_redirect_is_refused() -> None:
     server = RedirectingServer(302)
     with threaded(server.serving()) as url:
         for words in (["sweep", "--engine", url, "--jps", "1"], ["gateway", url]):

@@ -109,10 +109,10 @@ async def _run(command: list[str], base_url: str) -> int:
     """Run the command and return its exit code, or 128 + the signal number. Terminate it if this
     process is interrupted."""
     from harness.gateway.access import TOKEN
-    from harness.replay.http import API_KEY
+    from harness.replay.http import API_KEY, without_proxy
 
     inherited = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
-    env = {**inherited, **dict.fromkeys(BASE_URL_VARIABLES, base_url)}
+    env = without_proxy({**inherited, **dict.fromkeys(BASE_URL_VARIABLES, base_url)}, base_url)
     env.setdefault("OPENAI_API_KEY", "none")
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)
