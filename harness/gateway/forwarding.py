@@ -24,7 +24,7 @@ from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
 from harness.gateway.servers import Backend
-from harness.gateway.turns import ActiveTurn, Turns
+from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
 from harness.redact import MIN_CHARS, is_distinctive, redact
 from harness.replay.completion import measure, shortened
 from harness.replay.http import known_keys
@@ -116,12 +116,15 @@ class Forwarding:
             error = answer.error or (None if answer.complete else "the stream was cut")
             return response
         except asyncio.CancelledError:
-            error = turn.cancelled
+            error = _cancelled(turn, answer)
             raise
         except InvalidRouter as failure:
             error = str(failure)
             return refusal(500, error, "api_error")
         except (*NO_ANSWER, ValueError) as failure:
+            if client_left(request):
+                error = _cancelled(turn, answer)
+                return streamed
             error = f"no answer from the server: {_reason(failure, answer.secrets)}"
             if not streamed.prepared:
                 return refusal(502, error, "api_error")
@@ -224,6 +227,14 @@ class Forwarding:
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         return headers
+
+
+def _cancelled(turn: ActiveTurn, answer: Answer) -> str | None:
+    """Return the error of a turn that was cancelled, or whose client has left. What the server had
+    sent before the client left, a whole answer or an error, counts."""
+    if turn.cancelled == CLIENT_DISCONNECTED and (answer.complete or answer.error is not None):
+        return answer.error
+    return turn.cancelled
 
 
 def _is_forwarded(method: str, path: str) -> bool:

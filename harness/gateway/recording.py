@@ -20,6 +20,7 @@ from harness.cells.locks import locked
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK
+from harness.gateway.turns import CLIENT_DISCONNECTED
 from harness.redact import server_url
 from harness.replay.http import api_key
 from harness.replay.identity import session_ends
@@ -43,6 +44,8 @@ class Recording:
     keeps_messages: bool = False
     turns: int = 0
     failed: int = 0
+    aborted: int = 0
+    """Turns whose clients disconnected before the end of the answer."""
     without_messages: int = 0
     """Turns that succeeded, but have no messages, because they were not chats."""
 
@@ -125,7 +128,10 @@ async def recording(
             lines.append(record)
             lines.flush()
             recorded.turns += 1
-            recorded.failed += record.error is not None
+            if record.error == CLIENT_DISCONNECTED:
+                recorded.aborted += 1
+            elif record.error is not None:
+                recorded.failed += 1
             recorded.without_messages += (
                 record.error is None and keeps_messages and record.messages is UNSET
             )

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from aiohttp import web
+
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import Prompt
 from harness.gateway.programs import Program, Programs, StartedTurn
@@ -20,6 +22,7 @@ from servers.records import TurnRecord
 from servers.routers.base import RoutedTurn, Runs
 
 CLIENT_DISCONNECTED = "the client disconnected"
+"""The error of a turn whose client left before the whole answer had arrived at the gateway."""
 NO_PROMPT = Prompt((), (), 0)
 
 
@@ -41,6 +44,15 @@ class ActiveTurn:
     def replica(self) -> int:
         """The server that serves it; that of the program's last turn before the router sent it."""
         return self.started.program.replica if self.routed is None else self.routed.replica
+
+
+def client_left(request: web.Request) -> bool:
+    """Return whether the client has closed its connection.
+
+    The handler's cancellation may come later: until then, writing to the client raises the same
+    errors as reading from a server.
+    """
+    return request.transport is None or request.transport.is_closing()
 
 
 class Turns:

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from harness.cells.folder import Lines
@@ -193,7 +195,7 @@ def test_a_missing_command_and_an_unreachable_server_are_refused(upstream: str) 
 
 def test_ctrl_c_ends_a_gateway_and_writes_its_trace(bench: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with serving(Upstream()) as server:
+        async with serving(Upstream(words="w " * 500, chunk_s=0.01)) as server:
             gateway = await asyncio.create_subprocess_exec(
                 *(bench, "gateway", server, "--out", str(tmp_path / "o")),
                 stdout=subprocess.PIPE,
@@ -202,10 +204,13 @@ def test_ctrl_c_ends_a_gateway_and_writes_its_trace(bench: str, tmp_path: Path) 
             assert gateway.stdout is not None
             url = (await gateway.stdout.readline()).decode().strip()
             await post(f"{url}/chat/completions", ASK)
+            with suppress(TimeoutError):
+                timeout = aiohttp.ClientTimeout(0.1)
+                await post(f"{url}/chat/completions", {**ASK, "stream": True}, timeout=timeout)
             gateway.send_signal(signal.SIGINT)
             output, complaints = await asyncio.wait_for(gateway.communicate(), 300)
             assert gateway.returncode == 0, complaints
-            assert b"1 program, 1 turn" in output
+            assert b"1 program, 1 turn, 1 aborted by clients\n" in output
 
     asyncio.run(go())
     assert len(read_traces(tmp_path / "o/trace.jsonl").programs) == 1

@@ -127,7 +127,8 @@ def print_recording(recorded: Recording) -> bool:
         return False
     turns = sum(len(program.turns) for program in trace.programs)
     failed = f", {recorded.failed} failed" if recorded.failed else ""
-    print(f"{counted(len(trace.programs), 'program')}, {counted(turns, 'turn')}{failed}")
+    aborted = f", {recorded.aborted} aborted by clients" if recorded.aborted else ""
+    print(f"{counted(len(trace.programs), 'program')}, {counted(turns, 'turn')}{failed}{aborted}")
     if recorded.without_messages:
         print(
             f"{counted(recorded.without_messages, 'turn')} not from chat requests: "
