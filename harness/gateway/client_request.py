@@ -7,6 +7,7 @@ has them, and the body with the gateway's own fields. Ids are looked up in this 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ RESERVED_XARGS = ("ended", "warm_up", "agentic_context")
 """Removed from the client's `vllm_xargs` for vLLM: `ended` would end another program, a turn with
 `warm_up` belongs to no program, and vLLM rejects objects, such as `agentic_context`."""
 MAX_ID_CHARS = 200
+BODY_TIMEOUT_S = 60.0
+"""Time for a body of up to 32 MiB to arrive."""
 
 
 class Caller(NamedTuple):
@@ -37,7 +40,7 @@ class Caller(NamedTuple):
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Raises a `web.HTTPException` for a body that is compressed or too long.
+    """Raises a `web.HTTPException` for a body that is compressed, malformed, too long or too slow.
 
     Compressed bodies are refused, because a megabyte can expand to a gigabyte, and vLLM does not
     accept them either.
@@ -48,7 +51,15 @@ async def read_body(request: web.Request) -> bytes:
                 reason=f"Content-Encoding {coding[:MAX_ID_CHARS]} is not supported: send the body "
                 "uncompressed"
             )
-    return await request.read()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(
+            reason=f"The body of your request did not arrive within {BODY_TIMEOUT_S:g} s."
+        ) from None
+    except web.RequestPayloadError:
+        raise web.HTTPBadRequest(reason="The body of your request is malformed HTTP.") from None
 
 
 def identify_caller(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from harness.console import print_message
 from harness.gateway.proxy import Gateway
 
 LOOPBACK = "127.0.0.1"
@@ -20,6 +23,24 @@ DRAIN_S = 1.0
 LISTEN_BACKLOG = 4096
 """Limit of connections that are not accepted yet. The kernel drops further ones, and clients retry
 seconds later. 4096 is the maximum on Linux; aiohttp's default is 128."""
+
+HEAD_TIMEOUT_S = 65.0
+"""Time for the headers of a request to arrive, since the connection's start or its last response.
+Longer than the 60 s for which nginx keeps idle connections to a server."""
+
+
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Return whether to log an error of aiohttp's server. For malformed HTTP it prints one line
+    instead, without the request's content, which may include a key."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
+        return True
+    print_message(f"a client sent malformed HTTP ({type(error).__name__})")
+    return False
+
+
+LOGGER = logging.getLogger(__name__)
+LOGGER.addFilter(_is_unexpected)
 
 
 def tune_garbage_collector() -> None:
@@ -57,6 +78,8 @@ async def serve_gateway(
             handler_cancellation=True,
             shutdown_timeout=DRAIN_S,
             auto_decompress=False,  # `read_body` refuses compressed bodies
+            keepalive_timeout=HEAD_TIMEOUT_S,
+            logger=LOGGER,
         )
         await runner.setup()
         gateway.runner = runner

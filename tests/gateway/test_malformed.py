@@ -106,6 +106,72 @@ def test_the_coding_identity_is_accepted() -> None:
     assert asyncio.run(go()) == 200
 
 
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+SECRET = b"sk-planted-12345"
+
+
+async def send_raw(url: str, *parts: bytes) -> bytes:
+    """Send the parts 50 ms apart, and return what the gateway sends until it closes the connection,
+    or until the first line of a response has arrived."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    for part in parts:
+        writer.write(part)
+        await asyncio.sleep(0.05)
+    received = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    await writer.wait_closed()
+    return received
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"GET /v1/models HTTP/9.9\r\n\r\n"],
+        [b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer " + SECRET + b"\0\r\n\r\n"],
+        [b"GET /v1/models?" + SECRET * 999 + b" HTTP/1.1\r\n\r\n"],
+        [POST + b"Content-Length: " + SECRET + b"\r\n\r\n"],
+        [POST + b"Transfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n"],
+    ],
+)
+def test_malformed_http_gets_400_and_prints_one_line_without_its_content(
+    parts: list[bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def go() -> bytes:
+        async with gateway_to(Upstream()) as (url, _):
+            return await send_raw(url, *parts)
+
+    assert asyncio.run(go()).split()[1] == b"400"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("bench: a client sent malformed HTTP (")
+    assert SECRET.decode() not in line
+
+
+def test_requests_that_do_not_arrive_in_time_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers of 500 connections, and bodies that are missing, slow, or cut by a bad chunk."""
+    monkeypatch.setattr("harness.gateway.serving.HEAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("harness.gateway.client_request.BODY_TIMEOUT_S", 0.5)
+    length = POST + b"Content-Length: 500\r\n\r\n"
+    requests = [[b""], [POST], [b"GET "], [POST + b"X: y", b"z"]] * 125
+    bad_chunk = [POST + b"Transfer-Encoding: chunked\r\n\r\n", b"zz\r\n"]
+    bodies = [[length], [length, b"{"], [length, *[b" "] * 20], bad_chunk]
+
+    async def go() -> tuple[set[bytes], list[bytes]]:
+        upstream = Upstream()
+        async with gateway_to(upstream) as (url, lines):
+            closed = await asyncio.gather(*(send_raw(url, *parts) for parts in requests))
+            timed_out = await asyncio.gather(*(send_raw(url, *parts) for parts in bodies))
+            assert not lines
+            assert not upstream.bodies
+            status, _, _ = await post(f"{url}/v1/chat/completions", ASK)
+            assert status == 200
+            return set(closed), timed_out
+
+    closed, timed_out = asyncio.run(go())
+    assert closed == {b""}
+    assert timed_out == [b"HTTP/1.1 408 Request Timeout\r\n"] * 4
+
+
 def test_a_connection_closed_within_a_request_leaves_no_record() -> None:
     async def go() -> int:
         upstream = Upstream()
