@@ -66,11 +66,32 @@ def is_distinctive(key: str) -> bool:
 def redact(text: str, keys: Iterable[str]) -> str:
     """Replace keys in a text, including their forms in JSON strings and URLs."""
     for key in sorted(filter(None, keys), key=len, reverse=True):
-        in_json = json.dumps(key)[1:-1]
-        in_url = quote(key, safe="", errors="surrogateescape")
-        for form in {key, in_json, in_json.replace("/", "\\/"), in_url}:
+        for form in _forms(key):
             text = text.replace(form, REDACTED)
     return text
+
+
+def _forms(key: str) -> set[str]:
+    """Return a key as it appears in plain text, in JSON strings and in URLs."""
+    in_json = json.dumps(key)[1:-1]
+    in_url = quote(key, safe="", errors="surrogateescape")
+    return {key, in_json, in_json.replace("/", "\\/"), in_url}
+
+
+def key_forms(key: str | None, *, only_distinctive: bool = False) -> tuple[bytes, ...]:
+    """Return the forms of a key for `redact_bytes`; none for a key that is too short.
+
+    `only_distinctive`: none for a key that could be an ordinary word either.
+    """
+    if key is None or len(key) < MIN_CHARS or (only_distinctive and not is_distinctive(key)):
+        return ()
+    return tuple(form.encode(errors="surrogateescape") for form in _forms(key))
+
+
+def redact_bytes(data: bytes, forms: Sequence[bytes]) -> bytes:
+    for form in forms:
+        data = data.replace(form, REDACTED.encode())
+    return data
 
 
 def redact_settings(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from harness.redact import MIN_CHARS, redact
+from harness.redact import key_forms, redact_bytes
 from harness.replay.completion import cached_tokens, count, error_message, queue_s
 from servers.tool_names import call_names, tool_names
 from traces.lenient import items, mapping
@@ -160,9 +160,10 @@ class Tap:
     """
 
     def __init__(self, answer: Answer, hide_usage: bool, key: str | None) -> None:
-        """`key`: the user's API key, which is removed from errors."""
+        """`key`: the user's API key, which is removed."""
         self._answer = answer
-        self._key = key
+        self._redacted = key_forms(key, only_distinctive=True)
+        self._redacted_in_errors = key_forms(key)
         self._hide = hide_usage
         self._rest = bytearray()
         self._carriage_return = b""
@@ -188,8 +189,8 @@ class Tap:
                 line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"
             )
             only_usage = bool(data) and self._answer.read_event(data, at_s)
-            if self._answer.error is not None:
-                event = redact_error(event, self._key)
+            failed = self._answer.error is not None
+            event = redact_bytes(event, self._redacted_in_errors if failed else self._redacted)
             if not (only_usage and self._hide):
                 forwarded.append(event + b"\n\n")
         self._rest = bytearray(rest)
@@ -197,14 +198,7 @@ class Tap:
 
     def end(self) -> bytes:
         """Return the incomplete event at the end of the stream."""
-        return redact_error(bytes(self._rest) + self._carriage_return, self._key)
-
-
-def redact_error(error: bytes, key: str | None) -> bytes:
-    """Remove the API key from an error of the server."""
-    if key is None or len(key) < MIN_CHARS:
-        return error
-    return redact(error.decode(errors="surrogateescape"), [key]).encode(errors="surrogateescape")
+        return redact_bytes(bytes(self._rest) + self._carriage_return, self._redacted_in_errors)
 
 
 def _text(value: object) -> str:

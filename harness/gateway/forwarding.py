@@ -1,13 +1,13 @@
 """Forwards completion requests to a server, and streams the answers back.
 
-Answers are not changed, except that the user's key is removed from errors. If the client
+Answers are not changed, except that the user's key is removed from them. If the client
 disconnects, the request to the server is cancelled, so that the server stops generating.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,19 @@ from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.access import refusal
-from harness.gateway.answers import Answer, Tap, redact_error
+from harness.gateway.answers import Answer, Tap
 from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
+from harness.gateway.responses import (
+    HOP_BY_HOP,
+    MAX_ANSWER_BYTES,
+    TOO_LONG,
+    end_to_end_headers,
+    refuse_compressed,
+    whole,
+    without_key,
+)
 from harness.gateway.servers import Backend
 from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
 from harness.redact import MIN_CHARS, is_distinctive, redact
@@ -32,30 +41,11 @@ from harness.replay.identity import IDENTITY_HEADERS, identity_headers
 from servers.errors import InvalidRouter
 from servers.records import ChatMessage, PromptPrefix, TurnRecord
 
-HOP_BY_HOP = frozenset(
-    [
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "host",
-        "content-length",
-        "accept-encoding",
-        "expect",
-    ]
-)
-"""Headers of a single connection (RFC 9110, §7.6.1), and headers that our HTTP client sets."""
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 """Headers of a turn that the gateway sets itself."""
 SUPPORTED = "the gateway supports chat/completions, completions, models and embeddings"
 SAFE = "/:@"
 SHOWN_CHARS = 100
-MAX_ANSWER_BYTES = 64 << 20
-TOO_LONG = f"its answer is longer than {MAX_ANSWER_BYTES >> 20} MiB"
 UNREADABLE = "the gateway could not read the answer"
 KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 """Headers in which clients send an API key."""
@@ -83,24 +73,29 @@ class Forwarding:
                 404, f"{request.method} /v1/{path[:SHOWN_CHARS]} is not forwarded: {SUPPORTED}"
             )
         body = await read_body(request) if request.can_read_body else None
-        url = f"{self.backends[0].url}/v1/{quote(path, safe=SAFE)}"
         try:
-            async with self.session.request(
-                request.method,
-                URL(url, encoded=True),
-                params=request.query,
-                data=body,
-                headers=self._headers(request),
-                allow_redirects=False,
-            ) as answer:
-                _refuse_compressed(answer)
-                response = await _whole(answer)
-                return response if answer.ok else self._redacted(response)
+            return await self._first_server(request, path, body)
         except (*NO_ANSWER, ValueError) as failure:
             return refusal(
                 502,
-                f"no answer from {url}: {_reason(failure, self._secrets(request))}",
+                f"no answer from {self.backends[0].url}: "
+                f"{_reason(failure, self._secrets(request))}",
                 "api_error",
+            )
+
+    async def _first_server(
+        self, request: web.Request, path: str, body: bytes | None
+    ) -> web.Response:
+        async with self.session.request(
+            request.method,
+            URL(f"{self.backends[0].url}/v1/{quote(path, safe=SAFE)}", encoded=True),
+            params=request.query,
+            data=body,
+            headers=self._headers(request),
+            allow_redirects=False,
+        ) as answer:
+            return without_key(
+                await whole(answer, self.api_key), self.api_key, is_error=not answer.ok
             )
 
     async def complete(
@@ -155,13 +150,13 @@ class Forwarding:
         async with self.session.post(
             f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
         ) as upstream:
-            _refuse_compressed(upstream)
             if upstream.content_type != "text/event-stream":
-                response = await _whole(upstream)
+                response = await whole(upstream, self.api_key)
                 answer.read_whole(bytes(response.body or b""), now_s())  # type: ignore[arg-type]
-                return response if answer.error is None else self._redacted(response)
+                return without_key(response, self.api_key, is_error=answer.error is not None)
+            refuse_compressed(upstream)
             streamed.set_status(upstream.status)
-            streamed.headers.update(_end_to_end_headers(upstream.headers))
+            streamed.headers.update(end_to_end_headers(upstream.headers, self.api_key))
             await streamed.prepare(request)
             tap, remaining = Tap(answer, hide_usage, self.api_key), MAX_ANSWER_BYTES
             async for received in upstream.content.iter_any():
@@ -213,11 +208,6 @@ class Forwarding:
         keys = (request.headers.get(name, "").rpartition(" ")[2] for name in KEY_HEADERS)
         return (*known_keys(self.api_key), *(key for key in keys if len(key) >= MIN_CHARS))
 
-    def _redacted(self, response: web.Response) -> web.Response:
-        """Remove the user's key, because some servers repeat the headers that they reject."""
-        response.body = redact_error(bytes(response.body or b""), self.api_key)  # type: ignore[arg-type]
-        return response
-
     def _headers(
         self, request: web.Request, left_out: frozenset[str] = HOP_BY_HOP
     ) -> dict[str, str]:
@@ -267,28 +257,6 @@ def _system(turn: ActiveTurn, answer: Answer) -> PromptPrefix | UnsetType:
         return UNSET
     tokens = int(answer.prompt_tokens * prompt.system / prompt.ends[-1])
     return PromptPrefix(f"system:{prompt.digests[prompt.identifying - 2].hex()[:12]}", tokens)
-
-
-def _refuse_compressed(answer: aiohttp.ClientResponse) -> None:
-    """Raise ValueError for an answer that cannot be recorded, and searched for keys."""
-    coding = answer.headers.get("Content-Encoding", "identity")
-    if coding.lower() != "identity":
-        raise ValueError(f"its answer is compressed ({coding}), which the gateway did not accept")
-
-
-async def _whole(answer: aiohttp.ClientResponse) -> web.Response:
-    body = bytearray()
-    async for received in answer.content.iter_any():
-        body += received
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ValueError(TOO_LONG)
-    return web.Response(
-        status=answer.status, body=bytes(body), headers=_end_to_end_headers(answer.headers)
-    )
-
-
-def _end_to_end_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in headers.items() if k.lower() not in HOP_BY_HOP}
 
 
 def _reason(failure: BaseException, secrets: Sequence[str]) -> str:

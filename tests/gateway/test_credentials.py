@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.forwarding import Forwarding
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import Line, into
+from tests.loopback import on_loopback
 
 KEY = "sk-planted-12345"
 
@@ -86,6 +90,59 @@ def test_any_key_is_redacted_from_errors(fault: str) -> None:
     status = {"401": 401}.get(fault, 200)
     line = line_of(Upstream(fault=fault), status=status, Authorization="Bearer anything")
     assert "Bearer ***" in line["error"]
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    """Repeat the request's key in a header and in the body, in the form that the path names."""
+    key = request.headers["Authorization"]
+    headers = {"WWW-Authenticate": f'Bearer realm="{key}"', "X-Echo": key}
+    answer = json.dumps({"choices": [{"index": 0, "message": {"content": f"it is {key}"}}]})
+    escaped = answer.replace("/", "\\/")
+    if request.path == "/v1/completions":
+        response = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        half = len(answer) - 20
+        for part in ("data: ", answer[:half], answer[half:], f"\n\ndata: {escaped}", "\n\ndata: "):
+            await response.write(part.encode())
+        await response.write(b"[DONE]\n\n")
+        return response
+    status = 401 if request.path == "/v1/models" else 200
+    return web.Response(text=f"{answer} {escaped}", status=status, headers=headers)
+
+
+def echoed(key: str, path: str) -> str:
+    """Return headers and body of the answer that a client of the gateway gets."""
+
+    async def go() -> str:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", echo)
+        async with on_loopback(app) as server:
+            gateway = Gateway([Backend(server, True)], lambda _: None, key)
+            async with serve_gateway(gateway) as url, aiohttp.ClientSession() as session:
+                method = "GET" if path == "models" else "POST"
+                async with session.request(method, f"{url}/v1/{path}", json=ASK) as answer:
+                    return f"{dict(answer.headers)} {await answer.text()}"
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings", "models"])
+def test_the_users_key_is_in_no_header_and_no_body_that_a_client_gets(path: str) -> None:
+    answer = echoed("sk-planted/12345", path)
+    assert "'WWW-Authenticate': 'Bearer realm=\"Bearer ***\"'" in answer
+    assert "'X-Echo': 'Bearer ***'" in answer
+    assert answer.count("it is Bearer ***") == 2
+    assert "planted" not in answer
+
+
+@pytest.mark.parametrize(("path", "in_body"), [("embeddings", True), ("models", False)])
+def test_a_key_that_is_a_word_is_removed_from_headers_and_errors_only(
+    path: str, in_body: bool
+) -> None:
+    answer = echoed("postgres", path)
+    assert "'X-Echo': 'Bearer ***'" in answer
+    assert ("it is Bearer postgres" in answer) == in_body
+    assert ("it is Bearer ***" in answer) != in_body
 
 
 def test_a_turn_ends_even_if_its_answer_cannot_be_read(

@@ -1,0 +1,68 @@
+"""Builds the client's response from a server's: whole, not compressed, without the user's key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import aiohttp
+from aiohttp import web
+
+from harness.redact import key_forms, redact_bytes
+
+HOP_BY_HOP = frozenset(
+    [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "host",
+        "content-length",
+        "accept-encoding",
+        "expect",
+    ]
+)
+"""Headers of a single connection (RFC 9110, §7.6.1), and headers that our HTTP client sets."""
+MAX_ANSWER_BYTES = 64 << 20
+TOO_LONG = f"its answer is longer than {MAX_ANSWER_BYTES >> 20} MiB"
+
+
+def refuse_compressed(answer: aiohttp.ClientResponse) -> None:
+    """Raise ValueError for an answer that cannot be recorded, and searched for keys."""
+    coding = answer.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+        raise ValueError(f"its answer is compressed ({coding}), which the gateway did not accept")
+
+
+async def whole(answer: aiohttp.ClientResponse, key: str | None) -> web.Response:
+    """Raises ValueError for an answer that is compressed or too long."""
+    refuse_compressed(answer)
+    body = bytearray()
+    async for received in answer.content.iter_any():
+        body += received
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError(TOO_LONG)
+    headers = end_to_end_headers(answer.headers, key)
+    return web.Response(status=answer.status, body=bytes(body), headers=headers)
+
+
+def end_to_end_headers(headers: Mapping[str, str], key: str | None) -> dict[str, str]:
+    """Return the headers for the client, without the user's API key."""
+    forms = key_forms(key)
+    return {
+        name: redact_bytes(value.encode(errors="surrogateescape"), forms).decode(
+            errors="surrogateescape"
+        )
+        for name, value in headers.items()
+        if name.lower() not in HOP_BY_HOP
+    }
+
+
+def without_key(response: web.Response, key: str | None, *, is_error: bool) -> web.Response:
+    """Remove the user's API key from the body, because some servers repeat what they get."""
+    forms = key_forms(key, only_distinctive=not is_error)
+    response.body = redact_bytes(bytes(response.body or b""), forms)  # type: ignore[arg-type]
+    return response
