@@ -28,6 +28,7 @@ from harness.gateway.responses import (
     MAX_ANSWER_BYTES,
     TOO_LONG,
     end_to_end_headers,
+    listed_model,
     refuse_compressed,
     whole,
     without_key,
@@ -46,6 +47,7 @@ REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 SUPPORTED = "the gateway supports chat/completions, completions, models and embeddings"
 SAFE = "/:@"
 SHOWN_CHARS = 100
+MODEL = "models/"
 UNREADABLE = "the gateway could not read the answer"
 KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 """Headers in which clients send an API key."""
@@ -74,7 +76,11 @@ class Forwarding:
             )
         body = await read_body(request) if request.can_read_body else None
         try:
-            return await self._first_server(request, path, body)
+            response = await self._first_server(request, path, body)
+            if response.status == 404 and path.startswith(MODEL):
+                models = await self._first_server(request, "models", None)
+                response = listed_model(models, path.removeprefix(MODEL)) or response
+            return response
         except (*NO_ANSWER, ValueError) as failure:
             return refusal(
                 502,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from harness.redact import key_forms, redact_bytes
+from traces.lenient import items, mapping
 
 HOP_BY_HOP = frozenset(
     [
@@ -66,3 +69,13 @@ def without_key(response: web.Response, key: str | None, *, is_error: bool) -> w
     forms = key_forms(key, only_distinctive=not is_error)
     response.body = redact_bytes(bytes(response.body or b""), forms)  # type: ignore[arg-type]
     return response
+
+
+def listed_model(models: web.Response, id: str) -> web.Response | None:
+    """Return the model's entry in a list of models. vLLM has no `/v1/models/ID`."""
+    with suppress(orjson.JSONDecodeError):
+        listed = mapping(orjson.loads(bytes(models.body or b"")))  # type: ignore[arg-type]
+        for model in items(listed.get("data")):
+            if mapping(model).get("id") == id:
+                return web.json_response(body=orjson.dumps(model))
+    return None

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from yarl import URL
 
 from harness.gateway import Backend, Gateway, serve_gateway
 from tests.gateway.upstream import Upstream, gateway_to, serving
@@ -253,6 +254,27 @@ def test_an_unreachable_server_gives_an_error_in_openais_format() -> None:
     assert body["error"]["type"] == "api_error"
     assert "no answer from the server" in body["error"]["message"]
     assert len(lines) == 1
+
+
+def test_a_model_is_that_of_the_server_or_the_entry_in_its_list() -> None:
+    """vLLM has a list only. An id may have slashes, which clients may encode."""
+
+    async def go() -> list[tuple[int, Any]]:
+        async with gateway_to(Upstream()) as (url, _), aiohttp.ClientSession() as session:
+            answers = []
+            for id in ("m", "org/m", "org%2Fm", "served/by/id", "unknown"):
+                async with session.get(URL(f"{url}/v1/models/{id}", encoded=True)) as answer:
+                    answers.append((answer.status, await answer.text()))
+            return answers
+
+    *found, unknown = asyncio.run(go())
+    assert [(status, orjson.loads(text)) for status, text in found] == [
+        (200, {"id": "m", "owned_by": "vllm"}),
+        (200, {"id": "org/m", "owned_by": "vllm"}),
+        (200, {"id": "org/m", "owned_by": "vllm"}),
+        (200, {"id": "served/by/id", "object": "model"}),
+    ]
+    assert unknown == (404, "404: Not Found"), "the server's own answer"
 
 
 def test_models_pass_and_unknown_paths_are_refused() -> None:

@@ -65,7 +65,11 @@ class Upstream:
         return web.Response()
 
     async def models(self, _request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
+        models = [{"id": id, "owned_by": "vllm"} for id in ("m", "org/m")]
+        return web.json_response({"object": "list", "data": models})
+
+    async def model(self, _request: web.Request) -> web.Response:
+        return web.json_response({"id": "served/by/id", "object": "model"})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -142,6 +146,7 @@ class Upstream:
 async def serving(upstream: Upstream) -> AsyncIterator[str]:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/v1/models", upstream.models)
+    app.router.add_get("/v1/models/served/by/id", upstream.model)
     app.router.add_post("/v1/chat/completions", upstream.complete)
     app.router.add_post("/v1/completions", upstream.complete)
     app.router.add_post("/v1/embeddings", upstream.complete)
