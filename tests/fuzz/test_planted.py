@@ -11,13 +11,15 @@ from xml.etree import ElementTree
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from harness.cli.main import app
 from reports.exports.write import export
 from reports.page.write import write
 from reports.run_folder.read import load_run
-from reports.spreadsheet import FORMULA
+from reports.spreadsheet import escape_formula, is_formula
 from servers.errors import InvalidRunFolder
 from tests.fuzz import injected
 from tests.fuzz.samples import turn
@@ -99,7 +101,7 @@ def test_the_search_for_markup_finds_it() -> None:
             injected.check_markup(html)
 
 
-@pytest.mark.parametrize("text", [*MARKUP, "+1", "-1", "@x", "\t=1"])
+@pytest.mark.parametrize("text", [*MARKUP, "+1", "-1", "@x", "  =1", "\uff1d1", "\t=1"])
 def test_no_text_becomes_a_formula_in_a_table(text: str, tmp_path: Path) -> None:
     run = planted(tmp_path / "run", text) if text != "\t=1" else _with_ids(tmp_path / "run", text)
     write(run)
@@ -108,7 +110,27 @@ def test_no_text_becomes_a_formula_in_a_table(text: str, tmp_path: Path) -> None
     for table in tables:
         with table.open(newline="") as file:
             for value in (value for row in csv.reader(file) for value in row):
-                assert not value.startswith(FORMULA) or _is_number(value), (table.name, value)
+                assert not is_formula(value) or _is_number(value), (table.name, value)
+
+
+INVISIBLE = ["", " ", "   ", "\t", "\r", "\n", "\u00a0", "\u3000", "\ufeff", "\u200b", "\x00"]
+SIGNS = "=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"
+"""The signs, in full width and in small forms."""
+
+
+@given(st.lists(st.sampled_from(INVISIBLE), max_size=4), st.sampled_from(SIGNS), st.text())
+def test_a_formula_begins_with_a_quote_whatever_its_width_and_the_blanks_before_it(
+    before: list[str], sign: str, rest: str
+) -> None:
+    text = "".join(before) + sign + rest
+    assert escape_formula(text) == "'" + text
+
+
+@given(st.characters(categories=("L", "N")), st.text())
+def test_text_that_begins_with_a_letter_or_a_digit_is_exported_as_it_is(
+    first: str, rest: str
+) -> None:
+    assert escape_formula(first + rest) == first + rest
 
 
 def _with_ids(run: Path, text: str) -> Path:
