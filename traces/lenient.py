@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import re
 import stat
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +37,13 @@ MAX_BYTES = 1 << 30
 MAX_VALUES = 20_000_000
 """Maximum number of JSON values in a file. Each takes up to 300 bytes of memory, but may take only
 three in the file (`[],`)."""
+MAX_TEXT_BYTES = 16 << 20
+"""Maximum size of one text in a file, or of one line of a table, up to one `CHUNK_BYTES` more."""
 CHUNK_BYTES = 1 << 20
+_END_OF_TEXT = re.compile(rb'(?<!\\)(?:\\\\)*"')
+TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+BINARY = (".parquet", ".packed")
+"""Suffixes of files whose texts are limited by their own readers."""
 
 
 class Repairs:
@@ -66,7 +74,11 @@ def read_bytes(path: Path, first: int | None = None) -> bytes:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise TraceRejected("not a regular file; copy its contents into one")
             unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-            data = unpacked.read(first) if first else bounded(cast(IO[bytes], unpacked))
+            if first:
+                data = unpacked.read(first)
+            else:
+                ends = ends_line if path.name.endswith(TABLES) else ends_text
+                data = bounded(cast(IO[bytes], unpacked), None if path.suffix in BINARY else ends)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceRejected(f"not a complete gzip file ({error})") from None
     except OSError as error:
@@ -76,16 +88,52 @@ def read_bytes(path: Path, first: int | None = None) -> bytes:
     return data
 
 
-def bounded(file: IO[bytes]) -> bytes:
-    """Read up to `MAX_BYTES`, in chunks, so that memory is allocated only for existing data."""
-    data = bytearray()
-    while chunk := file.read(CHUNK_BYTES):
-        data += chunk
-        if len(data) > MAX_BYTES:
-            raise TraceRejected(f"larger than {MAX_BYTES >> 20} MiB decompressed; split it")
+def ends_line(data: bytearray, begin: int) -> bool:
+    """Return whether a line ends in the bytes from `begin` on."""
+    return data.find(b"\n", begin) >= 0 or data.find(b"\r", begin) >= 0
+
+
+def ends_text(data: bytearray, begin: int) -> bool:
+    """Return whether the bytes from `begin` on have the end of a line or a quote that is not
+    escaped, neither of which a text in JSON contains."""
+    if data.find(b"\n", begin) >= 0:
+        return True
+    return data.find(b'"', begin) >= 0 and _END_OF_TEXT.search(data, begin) is not None
+
+
+Ends = Callable[[bytearray, int], bool] | None
+"""Whether a text ends in the bytes from a place on; None for binary data."""
+
+
+def bounded(file: IO[bytes], ends: Ends = ends_text) -> bytes:
+    """Read up to `MAX_BYTES` with up to `MAX_VALUES`."""
+    data = read_up_to(MAX_BYTES, file, ends)
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
         raise TraceRejected(f"may contain more than {MAX_VALUES:,} values; split it")
+    return data
+
+
+def read_up_to(limit_bytes: int, file: IO[bytes], ends: Ends) -> bytes:
+    """Read in chunks, so that memory is allocated only for existing data, with texts of up to
+    `MAX_TEXT_BYTES`."""
+    data = bytearray()
+    ended = 0
+    """The end of the last chunk in which a text ends."""
+    while chunk := file.read(CHUNK_BYTES):
+        begin = len(data)
+        data += chunk
+        if ends is None or ends(data, begin):
+            ended = len(data)
+        if len(data) - ended > MAX_TEXT_BYTES:
+            raise TraceRejected(f"has a value of more than {MAX_TEXT_BYTES >> 20} MiB; shorten it")
+        if len(data) > limit_bytes:
+            raise TraceRejected(f"larger than {limit_bytes >> 20} MiB decompressed; split it")
     return bytes(data)
+
+
+def lines(data: bytes) -> Iterator[bytes]:
+    """Yield lines without their ends, one after the other, since a list would copy the file."""
+    return (line.rstrip(b"\r\n") for line in io.BytesIO(data))
 
 
 def parse_json(data: bytes) -> Any:
@@ -268,6 +316,11 @@ def identifier(value: object) -> str:
         return printable(full)
     digest = hashlib.sha256(full.encode()).hexdigest()[:12]
     return printable(f"{full[: MAX_CHARACTERS - 13]}…{digest}")
+
+
+def cut(name: str) -> str:
+    """Return a name of at most `MAX_CHARACTERS`: a longer one as `identifier` does."""
+    return identifier(name) if len(name) > MAX_CHARACTERS else name
 
 
 def mapping(value: object) -> dict[str, Any]:

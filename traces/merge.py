@@ -8,11 +8,42 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from traces.block_hashes import with_prefix_ids
-from traces.lenient import Repairs
+from traces.lenient import MAX_CHARACTERS, Repairs, cut
 from traces.program import Program, SharedPrefix
+from traces.stored import StoredTurns
 
 MIN_UNIX_S = 1e8
 """A recorded start from this value on is a Unix time, otherwise relative to the first start."""
+
+
+def with_short_names(programs: list[Program], repairs: Repairs) -> list[Program]:
+    """Cut ids, sources and names of tools of more than `MAX_CHARACTERS` as `identifier` does, so
+    that different ones remain different."""
+    names = (name for program in programs for name in _names(program))
+    if not (number := sum(len(name) > MAX_CHARACTERS for name in names)):
+        return programs
+    repairs.add(
+        f"a name of more than {MAX_CHARACTERS} characters: cut, with a hash at its end", number
+    )
+    return [
+        replace(renamed(program, cut, cut), source=cut(program.source), turns=tuple(
+            replace(turn, tools=tuple(map(cut, turn.tools)))
+            for turn in with_prefix_ids(program.turns, cut)
+        ))
+        for program in programs
+    ]  # fmt: skip
+
+
+def _names(program: Program) -> Iterator[str]:
+    yield from (program.id, program.source)
+    if program.prefix is not None:
+        yield program.prefix.id
+    if program.fork is not None:
+        yield program.fork.program_id
+    if not isinstance(program.turns, StoredTurns):  # whose names `read_stored` cuts
+        for turn in program.turns:
+            yield from turn.tools
+            yield from (prefix.id for prefix in turn.prefixes)
 
 
 class UniqueIds:

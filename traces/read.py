@@ -30,7 +30,13 @@ from traces.formats.registry import (
 )
 from traces.formats.shared.linked import join
 from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
-from traces.merge import UniqueIds, agree_on_prefixes, from_zero, without_messages
+from traces.merge import (
+    UniqueIds,
+    agree_on_prefixes,
+    from_zero,
+    with_short_names,
+    without_messages,
+)
 from traces.program import Program
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.stored import read_stored
@@ -241,7 +247,7 @@ def load_file(
     name, programs = _load_any(data, path, repairs, assumptions, format, columns)
     if repairs.inferred_counts + assumptions.tokens.estimated > before:
         programs = [replace(program, inferred_tokens=True) for program in programs]
-    return name, programs
+    return name, with_short_names(programs, repairs)
 
 
 def _load_any(

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servers.errors import InvalidTrace, TraceRejected
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, one_line
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, Ends, cut, ends_text, one_line, read_up_to
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 SUFFIX = ".packed"
@@ -168,11 +168,14 @@ def read_stored(data: bytes) -> list[Program]:
     """Return the programs of a file. Raises TraceRejected for one that is damaged or not valid."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            header = msgspec.json.decode(_member(archive, "header"), type=_Header)
-            lines = msgspec.json.Decoder(_Stored).decode_lines(_member(archive, "programs"))
-            turns = np.frombuffer(_member(archive, "turns"), TURN)
+            header = msgspec.json.decode(_member(archive, "header", ends_text), type=_Header)
+            lines = msgspec.json.Decoder(_Stored).decode_lines(
+                _member(archive, "programs", ends_text)
+            )
+            turns = np.frombuffer(_member(archive, "turns", None), TURN)
     except DAMAGED as error:
         raise TraceRejected(f"not a complete packed file ({one_line(str(error))})") from None
+    header.tools = [tuple(map(cut, tools)) for tools in header.tools]
     if header.format != FORMAT:
         raise TraceRejected(f"format is {one_line(header.format)}, must be {FORMAT}")
     ends = np.cumsum([line.turns for line in lines], dtype=np.int64)
@@ -189,27 +192,25 @@ def read_stored(data: bytes) -> list[Program]:
     return programs
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    info = archive.getinfo(name)
-    if info.file_size > MAX_STORED_BYTES:
-        raise TraceRejected(f"{name} is larger than {MAX_STORED_BYTES >> 30} GiB")
-    with archive.open(info) as member:
-        return member.read(MAX_STORED_BYTES)
+def _member(archive: zipfile.ZipFile, name: str, ends: Ends) -> bytes:
+    with archive.open(name) as member:
+        return read_up_to(MAX_STORED_BYTES, member, ends)
 
 
 def _program(line: _Stored, records: Turns, header: _Header) -> Program:
     prefix = fork = None
     try:
         if line.prefix is not None:
-            prefix = SharedPrefix(*header.prefixes[line.prefix])
+            id, tokens = header.prefixes[line.prefix]
+            prefix = SharedPrefix(cut(id), tokens)
         if line.fork is not None:
             parent, after, delay_s, joined, provenance = line.fork
-            fork = Fork(parent, after, delay_s, joined, Provenance(provenance))
+            fork = Fork(cut(parent), after, delay_s, joined, Provenance(provenance))
     except (IndexError, ValueError):
         raise TraceRejected(f"program {one_line(line.id)}: an invalid prefix or fork") from None
     turns = StoredTurns(records, header.tools)
     return Program(
-        line.id, turns, prefix, fork, line.start_s, line.source,
+        cut(line.id), turns, prefix, fork, line.start_s, cut(line.source),
         inferred_tokens=line.inferred_tokens,
     )  # fmt: skip
 

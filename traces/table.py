@@ -20,6 +20,7 @@ from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import (
+    MAX_BYTES,
     MAX_GAP_S,
     MAX_VALUES,
     Repairs,
@@ -33,6 +34,8 @@ from traces.program import Program, Provenance
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 DELIMITERS = (",", ";", "\t", "|")
+BATCH_ROWS = 1024
+"""Rows of a Parquet file that are in memory as Arrow arrays."""
 CLOCKS = ("start", "end")
 """Fields that are points in time."""
 Row = Mapping[str, Any]
@@ -50,7 +53,7 @@ def load_table(
 
 
 def parquet_lines(data: bytes) -> bytes:
-    """Return the rows of a Parquet file as JSON Lines."""
+    """Return the rows of a Parquet file as JSON Lines. Raises TraceRejected."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -59,34 +62,65 @@ def parquet_lines(data: bytes) -> bytes:
             "a Parquet file: needs pyarrow; pip install pyarrow, or convert it to CSV"
         ) from None
     try:
-        file = parquet.ParquetFile(io.BytesIO(data))
+        leaves = parquet.ParquetFile(io.BytesIO(data)).schema
+        texts = [leaf.path for leaf in leaves if leaf.logical_type.type == "STRING"]
+        # A text that many rows have is in the file once, and as a dictionary also in memory.
+        file = parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts)
         if file.metadata.num_rows * file.metadata.num_columns > MAX_VALUES:
             raise TraceRejected(f"may contain more than {MAX_VALUES:,} values; split it")
-        lines = [
-            orjson.dumps(row, default=str)
-            for batch in file.iter_batches()
-            for row in batch.to_pylist()
-        ]
+        lines = []
+        size = 0
+        for batch in file.iter_batches(BATCH_ROWS):
+            size += sum(map(_unpacked_bytes, batch.columns))
+            if size > MAX_BYTES:
+                limit = MAX_BYTES >> 20
+                raise TraceRejected(f"larger than {limit} MiB decompressed; split it")
+            lines += [orjson.dumps(row, default=str) for row in batch.to_pylist()]
+    except TraceRejected:
+        raise
     except (pa.ArrowException, OSError, ValueError, TypeError, orjson.JSONEncodeError) as error:
         raise TraceRejected(f"not a Parquet table ({brief(str(error))})") from None
     return b"\n".join(lines)
 
 
+def _unpacked_bytes(array: Any) -> int:
+    """Return the bytes of the values of an Arrow array, of equal texts each time."""
+    from pyarrow import compute, types
+
+    if types.is_dictionary(array.type):
+        lengths = compute.binary_length(array.dictionary).take(array.indices)
+        return compute.sum(lengths).as_py() or 0
+    if types.is_struct(array.type):
+        return sum(map(_unpacked_bytes, array.flatten()))
+    if types.is_list(array.type):
+        return _unpacked_bytes(array.flatten())
+    return array.nbytes
+
+
 def _csv_rows(data: bytes, repairs: Repairs) -> Iterator[Row]:
     try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TraceRejected(f"not text in UTF-8 (byte {error.start})") from None
-    header = content.partition("\n")[0]
-    delimiter = max(DELIMITERS, key=header.count)
-    try:
-        for row in csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter):
+        # Decodes line by line: a `StringIO` takes four bytes for each character.
+        content = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+        header = content.readline()
+        content.seek(0)
+        delimiter = max(DELIMITERS, key=header.count)
+        for row in csv.DictReader(content, delimiter=delimiter):
             without_column = row.pop(None, ())
             if any(cell.strip() for cell in without_column):
                 repairs.add("a row with more cells than the header: the last ones are left out")
             yield row
+    except UnicodeDecodeError:
+        raise TraceRejected(f"not text in UTF-8{_first_invalid(data)}") from None
     except csv.Error as error:
         raise TraceRejected(f"not a CSV table ({error})") from None
+
+
+def _first_invalid(data: bytes) -> str:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return f" (byte {error.start})"
+    return ""
 
 
 def _unit_of(value: object) -> str:

@@ -17,6 +17,8 @@ from traces.synthesis.nearest import LIKE, QUANTITIES, Likeness, means
 PIPE_COLUMNS = 200
 """Width of tables in a pipe, in which no line may be folded."""
 MAX_TOOL_CHARACTERS = 40
+MAX_ID_CHARACTERS = 80
+"""Of a program; --json has it in full."""
 KEPT = "kept share of prompts"
 """Counts for the distance, but is not printed, since the statistics have the kept share."""
 
@@ -99,14 +101,20 @@ def shared_prefix_tokens(program: Program) -> int:
 def _program_row(program: Program) -> tuple[str, ...]:
     first, last = program.turns[0], program.turns[-1]
     return (
-        program.id,
+        _short(program.id, MAX_ID_CHARACTERS),
         str(len(program.turns)),
         f"{first.prompt_tokens:,}",
         f"{last.context_tokens:,}",
         f"{tool_time_s(program):,.1f}",
         f"{tokens:,}" if (tokens := shared_prefix_tokens(program)) else "",
-        f"sub-agent of {program.fork.program_id}" if program.fork else "",
+        f"sub-agent of {_short(program.fork.program_id, MAX_ID_CHARACTERS)}"
+        if program.fork
+        else "",
     )
+
+
+def _short(name: str, characters: int) -> str:
+    return printable(name if len(name) <= characters else f"{name[: characters - 1]}…")
 
 
 def _moments_table(stats: Statistics) -> Table:
@@ -131,11 +139,8 @@ def _moments_table(stats: Statistics) -> Table:
 
 def _tool_row(tool: ToolGaps) -> tuple[str, ...]:
     seconds = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
-    name = tool.tool
     return (
-        printable(
-            name if len(name) <= MAX_TOOL_CHARACTERS else f"{name[: MAX_TOOL_CHARACTERS - 1]}…"
-        ),
+        _short(tool.tool, MAX_TOOL_CHARACTERS),
         f"{tool.calls:,}",
         *(f"{s:,.3f}" for s in seconds),
         f"{tool.slowest_tenth_share:.1%}",

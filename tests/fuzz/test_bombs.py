@@ -9,11 +9,13 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from servers.errors import InvalidTrace
 from tests.fuzz.target import bounded
-from traces import Program, Turn, lenient, read_traces
+from traces import Program, Turn, lenient, read_traces, stored, table
 from traces.formats.native import program_line
 
 GOOD = program_line(Program("p", (Turn(10, 2),)))
@@ -31,7 +33,7 @@ def test_a_gzip_bomb_is_unpacked_only_up_to_the_limit(
     """10 GiB are packed in 10 MB; a smaller limit keeps the test short."""
     monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 27)
     bomb = tmp_path / "bomb.jsonl.gz"
-    bomb.write_bytes(gzip.compress(bytes(1 << 24), 9) * 640)
+    bomb.write_bytes(gzip.compress(b"\n" + bytes((1 << 24) - 1), 9) * 640)
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidTrace, match=r"/bomb\.jsonl\.gz: larger than 128 MiB decompressed"):
         read_traces(bomb)
@@ -39,9 +41,81 @@ def test_a_gzip_bomb_is_unpacked_only_up_to_the_limit(
     assert growth_kb < 2 * (lenient.MAX_BYTES >> 10)
 
 
+LONG = 48 << 20
+"""Bytes of a text that is three times too long."""
+
+
+def _native(id: bytes = b"p", tool: bytes = b"bash") -> bytes:
+    turn = b'{"prompt_tokens": 10, "output_tokens": 2, "tools": ["%b"]}' % tool
+    return b'{"format": "turnstile-trace-1", "id": "%b", "turns": [%b]}' % (id, turn)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])
+@pytest.mark.parametrize("unit", [b"x", b'\\"'])
+def test_a_value_of_many_megabytes_is_refused_while_it_is_unpacked(
+    name: str, unit: bytes, tmp_path: Path
+) -> None:
+    """Reading it whole would take its 48 MiB twice. The second text has quotes that do not end
+    it."""
+    path, long = tmp_path / name, unit * (LONG // len(unit))
+    rows = b"program,prompt_tokens,output_tokens\n%b,10,2\n" % long
+    path.write_bytes(gzip.compress(rows if ".csv" in name else _native(id=long), 1))
+    del long, rows
+    with pytest.raises(InvalidTrace) as refused, bounded(LONG):
+        read_traces(path)
+    assert str(refused.value) == f"{path}: has a value of more than 16 MiB; shorten it"
+
+
+def test_a_packed_file_with_an_id_of_many_megabytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.packed"
+    with stored.Writer(path) as writer:
+        writer.add(Program("p" * LONG, (Turn(10, 2),)))
+    with pytest.raises(InvalidTrace, match="has a value of more than 16 MiB"), bounded(LONG):
+        read_traces(path)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_text_that_many_rows_of_a_parquet_file_share_is_counted_for_each_of_them(
+    is_nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 times 1 MiB are in the file once."""
+    monkeypatch.setattr(table, "MAX_BYTES", 1 << 26)
+    text = "x" * (1 << 20)
+    rows = {"program": [[text] if is_nested else text] * 1000, "prompt_tokens": [10] * 1000}
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table(rows), path, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+    assert refusal(path) == f"{path}: larger than 64 MiB decompressed; split it"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.packed"])
+def test_long_names_are_cut_and_different_ones_remain_different(name: str, tmp_path: Path) -> None:
+    ids = ["p" * 100_000 + end for end in "ab"]
+    path = tmp_path / name
+    rows = {"program": ids, "prompt_tokens": [10, 10], "output_tokens": [2, 2], "tool": ids}
+    if name == "a.parquet":
+        parquet.write_table(pa.table(rows), path)
+    elif name == "a.packed":
+        with stored.Writer(path) as writer:
+            for id in ids:
+                writer.add(Program(id, (Turn(10, 2, tools=(id,)),)))
+    elif name == "a.csv":
+        lines = [",".join(map(str, row)) for row in [list(rows), *zip(*rows.values(), strict=True)]]
+        path.write_text("\n".join(lines))
+    else:
+        path.write_bytes(b"\n".join(_native(id.encode(), id.encode()) for id in ids))
+    programs = read_traces(path).programs
+    names = [program.id for program in programs] + [p.turns[0].tools[0] for p in programs]
+    assert [len(each) for each in names] == [400] * 4
+    assert names[0] != names[1]
+    assert names[2:] == names[:2]
+
+
 def test_too_many_values_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.json.gz"
-    bomb.write_bytes(gzip.compress(b"[" + b"[]," * (lenient.MAX_VALUES // 2) + b"[]]", 1))
+    bomb.write_bytes(
+        gzip.compress(b"[" + (b"[]," * 1000 + b"\n") * (lenient.MAX_VALUES // 2000) + b"[]]", 1)
+    )
     assert "may contain more than 20,000,000 values" in refusal(bomb)
 
 

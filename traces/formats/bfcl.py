@@ -21,6 +21,7 @@ from traces.lenient import (
     identifier,
     items,
     line_start,
+    lines,
     mapping,
     parse_json,
     text,
@@ -61,7 +62,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
 
 
 def _rows(data: bytes, repairs: Repairs) -> Iterator[Mapping[str, Any]]:
-    for line in data.splitlines():
+    for line in lines(data):
         try:
             row = mapping(parse_json(line)) if line.strip() else {}
         except TraceRejected:

@@ -22,6 +22,7 @@ from traces.lenient import (
     identifier,
     items,
     line_start,
+    lines,
     mapping,
     parse_json,
     seconds,
@@ -46,7 +47,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     conversations: dict[str, list[Mapping[str, Any]]] = {}
-    for line in data.splitlines():
+    for line in lines(data):
         try:
             row = mapping(parse_json(line)) if line.strip() else {}
         except TraceRejected:

@@ -23,7 +23,7 @@ from traces.atomic import write_atomically
 from traces.block_hashes import kept_tokens
 from traces.check import check
 from traces.formats.native_errors import problem
-from traces.lenient import MAX_TOKENS, Repairs, line_start, mapping, text
+from traces.lenient import MAX_TOKENS, Repairs, line_start, lines, mapping, text
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
@@ -105,7 +105,7 @@ def sniff(first_bytes: bytes) -> bool:
 def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     programs: list[Program] = []
     states_kept = False
-    for number, line in enumerate(data.splitlines(), 1):
+    for number, line in enumerate(lines(data), 1):
         if line.strip():
             parsed = _parse_line(line, number)
             states_kept |= any("kept_tokens" in turn.model_fields_set for turn in parsed.turns)

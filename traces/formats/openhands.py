@@ -25,6 +25,7 @@ from traces.lenient import (
     identifier,
     items,
     line_start,
+    lines,
     mapping,
     parse_json,
     read_bytes,
@@ -76,9 +77,9 @@ def _is_json_lines(data: bytes) -> bool:
 
 def _parse_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
     """Return JSON Lines as one document. A line is an event, or a row of an evaluation."""
-    parsed = (_line(line, repairs) for line in data.splitlines())
-    lines = [value for value in parsed if value is not None]
-    return {"events": lines} if is_event(lines[0]) else {"rows": lines}
+    parsed = (_line(line, repairs) for line in lines(data))
+    values = [value for value in parsed if value is not None]
+    return {"events": values} if is_event(values[0]) else {"rows": values}
 
 
 def _line(line: bytes, repairs: Repairs) -> Any:

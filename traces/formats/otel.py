@@ -23,6 +23,7 @@ from traces.lenient import (
     document_start,
     items,
     line_start,
+    lines,
     mapping,
     number,
     parse_json,
@@ -75,7 +76,7 @@ def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
     if not others.strip():
         yield parse_json(data)
         return
-    for line in data.splitlines():
+    for line in lines(data):
         try:
             document = parse_json(line) if line.strip() else None
         except TraceRejected:

@@ -24,6 +24,7 @@ from traces.lenient import (
     identifier,
     line_problem,
     line_start,
+    lines,
     mapping,
     seconds,
     text,
@@ -40,8 +41,8 @@ def sniff(first_bytes: bytes) -> bool:
 def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     by_program: dict[str, list[TurnRecord]] = {}
     decoder = Decoder(TurnRecord)
-    lines = enumerate(data.splitlines(), 1)
-    found = [_record(decoder, line, number, repairs) for number, line in lines]
+    numbered = enumerate(lines(data), 1)
+    found = [_record(decoder, line, number, repairs) for number, line in numbered]
     records = [record for record in found if record is not None]
     end = _first_unfinished(records)
     for record in records:

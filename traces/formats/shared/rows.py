@@ -18,6 +18,7 @@ from traces.lenient import (
     brief,
     epoch,
     line_start,
+    lines,
     mapping,
     number,
     seconds,
@@ -32,7 +33,7 @@ def first_row(first_bytes: bytes) -> dict[str, Any]:
 
 def rows(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
     """Yield the objects of JSON Lines, or of a JSON list on one line."""
-    for line in data.splitlines():
+    for line in lines(data):
         if not line.strip():
             continue
         try:
