@@ -43,47 +43,66 @@ class _Numbered:
         return self._names.setdefault(name, f"{self._prefix}{len(self._names) + 1}")
 
 
-def anonymized(programs: Sequence[Program]) -> list[Program]:
-    """Return the programs without texts, commands, sources and names.
+class Names:
+    """Numbers programs and the tools that are not in `KNOWN_TOOLS`, in the order of first use.
 
-    Ids become `p1`, and `p1/1` for its first sub-agent. Tools that are not in `KNOWN_TOOLS` become
-    `tool-1`, equal ones alike, so that policies that learn from tools decide as before.
+    Ids become `p1`, and `p1/1` for its first sub-agent. Tools become `tool-1`, equal ones alike, so
+    that policies that learn from tools decide as before.
     """
-    ids, tool, prefix = _ids(programs), _Numbered("tool-"), _Numbered("prefix-")
+
+    def __init__(self) -> None:
+        self._numbers = {"": _Numbered("p")}
+        """Of sub-agents by the new id of their parent, followed by a slash."""
+        self._tool = _Numbered("tool-")
+
+    def numbered(self, programs: Sequence[Program]) -> list[Program]:
+        """Return the programs of a file with numbers instead of names, and without sources."""
+        ids = self.ids(programs)
+        return [
+            replace(
+                p,
+                id=ids[p.id],
+                turns=tuple(replace(turn, tools=self.tools(turn)) for turn in p.turns),
+                fork=p.fork and replace(p.fork, program_id=ids[p.fork.program_id]),
+                source="",
+            )
+            for p in programs
+        ]
+
+    def ids(self, programs: Sequence[Program]) -> dict[str, str]:
+        """Return the new ids by old id. A parent need not precede its sub-agents."""
+        by_id = {program.id: program for program in programs}
+        new: dict[str, str] = {}
+        for program in programs:
+            chain = [program]
+            while (fork := chain[-1].fork) and fork.program_id not in new:
+                chain.append(by_id[fork.program_id])
+            for each in reversed(chain):
+                parent = f"{new[each.fork.program_id]}/" if each.fork else ""
+                new[each.id] = self._numbers.setdefault(parent, _Numbered(parent))(each.id)
+        return new
+
+    def tools(self, turn: Turn) -> tuple[str, ...]:
+        return tuple(name if name in KNOWN_TOOLS else self._tool(name) for name in turn.tools)
+
+
+def anonymized(programs: Sequence[Program]) -> list[Program]:
+    """Return the programs without texts, commands, sources and names."""
+    names, prefix = Names(), _Numbered("prefix-")
     for shared in (shared for p in programs for turn in p.turns for shared in turn.prefixes):
         prefix(shared.id)
     return [
         Program(
-            id=ids[p.id],
-            turns=[_turn(turn, tool) for turn in with_prefix_ids(p.turns, prefix)],
+            id=p.id,
+            turns=[replace(turn, command=None) for turn in with_prefix_ids(p.turns, prefix)],
             prefix=p.prefix and SharedPrefix(prefix(p.prefix.id), p.prefix.tokens),
-            fork=p.fork and replace(p.fork, program_id=ids[p.fork.program_id]),
+            fork=p.fork,
             recorded_start_s=p.recorded_start_s,
             source=SOURCE,
             inferred_tokens=p.inferred_tokens,
         )
-        for p in programs
+        for p in names.numbered(programs)
     ]
-
-
-def _ids(programs: Sequence[Program]) -> dict[str, str]:
-    """Return the new ids by old id. A parent need not precede its sub-agents."""
-    by_id = {program.id: program for program in programs}
-    new: dict[str, str] = {}
-    numbered: dict[str, _Numbered] = {"": _Numbered("p")}
-    for program in programs:
-        chain = [program]
-        while (fork := chain[-1].fork) and fork.program_id not in new:
-            chain.append(by_id[fork.program_id])
-        for each in reversed(chain):
-            parent = f"{new[each.fork.program_id]}/" if each.fork else ""
-            new[each.id] = numbered.setdefault(parent, _Numbered(parent))(each.id)
-    return new
-
-
-def _turn(turn: Turn, tool: Callable[[str], str]) -> Turn:
-    tools = tuple(name if name in KNOWN_TOOLS else tool(name) for name in turn.tools)
-    return replace(turn, tools=tools, command=None)
 
 
 def findings(programs: Sequence[Program]) -> Iterator[Finding]:

@@ -64,11 +64,17 @@ def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
     ]
 
 
-def names_in_messages(files: Sequence[TraceFile]) -> list[str]:
-    """Return the label of each file, or its path or number if several have that label."""
+def names_in_messages(files: Sequence[TraceFile], *, keep_names: bool) -> list[str]:
+    """Return the label of each file, or its path or number if several have that label.
+
+    `keep_names`: whether private files, which are named after sessions, have their labels.
+    Otherwise, they are numbered."""
     labels = Counter(file.label for file in files)
     names = []
-    for number, file in enumerate(files):
+    for number, file in enumerate(files, 1):
+        if file.is_private and not keep_names:
+            names.append(f"file {number}")
+            continue
         again = f"{file.label} ({number})" if file.is_private else str(file.path)
         names.append(one_line(again if labels[file.label] > 1 else file.label))
     return names

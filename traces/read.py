@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
+from traces.anonymize import Names
 from traces.assumptions import Assumptions, GapSource
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import Columns, parse_columns
@@ -72,6 +73,8 @@ class TraceSet:
     """How the tokens of text without token counts were counted; "" if no text was."""
     inferred_counts: int = 0
     """Token counts that are inferred although others of their file are recorded."""
+    keeps_names: bool = False
+    """Whether private histories keep the ids of sessions and the names of tools."""
 
 
 def read_traces(
@@ -82,6 +85,7 @@ def read_traces(
     columns: str | None = None,
     tokenizer: Path | None = None,
     synthesise_gaps: str | None = None,
+    keep_names: bool = False,
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
@@ -92,6 +96,8 @@ def read_traces(
     `tokenizer`: counts the tokens of files that record only text; by default, characters do.
     `synthesise_gaps`: the recipe from which the tool gaps that a file does not record are drawn; by
     default, such files are rejected.
+    `keep_names`: keep the names of sessions, files and tools in private histories, whose folders
+    say what a person works on; by default, they are numbered (`traces.anonymize.Names`).
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     files = find_files(paths, tables=columns is not None)
@@ -104,11 +110,11 @@ def read_traces(
     inspect = _inspect(paths, options)
     # What decides the programs besides the files, for their hash.
     decided_by = "\0".join(filter(None, (columns, counter.sha256, drawn_from)))
-    reader = _Reader(messages, format, columns, inspect, Assumptions(counter, gaps), decided_by)
+    how = messages, format, columns, keep_names, inspect, decided_by
+    reader = _Reader(*how, Assumptions(counter, gaps))
     reader.read_all(files)
     if (fitted := counter.fitted()) is not None:
-        assumptions = Assumptions(fitted, gaps)
-        reader = _Reader(messages, format, columns, inspect, assumptions, decided_by)
+        reader = _Reader(*how, Assumptions(fitted, gaps))
         reader.read_all(files)
     return reader.result()
 
@@ -140,9 +146,10 @@ class _Reader:
         messages: bool,
         format: str | None,
         columns: str | None,
+        keep_names: bool,
         inspect: str,
-        assumptions: Assumptions,
         decided_by: str,
+        assumptions: Assumptions,
     ) -> None:
         """`inspect`: the command that lists the rejected files. `decided_by`: what decides the
         programs besides the files."""
@@ -152,6 +159,8 @@ class _Reader:
         self.inspect = inspect
         self.assumptions = assumptions
         self.programs: list[Program] = []
+        self.keep_names = keep_names
+        self.names = Names()
         self.ids = UniqueIds()
         self.repairs: list[Note] = []
         self.rejections: list[Note] = []
@@ -165,11 +174,13 @@ class _Reader:
         self.digest = hashlib.sha256(decided_by.encode())
 
     def read_all(self, files: Sequence[TraceFile]) -> None:
-        for file, label in zip(files, names_in_messages(files), strict=True):
+        labels = names_in_messages(files, keep_names=self.keep_names)
+        for file, label in zip(files, labels, strict=True):
             self.read(file, label)
 
     def read(self, file: TraceFile, label: str) -> None:
         repairs, path = Repairs(), file.path
+        is_numbered = file.is_private and not self.keep_names
         self.paths[label] = path
         self.is_private |= file.is_private
         try:
@@ -186,11 +197,15 @@ class _Reader:
                 )
             if not self.messages:
                 programs = without_messages(programs)
+            if is_numbered:
+                programs = self.names.numbered(programs)
             renamed = self.ids.rename(programs, repairs)
             begins = ChainMap({}, self.begins)
             check_prefixes(renamed, begins)
         except (TraceRejected, InvalidTrace) as error:
             reason = one_line(str(error)).removeprefix(f"{one_line(path.name)}, ")
+            if is_numbered:
+                reason = _without_names(reason, file)
             self.rejections.append(Note(label, reason))
             return
         except RecursionError:
@@ -214,6 +229,7 @@ class _Reader:
             self.is_private,
             self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
             self.inferred_counts,
+            self.is_private and self.keep_names,
         )
 
     def _none_read(self) -> NoTraceRead:
@@ -226,6 +242,13 @@ class _Reader:
         return NoTraceRead(
             f"{path}: {first.reason}{more}", [(note.file, note.reason) for note in self.rejections]
         )
+
+
+def _without_names(reason: str, file: TraceFile) -> str:
+    """Return the reason of a rejection without the names of files and sessions."""
+    for part in file.parts or (file.path,):
+        reason = reason.replace(one_line(part.name), "a file")
+    return re.sub("program '[^']*'", "a program", reason)
 
 
 def contents(file: TraceFile) -> bytes:

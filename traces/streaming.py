@@ -18,6 +18,7 @@ from typing import IO, cast
 import msgspec
 
 from servers.errors import InvalidTrace, TraceRejected
+from traces.anonymize import Names
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.columns import Columns, parse_columns
@@ -78,6 +79,8 @@ class _Reading:
     assumptions: Assumptions
     format: str | None
     columns: Columns | None
+    names: Names | None
+    """Numbers the names of private histories; None to keep them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def store(
     columns: str | None = None,
     tokenizer: Path | None = None,
     synthesise_gaps: str | None = None,
+    keep_names: bool = False,
 ) -> Stored:
     """Store the programs of files and folders in one pass. `report` is called every two seconds;
     the other arguments are those of `traces.read_traces`."""
@@ -111,13 +115,15 @@ def store(
         Assumptions(counter_of(tokenizer), gap_source_of(synthesise_gaps)[0]),
         format,
         None if columns is None else parse_columns(columns),
+        None if keep_names else Names(),
     )
+    labels = names_in_messages(files, keep_names=keep_names)
     sizes = [sum(part.stat().st_size for part in file.parts or (file.path,)) for file in files]
     before, began_s, reported_s = 0, time.monotonic(), time.monotonic()
     partial = out.with_name(f".{out.name}.partial")
     try:
         with Writer(partial) as writer:
-            for file, name, size in zip(files, names_in_messages(files), sizes, strict=True):
+            for file, name, size in zip(files, labels, sizes, strict=True):
                 for read_bytes, programs in _noted_parts(file, name, reading, ids, stored):
                     for program in programs:
                         writer.add(program)
@@ -190,6 +196,8 @@ def _whole(file: TraceFile, reading: _Reading, repairs: Repairs) -> list[Program
     format, programs = load_file(contents(file), file.path, repairs, *how)
     if not programs:
         raise TraceRejected(f"{format}: contains no program")
+    if file.is_private and reading.names is not None:
+        programs = reading.names.numbered(programs)
     return without_messages(programs)
 
 

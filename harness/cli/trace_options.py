@@ -45,11 +45,19 @@ class TraceReading:
 
 
 def read_files(
-    paths: Sequence[str], how: TraceReading, *, messages: bool = False, json: bool = False
+    paths: Sequence[str],
+    how: TraceReading,
+    *,
+    messages: bool = False,
+    json: bool = False,
+    keep_names: bool = False,
 ) -> TraceSet:
-    """Read traces. If no file can be read, print why each of several was rejected."""
+    """Read traces. If no file can be read, print why each of several was rejected. `keep_names`:
+    keep the names of private histories also without the option, for the person's own eyes."""
+    options = asdict(how.reading)
+    options["keep_names"] |= keep_names
     try:
-        loaded = read_traces(paths, messages=messages, format=how.format, **asdict(how.reading))
+        loaded = read_traces(paths, messages=messages, format=how.format, **options)
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:

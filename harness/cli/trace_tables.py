@@ -23,10 +23,12 @@ KEPT = "kept share of prompts"
 """Counts for the distance, but is not printed, since the statistics have the kept share."""
 
 
-def show_programs(programs: Sequence[Program]) -> None:
-    table = _table("program", "turns", "first prompt", "final context", "tool time s", "prefix", "")
+def show_programs(programs: Sequence[Program], numbers: Mapping[str, str]) -> None:
+    """`numbers`: what stands for the ids of private histories in runs; empty for other traces."""
+    heads = ("program", "turns", "first prompt", "final context", "tool time s", "prefix", "")
+    table = _table(*heads, *(["in runs"] if numbers else []))
     for program in programs:
-        table.add_row(*_program_row(program))
+        table.add_row(*_program_row(program), *([numbers[program.id]] if numbers else []))
     _show(table)
 
 

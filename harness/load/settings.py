@@ -86,6 +86,14 @@ class Reading:
             "RECIPE",
         ),
     ] = None
+    keep_names: Annotated[
+        bool,
+        Option(
+            "Keep the ids of sessions and the names of tools in histories of Claude Code, Codex "
+            "and Gemini CLI. Default: sessions and tools that are not well known are numbered.",
+            READING,
+        ),
+    ] = False
 
 
 AS_THEY_ARE = Reading()

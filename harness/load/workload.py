@@ -106,6 +106,8 @@ class Workload:
     """One line about a pack; None for other sources."""
     is_private: bool = False
     """Whether it was read from a person's history, so that the run names no folder of it."""
+    keeps_names: bool = False
+    """Whether the history keeps the ids of its sessions and the names of its tools."""
     gap_provenance: Mapping[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
     inferred_token_programs: int = field(init=False)
@@ -170,6 +172,7 @@ class Workload:
             **({} if self.fresh is None else {"recipe": self.fresh.recipe}),
             **({} if self.about is None else {"about": self.about}),
             **({"private": True} if self.is_private else {}),
+            **({"keeps_names": True} if self.keeps_names else {}),
             **({"means": self.means} if self.means else {}),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
@@ -198,6 +201,7 @@ def load_workload(
         columns=reading.columns,
         tokenizer=reading.tokenizer,
         synthesise_gaps=reading.synthesise_gaps,
+        keep_names=reading.keep_names,
     )
     fitting = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()
@@ -225,6 +229,7 @@ def load_workload(
         fresh,
         description(sources[0]) if len(sources) == 1 and sources[0] in traces.packs() else None,
         loaded.is_private,
+        loaded.keeps_names,
     )
 
 

@@ -83,6 +83,15 @@ def basis(sweep: Mapping[str, Any]) -> str:
     return " ".join([f"{time}; {name}{gaps_are}{counts_are}.", *_finite(sweep)])
 
 
+def names(workload: Mapping[str, Any]) -> str:
+    """Say which names a run of a person's history has; "" for other workloads."""
+    if not workload.get("private"):
+        return ""
+    if workload.get("keeps_names"):
+        return "those of the private history, since --keep-names was given"
+    return "numbered, except for the names of well-known tools"
+
+
 def inferred_tokens(workload: Mapping[str, Any]) -> str:
     """Return the share of programs with inferred token counts; "" if there are none."""
     if not (programs := workload.get("inferred_token_programs")):
@@ -168,6 +177,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
         ("Workload", _stream(workload) if sweep.get("steady_state") else _load(workload)),
         ("Trace SHA-256", workload.get("trace_sha256")),
+        ("Names of tools and sessions", names(workload)),
         ("Tool gaps", gaps),
         ("Token counts", inferred_tokens(workload)),
         ("Answers", _answers(sweep.get("server") or {})),

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from traces import Program, TraceSet, read_traces
-from traces.anonymize import anonymized
 from traces.reuse import Reuse, reuse
 from traces.stats import Statistics, statistics
 from traces.synthesis.figures import figures
@@ -59,10 +58,8 @@ class Compared:
 
 
 def compared(loaded: TraceSet) -> Compared:
-    """Describe a trace without its paths. Of private histories, tools that are not well known are
-    numbered, since their names may be those of a person's programs."""
-    private = anonymized(loaded.programs) if loaded.is_private else loaded.programs
-    programs = [_without_folders(program) for program in private]
+    """Describe a trace without its paths."""
+    programs = [_without_folders(program) for program in loaded.programs]
     trace = Described(THIS, programs, figures(programs), reuse(programs))
     distances = {likeness.recipe: likeness.distance for likeness in nearest(programs)}
     names = sorted(RECIPES, key=lambda name: distances.get(name, 1.0))

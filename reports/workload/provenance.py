@@ -20,8 +20,16 @@ def is_drawn(loaded: TraceSet) -> bool:
 
 def of_names(loaded: TraceSet) -> str:
     """Return which names of files and folders the page has."""
+    if loaded.keeps_names:
+        return (
+            "The page names no file and no folder of them, but has the names of their tools, since "
+            "--keep-names was given."
+        )
     if loaded.is_private:
-        return "The page names no file and no folder of them."
+        return (
+            "The page names no file and no folder of them, and numbers tools that are not well "
+            "known."
+        )
     return "The page has names of the given files and folders, but not of the folders they are in."
 
 

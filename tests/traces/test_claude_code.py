@@ -297,7 +297,7 @@ def private_history(folder: Path) -> Path:
 
 
 def test_nothing_but_lengths_tool_names_and_times_leaves_the_reader(tmp_path: Path) -> None:
-    loaded = read_traces(private_history(tmp_path))
+    loaded = read_traces(private_history(tmp_path), keep_names=True)
     (program,) = loaded.programs
     assert program.turns[0].tools == (
         "git",

@@ -42,7 +42,7 @@ def read(folder: Path, **files: list[Line]) -> TraceSet:
         path = folder / f"{name.replace('__', '/').replace('_', '-')}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(session(*lines))
-    return read_traces(folder)
+    return read_traces(folder, keep_names=True)
 
 
 def by_id(loaded: TraceSet) -> dict[str, Program]:
@@ -86,7 +86,7 @@ def test_an_agent_in_a_file_of_its_own_is_part_of_its_session(tmp_path: Path, na
     assert list(programs) == ["s", "s/agent-x1"]
     assert programs["s/agent-x1"].fork == JOINED
     assert list(loaded.formats) == ["s.jsonl"]
-    assert read_traces(tmp_path / "s.jsonl").programs == loaded.programs
+    assert read_traces(tmp_path / "s.jsonl", keep_names=True).programs == loaded.programs
 
 
 def test_the_folder_of_sub_agents_names_their_session(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_two_sessions_whose_files_have_one_name_are_two_programs(tmp_path: Path)
                  answer(f"{folder}a", f"{folder}u", 4, f"msg_{number}", **own)]  # fmt: skip
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "log.jsonl").write_bytes(session(*lines))
-    loaded = read_traces(tmp_path)
+    loaded = read_traces(tmp_path, keep_names=True)
     assert [(p.id, len(p.turns)) for p in loaded.programs] == [("log", 1), ("log#2", 1)]
     assert str(tmp_path) not in repr(loaded)
 
@@ -176,13 +176,13 @@ def test_a_copy_of_a_file_adds_nothing(tmp_path: Path) -> None:
     read(tmp_path, s=main())
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy/s.jsonl").write_bytes((tmp_path / "s.jsonl").read_bytes())
-    assert [(p.id, len(p.turns)) for p in read_traces(tmp_path).programs] == [("s", 2)]
+    assert [(p.id, len(p.turns)) for p in read_traces(tmp_path, keep_names=True).programs] == [("s", 2)]
 
 
 def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     read(tmp_path, s=main(agentId="x1"), s__subagents__agent_x1=agent())
     (tmp_path / "s/subagents/agent-x1.jsonl").rename(tmp_path / "s/subagents/agent-x1.jsonl.gz")
-    loaded = read_traces(tmp_path)
+    loaded = read_traces(tmp_path, keep_names=True)
     assert [(note.file, note.reason) for note in loaded.rejections] == [
         ("agent-x1.jsonl.gz", "not a complete gzip file (Not a gzipped file (b'{\"'))")
     ]

@@ -191,7 +191,7 @@ def test_the_history_that_a_fork_copies_is_not_counted_again(
     (tmp_path / "b.jsonl").write_bytes(json_lines(*child))
     if with_parent:
         (tmp_path / "z.jsonl").write_bytes(json_lines(meta("a"), *history(Counter(), 1, 9)))
-    loaded = read_traces(tmp_path)
+    loaded = read_traces(tmp_path, keep_names=True)
     prompts = {p.id: [turn.prompt_tokens for turn in p.turns] for p in loaded.programs}
     assert prompts == {"b": [300], **({"a": [100, 200]} if with_parent else {})}
     assert all(program.fork is None for program in loaded.programs)
@@ -213,7 +213,7 @@ def test_a_sub_agents_rollout_is_a_fork_of_its_parents(tmp_path: Path, waits: bo
     child = [meta("b", 6, source=source), asked(6), said(30), Counter()(30, 100)]
     (tmp_path / "1.jsonl").write_bytes(json_lines(*parent))
     (tmp_path / "2.jsonl").write_bytes(json_lines(*child))
-    programs = {program.id: program for program in read_traces(tmp_path).programs}
+    programs = {program.id: program for program in read_traces(tmp_path, keep_names=True).programs}
     assert programs["b"].fork == Fork("a", 0, 2.0, 2 if waits else None, Provenance.MEASURED)
     # The wait ends at 40: 10 s after the sub-agent, or 31 s after the call.
     assert programs["a"].turns[1].tool_gap_s == (10.0 if waits else 31.0)

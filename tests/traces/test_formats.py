@@ -43,7 +43,8 @@ def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
 
 
 def read(format: str, path: Path) -> TraceSet:
-    return read_traces(path, synthesise_gaps=sample_of(format).gaps or None)
+    gaps = sample_of(format).gaps or None
+    return read_traces(path, synthesise_gaps=gaps, keep_names=True)
 
 
 def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:

@@ -38,7 +38,7 @@ REFUSED = {
 
 
 def read(name: str) -> TraceSet:
-    return read_traces(SHARED / name)
+    return read_traces(SHARED / name, keep_names=True)
 
 
 def of(loaded: TraceSet, start: str) -> list[Program]:
@@ -99,7 +99,7 @@ def rounds() -> list[Mapping[str, Any]]:
 def test_a_claude_session_has_the_calls_and_tool_times_that_tracelab_found(tmp_path: Path) -> None:
     records = raw_records(TRACELAB / "tracelab__example_sessions__claude__trace.json")
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, records)))
-    (program,) = read_traces(tmp_path).programs
+    (program,) = read_traces(tmp_path, keep_names=True).programs
     expected = rounds()
     assert [(t.prompt_tokens, t.output_tokens) for t in program.turns] == [
         (row["input_tokens_total"], row["output_tokens"]) for row in expected

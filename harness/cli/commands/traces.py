@@ -33,6 +33,7 @@ from harness.cli.trace_options import (
 )
 from reports.phrasing import counted
 from traces import TraceSet
+from traces.anonymize import Names
 from traces.stats import statistics
 
 app = typer.Typer(
@@ -44,6 +45,9 @@ app = typer.Typer(
 
 
 INSPECT_HELP = """Print the formats, programs and repairs of a trace, and rejected files.
+
+Of histories of Claude Code, Codex and Gemini CLI it prints the ids of the sessions, and the numbers
+that stand for them in runs and in files that are made from them.
 
 [bold]Examples[/bold]
 
@@ -67,7 +71,7 @@ def inspect(
     from harness.cli.trace_tables import gap_counts, show_programs
 
     with one_line_errors():
-        loaded = read_files(paths, reading, json=json)
+        loaded = read_files(paths, reading, json=json, keep_names=True)
     if json:
         print_json(_inspected(loaded))
         return
@@ -80,7 +84,8 @@ def inspect(
     )
     print(f"sha256 {loaded.sha256}")
     print(f"gaps: {gap_counts(statistics(loaded.programs).gap_provenance)}")
-    show_programs(loaded.programs[:rows])
+    numbers = Names().ids(loaded.programs) if loaded.is_private else {}
+    show_programs(loaded.programs[:rows], numbers)
     print_more(len(loaded.programs) - rows, "programs")
     print_notes("rejected", loaded.rejections)
     print_notes("repaired", loaded.repairs)
@@ -91,6 +96,7 @@ STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper, and the neare
 Table 2: turns, tool time and tokens per program, in both readings of "tokens per program".
 Figure 5: the duration of each tool's calls, and the share of the total that the slowest 10% take.
 Recipes: the means of recorded and published sets, and how far the programs are from each.
+All names of tools are printed, also those of a private history.
 
 [bold]Examples[/bold]
 
@@ -113,7 +119,7 @@ def stats(
     from traces.synthesis.nearest import nearest
 
     with one_line_errors():
-        loaded = read_files(paths, reading)
+        loaded = read_files(paths, reading, keep_names=True)
     summary = statistics(loaded.programs)
     likenesses = nearest(loaded.programs)
     if json:
