@@ -12,7 +12,7 @@ from statistics import median
 
 from harness.calibrate.operator_tables import SYSTEMS
 from servers.profiles import MODELS, Profile, analytic_profile
-from servers.profiles.files import profile_for
+from servers.profiles.files import profile_for, tables_of
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import gpus_for
 from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
@@ -90,7 +90,10 @@ def _coverage() -> list[str]:
     for gpu, model, gpus, _ in _shipped():
         numbers[gpu, model].append(str(gpus))
     rows = [
-        [f"`{model}`", *(", ".join(numbers[gpu, model]) or "–" for gpu in SYSTEMS)]
+        [
+            f"`{model}`",
+            *(", ".join(numbers[gpu, tables_of(gpu, model) or model]) or "–" for gpu in SYSTEMS),
+        ]
         for model in MODELS
     ]
     return _table(["", *(f"`{gpu}`" for gpu in SYSTEMS)], rows)

@@ -18,7 +18,7 @@ from servers.profiles.kv_groups import longest_turn, without_windows
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.models.files import model_name
-from servers.profiles.models.listed import MODELS, listed_shape
+from servers.profiles.models.listed import MODELS, same_shape
 from servers.profiles.models.listed import model as find_model
 from servers.profiles.profile import Profile
 from servers.profiles.roofline import analytic_profile, gpus_for, notes
@@ -182,7 +182,7 @@ def notes_for(
     caveats = notes(profile, gpu_of_file(hardware), llm)
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
     if profile.provenance == "operator-table":
-        listed = listed_shape(model) or model
+        listed = tables_of(hardware, model) or model
         first, *others = shipped_notes(hardware, listed, n)
         if listed != llm.name:
             others.insert(
@@ -215,6 +215,14 @@ def _cpu_time(scheduling: Scheduling) -> str:
     return f"{added_ms:g} ms of CPU time per step are added ({scheduling} scheduling)"
 
 
+def tables_of(hardware: str, model: str) -> str | None:
+    """Return the listed model whose operator tables on this GPU are those of the model: itself, or
+    one of its shape; None if there is none."""
+    file = shipped_file(hardware)
+    covered = file.models if file else {}
+    return next((name for name in same_shape(model) if name in covered), None) if covered else None
+
+
 def _shipped(
     hardware: str,
     model: str,
@@ -222,9 +230,9 @@ def _shipped(
     step_times: StepTimes,
     kv_cache_dtype: KvCacheDtype,
 ) -> ShippedSteps | None:
-    """A file that describes a GPU has no shipped step times, and one that describes a model has
-    those of the listed model with its shape."""
-    listed = listed_shape(model) if step_times == StepTimes.TABLES else None
+    """A file that describes a GPU has no shipped step times, and a model without its own has those
+    of a listed model with its shape."""
+    listed = tables_of(hardware, model) if step_times == StepTimes.TABLES else None
     if listed is None:
         return None
     return shipped_steps(hardware, listed, gpus_for(hardware, model, gpus, kv_cache_dtype))

@@ -119,6 +119,29 @@ def test_a_model_with_the_shape_of_a_listed_one_has_the_step_times_of_its_tables
     assert "dense has the shape of llama-3.1-8b, whose operator tables give its step times" in notes
 
 
+@pytest.mark.parametrize("context", [8192, 262_144])
+def test_a_longer_or_shorter_context_keeps_the_step_times_of_the_tables(context: int) -> None:
+    config = {**MODELS["qwen3-30b-a3b"].config, "max_position_embeddings": context}
+    Path("coder.json").write_text(json.dumps(config))
+    ours = profile_for("h200", "coder.json")
+    listed = profile_for("h200", "qwen3-30b-a3b")
+    assert ours.max_model_len == context
+    assert replace(ours, model=listed.model, max_model_len=40_960) == listed
+
+
+def test_a_listed_model_without_tables_has_those_of_another_of_its_shape() -> None:
+    ours, listed = (profile_for("h100", f"qwen3-{name}30b-a3b") for name in ("coder-", ""))
+    assert ours.provenance == "operator-table"
+    assert replace(ours, model=listed.model, max_model_len=40_960) == listed
+    note = "qwen3-coder-30b-a3b has the shape of qwen3-30b-a3b, whose operator tables give its step"
+    assert any(each.startswith(note) for each in notes_for("h100", "qwen3-coder-30b-a3b", ours))
+
+
+def test_the_id_of_a_listed_model_that_is_not_cached_leads_to_its_name() -> None:
+    with pytest.raises(UnknownModel, match=r"--model qwen3-coder-30b-a3b needs no file$"):
+        model("Qwen/Qwen3-Coder-30B-A3B-Instruct")
+
+
 def test_a_model_of_another_shape_is_analytic_and_names_the_command_for_its_tables() -> None:
     config = {**MODELS["llama-3.1-8b"].config, "num_hidden_layers": 31}
     Path("dense.json").write_text(json.dumps(config))

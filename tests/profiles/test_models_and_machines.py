@@ -20,6 +20,10 @@ from servers.vllm.launch.command_line import GPUS, listed_gpu
         ("gemma-3-12b", 48 * 8192),
         # 2 × 92 × 8 × 128 × 2: 5.75 MiB per block
         ("glm-4.5-fp8", 376_832),
+        # 2 × 46 × 8 × 128 × 2
+        ("glm-4.5-air", 188_416),
+        # 2 × 48 × 4 × 128 × 2
+        ("qwen3-coder-30b-a3b", 98_304),
     ],
 )
 def test_kv_bytes_per_token(name: str, kv_bytes_per_token: int) -> None:
@@ -182,3 +186,38 @@ def test_an_unknown_machine_lists_the_known_ones_and_suggests_the_closest() -> N
 def test_an_unknown_model_without_a_similar_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownProfile, match=r"^--model xyz: unknown \(known: llama-3.1-8b, "):
         model("xyz")
+
+
+def test_parameters_of_glm_air_add_up_to_its_published_106_and_12_billion() -> None:
+    """Layer 0 is dense; 45 layers have 128 experts, 8 of which a token is routed to, and a shared
+    one."""
+    query, key = 96 * 128, 8 * 128
+    attention = 2 * 4096 * query + 2 * 4096 * key + query + 2 * key  # q, k and v have a bias
+    expert = 3 * 4096 * 1408
+    dense, router = 3 * 4096 * 10_944, 128 * 4096
+    routed = 46 * attention + dense + 45 * (router + (8 + 1) * expert)
+    llm = model("glm-4.5-air")
+    assert llm.token_params == pytest.approx(routed, rel=1e-4)  # norms are the rest
+    assert llm.params - llm.token_params == 45 * 120 * expert + 2 * 151_552 * 4096
+    assert (round(llm.params / 1e9), round(llm.token_params / 1e9)) == (107, 12)
+
+
+CODER = "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights)"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Qwen3-Coder-30B-A3B", "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights)"),
+        (
+            "Qwen3-Coder-30B-A3B-Instruct",
+            "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights)",
+        ),
+        ("qwen3-30b", "qwen3-30b-a3b (context 40,960, 57 GiB of weights)"),
+        ("GLM-4.5-Air", "glm-4.5-air (context 131,072, 199 GiB of weights)"),
+    ],
+)
+def test_a_suggested_model_has_its_context_and_its_memory(name: str, meant: str) -> None:
+    with pytest.raises(UnknownProfile) as unknown:
+        model(name)
+    assert f"did you mean {meant}?" in str(unknown.value)

@@ -176,7 +176,9 @@ def test_a_copy_of_a_file_adds_nothing(tmp_path: Path) -> None:
     read(tmp_path, s=main())
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy/s.jsonl").write_bytes((tmp_path / "s.jsonl").read_bytes())
-    assert [(p.id, len(p.turns)) for p in read_traces(tmp_path, keep_names=True).programs] == [("s", 2)]
+    assert [(p.id, len(p.turns)) for p in read_traces(tmp_path, keep_names=True).programs] == [
+        ("s", 2)
+    ]
 
 
 def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def show(
     from harness.engines.sim import DEFAULT_MODEL, resolve_profile
     from harness.load.machines import refuse_list
     from servers.profiles.end_to_end import end_to_end_error
+    from servers.profiles.files import tables_of
     from servers.profiles.kv_groups import kv_tokens_of
-    from servers.profiles.models.listed import listed_shape
     from servers.profiles.reference_steps import beside_tables, reference_steps
     from servers.profiles.shipped import shipped_steps
 
@@ -74,7 +74,7 @@ def show(
         steps = measured = None
         if profile.provenance == "operator-table" and found.gpus and not file:
             model = machine.model or DEFAULT_MODEL
-            listed = listed_shape(model) or model
+            listed = tables_of(profile.hardware, model) or model
             steps = shipped_steps(profile.hardware, listed, found.gpus)
             measured = end_to_end_error(profile.hardware, listed, found.gpus)
     errors = file.errors if file else steps.errors if steps else {}

@@ -55,10 +55,16 @@ def model(name: str) -> Model:
         known = (
             f"{', '.join(MODELS)}; or the path of a config.json or of its folder, or a cached id"
         )
-        close = nearest(name, MODELS)
+        close = " or ".join(map(_described, filter(None, nearest(name, MODELS).split(" or "))))
         hint = f"; did you mean {close}?" if close else ""
         raise UnknownProfile(f"--model {name}: unknown{hint} (known: {known})")
-    config = read_config(name)
+    try:
+        config = read_config(name)
+    except UnknownModel as error:
+        sources = {llm.source.removesuffix(" config.json"): llm.name for llm in MODELS.values()}
+        if name not in sources:
+            raise
+        raise UnknownModel(f"{error}; --model {sources[name]} needs no file") from None
     found = model_of(config.fields, config.name, where=str(config.path))
     listed = MODELS.get(config.name)
     if listed is not None and replace(listed, gpus=None, source=found.source) != found:
@@ -69,15 +75,31 @@ def model(name: str) -> Model:
     return found
 
 
-def listed_shape(name: str) -> str | None:
-    """Return the listed model that equals this one in all but name, default GPUs and source."""
-    if name in MODELS:
-        return name
+def _described(name: str) -> str:
+    """Return a listed model's name with what decides which jobs fit."""
+    llm = MODELS[name]
+    weights = f"{llm.weight_bytes / 2**30:,.0f} GiB of weights"
+    return f"{name} (context {llm.max_model_len:,}, {weights})"
+
+
+def same_shape(name: str) -> list[str]:
+    """Return the listed models with the weights, attention and KV of this one, which decide step
+    times: those that differ at most in name, default GPUs, source and longest context. The model
+    itself, if it is listed, is the first."""
     found = model(name)
-    for listed in MODELS.values():
-        if replace(listed, name=found.name, gpus=found.gpus, source=found.source) == found:
-            return listed.name
-    return None
+    same = [
+        listed.name
+        for listed in MODELS.values()
+        if replace(
+            listed,
+            name=found.name,
+            gpus=found.gpus,
+            source=found.source,
+            max_model_len=found.max_model_len,
+        )
+        == found
+    ]
+    return sorted(same, key=lambda each: each != name)
 
 
 def model_copy(name: str) -> bytes | None:
