@@ -89,12 +89,12 @@ def _unpacked_bytes(array: Any) -> int:
 
     if types.is_dictionary(array.type):
         lengths = compute.binary_length(array.dictionary).take(array.indices)
-        return compute.sum(lengths).as_py() or 0
+        return int(compute.sum(lengths).as_py() or 0)
     if types.is_struct(array.type):
         return sum(map(_unpacked_bytes, array.flatten()))
     if types.is_list(array.type):
         return _unpacked_bytes(array.flatten())
-    return array.nbytes
+    return int(array.nbytes)
 
 
 def _csv_rows(data: bytes, repairs: Repairs) -> Iterator[Row]:

@@ -192,6 +192,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
     assert written == {
         "no-capacity": False,
         "aa": False,
+        "keep-names": False,
         "repeats": 1,
         "policies": "all",
         "arrivals": "poisson",
