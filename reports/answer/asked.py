@@ -47,6 +47,8 @@ class Asked:
     seeds: int
     background_per_s: float
     """Requests per second that each machine serves beside the jobs."""
+    noun: str = "scheduler"
+    """What the variants are called."""
 
 
 def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
@@ -59,7 +61,18 @@ def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
         price_of(sweep),
         len(sweep["seeds"]),
         background_per_s(sweep),
+        compared(sweep),
     )
+
+
+def compared(sweep: Mapping[str, Any]) -> str:
+    """Return what the variants are called in sentences, by the axis in which they differ."""
+    own = [v for v in sweep.get("variants") or () if not v.get("bound")]
+    policies = {str(v["name"]).partition("@")[0] for v in own}
+    routers = {(v.get("router") or {}).get("name") for v in own}
+    if len(routers) < 2:
+        return "scheduler"
+    return "router" if len(policies) == 1 else "variant"
 
 
 def background_per_s(sweep: Mapping[str, Any]) -> float:

@@ -22,7 +22,7 @@ from reports.capacity.estimate import Kind
 from reports.capacity.slo import Slo
 from reports.phrasing import counted, listed, seconds, times
 from reports.statistics.bootstrap import interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds, winners
 from reports.statistics.points import Point
 
 AFTER_A_BURST = "docs/design/statistics.md, After a burst"
@@ -236,10 +236,11 @@ def _reference(found: Sequence[VariantCapacity]) -> list[str]:
 
 
 def _without_number(found: Sequence[VariantCapacity]) -> list[str]:
-    never = [each.variant for each in found if each.kind is Kind.NEVER]
+    never = [each for each in found if each.kind is Kind.NEVER]
     if not never or len(never) == len(found):
         return []
-    return [f"No rate is sustained, with at least one seed: {listed(never)}."]
+    names = [f"{each.variant}{some_seeds(each.never)}" for each in never]
+    return [f"No rate that was tried is sustained: {listed(names)}."]
 
 
 def _own_caveats(found: Sequence[VariantCapacity], asked: Asked) -> list[str]:

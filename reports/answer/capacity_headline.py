@@ -12,7 +12,7 @@ from reports.answer.asked import Asked
 from reports.capacity.estimate import Kind
 from reports.phrasing import counted, listed, seconds, times
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal, some_seeds
 
 MOST_NAMES = 5
 """A headline names at most this many schedulers that tie; the table has all."""
@@ -38,11 +38,19 @@ def headline(
     if not best:
         return _no_number(found, asked)
     open_searches = [each for each in found if each.kind is Kind.OPEN and not each.bound]
-    sentence = _of_finished(found, best, asked)
+    sentence = f"{_of_finished(found, best, asked)}{_without_baseline(found, asked)}"
     if not open_searches:
         return sentence
-    schedulers = counted(len(open_searches), "scheduler")
+    schedulers = counted(len(open_searches), asked.noun)
     return f"The search has not finished for {schedulers}. So far: {sentence}"
+
+
+def _without_baseline(found: Sequence[VariantCapacity], asked: Asked) -> str:
+    """Say that the baseline sustains no rate, so that there is no ratio to it."""
+    base = next((each for each in found if each.variant == asked.baseline), None)
+    if base is None or base.kind is not Kind.NEVER:
+        return ""
+    return f" The baseline {base.variant} sustains no rate{some_seeds(base.never)}."
 
 
 def _of_finished(
@@ -55,7 +63,7 @@ def _of_finished(
     if contenders == 1:
         return (
             f"{first.variant} sustains {rate(value.value)} on {asked.machine}"
-            f" ({rate_interval(value)}). It is compared with no other scheduler."
+            f" ({rate_interval(value)}). It is compared with no other {asked.noun}."
         )
     everyone = len(best) == contenders
     if not everyone and any(each.variant == asked.baseline for each in best):
@@ -71,7 +79,7 @@ def _ties(best: Sequence[VariantCapacity], asked: Asked, everyone: bool) -> str:
     interval. Equal ones have one number."""
     count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
     who = f"{'All' if equal(best) else 'The'} {len(best)}" if everyone else count
-    tie = f"{who} schedulers {_tie(best)}"
+    tie = f"{who} {asked.noun}s {_tie(best)}"
     high, low = best[0], best[-1]
     most, least = rate(value_of(high).value), f"{value_of(low).value:.3g}"
     if equal(best):
@@ -108,9 +116,9 @@ def _baseline_wins(best: Sequence[VariantCapacity], asked: Asked) -> str:
     base = next(each for each in best if each.variant == asked.baseline)
     sustains = f"{base.variant}, which sustains {rate(value_of(base).value)} on {asked.machine}"
     if len(best) == 1:
-        return f"No scheduler sustains more jobs than {sustains}."
+        return f"No {asked.noun} sustains more jobs than {sustains}."
     tied = _names(["it", *(each.variant for each in best if each is not base)])
-    return f"No scheduler sustains more than {sustains}; {tied} {_tie(best)}."
+    return f"No {asked.noun} sustains more than {sustains}; {tied} {_tie(best)}."
 
 
 def _tie(best: Sequence[VariantCapacity]) -> str:
@@ -124,10 +132,10 @@ def _names(names: Sequence[str]) -> str:
 def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
     kinds = {each.kind for each in found}
     if not kinds:
-        return "No scheduler has a valid capacity: there is no answer."
+        return f"No {asked.noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
         return (
-            f"No scheduler sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"
+            f"No {asked.noun} sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"
             f" even by jobs that hardly ever meet. Their mean JCT is {seconds(asked.idle_mean_s)}."
         )
     return "The search for capacities has not finished: the same command continues it."
@@ -139,5 +147,5 @@ def _always(best: Sequence[VariantCapacity], asked: Asked) -> str:
     verb = "meets" if len(names) == 1 else "meet"
     return (
         f"{_names(names)} {verb} the SLO {asked.slo} at every rate that was tried, up to"
-        f" {rate(min(rates))} on {asked.machine}: a stricter --slo would separate schedulers."
+        f" {rate(min(rates))} on {asked.machine}: a stricter --slo would separate {asked.noun}s."
     )

@@ -86,6 +86,7 @@ def _point(point: Point) -> dict[str, Any]:
         "jobs_per_s": point.jps,
         "load": point.load,
         "stable": not point.saturated,
+        "unstable_seeds": point.without_steady.seeds if point.without_steady else 0,
         "mean_jct_s": _estimate(point.jct_mean_s),
         **{name: _number(value) for name, value in point.jct_s.items()},
         "speed_up": ratio,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.phrasing import listed, share, times
 from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
 
 
@@ -96,6 +97,16 @@ def other_variants(
     return sentences
 
 
+def no_steady_state(here: Sequence[Point], besides: str) -> list[str]:
+    """Name the variants without a steady state at a rate, which is a larger loss than any ratio,
+    except `besides`, which the headline names."""
+    rest = [p for p in here if p.unstable and not p.bound and p.variant != besides]
+    if not rest:
+        return []
+    names = [f"{p.variant}{some_seeds(p.without_steady)}" for p in rest]
+    return [f"No steady state at {rest[0].load}: {listed(names)}."]
+
+
 def with_ratios(rated: Sequence[tuple[str, Estimate]]) -> str:
     return listed([f"{name} {times(ratio.value)}" for name, ratio in rated])
 
@@ -113,12 +124,15 @@ def at_rates_above(contenders: Sequence[Point], winner: Point, baseline: str) ->
 
 
 def no_difference(points: Sequence[Point], baseline: str, *, short: bool) -> list[str]:
-    """Say up to which rate all variants are alike. `short`: the run is too short for its rates, so
-    higher ones would tell even less."""
+    """Say up to which rate all variants are alike. `points`: also those without a steady state.
+    `short`: the run is too short for its rates, so higher ones would tell even less."""
     loads: list[str] = []
     for load in dict.fromkeys(p.load for p in points):
-        gains = [p.against.mean.value for p in at_load(points, load) if p.against is not None]
+        here = at_load(points, load)
+        gains = [p.against.mean.value for p in here if p.against is not None]
         if not gains or any(abs(1 / gain - 1) > NEGLIGIBLE for gain in gains):
+            break
+        if any(p.unstable for p in here):
             break
         loads.append(load)
     if not loads:

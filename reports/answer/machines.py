@@ -15,11 +15,15 @@ from reports.answer.asked import Price
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT
 from reports.answer.verdict import Answer
+from reports.capacity.estimate import Kind
 from reports.phrasing import counted, listed, seconds, times
 from reports.run_folder.machines import Member
-from reports.statistics.bootstrap import interval
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.points import Point
+
+NO_RESULT = ("–", "no result")
+"""Text and title of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class OnMachine:
     member: Member
     answer: Answer
     points: Sequence[Point]
+    """With those that are unstable."""
     usd_per_job: float
     """Of the fastest variant at the answer's load; NaN if the GPU has no price."""
     baseline: str
@@ -38,9 +43,34 @@ class OnMachine:
         else the fastest; None if there is none."""
         if self.answer.capacities:
             best = self.best_capacity
-            return None if best is None or best.ratio is None else best.variant
+            return best.variant if best is not None and _sustains_more(best, self.base) else None
         winner = self.answer.winner
         return winner.variant if winner is not None and _gains(winner) else None
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the baseline has a result to compare with; no steady state, or no sustained rate,
+        is one."""
+        answer = self.answer
+        if answer.capacities:
+            return self.base is not None and self.base.kind is not Kind.OPEN
+        winner = answer.winner
+        return answer.baseline is not None or (
+            winner is not None and winner.baseline_without_steady is not None
+        )
+
+    @property
+    def base(self) -> VariantCapacity | None:
+        """The capacity of the baseline."""
+        return next((c for c in self.answer.capacities if c.variant == self.baseline), None)
+
+    @property
+    def baseline_fails(self) -> bool:
+        """Whether the baseline has no steady state at the rate compared, or sustains no rate."""
+        if self.answer.capacities:
+            return self.base is not None and self.base.kind is Kind.NEVER
+        winner = self.answer.winner
+        return winner is not None and winner.baseline_without_steady is not None
 
     @property
     def best_capacity(self) -> VariantCapacity | None:
@@ -50,26 +80,59 @@ class OnMachine:
         return next((each for each in answer.capacities if each.variant in names), None)
 
 
+def _sustains_more(best: VariantCapacity, base: VariantCapacity | None) -> bool:
+    """Return whether the highest capacity exceeds the baseline's, which does not tie with it."""
+    if base is None or base is best or base.kind is Kind.OPEN:
+        return False
+    return best.ratio is not None or base.kind is Kind.NEVER or best.kind is Kind.ALWAYS
+
+
 def _gains(point: Point) -> bool:
+    if point.baseline_without_steady is not None:
+        return True
     gain = point.against
     return gain is not None and gain.mean.differs_from_one and gain.mean.value > 1 + NEGLIGIBLE
 
 
-def headline(machines: Sequence[OnMachine], baseline: str) -> str:
-    """State which variant is fastest on which machine, each at the load of its own answer."""
+def headline(machines: Sequence[OnMachine], baseline: str, noun: str = "scheduler") -> str:
+    """State which variant is fastest on which machine, each at the load of its own answer. `noun`:
+    what the variants are called."""
     answered = [m for m in machines if m.answer.winners]
     if not answered:
-        return "No cell has finished: there is no answer yet."
+        reasons = {m.answer.headline for m in machines}
+        return reasons.pop() if len(reasons) == 1 else "No machine has an answer yet."
+    sentences = [_wins(answered, baseline, noun)]
+    if failing := [m for m in answered if m.baseline_fails]:
+        capacity = failing[0].answer.capacities
+        fails = "sustains no rate" if capacity else "has no steady state at the rate compared"
+        where = "any of them" if failing == answered else _names(failing)
+        sentences.append(f"{baseline} {fails} on {where}.")
+    if lacking := [m for m in answered if not m.is_compared]:
+        sentences.append(f"{baseline} has no valid result to compare with on {_names(lacking)}.")
+    if unanswered := [m for m in machines if m not in answered]:
+        sentences.append(f"There is no answer on {_names(unanswered)}.")
+    return " ".join(sentences)
+
+
+def _names(machines: Sequence[OnMachine]) -> str:
+    return listed([m.member.label for m in machines])
+
+
+def _wins(answered: Sequence[OnMachine], baseline: str, noun: str) -> str:
     wins = Counter(m.fastest for m in answered if m.fastest is not None)
-    even = len(answered) - wins.total()
+    even = sum(m.is_compared and m.fastest is None for m in answered)
+    ties = any(m.fastest is not None and len(m.answer.winners) > 1 for m in answered)
     capacity = any(m.answer.capacities for m in answered)
     better, best = ("better", "best") if capacity else ("faster", "fastest")
     if not wins:
-        return f"No scheduler is significantly {better} than {baseline} on any of these machines."
-    if len(wins) == 1 and not even:
-        return f"{next(iter(wins))} is {best} on all {len(answered)} machines."
-    fastest = [f"{name} on {count}" for name, count in wins.most_common()]
-    sentence = f"{best.capitalize()} scheduler on {len(answered)} machines: {listed(fastest)}"
+        return f"No {noun} is significantly {better} than {baseline} on any of these machines."
+    count = len(answered)
+    if len(wins) == 1 and wins.total() == count:
+        every = f"all {count} machines" if count > 2 else "both machines"
+        tie = f", or ties with the {best}," if ties else ""
+        return f"{next(iter(wins))} is {best}{tie} on {every if count > 1 else _names(answered)}."
+    fastest = [f"{name} on {number}" for name, number in wins.most_common()]
+    sentence = f"{best.capitalize()} {noun} on {count} machines: {listed(fastest)}"
     if even:
         return f"{sentence}; on {even} none is significantly {better} than {baseline}."
     return f"{sentence}."
@@ -118,18 +181,24 @@ def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> dict[
         return {"name": "–", "lines": [text], "kind": "none", "tint": 0, "href": None}
     base, gain = machine.answer.baseline, winner.against
     member = machine.member
+    name = winner.variant + _and_ties(machine.answer)
     lines = [f"on {member.gpus} x {member.hardware}"] if several and member.gpus else []
     if gain is not None and base is not None:
+        if not _gains(winner):
+            name = "no significant difference" if gain.mean.has_interval else "not tested"
+            lines.append(f"fastest: {winner.variant}")
         lines.append(f"{times(gain.mean.value)} ({interval(gain.mean)})")
         lines.append(f"{seconds(winner.jct_mean_s.value)} instead of "
                      f"{seconds(base.jct_mean_s.value)}")  # fmt: skip
     else:
         lines.append(seconds(winner.jct_mean_s.value))
+        if (lacks := winner.baseline_without_steady) is not None:
+            lines.append(f"{machine.baseline} has no steady state{some_seeds(lacks)}")
     lines.append(f"at {winner.load}{', past saturation' if winner.saturated else ''}")
     if not math.isnan(machine.usd_per_job):
         lines.append(f"{machine.usd_per_job:.3g} USD per job")
     return {
-        "name": winner.variant,
+        "name": name,
         "lines": lines,
         "href": f"{member.folder.name}/report.html",
         **_tinted(winner, full),
@@ -144,18 +213,31 @@ def _capacity_cell(machine: OnMachine, best: VariantCapacity, several: bool) -> 
     else:
         gain = "" if ratio is None else f", {times(ratio.value)} ({interval(ratio)})"
         lines.append(f"{value.value:.3g} jobs/s{gain}")
+        if machine.baseline_fails:
+            lines.append(f"{machine.baseline} sustains no rate")
         lines.append(f"{machine.price.gpus / value.value:.3g} GPUs per job/s")
         usd = machine.price.usd_per_1000_jobs(value.value)
         if not math.isnan(usd):
             lines.append(f"{usd:.3g} USD per 1,000 jobs")
-    tied = len(machine.answer.winners) - 1
     return {
-        "name": best.variant + (f" and {counted(tied, 'tie')}" if tied else ""),
+        "name": best.variant + _and_ties(machine.answer),
         "lines": lines,
         "href": f"{member.folder.name}/report.html",
-        "kind": "even" if ratio is None else "faster",
-        "tint": 0 if ratio is None else min(100, round(100 * math.log(max(ratio.value, 1)))),
+        **_capacity_tint(machine, ratio),
     }
+
+
+def _and_ties(answer: Answer) -> str:
+    tied = len(answer.winners) - 1
+    return f" and {counted(tied, 'tie')}" if tied > 0 else ""
+
+
+def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> dict[str, Any]:
+    if machine.fastest is None:
+        return {"kind": "even", "tint": 0}
+    if ratio is None:
+        return {"kind": "faster", "tint": 100}
+    return {"kind": "faster", "tint": min(100, round(100 * math.log(max(ratio.value, 1))))}
 
 
 def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
@@ -165,35 +247,44 @@ def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
     ordered = sorted(loads, key=lambda load: loads[load])
     if len(ordered) < 2 or any(m.answer.capacities for m in machines):
         return None  # Each machine has rates of its own around its capacities.
-    best = [{load: _fastest(m.points, load) for load in ordered} for m in machines]
-    full = _full_tint([p for row in best for p in row.values() if p is not None])
+    full = _full_tint([p for m in machines for load in ordered if (p := _fastest(m, load))])
     return {
         "loads": [load.removesuffix(" jobs/s") for load in ordered],
         "rows": [
-            {"machine": m.member.label, "cells": [_load_cell(row[load], full) for load in ordered]}
-            for m, row in zip(machines, best, strict=True)
+            {"machine": m.member.label, "cells": [_load_cell(m, load, full) for load in ordered]}
+            for m in machines
         ],
     }
 
 
-def _fastest(points: Sequence[Point], load: str) -> Point | None:
-    here = [p for p in points if p.load == load and not p.bound and not p.failed_gates]
-    return min(here, key=lambda p: p.jct_mean_s.value, default=None)
+def _fastest(machine: OnMachine, load: str) -> Point | None:
+    here = [p for p in machine.points if p.load == load and not p.bound and not p.failed_gates]
+    stable = [p for p in here if not p.unstable]
+    return min(stable, key=lambda p: p.jct_mean_s.value, default=None)
 
 
-def _load_cell(point: Point | None, full: float) -> dict[str, Any]:
+def _load_cell(machine: OnMachine, load: str, full: float) -> dict[str, Any]:
+    """Name the fastest variant with its speed-up; without a ratio, or a significant one, say so."""
+    point = _fastest(machine, load)
     if point is None:
-        cell = {"name": "–", "gain": "", "title": "no result", "hollow": False}
-        return {**cell, "kind": "none", "tint": 0}
-    gain = point.against
-    title = f"{point.variant}: mean {seconds(point.jct_mean_s.value)}"
-    return {
-        "name": point.variant,
-        "gain": f"{gain.mean.value:.2f}" if gain is not None else "1",
-        "title": title if gain is None else f"{title}, {interval(gain.mean)}",
-        "hollow": point.saturated,
-        **_tinted(point, full),
-    }
+        unstable = any(p.load == load and p.unstable for p in machine.points)
+        text, title = ("unstable", "no variant has a steady state") if unstable else NO_RESULT
+        return {"text": text, "title": title, "hollow": False, "kind": "none", "tint": 0}
+    text, gain = point.variant, None
+    title = f"{text}: mean {seconds(point.jct_mean_s.value)}"
+    if point.against is not None:
+        gain = point.against.mean
+        title += f", {times(gain.value)} as fast as {machine.baseline}, {interval(gain)}"
+    if (lacks := point.baseline_without_steady) is not None and point.variant != machine.baseline:
+        text += f"; {machine.baseline} unstable"
+        title += f"; {machine.baseline} has no steady state{some_seeds(lacks)}"
+    elif gain is not None and _gains(point):
+        text += f" {times(gain.value)}"
+    elif gain is not None and not gain.has_interval and gain.value > 1 + NEGLIGIBLE:
+        text += f" {times(gain.value)}, not tested"
+    elif gain is not None:
+        text = "no difference"
+    return {"text": text, "title": title, "hollow": point.saturated, **_tinted(point, full)}
 
 
 def _full_tint(points: Sequence[Point]) -> float:
@@ -203,6 +294,8 @@ def _full_tint(points: Sequence[Point]) -> float:
 
 
 def _tinted(point: Point, full: float) -> dict[str, Any]:
+    if point.baseline_without_steady is not None:
+        return {"kind": "faster", "tint": 100}
     if point.against is None:
         return {"kind": "base", "tint": 0}
     tint = round(100 * max(math.log(point.against.mean.value), 0) / full)

@@ -41,27 +41,42 @@ def provenance(sweep: Mapping[str, Any]) -> str:
 def basis(sweep: Mapping[str, Any]) -> str:
     """Return a sentence that says whether times were measured or simulated, and names the model,
     the machine and the workload."""
+    return " ".join([f"{timing(sweep)}; {_jobs(sweep)}.", *_finite(sweep)])
+
+
+def workload(sweep: Mapping[str, Any]) -> str:
+    """Return what `provenance` says about the workload, without the machine."""
+    jobs, compared = _jobs(sweep), compared_with_agents(sweep.get("workload") or {})
+    sentences = [f"{jobs[:1].upper()}{jobs[1:]}.", *_finite(sweep), compared]
+    return " ".join(filter(None, sentences))
+
+
+def timing(sweep: Mapping[str, Any]) -> str:
+    """Say whether times were measured or simulated, and on which machine."""
     profile = sweep.get("profile") or {}
     model, hardware = sweep.get("model", "a model"), _gpus(sweep) or "a machine"
     engine = str(sweep.get("engine"))
     if engine in VIRTUAL:
         kind = profile.get("provenance", "unknown")
         note = ORIGINS.get(kind, "")
-        time = (
+        return (
             f"Simulated in {VIRTUAL[engine]}, not measured on a GPU: {model} on {hardware},"
             f" {kind} profile{note}"
         )
-    else:
-        server = sweep.get("server") or {}
-        for key, project in (("vllm", "vLLM"), ("sglang", "SGLang")):
-            engine = f"{project} {server[key]}" if server.get(key) else engine
-        time = f"Measured on {engine}: {model} on {hardware}"
-        if version := server.get("dynamo"):
-            kind = profile.get("provenance", "unknown")
-            time = (
-                f"Measured on Dynamo {version} over workers that compute nothing, but take the time"
-                f" of {model} on {hardware}, {kind} profile{ORIGINS.get(kind, '')}"
-            )
+    server = sweep.get("server") or {}
+    for key, project in (("vllm", "vLLM"), ("sglang", "SGLang")):
+        engine = f"{project} {server[key]}" if server.get(key) else engine
+    if version := server.get("dynamo"):
+        kind = profile.get("provenance", "unknown")
+        return (
+            f"Measured on Dynamo {version} over workers that compute nothing, but take the time"
+            f" of {model} on {hardware}, {kind} profile{ORIGINS.get(kind, '')}"
+        )
+    return f"Measured on {engine}: {model} on {hardware}"
+
+
+def _jobs(sweep: Mapping[str, Any]) -> str:
+    """Say what the jobs are, and where their tool gaps and token counts come from."""
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}
     total = sum(gaps.values())
@@ -80,7 +95,7 @@ def basis(sweep: Mapping[str, Any]) -> str:
         kinds = list(counts)
     gaps_are = f", tool gaps {listed(kinds)}" if kinds else ""
     counts_are = f", {tokens}" if (tokens := inferred_tokens(workload)) else ""
-    return " ".join([f"{time}; {name}{gaps_are}{counts_are}.", *_finite(sweep)])
+    return f"{name}{gaps_are}{counts_are}"
 
 
 def names(workload: Mapping[str, Any]) -> str:

@@ -23,20 +23,22 @@ def headline(
     base: Point | None,
     lacking: str,
     alone: str,
+    noun: str = "scheduler",
 ) -> str:
-    """`there`: the points of the rate, without references. `tied`: those that do not differ
-    significantly from the winner. `lacking`: what to say if there is no baseline. `alone`: why
-    there is no other variant; empty if there is one."""
+    """`there`: the points of the rate, without references, and with those that have no steady
+    state. `tied`: those that do not differ significantly from the winner. `lacking`: what to say if
+    there is no baseline. `alone`: why there is no other variant; empty if there is one. `noun`:
+    what the variants are called."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
     if alone:
         return f"{place} the {jct}, with {name}. {alone}"
     if base is None:
-        first = _ties([winner, *tied]) if tied else f"{name} is fastest: its {jct}"
+        first = _ties([winner, *tied], noun) if tied else f"{name} is fastest: its {jct}"
         return f"{place} {first}. {lacking}"
     if winner is base or winner.against is None:
-        return f"{place} no scheduler is faster than {base.variant}: its {jct}."
-    return f"{place} {_against(base, there, winner, tied, winner.against, jct)}"
+        return f"{place} no {noun} is faster than {base.variant}: its {jct}."
+    return f"{place} {_against(base, there, winner, tied, winner.against, jct, noun)}"
 
 
 def _against(
@@ -46,17 +48,18 @@ def _against(
     tied: Sequence[Point],
     gain: Comparison,
     jct: str,
+    noun: str,
 ) -> str:
     """Compare a winner that is not the baseline with the baseline. `jct`: of the winner."""
     name, baseline = winner.variant, base.variant
     if gain.mean.value <= 1 + NEGLIGIBLE:
         if all(_is_negligible(point) for point in there):
             return (
-                f"the choice of scheduler makes little difference: the fastest, {name}, is"
+                f"the choice of {noun} makes little difference: the fastest, {name}, is"
                 f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
             )
         return (
-            f"no scheduler is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
+            f"no {noun} is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
             f" fastest is {name}, whose {jct}."
         )
     if not gain.mean.has_interval:
@@ -69,13 +72,13 @@ def _against(
         )
     if not gain.mean.differs_from_one:
         return (
-            f"no scheduler differs significantly from {baseline}: the fastest, {name}, is"
+            f"no {noun} differs significantly from {baseline}: the fastest, {name}, is"
             f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
         )
     if tied:
         gains = list(dict.fromkeys(times(_gain(point).value) for point in _shown([winner, *tied])))
         more = f"{listed(gains)} faster than {baseline} with {_mean(base)}"
-        return f"{_ties([winner, *tied])}, {more}."
+        return f"{_ties([winner, *tied], noun)}, {more}."
     return (
         f"{name} is {times(gain.mean.value)} faster than {baseline} on average"
         f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
@@ -92,14 +95,13 @@ def names_all(winner: Point, tied: Sequence[Point]) -> bool:
     return faster and 0 < len(tied) < MOST_NUMBERS
 
 
-def _ties(best: Sequence[Point]) -> str:
+def _ties(best: Sequence[Point], noun: str) -> str:
     """Give each variant its number, as a range would read as an interval."""
     count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))
     means = [f"{_mean(point)} with {point.variant}" for point in _shown(best)]
     some = listed(means) if len(means) == len(best) else f"from {means[0]} to {means[1]}"
     return (
-        f"{count} schedulers do not differ significantly: the mean job completion time"
-        f" (JCT) is {some}"
+        f"{count} {noun}s do not differ significantly: the mean job completion time (JCT) is {some}"
     )
 
 
@@ -110,6 +112,8 @@ def _shown(best: Sequence[Point]) -> list[Point]:
 
 
 def _is_negligible(point: Point) -> bool:
+    if point.unstable:
+        return False
     return point.against is None or abs(1 / point.against.mean.value - 1) <= NEGLIGIBLE
 
 

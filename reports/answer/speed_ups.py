@@ -12,6 +12,7 @@ from typing import Any
 from reports.answer.verdict import Answer
 from reports.phrasing import counted, seconds
 from reports.statistics.bootstrap import interval
+from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
 from reports.statistics.seeds_needed import DIFFERENCE
 
@@ -22,19 +23,22 @@ MIN_FULL_TINT = math.log(1.5)
 """The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
 
 
-def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
+def grid(points: Sequence[Point], answer: Answer, baseline: str) -> dict[str, Any] | None:
     """Return the loads and rows of the table; None if no variant is compared with the baseline."""
-    if not any(p.against is not None for p in points):
+    if not any(p.against is not None or p.baseline_without_steady is not None for p in points):
         return None
-    baseline = answer.baseline.variant if answer.baseline is not None else None
+    stable = {p.load for p in points if p.variant == baseline and not p.unstable}
     loads = list(dict.fromkeys(p.load for p in points))
     at = {(p.variant, p.load): p for p in points}
     gains = [abs(math.log(p.against.mean.value)) for p in points if p.against is not None]
-    full = max(MIN_FULL_TINT, *gains)
+    full = max([MIN_FULL_TINT, *gains])
     best = {load: min((p for p in points if p.load == load), key=_rank) for load in loads}
     rows = []
     for variant in dict.fromkeys(p.variant for p in points):
-        cells = [_grid_cell(at.get((variant, load)), best[load], full, baseline) for load in loads]
+        cells = [
+            _grid_cell(at.get((variant, load)), best[load], full, baseline, load in stable)
+            for load in loads
+        ]
         bound = any(p.bound for p in points if p.variant == variant)
         rows.append({"variant": variant, "bound": bound, "cells": cells})
     here = answer.load
@@ -46,16 +50,23 @@ def _rank(point: Point) -> tuple[bool, bool, float]:
 
 
 def _grid_cell(
-    point: Point | None, best: Point, full: float, baseline: str | None
+    point: Point | None, best: Point, full: float, baseline: str, is_baseline_stable: bool
 ) -> dict[str, Any]:
     if point is None:
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NO_MARKS}
     if point.unstable:
-        title = f"{point.variant}, {point.load}: no steady state"
-        return {"text": "unstable", "title": title, "tint": 0, "kind": "none", **NO_MARKS}
+        title = f"{point.variant}, {point.load}: no steady state{some_seeds(point.without_steady)}"
+        kind, tint = ("slower", 100) if is_baseline_stable else ("none", 0)
+        return {"text": "unstable", "title": title, "tint": tint, "kind": kind, **NO_MARKS}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
-    has_gain = best.against is not None and best.against.mean.value > MIN_GAIN
+    has_gain = best.baseline_without_steady is not None and best.variant != baseline
+    if best.against is not None:
+        has_gain = best.against.mean.value > MIN_GAIN
     common = {"hollow": point.saturated, "best": point is best and has_gain}
+    if point.baseline_without_steady is not None:
+        lacks = f"{baseline} has no steady state{some_seeds(point.baseline_without_steady)}"
+        return {"text": "stable", "title": f"{title}; {lacks}", "tint": 100, "kind": "faster",
+                **common}  # fmt: skip
     if point.against is None and point.variant != baseline:
         return {"text": "–", "title": f"{title}, no ratio", "tint": 0, "kind": "none", **common}
     if point.against is None:

@@ -45,8 +45,22 @@ def splits_by_capacity(
         if (value := each.jobs_per_s) is not None and (split := splits.get(each.variant)):
             best[split] = max(best.get(split, (0.0, each)), (value.value, each), key=lambda b: b[0])
     own = splits.get(baseline, "")
+    kinds = {
+        name: {e.kind for e in found if splits.get(e.variant) == name} for name in splits.values()
+    }
+    rest = sorted(name for name, kind in kinds.items() if kind == {Kind.NEVER})
+    none = [
+        f"On {machine}, {_words(split)} {_verb(split)} no rate that was tried." for split in rest
+    ]
     if own not in best:
-        return []
+        if own not in rest:
+            return []
+        sustained = [
+            f"On {machine}, {_named(split, each.variant, splits)} {_verb(split)} {highest:.3g}"
+            " jobs/s."
+            for split, (highest, each) in best.items()
+        ]
+        return [*sustained, *none]
     base_value, base = best[own]
     sentences = []
     for split, (highest, each) in best.items():
@@ -60,13 +74,6 @@ def splits_by_capacity(
             f" {_named(own, base.variant, splits)}, which {_verb(own)} {base_value:.3g}"
             f"{_no_difference(even=even)}."
         )
-    kinds = {
-        name: {e.kind for e in found if splits.get(e.variant) == name} for name in splits.values()
-    }
-    rest = sorted(name for name, kind in kinds.items() if kind == {Kind.NEVER})
-    none = [
-        f"On {machine}, {_words(split)} {_verb(split)} no rate that was tried." for split in rest
-    ]
     return [*sentences, *none]
 
 
@@ -82,8 +89,18 @@ def splits_by_jct(
     best: dict[str, Point] = {}
     for point in sorted(there, key=lambda p: (p.saturated, p.jct_mean_s.value)):
         best.setdefault(splits.get(point.variant, ""), point)
-    if (own := splits.get(baseline, "")) not in best:
-        return []
+    own, load = splits.get(baseline, ""), there[0].load
+    rest = sorted(set(splits.values()) - best.keys())
+    names = {split: _words(split)[:1].upper() + _words(split)[1:] for split in rest}
+    lacking = [f"{names[s]} {_has(s)} no valid steady state at {load}." for s in rest]
+    if own not in best:
+        means = [
+            f"At {load} the mean job completion time (JCT) is {seconds(point.jct_mean_s.value)}"
+            f" with {_named(split, point.variant, splits)}."
+            for split, point in best.items()
+            if split
+        ]
+        return [*means, *lacking] if means and own else []
     base = best.pop(own)
     sentences = []
     for split, point in best.items():
@@ -97,9 +114,7 @@ def splits_by_jct(
             f" completion time (JCT) is {seconds(point.jct_mean_s.value)} instead of"
             f" {seconds(base.jct_mean_s.value)}{_no_difference(even=even)}."
         )
-    rest = sorted(set(splits.values()) - {own, *best})
-    load = base.load
-    return [*sentences, *(f"{_words(s)} {_has(s)} no valid steady state at {load}." for s in rest)]
+    return [*sentences, *lacking]
 
 
 def _words(split: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from reports.answer.asked import compared
 from reports.answer.caveats import (
     caveats_of,
     cells_without_a_valid_result,
@@ -23,6 +24,7 @@ from reports.answer.findings import (
     at_rates_above,
     mean_s,
     no_difference,
+    no_steady_state,
     other_variants,
     possible_gain,
 )
@@ -44,9 +46,16 @@ from reports.answer.unfinished import so_far
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds
 from reports.statistics.bootstrap import widened_by
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import ROUNDING
-from reports.statistics.points import Comparison, Point, compare, compare_by_seed
+from reports.statistics.points import (
+    Comparison,
+    Point,
+    compare,
+    compare_by_seed,
+    seeds_without_steady,
+    with_unstable,
+)
 from reports.statistics.seeds_needed import advice
 
 
@@ -68,6 +77,8 @@ class Answer:
     """Variants with the highest capacity, or the fastest at `load` with those that tie."""
     beyond: Point | None = None
     """A winner at a rate that the baseline does not sustain."""
+    slowest: Point | None = None
+    """At `load`; a variant without a steady state if there is one. None with capacities."""
 
     @property
     def sentences(self) -> list[str]:
@@ -79,19 +90,21 @@ def answer(
 ) -> Answer:
     """Return the answer. `also` is one more caveat."""
     baseline, provenance = str(sweep["baseline"]), provenance_of(sweep)
-    different = different_times(results, sweep)
+    noun, different = compared(sweep), different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
     arms, every = second_arms(sweep), points
     measured = [p for p in points if p.variant not in arms]
     points = valid_points(measured)
     contenders = [p for p in points if not p.bound]
     if not contenders:
-        sentence = " ".join([_no_answer(results), *points_left_out(measured, results, None)])
+        sentence = " ".join([_no_answer(results, noun), *points_left_out(measured, results, None)])
         return Answer(sentence, (), caveats, provenance)
     load, note = _headline_load(contenders)
     left_out = points_left_out(measured, results, load)
     here = [p for p in points if p.load == load]
     there = at_load(contenders, load)
+    shown = [p for p in with_unstable(measured, results) if not p.failed_gates]
+    lost = [p for p in at_load(shown, load) if p.unstable and not p.bound]
     winner = min([p for p in there if not p.saturated] or there, key=mean_s)
     base = next((p for p in here if p.variant == baseline), None)
     possible, bound_finding = possible_gain(here, base, winner)
@@ -106,7 +119,7 @@ def answer(
     rest = [caveat for caveat in caveats if caveat not in invalid]
     caveats = (*invalid, *untested(sweep), *within_noise, *short, *rest)
     if jobs_per_cell(winner, sweep) == 1:
-        sentence = " ".join([_one_job(there), *left_out])
+        sentence = " ".join([_one_job(there, noun), *left_out])
         return Answer(sentence, tuple(of_noise), caveats, provenance, load)
     findings = [
         *of_noise,
@@ -117,11 +130,13 @@ def answer(
         *bound_finding,
         *distance_from_bound(points, load),
         *other_variants(here, base, winner, tied, named=named),
+        *no_steady_state(lost, baseline),
         *at_rates_above(contenders, winner, baseline),
-        *no_difference(points, baseline, short=bool(short)),
+        *no_difference(shown, baseline, short=bool(short)),
     ]
-    lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)} here."
-    sentence = headline(there, winner, level, base, lacking, _alone(there, measured, sweep))
+    lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}."
+    alone = "" if lost else _alone(there, measured, sweep)
+    sentence = headline([*there, *lost], winner, level, base, lacking, alone, noun)
     sentences = _between_splits(there, results, sweep, versus)
     if not sentences or not is_only_axis(splits_of(sweep)):
         sentences.append(sentence)
@@ -135,6 +150,7 @@ def answer(
         base,
         possible,
         winners=(winner.variant, *tied),
+        slowest=max(lost or there, key=lambda p: (p.saturated, mean_s(p))),
     )
 
 
@@ -155,11 +171,11 @@ def _between_splits(
     return splits_by_jct(there, splits_of(sweep), str(sweep["baseline"]), jobs, versus)
 
 
-def _one_job(there: Sequence[Point]) -> str:
+def _one_job(there: Sequence[Point], noun: str) -> str:
     times_s = [seconds(mean_s(point)) for point in sorted(there, key=mean_s)]
     took = times_s[0] if times_s[0] == times_s[-1] else f"{times_s[0]} to {times_s[-1]}"
     return (
-        "One job says nothing about schedulers, since it has the server to itself: it took"
+        f"One job says nothing about {noun}s, since it has the server to itself: it took"
         f" {took}. Use more programs."
     )
 
@@ -175,12 +191,12 @@ def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: dict[str, A
     return ""
 
 
-def _no_answer(results: Results) -> str:
+def _no_answer(results: Results, noun: str) -> str:
     if results.cells.empty:
         return "No cell has finished: there is no answer yet."
     if (results.cells["failed_gates"] != "").all():
         return "No cell has a valid result: there is no answer."
-    return "No scheduler has a steady state at the rates of this run: run lower rates."
+    return f"No {noun} has a steady state at the rates of this run: run lower rates."
 
 
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
@@ -226,10 +242,10 @@ def _how_to_separate(winner: Point) -> list[str]:
 
 def _what_lacks(results: Results, load: str, variant: str) -> str:
     cells = results.cells
+    if seeds := seeds_without_steady(cells).get((load, variant)):
+        return f"steady state here{some_seeds(seeds)}"
     own = cells[(cells["load"] == load) & (cells["variant"] == variant)]
-    if (own["unstable"] != "").any():
-        return "steady state"
-    return "valid result" if (own["failed_gates"] != "").any() else "result"
+    return "valid result here" if (own["failed_gates"] != "").any() else "result here"
 
 
 def _tied(

@@ -55,10 +55,26 @@ def best_of_each(across: Across) -> list[Best]:
 
 
 def headline(across: Across) -> str:
-    best = best_of_each(across)
+    best, none = best_of_each(across), _sustain_none(across)
+    if len(best) == 1 and none:
+        return f"Only {best[0].label} sustains any rate, per GPU {_rate(best[0])}. {_no_rate(none)}"
     if len(best) < 2:
         return "Fewer than two of these machines have a capacity: there is nothing to compare."
-    return _most("Per GPU", best, lambda b: b.machine.price.gpus, _rate)
+    most = _most("Per GPU", best, lambda b: b.machine.price.gpus, _rate)
+    return f"{most} {_no_rate(none)}" if none else most
+
+
+def _sustain_none(across: Across) -> list[str]:
+    """Return the machines on which no policy sustains a rate, which is less than any capacity."""
+    return [
+        across.label(machine)
+        for machine in across.machines
+        if {each.kind for each in machine.capacities if not each.bound} == {Kind.NEVER}
+    ]
+
+
+def _no_rate(labels: Sequence[str]) -> str:
+    return f"No policy sustains any rate on {listed(labels)}."
 
 
 def findings(across: Across) -> list[str]:
@@ -67,7 +83,7 @@ def findings(across: Across) -> list[str]:
     sentences = []
     if len(priced) > 1:
         sentences.append(_most("Per dollar", priced, _usd_per_h, _cost))
-    return [*sentences, *_same_policy(best)]
+    return [*sentences, *_same_policy(best, len(across.machines))]
 
 
 def _usd_per_h(best: Best) -> float:
@@ -113,12 +129,18 @@ def _cost(best: Best) -> str:
     return f"{value.value if value else math.nan:.3g} USD per 1,000 jobs with {best.policy}"
 
 
-def _same_policy(best: Sequence[Best]) -> list[str]:
-    """Say whether the best policy is the same on all machines."""
+def _labels(best: Sequence[Best]) -> str:
+    return listed([each.label for each in best])
+
+
+def _same_policy(best: Sequence[Best], machines: int) -> list[str]:
+    """Say whether the best policy is the same on all machines. `machines`: how many there are, with
+    those without a capacity."""
     names = {each.capacity.variant for each in best}
     if best and not any(each.tied for each in best):
         if len(names) == 1:
-            return [f"{names.pop()} has the highest capacity on each of these machines."]
+            every = "each of these machines" if len(best) == machines else _labels(best)
+            return [f"{names.pop()} has the highest capacity on {every}."]
         words = [f"{each.capacity.variant} on {each.label}" for each in best]
         return [f"The highest capacities: {listed(words)}."]
     tied = [each.label for each in best if each.tied]

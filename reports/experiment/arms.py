@@ -5,6 +5,7 @@ In: run folders. Out: their cells and jobs together, with the numbers that only 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,15 @@ from typing import Any
 
 import pandas as pd
 
+from reports.capacity.estimate import Kind
 from reports.experiment.claims import Check
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Cell, Run, load_run
 from reports.run_folder.turns import failed_turns, read_columns
 from reports.statistics.searched import searched
+
+NO_NUMBER = {Kind.NEVER: 0.0, Kind.ALWAYS: math.inf, Kind.OPEN: math.nan}
+"""Capacities that are no number: none is lower than any, and all is higher than any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,11 @@ def _read(run: Run, turns: Collection[int]) -> Results:
     cells = results.cells
     added = {"bubble_share": cells["queue_mean_s"] / cells["jct_mean_s"]}
     if search:
-        of = {(each.variant, seed): c for each in search.found for seed, c in each.per_s.items()}
+        of = {
+            (each.variant, seed): NO_NUMBER.get(found.kind, found.jobs_per_s)
+            for each in search.found
+            for seed, found in each.by_seed.items()
+        }
         pairs = zip(cells["variant"], cells["seed"], strict=True)
         added["capacity_jobs_per_s"] = pd.Series([of.get(pair) for pair in pairs], dtype=float)
     if turns:

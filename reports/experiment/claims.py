@@ -126,6 +126,11 @@ class Check(BaseModel):
     rise from the first arm to the last or stay within a factor of `most`."""
 
     @property
+    def better(self) -> str:
+        """Whether a lower or a higher number is better; an empty text if neither is."""
+        return _better(self.metric)
+
+    @property
     def direction(self) -> str:
         """What is divided by what, and which values are better."""
         name = NAMES.get(self.metric, self.metric)

@@ -14,16 +14,18 @@ some point is confirmed in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import pandas as pd
 
 from reports.experiment.claims import Check
 from reports.experiment.significance import Outcome, Value, judged
-from reports.phrasing import counted, share
+from reports.phrasing import counted, listed, share
 from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import SeedShare, some_seeds
 
 RISING_TOLERANCE = 0.97
 """A number counts as rising if it falls by at most 3% from one arm to the next."""
@@ -55,13 +57,12 @@ Claim = Callable[[Estimate], Outcome]
 
 def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
     """Compare a claim with `cells`, the frames of the arms in order."""
-    found = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
+    every = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
+    found = [v for v in every if v.seeds]
     if not found:
-        return _finding(check, "no result", Outcome.OPEN, found)
-    if check.where == "rising":
-        return _rising(check, found)
-    if check.where == "stable":
-        return _stable(check, found)
+        return _finding(check, _lacking(check, every) or "no result", Outcome.OPEN, found)
+    if check.where in ("rising", "stable"):
+        return _along(check, found, every)
     bounds = [(v, check.least, check.most) for v in found]
     if check.where == "some":
         outcomes = judged(bounds, Outcome.HOLDS)
@@ -69,11 +70,11 @@ def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
     else:
         outcomes = judged(bounds, Outcome.FAILS)
         outcome = _every(outcomes)
-    return _finding(check, _ours(check, found, outcomes), outcome, found)
+    return _finding(check, _ours(check, found, outcomes, every), outcome, found)
 
 
 def _finding(check: Check, ours: str, outcome: Outcome, found: Sequence[Value]) -> Finding:
-    points = tuple(Measured(_label(v, found), v.estimate()) for v in found)
+    points = tuple(Measured(_label(v, found), v.estimate()) for v in found if v.by_seed)
     return Finding(
         *(check.says, check.published, ours, outcome, check.reading, check.direction),
         check=check,
@@ -81,28 +82,72 @@ def _finding(check: Check, ours: str, outcome: Outcome, found: Sequence[Value]) 
     )
 
 
+def _along(check: Check, found: Sequence[Value], every: Sequence[Value]) -> Finding:
+    """Judge how numbers change. Points without a number at some seed leave the claim open, unless
+    the others contradict it."""
+    numbers = [v for v in found if v.by_seed]
+    if not numbers:
+        return _finding(check, _lacking(check, every), Outcome.OPEN, found)
+    finding = _rising(check, numbers) if check.where == "rising" else _stable(check, numbers)
+    if lacking := _lacking(check, every):
+        is_open = finding.outcome is Outcome.HOLDS
+        outcome = Outcome.OPEN if is_open else finding.outcome
+        return replace(finding, ours=f"{finding.ours}; {lacking}", outcome=outcome)
+    return finding
+
+
+def _rows(cells: pd.DataFrame) -> list[dict[Any, Any]]:
+    return [] if cells.empty else cells.to_dict("records")
+
+
+def _is_unstable(check: Check, row: Mapping[Any, Any]) -> bool:
+    is_side = row["variant"] in (check.of, check.to)
+    has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
+    return is_side and has_load and bool(row.get("unstable"))
+
+
 def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
-    """Return a value for each load, by seed. Without a load there is one, at 0. Loads at which a
-    side is unstable with some seed have none, since the other seeds are those with lighter work."""
+    """Return a value for each load, by seed. Without a load there is one, at 0. A seed with which
+    neither side has a steady state has no number."""
     if cells.empty or (column := _column(check)) not in cells:
         return []
     numbers: dict[tuple[str, float, int], float] = {}
-    unstable: set[float] = set()
-    for row in cells.to_dict("records"):
+    ranks: dict[tuple[str, float, int], int] = {}
+    for row in _rows(cells):
         has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
-        jps = float(row["jps"]) if has_load else 0.0
-        numbers[row["variant"], jps, int(row["seed"])] = row[column]
-        if has_load and row.get("unstable") and row["variant"] in (check.of, check.to):
-            unstable.add(jps)
-    by_load: dict[float, dict[int, float]] = {}
-    for (variant, jps, seed), number in numbers.items():
-        if variant != check.of or jps in unstable or (check.loads and jps not in check.loads):
+        key = (row["variant"], float(row["jps"]) if has_load else 0.0, int(row["seed"]))
+        ranks[key] = _rank(check, row, row[column])
+        is_kept = check.better or not _is_unstable(check, row)
+        numbers[key] = row[column] if is_kept else math.nan
+    by_load: dict[float, Value] = {}
+    for key, number in numbers.items():
+        variant, jps, seed = key
+        if variant != check.of or (check.loads and jps not in check.loads):
             continue
-        other = 1.0 if check.to is None else numbers.get((check.to, jps, seed), math.nan)
-        value = number / other if other else math.nan
-        if not math.isnan(value):
-            by_load.setdefault(jps, {})[seed] = value
-    return [Value(arm, jps, by_seed) for jps, by_seed in by_load.items()]
+        to = None if check.to is None else (check.to, jps, seed)
+        if to is not None and to not in numbers:
+            continue
+        rank = ranks[key] - (0 if to is None else ranks[to])
+        found = by_load.get(jps, Value(arm, jps, {}))
+        other = 1.0 if to is None else numbers[to]
+        if rank:
+            name = "above" if rank > 0 else "below"
+            by_load[jps] = found._replace(**{name: getattr(found, name) + 1})
+        elif ranks[key]:
+            by_load[jps] = found._replace(neither=found.neither + 1)
+        elif other and not math.isnan(number / other):
+            by_load[jps] = found._replace(by_seed={**found.by_seed, seed: number / other})
+    return list(by_load.values())
+
+
+def _rank(check: Check, row: Mapping[Any, Any], number: float) -> int:
+    """Return 1 for what is larger than any number, -1 for what is smaller, and 0 for a number: the
+    JCT without a steady state is larger, and the capacity where no rate is sustained is smaller."""
+    if _is_unstable(check, row):
+        return {"lower": 1, "higher": -1}.get(check.better, 0)
+    if check.metric == "capacity_jobs_per_s":
+        return {0.0: -1, math.inf: 1}.get(number, 0)
+    return 0
 
 
 def _column(check: Check) -> str:
@@ -162,21 +207,56 @@ def _over(above: Value, below: Value) -> Value:
     )
 
 
-def _ours(check: Check, found: Sequence[Value], outcomes: Sequence[Outcome]) -> str:
-    """Return the range of the numbers, and the point that contradicts the claim most clearly."""
+def _ours(
+    check: Check, found: Sequence[Value], outcomes: Sequence[Outcome], every: Sequence[Value]
+) -> str:
+    """Return the range of the numbers, the point that contradicts the claim most clearly, and where
+    there is no number."""
+    numbers = [(v, o) for v, o in zip(found, outcomes, strict=True) if v.by_seed]
+    texts = [_of_numbers(check, found, numbers, outcomes)] if numbers else []
+    return "; ".join(filter(None, [*texts, _lacking(check, every)]))
+
+
+def _of_numbers(
+    check: Check,
+    found: Sequence[Value],
+    numbers: Sequence[tuple[Value, Outcome]],
+    outcomes: Sequence[Outcome],
+) -> str:
     if len(found) == 1:
-        return _shown(found[0].estimate(), lambda n: _number(check, n))
-    means = [v.estimate().value for v in found]
+        return _shown(numbers[0][0].estimate(), lambda n: _number(check, n))
+    means = [v.estimate().value for v, _ in numbers]
     counts = [f"{o} at {n}" for o in Outcome if (n := outcomes.count(o))]
     text = _span(check, min(means), max(means))
     if len(counts) > 1:
         text += f" at {counted(len(found), 'point')}: {', '.join(counts)}"
-    missed = [v for v, o in zip(found, outcomes, strict=True) if o is Outcome.FAILS]
+    missed = [v for v, o in numbers if o is Outcome.FAILS]
     if missed and len(counts) > 1:
         worst = max(missed, key=lambda v: _distance(check, v.estimate().value))
         shown = _shown(worst.estimate(), lambda n: _number(check, n))
         text += f" (not: {_label(worst, found)}, {shown})"
     return text
+
+
+def _lacking(check: Check, every: Sequence[Value]) -> str:
+    """Say where a side has no steady state, or no capacity that is a number."""
+    return listed([phrase for value in every for phrase in _lacking_at(check, value, every)])
+
+
+def _lacking_at(check: Check, value: Value, every: Sequence[Value]) -> Iterator[str]:
+    of_lacks, to_lacks = value.above, value.below
+    if check.better == "higher":
+        of_lacks, to_lacks = to_lacks, of_lacks
+    of_and_to = ((f"{check.of} has no", of_lacks), (f"{check.to} has no", to_lacks))
+    for side, count in (*of_and_to, ("neither side has a", value.neither)):
+        if not count:
+            continue
+        at = f" at {_label(value, every)}" if len(every) > 1 or value.jps else ""
+        seeds = some_seeds(SeedShare(count, value.seeds + value.neither))
+        if check.metric == "capacity_jobs_per_s":
+            yield f"a capacity is no number{at}{seeds}"
+        else:
+            yield f"{side} steady state{at}{seeds}"
 
 
 def _distance(check: Check, number: float) -> float:

@@ -31,6 +31,18 @@ class Value(NamedTuple):
     jps: float
     """Rate in jobs per second; 0 in a closed loop."""
     by_seed: Mapping[int, float]
+    above: int = 0
+    """Seeds with which it is larger than any number, such as the JCT ratio to a variant that has a
+    steady state of one that has none."""
+    below: int = 0
+    """Seeds with which it is smaller than any."""
+    neither: int = 0
+    """Seeds with which neither side has a number, so that there is nothing to compare."""
+
+    @property
+    def seeds(self) -> int:
+        """Seeds that say something about the claim."""
+        return len(self.by_seed) + self.above + self.below
 
     @property
     def is_exact(self) -> bool:
@@ -39,7 +51,8 @@ class Value(NamedTuple):
         return len(numbers) > 1 and max(numbers) - min(numbers) <= ROUNDING * abs(max(numbers))
 
     def estimate(self) -> Estimate:
-        """The geometric mean over seeds; the arithmetic one if a value is not positive."""
+        """The geometric mean over seeds; the arithmetic one if a value is not positive. It covers
+        the seeds with a number only."""
         numbers = list(self.by_seed.values())
         positive = all(number > 0 for number in numbers)
         return (geometric_mean if positive else arithmetic_mean)(numbers)
@@ -53,14 +66,30 @@ Bounded = tuple[Value, float | None, float | None]
 
 
 def judged(bounded: Sequence[Bounded], together: Outcome) -> list[Outcome]:
-    """Judge points, one of which decides the claim if it has the outcome `together`."""
+    """Judge points, one of which decides the claim if it has the outcome `together`.
+
+    A seed beyond all numbers has no place in a mean. It is no evidence for a claim unless all seeds
+    are, and a claim that it contradicts cannot hold."""
     holding, failing = [_p_within(*b) for b in bounded], [_p_outside(*b) for b in bounded]
     hold = _level(holding) if together is Outcome.HOLDS else TAIL
     fail = _level(failing) if together is Outcome.FAILS else TAIL
-    return [
+    outcomes = [
         Outcome.HOLDS if p <= hold else Outcome.FAILS if q <= fail else Outcome.OPEN
         for p, q in zip(holding, failing, strict=True)
     ]
+    return [_with_extremes(outcome, *b) for outcome, b in zip(outcomes, bounded, strict=True)]
+
+
+def _with_extremes(
+    outcome: Outcome, value: Value, least: float | None, most: float | None
+) -> Outcome:
+    contradicting = (value.below if least is not None else 0) + (
+        value.above if most is not None else 0
+    )
+    if value.above + value.below == value.seeds:
+        every = {0: Outcome.HOLDS, value.seeds: Outcome.FAILS}
+        return every.get(contradicting, Outcome.OPEN)
+    return Outcome.OPEN if contradicting and outcome is Outcome.HOLDS else outcome
 
 
 def _p_within(value: Value, least: float | None, most: float | None) -> float:
@@ -83,8 +112,8 @@ def _p_outside(value: Value, least: float | None, most: float | None) -> float:
 def _level(probabilities: Sequence[float]) -> float:
     """Return the largest probability that is significant among several (Benjamini and Hochberg,
     1995); below 0 if none is."""
-    count = len(probabilities)
-    ranked = enumerate(sorted(probabilities), 1)
+    known = sorted(p for p in probabilities if not math.isnan(p))
+    count, ranked = len(known), enumerate(known, 1)
     return max((p for rank, p in ranked if p <= rank * TAIL / count), default=-1.0)
 
 

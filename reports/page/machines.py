@@ -15,8 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.asked import price_of
+from reports.answer.asked import compared, price_of
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
+from reports.answer.provenance import timing, workload
 from reports.answer.unfinished import so_far
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
@@ -63,7 +64,9 @@ def write_machines(folder: Path) -> MachinesReport:
     caveats = [*unlike_step_times(_provenances(members, sweeps)), *shared]
     missing = [each for _, report in reports for each in report.missing]
     finished = sum(len(report.cells) for _, report in reports)
-    sentence = so_far(headline(found, baseline), missing, finished)
+    sentence = so_far(headline(found, baseline, compared(sweeps[0])), missing, finished)
+    workloads = {workload(sweep) for sweep in sweeps}
+    same = workloads.pop() if len(workloads) == 1 else ""
     overview = MachinesReport(folder / REPORT, sentence, caveats, reports)
     page = (
         environment()
@@ -76,7 +79,11 @@ def write_machines(folder: Path) -> MachinesReport:
             capacity=any(machine.answer.capacities for machine in found),
             by_load=by_load(found),
             caveats=caveats,
-            machines=[_section(machine, shared) for machine in found],
+            workload=same,
+            machines=[
+                _section(machine, shared, f"{timing(sweep)}." if same else None)
+                for machine, sweep in zip(found, sweeps, strict=True)
+            ],
             failed_gates=overview.failed_gates,
             missing=overview.missing,
             command=shlex.join(argv),
@@ -94,7 +101,8 @@ def _on_machine(member: Member, report: Report, sweep: Mapping[str, Any]) -> OnM
         here = (cells["variant"] == answer.winner.variant) & (cells["load"] == answer.load)
         usd_per_job = float(cells[here]["usd_per_job"].mean())
     baseline = str(sweep["baseline"])
-    return OnMachine(member, answer, report.points, usd_per_job, baseline, price_of(sweep))
+    points = report.table.points
+    return OnMachine(member, answer, points, usd_per_job, baseline, price_of(sweep))
 
 
 def _provenances(members: Sequence[Member], sweeps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -114,13 +122,14 @@ def _heading(sweep: Mapping[str, Any], members: Sequence[Member]) -> list[str]:
     return [str(word) for word in (workload, machines, engine) if word]
 
 
-def _section(machine: OnMachine, shared: Sequence[str]) -> dict[str, Any]:
+def _section(machine: OnMachine, shared: Sequence[str], provenance: str | None) -> dict[str, Any]:
+    """`provenance`: what distinguishes the machine, if the page describes the workload of all."""
     return {
         "label": machine.member.label,
         "href": f"{machine.member.folder.name}/{REPORT}",
         "headline": machine.answer.headline,
         "caveats": [caveat for caveat in machine.answer.caveats if caveat not in shared],
-        "provenance": machine.answer.provenance,
+        "provenance": provenance or machine.answer.provenance,
     }
 
 

@@ -106,8 +106,9 @@ def page(
     machines: Sequence[Link] = (),
 ) -> str:
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
+    named = [*strong, *_worst(answer)]
     names = list(dict.fromkeys(p.variant for p in points))
-    chosen = highlighted(points, strong, _best_first(points, answer))
+    chosen = highlighted(points, named, _best_first(points, answer))
     return (
         with_figures()
         .get_template("report.html.j2")
@@ -125,7 +126,7 @@ def page(
             also_serves=also_serves(run.sweep),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
-            grid=grid(points, answer),
+            grid=grid(points, answer, str(run.sweep["baseline"])),
             drawn=drawn,
             legend=legend(names, style, chosen, strong),
             columns=columns(results.cells),
@@ -162,6 +163,14 @@ def _best_first(points: Sequence[Point], answer: Answer) -> list[str]:
     bounds = {c.variant for c in answer.capacities if c.bound}
     ranked = [name for _, name in sorted(found, reverse=True) if name not in bounds]
     return ranked or fastest(points, answer.load)
+
+
+def _worst(answer: Answer) -> list[str]:
+    """Return the variant with the lowest capacity, or the slowest one, for figures to name."""
+    own = [c for c in answer.capacities if not c.bound]
+    if own:
+        return [min(own, key=lambda c: c.jobs_per_s.value if c.jobs_per_s else 0.0).variant]
+    return [] if answer.slowest is None else [answer.slowest.variant]
 
 
 def _loads(results: Results) -> dict[str, str]:

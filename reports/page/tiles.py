@@ -6,12 +6,15 @@ In: the answer. Out: tiles, each with a number, what it is, and how certain it i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.verdict import Answer
+from reports.capacity.estimate import Kind
 from reports.phrasing import counted, seconds, share, times
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.capacities import EQUAL_WITHIN, SeedShare, VariantCapacity, some_seeds
 from reports.statistics.points import Point
 from servers.policies.fcfs import Fcfs
 
@@ -26,13 +29,13 @@ class Tile(NamedTuple):
 def tiles(answer: Answer, baseline: str) -> list[Tile]:
     if answer.capacities:
         return _of_capacities(answer, baseline)
-    return _of_speed_up(answer)
+    return _of_speed_up(answer, baseline)
 
 
 def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     """The capacity of the baseline if no variant has a significantly higher one, else the highest;
-    the ratio of the highest to the baseline's; and a mean JCT, at a rate that the baseline does not
-    sustain if there is one."""
+    the ratio of the highest to the baseline's, or of the lowest if none is higher; and a mean JCT,
+    at a rate that the baseline does not sustain if there is one."""
     ranked = sorted(
         (each for each in answer.capacities if each.jobs_per_s is not None and not each.bound),
         key=_jobs_per_s,
@@ -46,14 +49,41 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     rate = Tile(
         f"{_jobs_per_s(shown):.3g} jobs/s", f"sustained with {_named(shown.variant)}", _ci(shown)
     )
-    highest = next((each for each in ranked if each.ratio is not None), None)
-    if highest is None or highest.ratio is None:
-        return [rate, *_jct(answer)]
-    what = f"as many as with {_named(baseline)}"
-    if base is not None:
-        what = f"as many with {highest.variant}, the {'most' if highest is ranked[0] else 'next'}"
-    more = Tile(times(highest.ratio.value), what, interval(highest.ratio))
-    return [rate, more, *_jct(answer)]
+    return [rate, *_other_capacity(answer, ranked, base, baseline), *_jct(answer)]
+
+
+def _other_capacity(
+    answer: Answer, ranked: Sequence[VariantCapacity], base: VariantCapacity | None, baseline: str
+) -> list[Tile]:
+    """`base`: the baseline if it is among the winners."""
+    never = [each for each in answer.capacities if each.kind is Kind.NEVER and not each.bound]
+    if lost := [each for each in never if base is not None or each.variant == baseline]:
+        return [Tile("no rate", f"sustained with {_named(lost[0].variant)}", _never(lost))]
+    compared = [each for each in ranked if each.ratio is not None]
+    if not compared:
+        return []
+    highest, lowest = compared[0], compared[-1]
+    if base is None:
+        return _ratio_tile(highest, f"as many as with {_named(baseline)}")
+    if highest is ranked[0] and not _is_even(highest):
+        return _ratio_tile(highest, f"as many with {highest.variant}, the most")
+    if _is_even(lowest):
+        return []
+    only = "the next" if lowest is highest else "the fewest"
+    return _ratio_tile(lowest, f"as many with {lowest.variant}, {only}")
+
+
+def _is_even(each: VariantCapacity) -> bool:
+    return each.ratio is None or abs(each.ratio.value - 1) <= EQUAL_WITHIN
+
+
+def _ratio_tile(each: VariantCapacity, what: str) -> list[Tile]:
+    return [] if each.ratio is None else [Tile(times(each.ratio.value), what, interval(each.ratio))]
+
+
+def _never(lost: Sequence[VariantCapacity]) -> str:
+    more = f"; nor with {counted(len(lost) - 1, 'other')}" if len(lost) > 1 else ""
+    return f"of those that were tried{some_seeds(lost[0].never)}{more}"
 
 
 def _jobs_per_s(each: VariantCapacity) -> float:
@@ -89,15 +119,16 @@ def _at(point: Point) -> str:
     return point.load if point.jps is None else f"{point.jps:.3g} jobs/s"
 
 
-def _of_speed_up(answer: Answer) -> list[Tile]:
+def _of_speed_up(answer: Answer, baseline: str) -> list[Tile]:
     winner, base = answer.winner, answer.baseline
     if winner is None:
         return []
     gain = winner.against
-    if gain is None or base is None:
+    if gain is None or base is None or gain.mean.value <= 1 + NEGLIGIBLE:
         found = [
             Tile(seconds(winner.jct_mean_s.value), "mean JCT", _interval_s(winner)),
             Tile(seconds(winner.jct_s["jct_p95_s"]), "P95 JCT", counted(winner.jobs, "job")),
+            *_loss(answer, baseline),
         ]
     else:
         found = [
@@ -114,6 +145,29 @@ def _of_speed_up(answer: Answer) -> list[Tile]:
             Tile(share(answer.possible), "of the possible gain", "the gain of the best bound")
         )
     return found
+
+
+def _loss(answer: Answer, baseline: str) -> list[Tile]:
+    """Show the baseline if it has no steady state, or else the slowest variant if none is faster
+    than the baseline."""
+    winner, slowest = answer.winner, answer.slowest
+    if winner is not None and (lacks := winner.baseline_without_steady) is not None:
+        return [_unstable(baseline, lacks)]
+    if slowest is None or answer.baseline is None:
+        return []
+    if slowest.unstable:
+        return [_unstable(slowest.variant, slowest.without_steady)]
+    if slowest.against is None or slowest.against.mean.value >= 1 - NEGLIGIBLE:
+        return []
+    gain = slowest.against.mean
+    inverse = Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low)
+    what = f"as long with {_named(slowest.variant)}, the slowest"
+    return [Tile(times(inverse.value), what, interval(inverse))]
+
+
+def _unstable(variant: str, seeds: SeedShare | None) -> Tile:
+    why = f"more jobs arrive than finish{some_seeds(seeds)}"
+    return Tile("unstable", f"with {_named(variant)}", why)
 
 
 def _interval_s(point: Point) -> str:

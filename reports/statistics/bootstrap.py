@@ -197,8 +197,12 @@ def estimate(
 
 
 def interval(estimate: Estimate) -> str:
-    """Format an interval, such as `95% CI 1.7–2.1`."""
+    """Format an interval, such as `95% CI 1.7–2.1`, with fewer decimals from 10 on."""
     if not estimate.has_interval:
         return NO_INTERVAL
     digits = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
-    return f"95% CI {estimate.low:.{digits}f}–{estimate.high:.{digits}f}"
+    low, high = (
+        f"{v:.{min(digits, 2 if v < 10 else 1 if v < 100 else 0)}f}"
+        for v in (estimate.low, estimate.high)
+    )
+    return f"95% CI {low}–{high}"

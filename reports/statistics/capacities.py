@@ -40,6 +40,13 @@ class SeedShare(NamedTuple):
         return 0 < self.seeds < self.of
 
 
+def some_seeds(seeds: SeedShare | None) -> str:
+    """Return a phrase such as ` with 1 of 3 seeds`; an empty text if it is all seeds."""
+    if seeds is None or seeds.is_all:
+        return ""
+    return f" with {seeds.seeds} of {seeds.of} seeds"
+
+
 @dataclass(frozen=True, slots=True)
 class VariantCapacity:
     variant: str
@@ -64,6 +71,12 @@ class VariantCapacity:
     def jobs_per_s(self) -> Estimate | None:
         """The geometric mean over seeds; None unless all are found."""
         return geometric_mean(self.per_s.values()) if self.kind is Kind.FOUND else None
+
+    @property
+    def never(self) -> SeedShare:
+        """With how many seeds no rate is sustained."""
+        kinds = [each.kind for each in self.by_seed.values()]
+        return SeedShare(kinds.count(Kind.NEVER), len(kinds))
 
     def sustained_at(self, jps: float) -> SeedShare:
         """Return with how many seeds the rate is sustained. A capacity is a mean over seeds, so at

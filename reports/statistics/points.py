@@ -17,6 +17,7 @@ from reports.metrics.cells import Results, jct_percentiles
 from reports.metrics.fairness import LONGEST_TENTH, THIRDS
 from reports.metrics.routing import ROUTING
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
+from reports.statistics.capacities import SeedShare
 from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.seeds_needed import seeds_needed
 
@@ -131,6 +132,11 @@ class Point:
     """Comparison with the baseline under the same load; None for the baseline itself, if a cell of
     one of the two failed a validity gate, and if the baseline has no result or no steady state: its
     JCT then depends on the length of the run."""
+    without_steady: SeedShare | None = None
+    """With how many seeds it has no steady state; None if it has one with each."""
+    baseline_without_steady: SeedShare | None = None
+    """The same for the baseline under the same load. A variant with a steady state there differs
+    from it by more than any ratio."""
     lower_bound_s: float = math.nan
     """Mean over seeds of the mean JCT that no schedule can beat; NaN if it is unknown."""
     rate_bound_jobs_per_s: float = math.nan
@@ -164,6 +170,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
     jobs = dict(list(numbered.groupby(["load", "variant"], sort=False)))
     without = results.cells[results.cells["unstable"] != ""]
     unstable = set(zip(without["load"], without["variant"], strict=True))
+    lacking = seeds_without_steady(results.cells)
     failed = results.cells[results.cells["failed_gates"] != ""]
     invalid = set(zip(failed["load"], failed["variant"], strict=True))
     found: list[Point] = []
@@ -196,6 +203,8 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 bool(cells["saturated"].any()),
                 (load, variant) in invalid,
                 against,
+                None,
+                None if (load, baseline) in invalid else lacking.get((str(load), baseline)),
                 _mean_over_seeds(cells["jct_bound_s"], steady),
                 _mean_over_seeds(cells["rate_bound_jobs_per_s"], steady),
                 _pooled(cells, FAIRNESS),
@@ -203,6 +212,17 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 _pooled(cells, BACKGROUND) if BACKGROUND[0] in cells else {},
             )
         )
+    return found
+
+
+def seeds_without_steady(cells: pd.DataFrame) -> dict[tuple[str, str], SeedShare]:
+    """Return with how many seeds there is no steady state, by load and variant."""
+    found: dict[tuple[str, str], SeedShare] = {}
+    for (load, variant), own in cells.groupby(["load", "variant"], sort=False):
+        unstable = own["unstable"] != ""
+        if unstable.any():
+            seeds = own.loc[unstable, "seed"].nunique(), own["seed"].nunique()
+            found[str(load), str(variant)] = SeedShare(*seeds)
     return found
 
 
@@ -250,4 +270,5 @@ def _unstable(load: str, variant: str, cells: pd.DataFrame) -> Point:
         saturated=True,
         failed_gates=bool((cells["failed_gates"] != "").any()),
         against=None,
+        without_steady=seeds_without_steady(cells)[load, variant],
     )

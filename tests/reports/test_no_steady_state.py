@@ -1,0 +1,320 @@
+"""No steady state is a larger difference than any ratio, wherever a report compares variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pandas as pd
+import pytest
+from make_run import write_cell, write_sweep
+from test_across import across, machine
+from test_answer import answer_of as answer_of_run
+from test_answer import idle, swamped
+from test_capacity_answer import ALWAYS, NEVER, answer_of, chains
+from test_claims import FAILS, HOLDS, OPEN, gain, gains
+from test_splits import capacity_headline, variants
+from test_steady import WINDOW, steady_cell, stream_turn
+
+from reports.answer.asked import Price
+from reports.answer.machines import OnMachine, by_load
+from reports.answer.machines import headline as of_machines
+from reports.answer.speed_ups import grid
+from reports.compare.across_answer import findings as across_findings
+from reports.compare.across_answer import headline as across_headline
+from reports.experiment.judge import judge
+from reports.experiment.significance import Outcome
+from reports.page.machines import MachinesReport, write_machines
+from reports.page.tiles import Tile, tiles
+from reports.page.write import Report, write
+from reports.run_folder.machines import Member
+
+Lost = dict[str, Sequence[int]]
+"""Seeds without a steady state at 1 job/s, by variant."""
+SEEDS = (1, 2, 3)
+MEMBER = Member(Path("a"), "a100-80g", "llama-3.1-8b", 1)
+
+
+def machine_run(folder: Path, lost: Lost) -> tuple[MachinesReport, Report]:
+    """At 0.5 jobs/s all jobs take 2 s; at 1 job/s they take 4 s with fcfs and 2 s with las."""
+    run = write_sweep(folder / "a", ["fcfs", "las"], jps=[0.5, 1.0], seeds=SEEDS, steady_state=True)
+    for name, slow_s in (("fcfs", 4.0), ("las", 2.0)):
+        for seed in SEEDS:
+            for jps, jct_s in ((0.5, 2.0), (1.0, slow_s)):
+                turns = [stream_turn(job, float(job), jct_s) for job in range(8)]
+                grew = "it grew" if jps == 1 and seed in lost.get(name, ()) else None
+                steady_cell(run, turns, WINDOW, name, jps, seed, grew)
+    entry = {"folder": "a", "hardware": "a100-80g", "model": "llama-3.1-8b", "gpus": 1}
+    document = {"format": "turnstile-machines-1", "machines": [entry]}
+    (folder / "machines.json").write_bytes(orjson.dumps(document))
+    report = write_machines(folder)
+    return report, report.machines[0][1]
+
+
+class Shown(NamedTuple):
+    headline: str
+    machines: str
+    """First sentence of the page of several machines."""
+    fastest: str
+    """Cell of that page at 1 job/s."""
+    grid: Sequence[tuple[str, str]]
+    """Text and kind of the cells of fcfs and las at 1 job/s."""
+    tile: tuple[str, str] | None
+    finding: str | None
+
+
+EVEN = "No scheduler is significantly faster than fcfs on any of these machines."
+WINS = (
+    "las is fastest on llama-3.1-8b on a100-80g. fcfs has no steady state at the rate compared on"
+    " any of them."
+)
+ALONE = (
+    "At 1 jobs/s las is fastest: its mean job completion time (JCT) is 2.00 s, and 2.00 s at P95."
+    " The baseline fcfs has no steady state here"
+)
+NONE_FASTER = (
+    "no scheduler is faster than fcfs: its mean job completion time (JCT) is {0} s, and {0} s at"
+    " P95."
+)
+CASES = {
+    "a variant lost it": (
+        {"las": SEEDS},
+        Shown(
+            f"At 1 jobs/s {NONE_FASTER.format('4.00')}", EVEN, "fcfs",
+            [("1", "base"), ("unstable", "slower")], ("unstable", "with las"),
+            "No steady state at 1 jobs/s: las.",
+        ),
+    ),
+    "the baseline lost it": (
+        {"fcfs": SEEDS},
+        Shown(
+            f"{ALONE}.", WINS, "las; fcfs unstable",
+            [("unstable", "none"), ("stable", "faster")],
+            ("unstable", "with fcfs, stock vLLM"), None,
+        ),
+    ),
+    "both lost it with different seeds": (
+        {"fcfs": (1, 2), "las": SEEDS},
+        Shown(
+            f"At 0.5 jobs/s {NONE_FASTER.format('2.00')}", EVEN, "unstable",
+            [("unstable", "none"), ("unstable", "none")], None, None,
+        ),
+    ),
+    "the baseline lost it with a seed": (
+        {"fcfs": (1,)},
+        Shown(
+            f"{ALONE} with 1 of 3 seeds.", WINS, "las; fcfs unstable",
+            [("unstable", "none"), ("stable", "faster")],
+            ("unstable", "with fcfs, stock vLLM"), None,
+        ),
+    ),
+    "a variant lost it with a seed": (
+        {"las": (2,)},
+        Shown(
+            f"At 1 jobs/s {NONE_FASTER.format('4.00')}", EVEN, "fcfs",
+            [("1", "base"), ("unstable", "slower")], ("unstable", "with las"),
+            "No steady state at 1 jobs/s: las with 1 of 3 seeds.",
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lost", "shown"), CASES.values(), ids=CASES)
+def test_a_report_names_it_as_the_largest_difference(
+    tmp_path: Path, lost: Lost, shown: Shown
+) -> None:
+    page, report = machine_run(tmp_path, lost)
+    points, answer = report.table.points, report.result
+    assert answer.headline == shown.headline
+    assert page.headline == shown.machines
+    overview = by_load([OnMachine(MEMBER, answer, points, math.nan, "fcfs", Price(1, math.nan))])
+    assert overview is not None
+    assert [cell["text"] for cell in overview["rows"][0]["cells"]] == ["fcfs", shown.fastest]
+    table = grid(points, answer, "fcfs")
+    assert table is not None
+    cells = [row["cells"][-1] for row in table["rows"]]
+    assert [(cell["text"], cell["kind"]) for cell in cells] == shown.grid
+    losses = [(tile.number, tile.what) for tile in tiles(answer, "fcfs")[2:]]
+    assert losses == ([] if shown.tile is None else [shown.tile])
+    found = [each for each in answer.findings if each.startswith("No steady state")]
+    assert found == ([] if shown.finding is None else [shown.finding])
+    alike = "At 0.5 jobs/s the choice makes little difference: all variants are within 2% of fcfs."
+    assert alike in answer.findings
+
+
+def test_machines_without_any_steady_state_have_the_remedy_and_not_an_unfinished_run(
+    tmp_path: Path,
+) -> None:
+    run = write_sweep(tmp_path / "a", ["fcfs"], jps=[1.0], steady_state=True)
+    steady_cell(run, [stream_turn(0, 0.0, 1.0)], WINDOW, unstable="it grew")
+    on_machine = OnMachine(MEMBER, write(run).result, (), math.nan, "fcfs", Price(1, math.nan))
+    assert of_machines([on_machine], "fcfs") == (
+        "No scheduler has a steady state at the rates of this run: run lower rates."
+    )
+
+
+def test_a_machine_without_an_answer_is_named(tmp_path: Path) -> None:
+    ran = answer_of_run(one_load(tmp_path / "a", fcfs=2.0, las=1.0))
+    none = answer_of_run(write_sweep(tmp_path / "b", ["fcfs"]))
+    other = MEMBER._replace(hardware="h100")
+    found = [
+        OnMachine(member, answer, (), math.nan, "fcfs", Price(1, math.nan))
+        for member, answer in ((MEMBER, ran), (other, none))
+    ]
+    assert of_machines(found, "fcfs") == (
+        "las is fastest on llama-3.1-8b on a100-80g. There is no answer on llama-3.1-8b on h100."
+    )
+
+
+def one_load(run: Path, **jct_s: float) -> Path:
+    write_sweep(run, list(jct_s), steady_state=True)
+    for name, each in jct_s.items():
+        turns = [stream_turn(job, float(job), each) for job in range(8)]
+        for seed in SEEDS:
+            steady_cell(run, turns, WINDOW, name, 0.5, seed)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("per_seed", "headline", "best"),
+    [
+        (
+            {"fcfs": (NEVER,) * 3, "las": (0.4,) * 3},
+            "las sustains 0.4 jobs/s on b200. The baseline fcfs sustains no rate.",
+            "las",
+        ),
+        (
+            {"fcfs": (0.2, NEVER, 0.2), "las": (0.4,) * 3},
+            "las sustains 0.4 jobs/s on b200. The baseline fcfs sustains no rate with 1 of 3",
+            "las",
+        ),
+        (
+            {"fcfs": (0.2,) * 3, "las": (NEVER,) * 3},
+            "No scheduler sustains more jobs than fcfs, which sustains 0.2 jobs/s on b200.",
+            None,
+        ),
+        ({"fcfs": (0.2,) * 3, "las": (ALWAYS,) * 3}, "las meets the SLO", "las"),
+        (
+            {"fcfs": (NEVER,) * 3, "las": (NEVER, NEVER, 0.1)},
+            "No scheduler sustains any rate on b200",
+            None,
+        ),
+    ],
+)
+def test_a_capacity_of_no_rate_is_lower_than_any_and_one_of_every_rate_higher(
+    per_seed: dict[str, Any], headline: str, best: str | None
+) -> None:
+    answer = answer_of(chains(**per_seed))
+    assert answer.headline.startswith(headline)
+    on_machine = OnMachine(MEMBER, answer, (), math.nan, "fcfs", Price(1, math.nan))
+    assert on_machine.fastest == best
+
+
+def test_a_tile_shows_the_baseline_that_sustains_no_rate() -> None:
+    answer = answer_of(chains(fcfs=(NEVER, 0.1, NEVER), las=(0.4,) * 3))
+    assert tiles(answer, "fcfs")[1:] == [
+        Tile(
+            "no rate",
+            "sustained with fcfs, stock vLLM",
+            "of those that were tried with 2 of 3 seeds",
+        )
+    ]
+
+
+def test_splits_are_compared_with_a_split_of_the_baseline_that_sustains_no_rate() -> None:
+    per_seed: dict[str, Any] = {"fcfs@sticky": (NEVER,) * 3, "fcfs@sticky@1P1D": (0.2,) * 3}
+    assert capacity_headline(per_seed) == (
+        "On 2 x b200, 1P1D sustains 0.2 jobs/s. On 2 x b200, engines that both prefill and decode"
+        " sustain no rate that was tried."
+    )
+
+
+def test_splits_are_compared_with_a_split_of_the_baseline_without_a_steady_state(
+    tmp_path: Path,
+) -> None:
+    names = ("fcfs@sticky", "fcfs@sticky@1P1D")
+    run = write_sweep(tmp_path, names, steady_state=True, baseline=names[0])
+    sweep = orjson.loads((run / "sweep.json").read_bytes()) | {"variants": variants(*names)}
+    (run / "sweep.json").write_bytes(orjson.dumps(sweep))
+    turns = [stream_turn(job, float(job), 2.0) for job in range(8)]
+    for name, unstable in zip(names, ("it grew", None), strict=True):
+        steady_cell(run, turns, WINDOW, name, 0.5, unstable=unstable)
+    assert write(run).result.headline == (
+        "At 0.5 jobs/s the mean job completion time (JCT) is 2.00 s with 1P1D. Engines that both"
+        " prefill and decode have no valid steady state at 0.5 jobs/s."
+    )
+
+
+def test_a_machine_on_which_no_policy_sustains_a_rate_is_the_worst_of_several() -> None:
+    one, other, none = (machine(name, fcfs=(1.0, 1.0)) for name in ("h100", "h200", "l4"))
+    never = answer_of(chains(fcfs=(NEVER, NEVER))).capacities
+    none = replace(none, capacities=never)
+    assert across_headline(across(one, none)) == (
+        "Only h100 sustains any rate, per GPU 1 jobs/s with fcfs."
+        " No policy sustains any rate on l4."
+    )
+    three = across(one, other, none)
+    assert across_headline(three).endswith("No policy sustains any rate on l4.")
+    assert across_findings(three) == ["fcfs has the highest capacity on h100 and h200."]
+
+
+def lost(frame: pd.DataFrame, variant: str, *seeds: int) -> pd.DataFrame:
+    mine = (frame["variant"] == variant) & frame["seed"].isin(seeds)
+    before = frame.get("unstable", pd.Series("", index=frame.index))
+    return frame.assign(unstable=before.mask(mine, "it grew"))
+
+
+TWICE = gains(2.0, 2.0, 2.0)
+"""The JCT of fcfs is twice that of ours."""
+
+
+@pytest.mark.parametrize(
+    ("frame", "least", "most", "outcome", "said"),
+    [
+        (lost(TWICE, "fcfs", 1, 2, 3), 1.5, None, HOLDS, "fcfs has no steady state at 0.1 jobs/s"),
+        (lost(TWICE, "fcfs", 1, 2, 3), None, 3.0, FAILS, "fcfs has no steady state at 0.1 jobs/s"),
+        (lost(TWICE, "ours", 1, 2, 3), 1.5, None, FAILS, "ours has no steady state at 0.1 jobs/s"),
+        (
+            lost(TWICE, "ours", 2), 1.5, None, OPEN,
+            "2.00x; ours has no steady state at 0.1 jobs/s with 1 of 3 seeds",
+        ),
+        (
+            lost(TWICE, "fcfs", 2), 1.5, None, HOLDS,
+            "2.00x; fcfs has no steady state at 0.1 jobs/s with 1 of 3 seeds",
+        ),
+        (
+            lost(lost(TWICE, "fcfs", 1, 2), "ours", 1, 2, 3), 1.5, None, FAILS,
+            "ours has no steady state at 0.1 jobs/s with 1 of 3 seeds and neither side has a"
+            " steady state at 0.1 jobs/s with 2 of 3 seeds",
+        ),
+        (
+            lost(lost(TWICE, "fcfs", 1, 2, 3), "ours", 1, 2, 3), 1.5, None, OPEN,
+            "neither side has a steady state at 0.1 jobs/s",
+        ),
+    ],
+)  # fmt: skip
+def test_a_claim_is_decided_by_a_side_without_a_steady_state(
+    frame: pd.DataFrame, least: float | None, most: float | None, outcome: Outcome, said: str
+) -> None:
+    found = judge(gain(least=least, most=most), {"arm": frame})
+    assert (found.outcome, found.ours) == (outcome, said)
+
+
+def test_a_claim_about_capacities_is_decided_by_a_side_that_sustains_no_rate() -> None:
+    per_s = TWICE["variant"].map({"fcfs": 0.0, "ours": 0.03})
+    frame = TWICE.assign(capacity_jobs_per_s=per_s)
+    ours_more = gain(of="ours", to="fcfs", metric="capacity_jobs_per_s", least=1.1)
+    assert judge(ours_more, {"arm": frame}).outcome is HOLDS
+    fcfs_more = gain(metric="capacity_jobs_per_s", least=1.1)
+    assert judge(fcfs_more, {"arm": frame}).outcome is FAILS
+
+
+def test_saturated_fixed_sets_are_still_compared_by_their_jcts(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "las"])
+    for name, turns in (("fcfs", swamped(5.0)), ("las", idle(1.0))):
+        write_cell(run, name, turns)
+    assert " faster than fcfs" in answer_of_run(run).headline
