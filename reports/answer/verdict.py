@@ -150,7 +150,9 @@ def answer(
         base,
         possible,
         winners=(winner.variant, *tied),
-        slowest=max(lost or there, key=lambda p: (p.saturated, mean_s(p))),
+        slowest=max(lost, key=lambda p: p.without_steady.seeds if p.without_steady else 0)
+        if lost
+        else max(there, key=lambda p: (p.saturated, mean_s(p))),
     )
 
 

@@ -46,10 +46,12 @@ def job_time(
     emphasised: Sequence[str],
     load: str | None,
     *,
+    steady: bool = False,
     pauses: bool = False,
 ) -> list[Figure]:
-    """Draw `jobs`, which are those of `Results.jobs`. `load` is shown at first. `pauses` says
-    whether their tool time contains pauses."""
+    """Draw `jobs`, which are those of `Results.jobs`. `load` is shown at first. `steady`: they are
+    measured in steady state, where all seeds count alike. `pauses` says whether their tool time
+    contains pauses."""
     if jobs.empty or load is None:
         return []
     by_load = {str(name): mine for name, mine in jobs.groupby("load", sort=False)}
@@ -61,7 +63,7 @@ def job_time(
     ) -> Figure:
         return Figure(name, title, specs, log, CHOICE, load, terms=terms)
 
-    means = {name: _means(mine) for name, mine in by_load.items()}
+    means = {name: _means(mine, steady) for name, mine in by_load.items()}
     labels = WITH_PAUSES if pauses else WATERFALL
     falls = {name: _waterfall(name, mine, emphasised, labels) for name, mine in means.items()}
     spread = {n: _jcts(n, mine, style, points // 2) for n, mine in by_load.items()}
@@ -81,10 +83,12 @@ def job_time(
     return drawn
 
 
-def _means(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Return mean seconds per job over all seeds: a row per variant, the fastest first."""
+def _means(jobs: pd.DataFrame, steady: bool) -> pd.DataFrame:
+    """Return mean seconds per job, as points have them: a row per variant, the fastest first."""
     columns = ["jct_s", *WATERFALL]
-    return jobs.groupby("variant", sort=False)[columns].mean().fillna(0.0).sort_values("jct_s")
+    groups = ["variant", "seed"] if steady else ["variant"]
+    means = jobs.groupby(groups, sort=False)[columns].mean().groupby("variant", sort=False).mean()
+    return means.fillna(0.0).sort_values("jct_s")
 
 
 def _parts(means: Mapping[str, pd.DataFrame]) -> list[str]:

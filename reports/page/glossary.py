@@ -74,10 +74,14 @@ TERMS: dict[str, str] = {
     "Validity gate": (
         "A check of whether a cell's numbers can be used. A cell that fails one is marked."
     ),
-    "JCT (job completion time)": "The time from a job's arrival to its last token, in seconds.",
+    "JCT (job completion time)": (
+        "The time from a job's arrival to its last token, in seconds. A mean JCT is the mean over "
+        "the jobs, and in steady state over the jobs of each seed, then over the seeds."
+    ),
     "Speed-up": (
         "The baseline's mean JCT divided by the variant's, for the same programs under the "
-        "same arrivals."
+        "same arrivals. In steady state it is calculated for each seed, and the geometric mean "
+        "over the seeds is shown."
     ),
     "95% CI (confidence interval)": (
         "The range that would contain the true value in 95% of repetitions with other "

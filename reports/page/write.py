@@ -169,9 +169,21 @@ def _draw(
     return Drawn(
         [] if sustained is None else [sustained],
         figures(found, style, list(strong), slo),
-        job_time(results.jobs, style, list(strong), result.load, pauses=pauses),
+        job_time(
+            *(stable_jobs(results, found), style, list(strong), result.load),
+            steady=bool(run.sweep.get("steady_state")),
+            pauses=pauses,
+        ),
         [figure for figure in inside if figure is not None],
     )
+
+
+def stable_jobs(results: Results, found: Sequence[Point]) -> pd.DataFrame:
+    """Return the jobs of variants that have a steady state with all seeds. The seeds with which one
+    has it are those with lighter work."""
+    jobs, stable = results.jobs, {(p.load, p.variant) for p in found}
+    pairs = zip(jobs["load"], jobs["variant"], strict=True) if len(jobs) else ()
+    return jobs[[pair in stable for pair in pairs]]
 
 
 def _csv(cells: pd.DataFrame) -> bytes:

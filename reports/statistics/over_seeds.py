@@ -44,6 +44,16 @@ def geometric_mean(
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 
 
+def mean_of_positive(values: Iterable[float]) -> Estimate:
+    """Return the arithmetic mean of positive values of different seeds. The interval is that of its
+    logarithm, whose error is the relative one of the mean, so that no limit is negative. One seed
+    has no interval."""
+    numbers = np.fromiter(values, dtype=float)
+    value = float(numbers.mean())
+    half = _half_width(numbers / value, CONFIDENCE, UNKNOWN)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half))
+
+
 def arithmetic_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
     """Return the mean of values of different seeds, which may be zero or negative. One seed has no
     interval: its limits are NaN."""

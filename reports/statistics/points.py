@@ -18,7 +18,7 @@ from reports.metrics.fairness import LONGEST_TENTH, THIRDS
 from reports.metrics.routing import ROUTING
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
 from reports.statistics.capacities import SeedShare
-from reports.statistics.over_seeds import geometric_mean
+from reports.statistics.over_seeds import geometric_mean, mean_of_positive
 from reports.statistics.seeds_needed import seeds_needed
 
 MAXIMA = ("slowdown_max", "queue_max_s", "held_max_s")
@@ -89,9 +89,8 @@ def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison
 
 
 def mean_by_seed(jobs: pd.DataFrame) -> Estimate:
-    """Return the geometric mean of the mean JCTs of the seeds: a ratio of two such means is the
-    mean of the ratios."""
-    return geometric_mean(jobs.groupby("seed")["jct_s"].mean().tolist())
+    """Return the mean of the mean JCTs of the seeds, which count alike whatever their windows."""
+    return mean_of_positive(jobs.groupby("seed")["jct_s"].mean().tolist())
 
 
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
@@ -205,8 +204,8 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 against,
                 None,
                 None if (load, baseline) in invalid else lacking.get((str(load), baseline)),
-                _mean_over_seeds(cells["jct_bound_s"], steady),
-                _mean_over_seeds(cells["rate_bound_jobs_per_s"], steady),
+                float(cells["jct_bound_s"].mean(skipna=False)),
+                float(cells["rate_bound_jobs_per_s"].mean(skipna=False)),
                 _pooled(cells, FAIRNESS),
                 _pooled(cells, ROUTING) if ROUTING[0] in cells else {},
                 _pooled(cells, BACKGROUND) if BACKGROUND[0] in cells else {},
@@ -224,13 +223,6 @@ def seeds_without_steady(cells: pd.DataFrame) -> dict[tuple[str, str], SeedShare
             seeds = own.loc[unstable, "seed"].nunique(), own["seed"].nunique()
             found[str(load), str(variant)] = SeedShare(*seeds)
     return found
-
-
-def _mean_over_seeds(values: pd.Series[float], steady: bool) -> float:
-    """Return the same kind of mean as that of JCTs; NaN if a seed has no value."""
-    if values.isna().any():
-        return math.nan
-    return geometric_mean(values.tolist()).value if steady else float(values.mean())
 
 
 def _pooled(cells: pd.DataFrame, names: Sequence[str]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from reports.capacity.estimate import Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
@@ -16,7 +17,6 @@ from reports.capacity.slo import Slo, parse_slo
 from reports.metrics.cells import Results
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
-from reports.statistics.over_seeds import geometric_mean
 from servers.errors import InvalidInput, InvalidRunFolder
 
 Known = Mapping[Chain, Mapping[float, Outcome]]
@@ -26,14 +26,14 @@ Known = Mapping[Chain, Mapping[float, Outcome]]
 class Searched:
     slo: Slo
     idle_mean_s: float
-    """Mean JCT on an idle machine; the geometric mean over seeds."""
+    """Mean JCT on an idle machine, mean over seeds."""
     found: tuple[VariantCapacity, ...]
     rates: tuple[float, ...]
     """At which all variants ran, or will."""
     higher: Mapping[float, frozenset[str]] = field(default_factory=dict)
     """Rates above these, with the variants that ran with all seeds."""
     limits_s: Mapping[str, float] = field(default_factory=dict)
-    """The limit of each statistic of the SLO, in seconds; the geometric mean over seeds."""
+    """The limit of each statistic of the SLO, in seconds, mean over seeds."""
 
     def at_common_rates(self, results: Results) -> Results:
         """Return the results without the cells of single searches."""
@@ -79,7 +79,7 @@ def searched(run: Run) -> Searched | None:
     }
     return Searched(
         slo,
-        geometric_mean(machine.mean_s for machine in idle.values()).value,
+        fmean(machine.mean_s for machine in idle.values()),
         tuple(capacities(found, variants, baseline)),
         given or _complete(known, plan) or plan.common_rates(known, idle),
         _higher(known, plan, idle),
@@ -112,7 +112,7 @@ def _higher(known: Known, plan: Search, idle: Mapping[int, Idle]) -> dict[float,
 def _limits_s(slo: Slo, idle_jct_s: Collection[Mapping[str, float]]) -> dict[str, float]:
     limits: dict[str, float] = {}
     for limit in slo.limits:
-        value = geometric_mean(limit.limit_s(idle) for idle in idle_jct_s).value
+        value = fmean(limit.limit_s(idle) for idle in idle_jct_s)
         limits[limit.statistic] = min(value, limits.get(limit.statistic, value))
     return limits
 

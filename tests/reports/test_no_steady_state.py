@@ -28,10 +28,14 @@ from reports.compare.across_answer import findings as across_findings
 from reports.compare.across_answer import headline as across_headline
 from reports.experiment.judge import judge
 from reports.experiment.significance import Outcome
+from reports.figures.job_time import job_time
+from reports.figures.styles import styles
+from reports.metrics.cells import collect
 from reports.page.machines import MachinesReport, write_machines
 from reports.page.tiles import Tile, tiles
-from reports.page.write import Report, write
+from reports.page.write import Report, stable_jobs, write
 from reports.run_folder.machines import Member
+from reports.run_folder.read import load_run
 
 Lost = dict[str, Sequence[int]]
 """Seeds without a steady state at 1 job/s, by variant."""
@@ -318,3 +322,24 @@ def test_saturated_fixed_sets_are_still_compared_by_their_jcts(tmp_path: Path) -
     for name, turns in (("fcfs", swamped(5.0)), ("las", idle(1.0))):
         write_cell(run, name, turns)
     assert " faster than fcfs" in answer_of_run(run).headline
+
+
+def test_the_mean_jct_is_the_same_number_in_sentences_tables_and_bars(tmp_path: Path) -> None:
+    """Seed 1 measures four jobs of 2 s and seed 2 two of 8 s: the mean is 5 s, not 4 s."""
+    run = write_sweep(tmp_path, ["fcfs", "las"], jps=[1.0], seeds=[1, 2], steady_state=True)
+    for name in ("fcfs", "las"):
+        for seed, jobs, jct_s in ((1, 4, 2.0), (2, 2, 8.0)):
+            turns = [stream_turn(job, float(job), jct_s) for job in range(8)]
+            grew = "it grew" if (name, seed) == ("las", 2) else None
+            steady_cell(run, turns, WINDOW | {"jobs": jobs}, name, 1.0, seed, grew)
+    report = write(run)
+    assert "mean job completion time (JCT) is 5.00 s" in report.result.headline
+    (mine, _) = report.table.points
+    loaded = load_run(run)
+    style = styles(loaded.sweep["variants"])
+    jobs_of = stable_jobs(collect(loaded), report.points)
+    (waterfall, *_) = job_time(jobs_of, style, [], "1 jobs/s", steady=True)
+    totals = [trace for trace in waterfall.spec["data"] if trace["meta"]["kind"] == "total"]
+    assert mine.jct_mean_s.value == pytest.approx(5.0)
+    # las has no steady state with seed 2, so its bar would be that of seed 1 alone.
+    assert [(trace["y"], trace["text"]) for trace in totals] == [(["fcfs"], [" 5.00 s"])]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reports.statistics.bootstrap import interval
-from reports.statistics.over_seeds import geometric_mean, low_tail, paired_ratio
+from reports.statistics.over_seeds import geometric_mean, low_tail, mean_of_positive, paired_ratio
 
 
 def test_the_interval_is_students_of_the_logarithms() -> None:
@@ -16,6 +16,14 @@ def test_the_interval_is_students_of_the_logarithms() -> None:
     found = geometric_mean(np.exp([-0.1, 0.0, 0.1]))
     assert found.value == pytest.approx(1)
     assert np.log([found.low, found.high]) == pytest.approx([-0.2484, 0.2484], abs=1e-4)
+
+
+def test_the_interval_of_an_arithmetic_mean_is_that_of_its_logarithm() -> None:
+    # Mean 2, deviation 1, so the relative error is 1 ÷ (2 √3) = 0.2887, times t = 4.3027: 1.2421.
+    found = mean_of_positive([1.0, 2.0, 3.0])
+    assert found.value == 2.0
+    assert np.log([found.low / 2, found.high / 2]) == pytest.approx([-1.2421, 1.2421], abs=1e-4)
+    assert not mean_of_positive([1.7]).has_interval
 
 
 def test_one_seed_has_no_interval_and_says_so() -> None:

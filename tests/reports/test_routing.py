@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,36 @@ def test_memory_of_the_replicas_over_time() -> None:
 
 def test_cells_of_one_replica_have_no_figure_of_replicas() -> None:
     assert replica_memory({"one": cell(1, {"usage": [[1.0, 6, 0, 0, 1]]})}) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "noun"),
+    [
+        (("fcfs@a", "fcfs@b"), "router"),
+        (("fcfs@a", "las@a"), "scheduler"),
+        (("fcfs@a", "fcfs@b", "las@a", "las@b"), "variant"),
+    ],
+)
+def test_the_headline_names_the_axis_that_was_asked_for(
+    tmp_path: Path, names: Sequence[str], noun: str
+) -> None:
+    write_sweep(tmp_path, names, baseline="fcfs@a")
+    for place, name in enumerate(names):
+        write_cell(tmp_path, name, [turn(f"p{k:02d}", 0, 99.0 * k, decode_s=10.0 + place)
+                                    for k in range(20)])  # fmt: skip
+    headline = write(tmp_path).result.headline
+    assert headline.startswith(f"At 0.5 jobs/s no {noun} is faster than fcfs@a: ")
+
+
+def test_a_large_loss_has_a_name_in_the_figures_of_many_variants(tmp_path: Path) -> None:
+    names = [f"fcfs@{letter}" for letter in "abcdefgh"]
+    write_sweep(tmp_path, names, jps=[0.1, 0.5], baseline="fcfs@a")
+    for jps in (0.1, 0.5):
+        for place, name in enumerate(names):
+            jct_s = 75.0 if name == "fcfs@e" else 10.0 + place
+            turns = [turn(f"p{k:02d}", 0, 99.0 * k, decode_s=jct_s) for k in range(20)]
+            write_cell(tmp_path, name, turns, jps=jps)
+    page = write(tmp_path).path.read_text()
+    pressed = re.findall(r'data-variant="([^"]*)" aria-pressed="true"', page)
+    assert "fcfs@e" in pressed
+    assert "fcfs@h" not in pressed
