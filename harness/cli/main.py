@@ -167,7 +167,7 @@ TableOption = Annotated[
     Tables,
     typer.Option(
         help="Printed tables. brief: policies by rates, and the numbers at the rate of the "
-        "answer, in 80 columns. full: the numbers at all rates.",
+        "answer if they differ, in 80 columns. full: the numbers at all rates.",
         rich_help_panel=RUN_PANEL,
     ),
 ]

@@ -6,7 +6,7 @@ In: points. Out: a Rich renderable; plain columns if the output is not a termina
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -41,6 +41,13 @@ class BackgroundTable:
             cells = map(Text, (load, short_name(point.variant), *_numbers(point)))
             table.add_row(*cells, style="dim" if point.bound else "")
         yield table
+
+
+def merged(points: Sequence[Point]) -> list[Point]:
+    """Return the points of one rate, or a single one for all if their rows would be the same."""
+    if len(points) < 2 or len({_numbers(point) for point in points}) > 1:
+        return list(points)
+    return [replace(points[0], variant=f"each of {len(points)}", bound=False)]
 
 
 def _numbers(point: Point) -> tuple[str, ...]:

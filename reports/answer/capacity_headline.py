@@ -42,7 +42,17 @@ def headline(
     if not open_searches:
         return sentence
     schedulers = counted(len(open_searches), asked.noun)
-    return f"The search has not finished for {schedulers}. So far: {sentence}"
+    sentence = f"The search has not finished for {schedulers}. So far: {sentence}"
+    if more := [each.variant for each in open_searches if _sustains_more(each, best[0])]:
+        verb = "sustains" if len(more) == 1 else "sustain"
+        return f"{sentence} {_names(more)} already {verb} a higher rate."
+    return sentence
+
+
+def _sustains_more(each: VariantCapacity, best: VariantCapacity) -> bool:
+    """Return whether an unfinished search has found a higher rate than the highest capacity."""
+    rates = [found.sustained or 0.0 for found in each.by_seed.values()]
+    return best.jobs_per_s is not None and min(rates, default=0.0) > best.jobs_per_s.value
 
 
 def _without_baseline(found: Sequence[VariantCapacity], asked: Asked) -> str:

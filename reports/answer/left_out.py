@@ -5,14 +5,20 @@ In: points, capacities and results. Out: those that can decide the answer, and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from reports.answer.provenance import without_name
 from reports.metrics.cells import Results
 from reports.phrasing import counted, listed
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 
+MANY = 0.05
+"""From this share of the programs on, the first sentence says that they are left out."""
+TURN = re.compile(r"^turn \d+: ")
 MOST_NAMES = 3
 MOST_LETTERS = 120
 """A reason ends after this many letters; the first caveat has it in full."""
@@ -54,6 +60,20 @@ def valid_capacities(
         valid = [replace(each, ratio=None) for each in valid]
     names = [each.variant for each in found if each.variant in failed]
     return valid, _sentence(names, [failed[name] for name in names])
+
+
+def programs_left_out(sweep: Mapping[str, Any]) -> str:
+    """Return a sentence on the programs that did not run because they are too long for the model or
+    the memory; an empty text if they are few, which the caveat says."""
+    workload = sweep.get("workload") or {}
+    left_out = workload.get("left_out") or []
+    ran = workload.get("distinct_programs") or workload.get("programs") or 0
+    every = ran + len(left_out)
+    if not left_out or len(left_out) < MANY * every:
+        return ""
+    reasons = [TURN.sub("", without_name(program)).rstrip(".") for program in left_out]
+    reason = next((each for each in reasons if not each.startswith("left out with")), reasons[0])
+    return f"{len(left_out):,} of {counted(every, 'program')} are left out; the first: {reason}."
 
 
 def _sentence(names: Sequence[str], gates: Sequence[str]) -> list[str]:

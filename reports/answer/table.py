@@ -6,7 +6,7 @@ In: points. Out: a Rich renderable; plain columns if the output is not a termina
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from reports.answer.speed_headline import NEGLIGIBLE
 from reports.phrasing import seconds, share, times
 from reports.statistics.points import Point
 
@@ -27,6 +28,8 @@ def _flags(point: Point) -> str:
 
 
 NAME_LETTERS = 40
+MOST_ALIKE = 3
+"""Up to this many variants have a row each though their numbers are alike."""
 
 
 def short_name(variant: str) -> str:
@@ -55,6 +58,30 @@ def _interval(point: Point) -> str:
     if point.against is None or not point.against.mean.has_interval:
         return ""
     return f"{point.against.mean.low:.2f}–{point.against.mean.high:.2f}"
+
+
+def are_alike(points: Sequence[Point]) -> bool:
+    """Return whether no number of the variants at one rate differs so much that it matters."""
+    if len(points) < 2 or any(p.unstable or p.failed_gates or p.saturated for p in points):
+        return False
+    for values in ([p.jct_mean_s.value for p in points], [p.jct_s["jct_p95_s"] for p in points]):
+        if not max(values) <= (1 + NEGLIGIBLE) * min(values):
+            return False
+    return len({share(p.hit_ratio) for p in points}) == 1
+
+
+def at_one_rate(points: Sequence[Point], baseline: str, *, has_matrix: bool) -> ResultTable | None:
+    """Return the table of one rate. Variants that are alike need none beneath the matrix, and
+    otherwise only one row if they are many."""
+    if not are_alike(points):
+        return ResultTable(points, baseline)
+    if has_matrix:
+        return None
+    if len(points) <= MOST_ALIKE:
+        return ResultTable(points, baseline)
+    shown = next((p for p in points if p.variant == baseline), points[0])
+    name = f"all {len(points)}, within {NEGLIGIBLE:.0%}"
+    return ResultTable([replace(shown, variant=name, bound=False)], baseline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ recipes that are fitted to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import pandas as pd
 
-from reports.phrasing import share
+from reports.metrics.cells import Results
+from reports.phrasing import seconds, share
+from reports.statistics.capacities import VariantCapacity
 from traces.synthesis.known import fitted_recipe, shipped
 
 QUANTITIES = {
@@ -24,6 +26,8 @@ QUANTITIES = {
 """The quantities of a fitted recipe that are compared, by the names of `sweep.json`."""
 MUCH = 2.0
 """A factor between means from which on a workload is unlike an agent's."""
+MOST = 0.5
+"""A larger share of the mean JCT is most of it."""
 MIN_PAUSES = 0.01
 """A smaller share of every mean JCT is no caveat."""
 
@@ -66,6 +70,48 @@ def pauses(jobs: pd.DataFrame, sweep: Mapping[str, Any]) -> list[str]:
         f"Pauses: about {low if low == high else f'{low} to {high}'} of the mean JCT are gaps after"
         " turns that call no tool, as when a person thinks. Figures and exports count them as tool"
         " time."
+    ]
+
+
+def mostly_gaps(
+    results: Results, capacities: Sequence[VariantCapacity], sweep: Mapping[str, Any]
+) -> list[str]:
+    """Return a caveat if most of the mean JCT at the rates called sustained is tool gaps. Then
+    capacities say little about how long a user waits for the first token of an answer."""
+    cells = _sustained(results.cells, capacities)
+    if cells.empty:
+        return []
+    jobs = results.jobs[results.jobs["cell"].isin(cells["cell"])]
+    means = jobs.groupby(["load", "variant"])[["tool_s", "jct_s"]].mean()
+    parts = means["tool_s"] / means["jct_s"]
+    if not parts.max() > MOST:
+        return []
+    low, high = share(parts.min()), share(parts.max())
+    gaps = "tool gaps and pauses" if pause_share(sweep) else "tool gaps"
+    span = low if low == high else f"{low} to {high}"
+    sentence = (
+        f"Mostly {gaps}: they are {span} of the mean JCT at the rates called sustained. Capacities"
+        " are about the JCT, and the time to first token (TTFT) is no part of them"
+    )
+    ttft_s = cells.groupby(["load", "variant"], sort=False)["ttft_p95_s"].mean().dropna()
+    if ttft_s.empty:
+        return [f"{sentence}."]
+    ends = [
+        f"{seconds(ttft_s[key])} ({key[1]} at {key[0]})"
+        for key in (ttft_s.idxmin(), ttft_s.idxmax())
+    ]
+    return [f"{sentence}: P95 TTFT there is from {ends[0]} to {ends[1]}."]
+
+
+def _sustained(cells: pd.DataFrame, capacities: Sequence[VariantCapacity]) -> pd.DataFrame:
+    """Return the cells at rates that their variant sustains with all seeds, without references."""
+    found = {each.variant: each for each in capacities if not each.bound}
+    return cells[
+        [
+            str(row["variant"]) in found
+            and found[str(row["variant"])].sustained_at(row["jps"]).is_all
+            for row in cells.to_dict("records")
+        ]
     ]
 
 

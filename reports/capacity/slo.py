@@ -76,10 +76,23 @@ def _limit(text: str, item: str) -> Limit:
     limit = Limit(match["statistic"].lower(), float(match["value"]), match["unit"])
     if limit.statistic not in STATISTICS:
         known = listed(STATISTICS, "or")
-        raise _invalid(text, f"{_quoted(match['statistic'])} is not a statistic; use {known}")
+        reason = (
+            f"{_quoted(match['statistic'])} is not a statistic of the job completion time (JCT)"
+        )
+        raise _invalid(text, f"{reason}; use {known}{_latency(limit.statistic)}")
     if limit.value == 0:
         raise _invalid(text, f"a limit of zero cannot be met; {EXAMPLE}")
     return limit
+
+
+def _latency(statistic: str) -> str:
+    """Say where the latency of single turns is, for a statistic that is meant to be one."""
+    if not statistic.startswith(("ttft", "tpot", "itl", "latency")):
+        return ""
+    return (
+        f". {statistic.partition('_')[0].upper()} is no part of a capacity: the report and"
+        " cells.csv have ttft_p95_s and tpot_p95_s of each cell"
+    )
 
 
 def _invalid(text: str, reason: str) -> InvalidInput:

@@ -235,6 +235,10 @@ def _of_numbers(
         worst = max(missed, key=lambda v: _distance(check, v.estimate().value))
         shown = _shown(worst.estimate(), lambda n: _number(check, n))
         text += f" (not: {_label(worst, found)}, {shown})"
+    unclear = [v for v, o in numbers if o is Outcome.OPEN and v.seeds == len(v.by_seed)]
+    if not missed and unclear and len(counts) > 1:
+        shown = _shown(unclear[0].estimate(), lambda n: _number(check, n))
+        text += f" (unclear: {_label(unclear[0], found)}, {shown})"
     return text
 
 

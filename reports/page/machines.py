@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from reports.answer.asked import compared, price_of
+from reports.answer.left_out import programs_left_out
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
 from reports.answer.unfinished import so_far
@@ -64,7 +65,9 @@ def write_machines(folder: Path) -> MachinesReport:
     caveats = [*unlike_step_times(_provenances(members, sweeps)), *shared]
     missing = [each for _, report in reports for each in report.missing]
     finished = sum(len(report.cells) for _, report in reports)
+    left_out = programs_left_out(sweeps[0])  # The same programs run on every machine.
     sentence = so_far(headline(found, baseline, compared(sweeps[0])), missing, finished)
+    sentence = f"{left_out} {sentence}".lstrip()
     workloads = {workload(sweep) for sweep in sweeps}
     same = workloads.pop() if len(workloads) == 1 else ""
     overview = MachinesReport(folder / REPORT, sentence, caveats, reports)
@@ -81,7 +84,7 @@ def write_machines(folder: Path) -> MachinesReport:
             caveats=caveats,
             workload=same,
             machines=[
-                _section(machine, shared, f"{timing(sweep)}." if same else None)
+                _section(machine, shared, left_out, f"{timing(sweep)}." if same else None)
                 for machine, sweep in zip(found, sweeps, strict=True)
             ],
             failed_gates=overview.failed_gates,
@@ -122,12 +125,15 @@ def _heading(sweep: Mapping[str, Any], members: Sequence[Member]) -> list[str]:
     return [str(word) for word in (workload, machines, engine) if word]
 
 
-def _section(machine: OnMachine, shared: Sequence[str], provenance: str | None) -> dict[str, Any]:
-    """`provenance`: what distinguishes the machine, if the page describes the workload of all."""
+def _section(
+    machine: OnMachine, shared: Sequence[str], left_out: str, provenance: str | None
+) -> dict[str, Any]:
+    """`left_out`: a sentence on all machines, which the page has already. `provenance`: what
+    distinguishes the machine, if the page describes the workload of all."""
     return {
         "label": machine.member.label,
         "href": f"{machine.member.folder.name}/{REPORT}",
-        "headline": machine.answer.headline,
+        "headline": machine.answer.headline.removeprefix(left_out).lstrip(),
         "caveats": [caveat for caveat in machine.answer.caveats if caveat not in shared],
         "provenance": provenance or machine.answer.provenance,
     }

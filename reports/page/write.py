@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pandas as pd
 
 from reports.answer.asked import also_serves, asked_of, price_of
-from reports.answer.background_table import BackgroundTable
+from reports.answer.background_table import BackgroundTable, merged
 from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
-from reports.answer.left_out import valid_capacities
+from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.matrix import Matrix
 from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
-from reports.answer.table import ResultTable
+from reports.answer.table import ResultTable, at_one_rate
 from reports.answer.verdict import Answer, answer
-from reports.answer.workload import pause_share
+from reports.answer.workload import mostly_gaps, pause_share
 from reports.figures.capacity import capacity
 from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
@@ -68,15 +69,16 @@ class Report:
     """The rows of `cells.csv`."""
 
     def tables(self, full: bool) -> list[Matrix | ResultTable | BackgroundTable]:
-        """Return the matrix, and the numbers of the jobs and of the requests beside them at the
-        rate of the answer, or in full at all rates."""
-        loads = {p.load for p in self.table.points}
-        here = [p for p in self.table.points if p.load == self.result.load]
-        block = self.table if full else replace(self.table, points=here)
-        matrix = [self.matrix] if len(loads) > 1 or self.matrix.rows else []
-        beside = [p for p in block.points if p.background and not p.unstable]
-        background = [BackgroundTable(beside)] if beside else []
-        return [*matrix, *([block] if block.points else []), *background]
+        """Return the matrix, and the numbers of the jobs and of the requests beside them: at the
+        rate of the answer if they differ, or in full at all rates."""
+        every = self.table.points
+        here = every if full else [p for p in every if p.load == self.result.load]
+        matrix = [self.matrix] if len({p.load for p in every}) > 1 or self.matrix.rows else []
+        baseline, has_matrix = self.table.baseline, bool(matrix)
+        block = self.table if full else at_one_rate(here, baseline, has_matrix=has_matrix)
+        beside = [p for p in here if p.background and not p.unstable]
+        background = [BackgroundTable(beside if full else merged(beside))] if beside else []
+        return [*matrix, *([block] if block is not None and block.points else []), *background]
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
@@ -89,7 +91,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     shown_results = results if search is None else search.at_shown_rates(results)
     measured = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
     found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
-    result = _answer(run, results, shown_results, found, search)
+    result = _with_programs_left_out(_answer(run, results, shown_results, found, search), run.sweep)
     style = styles(run.sweep["variants"])
     drawn = _draw(run, shown_results, found, result, style, named, search)
     shown_points = with_unstable(found, shown_results)
@@ -123,9 +125,17 @@ def _answer(
     if search is None:
         return answer(found, shown, run.sweep, also=unequal_work(run))
     asked = asked_of(run.sweep, search.slo, search.idle_mean_s)
-    caveats = of_results(found, shown, run.sweep)
+    caveats = [
+        *mostly_gaps(results, search.found, run.sweep),
+        *of_results(found, shown, run.sweep),
+    ]
     valid, left_out = valid_capacities(search.found, results, asked.baseline)
     return capacity_answer(valid, found, asked, run.sweep, caveats, left_out)
+
+
+def _with_programs_left_out(result: Answer, sweep: Mapping[str, Any]) -> Answer:
+    first = programs_left_out(sweep)
+    return replace(result, headline=f"{first} {result.headline}") if first else result
 
 
 def _links(run_folder: Path) -> list[Link]:

@@ -184,6 +184,13 @@ def test_a_search_that_is_not_finished_cannot_win_and_the_report_says_so() -> No
     )
 
 
+def test_an_unfinished_search_that_has_found_more_is_named() -> None:
+    more = Capacity(Kind.OPEN, math.nan, 0.3, 0.4)
+    assert answer_of(chains(fcfs=(0.2,) * 3, a=(more,) * 3)).headline.endswith(
+        "fcfs, which sustains 0.2 jobs/s on b200. a already sustains a higher rate."
+    )
+
+
 def test_gpus_for_a_round_rate_are_whole_machines() -> None:
     # 1 job/s: 5 machines at 0.2 jobs/s, 3 (2.5) at 0.4; two GPUs each.
     answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), gpus=2)

@@ -113,7 +113,10 @@ def test_a_claim_about_every_point_holds_only_if_each_does() -> None:
     assert judge(gain(least=1.5), arms).outcome is HOLDS
     found = judge(gain(least=1.5), {**arms, "c": UNSURE})
     assert found.outcome is OPEN
-    assert found.ours == "2.00x to 3.00x at 3 points: holds at 2, cannot be said at 1"
+    assert found.ours == (
+        "2.00x to 3.00x at 3 points: holds at 2, cannot be said at 1 (unclear: c, 0.1 jobs/s, 2.00x"
+        " (0.36x to 11.19x))"
+    )
     found = judge(gain(least=1.5), {**arms, "c": gains(1.0, 1.01, 0.99)})
     assert found.outcome is FAILS
     assert found.ours.endswith("does not hold at 1 (not: c, 0.1 jobs/s, 1.00x (0.98x to 1.03x))")

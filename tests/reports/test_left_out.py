@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from make_run import write_cell, write_sweep
+from make_run import workload, write_cell, write_sweep
 from test_answer import answer_of, idle, run_of
 
 from reports.answer.left_out import valid_capacities
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.metrics.cells import collect
+from reports.page.write import write
 from reports.run_folder.read import load_run
 from reports.statistics.capacities import capacities, winners
 from reports.statistics.points import points
@@ -100,3 +101,23 @@ def test_an_invalid_cell_decides_no_capacity(tmp_path: Path) -> None:
     valid, (sentence,) = valid_capacities(found, results, "fcfs")
     assert [each.variant for each in winners(valid)] == ["autellix"]
     assert sentence == (f"continuum is left out, because a cell failed a validity gate: {GATE}.")
+
+
+def test_programs_that_are_too_long_are_in_the_first_sentence_if_they_are_many(
+    tmp_path: Path,
+) -> None:
+    long = "turn 3: 49990 prompt + 11 output tokens are more than the 40960 that tiny accepts"
+    left_out = [
+        {"program_id": "a", "reason": "program a: left out with a/1"},
+        *({"program_id": f"a/{k}", "reason": f"program a/{k}, {long}"} for k in (1, 2)),
+    ]
+    first = (
+        "3 of 5 programs are left out; the first: 49990 prompt + 11 output tokens are more than the"
+        " 40960 that tiny accepts. At 0.5 jobs/s "
+    )
+    for ran, named in ((2, True), (97, False)):
+        shape = workload(idle(1.0)) | {"programs": ran, "left_out": left_out}
+        run = write_sweep(tmp_path / str(ran), ["fcfs", "las"], workload=shape)
+        for name in ("fcfs", "las"):
+            write_cell(run, name, idle(1.0))
+        assert write(run).result.headline.startswith(first) == named

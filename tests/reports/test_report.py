@@ -1,11 +1,12 @@
 import base64
 import gzip
+import io
 import json
 import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,36 @@ def test_the_columns_of_the_table_of_cells_are_explained(contended: Path) -> Non
         *("Variant", "Load", "Seed", "Validity")
     ]
     assert all(f"<dt>{title}</dt>" in explained for meaning, title in headings if meaning)
+
+
+def printed(run: Path, *, full: bool = False) -> list[list[str]]:
+    """Return the first word of each row of the tables of a terminal, without the heads."""
+    found = []
+    for table in write_report(run).tables(full):
+        console = Console(file=io.StringIO(), width=160, legacy_windows=False)
+        console.print(table)
+        rows = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+        found.append([row.removeprefix("0.5 jobs/s").strip().split("  ")[0] for row in rows])
+    return found
+
+
+def alike_run(run: Path, jps: Sequence[float], *, slower_s: float = 0.1) -> Path:
+    """The mean JCT of four variants is 10 s, and that of the fifth longer by `slower_s`."""
+    names = ["fcfs", "las", "continuum", "autellix", "program-fcfs"]
+    write_sweep(run, names, jps=jps)
+    for rate in jps:
+        for name in names:
+            jct_s = 10.0 + (slower_s if name == names[-1] else 0.0)
+            turns = [turn(f"p{k:02d}", 0, 99.0 * k, decode_s=jct_s) for k in range(20)]
+            write_cell(run, name, turns, jps=rate)
+    return run
+
+
+def test_numbers_that_are_alike_are_printed_once(tmp_path: Path) -> None:
+    run = alike_run(tmp_path / "alike", [0.5])
+    assert printed(run) == [["all 5, within 2%"]]
+    assert [len(rows) for rows in printed(run, full=True)] == [5]
+    several = alike_run(tmp_path / "several", [0.1, 0.5])
+    assert [len(rows) for rows in printed(several)] == [5]  # the matrix has them
+    differs = alike_run(tmp_path / "differs", [0.1, 0.5], slower_s=0.3)
+    assert [len(rows) for rows in printed(differs)] == [5, 5]

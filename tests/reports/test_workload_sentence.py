@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.answer.workload import compared_with_agents, pauses, recorded_agents
+from reports.answer.workload import compared_with_agents, mostly_gaps, pauses, recorded_agents
+from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.search import Chain
+from reports.metrics.cells import Results
+from reports.statistics.capacities import capacities
 
 MEANS = {"turns": 10.94, "new_tokens_per_later_turn": 6567.7, "tool_gap_s": 0.93}
 REAL = (
@@ -78,3 +82,35 @@ def test_the_share_of_pauses_in_the_mean_jct_is_a_caveat() -> None:
     assert pauses(jobs, {"workload": {"means": {"pause_share": 0.01}}}) == []  # 0.4 and 0.6%
     assert pauses(jobs, {"workload": {"means": {}}}) == []
     assert pauses(jobs[:0], {"workload": {"means": {"pause_share": 0.75}}}) == []
+
+
+def gaps(tool_s: float) -> list[str]:
+    """Return the caveat of a run in which fcfs sustains 0.2 jobs/s, and las 0.1 with one of two
+    seeds; the mean JCT is 100 s."""
+    rows = [
+        {"cell": f"{name}{jps}{seed}", "variant": name, "load": f"{jps} jobs/s", "jps": jps,
+         "seed": seed, "ttft_p95_s": ttft_s + seed}
+        for name, jps, ttft_s in (("fcfs", 0.1, 1.0), ("fcfs", 0.2, 30.0), ("fcfs", 0.3, 900.0),
+                                  ("las", 0.1, 700.0))
+        for seed in (0, 2)
+    ]  # fmt: skip
+    more_s = {"fcfs": 0.0, "las": 9.0}
+    jobs = [row | {"jct_s": 100.0, "tool_s": tool_s + more_s[str(row["variant"])]} for row in rows]
+    results = Results(pd.DataFrame(rows), pd.DataFrame(jobs), ())
+    found = {"fcfs": (0.2, 0.25), "las": (0.1, 0.09)}
+    chains = {
+        Chain(name, seed): Capacity(Kind.FOUND, most, most, 2 * most)
+        for name, rates in found.items()
+        for seed, most in zip((0, 2), rates, strict=True)
+    }
+    return mostly_gaps(results, capacities(chains, dict.fromkeys(found, False), "fcfs"), {})
+
+
+def test_a_capacity_that_is_mostly_tool_gaps_comes_with_the_time_to_first_token() -> None:
+    # Means of two seeds, which differ by 2 s: 2 and 31 s.
+    assert gaps(60.0) == [
+        "Mostly tool gaps: they are 60% of the mean JCT at the rates called sustained. Capacities"
+        " are about the JCT, and the time to first token (TTFT) is no part of them: P95 TTFT there"
+        " is from 2.00 s (fcfs at 0.1 jobs/s) to 31.0 s (fcfs at 0.2 jobs/s)."
+    ]
+    assert gaps(45.0) == []
