@@ -56,8 +56,10 @@ def _grid_cell(
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NO_MARKS}
     if point.unstable:
         title = f"{point.variant}, {point.load}: no steady state{some_seeds(point.without_steady)}"
-        kind, tint = ("slower", 100) if is_baseline_stable else ("none", 0)
-        return {"text": "unstable", "title": title, "tint": tint, "kind": kind, **NO_MARKS}
+        loss = (
+            {"kind": "slower", "tint": 100} if is_baseline_stable else {"kind": "none", "tint": 0}
+        )
+        return {"text": "unstable", "title": title, **loss, **NO_MARKS}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
     has_gain = best.baseline_without_steady is not None and best.variant != baseline
     if best.against is not None:

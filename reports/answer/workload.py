@@ -93,13 +93,13 @@ def mostly_gaps(
         f"Mostly {gaps}: they are {span} of the mean JCT at the rates called sustained. Capacities"
         " are about the JCT, and the time to first token (TTFT) is no part of them"
     )
-    ttft_s = cells.groupby(["load", "variant"], sort=False)["ttft_p95_s"].mean().dropna()
-    if ttft_s.empty:
-        return [f"{sentence}."]
-    ends = [
-        f"{seconds(ttft_s[key])} ({key[1]} at {key[0]})"
-        for key in (ttft_s.idxmin(), ttft_s.idxmax())
+    p95_s = [
+        (float(own["ttft_p95_s"].mean()), f"{variant} at {load}")
+        for (load, variant), own in cells.dropna(subset=["ttft_p95_s"]).groupby(["load", "variant"])
     ]
+    if not p95_s:
+        return [f"{sentence}."]
+    ends = [f"{seconds(ttft_s)} ({where})" for ttft_s, where in (min(p95_s), max(p95_s))]
     return [f"{sentence}: P95 TTFT there is from {ends[0]} to {ends[1]}."]
 
 
