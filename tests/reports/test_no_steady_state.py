@@ -343,3 +343,19 @@ def test_the_mean_jct_is_the_same_number_in_sentences_tables_and_bars(tmp_path: 
     assert mine.jct_mean_s.value == pytest.approx(5.0)
     # las has no steady state with seed 2, so its bar would be that of seed 1 alone.
     assert [(trace["y"], trace["text"]) for trace in totals] == [(["fcfs"], [" 5.00 s"])]
+
+
+def test_the_choice_makes_a_difference_where_a_variant_has_no_steady_state(tmp_path: Path) -> None:
+    """continuum is 1% faster than fcfs, and las has no steady state at 1 job/s."""
+    names = ("fcfs", "continuum", "las")
+    run = write_sweep(tmp_path, names, jps=[0.5, 1.0], seeds=SEEDS, steady_state=True)
+    for name, jct_s in zip(names, (2.02, 2.0, 2.02), strict=True):
+        for seed in SEEDS:
+            for jps in (0.5, 1.0):
+                turns = [stream_turn(job, float(job), jct_s) for job in range(8)]
+                grew = "it grew" if (name, jps) == ("las", 1.0) else None
+                steady_cell(run, turns, WINDOW, name, jps, seed, grew)
+    answer = write(run).result
+    assert answer.headline.startswith("At 1 jobs/s no scheduler is more than 2% faster than fcfs: ")
+    (alike,) = (each for each in answer.findings if "makes little difference" in each)
+    assert alike.startswith("At 0.5 jobs/s the choice")
