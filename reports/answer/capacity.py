@@ -112,7 +112,7 @@ def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> lis
             seeds = base.sustained_at(point.jps)
             if seeds.is_mixed:
                 return [
-                    f"A capacity is the mean over seeds, each with its own jobs and arrivals:"
+                    f"A capacity is the geometric mean over seeds, each with its own arrivals:"
                     f" {point.load} is sustained by {base.variant} with {seeds.seeds} of"
                     f" {seeds.of} seeds, so the mean JCT there is"
                     f" {seconds(point.jct_mean_s.value)}."

@@ -276,7 +276,7 @@ def test_a_rate_that_some_seeds_of_the_baseline_sustain_is_explained() -> None:
     points = [point("fcfs", 0.1, 60), point("fcfs", 0.245, 450), point("a", 0.245, 65)]
     answer = answer_of(chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.4, 0.41)), points=points)
     assert (
-        "A capacity is the mean over seeds, each with its own jobs and arrivals: 0.245 jobs/s is"
+        "A capacity is the geometric mean over seeds, each with its own arrivals: 0.245 jobs/s is"
         " sustained by fcfs with 2 of 3 seeds, so the mean JCT there is 450 s." in answer.findings
     )
 
