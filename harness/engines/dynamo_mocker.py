@@ -24,12 +24,13 @@ from harness.replay.liveness import ServerTimeouts
 from servers.admission import Admission
 from servers.disaggregation import parse_splits
 from servers.errors import CellFailed, InvalidInput, RouterFailed
-from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment, check_flags
+from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import launch_dynamo
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import first_failure
 from servers.profiles import hardware
 from servers.records import EventRecord, TurnRecord
+from servers.refused_flags import check_flags
 from servers.routing import FOREIGN, ForeignRouter
 from servers.variants import Variant, behind_routers, variants
 from servers.vllm.models.model_folder import BYTES
@@ -185,7 +186,7 @@ def resolve_dynamo(
             f"--admission {machine.admission}: not supported by --engine {NAME}, whose workers "
             "have a rule of their own; remove it"
         )
-    check_flags(server.vllm_flags)
+    check_flags(server.vllm_flags, REFUSED_FLAGS)
     workers = _workers(server)
     chosen, installed = find_routers(_variants(settings.policies, server), settings)
     sim = replace(sim_engine(settings, chosen), replicas=1)

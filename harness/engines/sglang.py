@@ -30,6 +30,7 @@ from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import Failing, first_failure
 from servers.profiles.models.files import model_name
 from servers.records import EventRecord, TurnRecord
+from servers.refused_flags import check_flags
 from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
 from servers.sglang import command_line
@@ -229,7 +230,7 @@ def sglang_engine(
             "rule; remove it"
         )
     config = server_config(machine, server, machine.model or MODEL)
-    command_line.check_flags(config.flags)
+    check_flags(config.flags, command_line.REFUSED_FLAGS)
     load = resolve_model(config.model, server.weights)
     variants = with_routers(chosen, server, "sglang")
     for variant in variants:

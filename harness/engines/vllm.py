@@ -31,6 +31,7 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records import EventRecord, TurnRecord
+from servers.refused_flags import check_flags
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch import command_line
@@ -252,6 +253,7 @@ def vllm_engine(
     server = settings.server
     server.refuse_unsupported("vllm", VLLM_OPTIONS)
     settings.machine.refuse_scheduling("vllm")
+    check_flags(server.vllm_flags, command_line.REFUSED_FLAGS)
     if server.image is None:
         vllm = find_vllm(server.vllm_python)
     else:

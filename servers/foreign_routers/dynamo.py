@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from servers.errors import CannotServe
 from servers.profiles import Profile
 
 THUNDERAGENT = "thunderagent"
 NAMESPACE, AGGREGATED, PREFILL = "turnstile", "backend", "prefill"
 STORE, MODEL = "discovery", "model"
 """Folders that all processes share."""
-OWN_FLAGS = {
-    "--model-path": "--model",
-    "--model-name": "--model",
-    "--num-workers": "--replicas",
-    "--disaggregation-mode": "--disaggregate",
-    "--num-gpu-blocks-override": "--kv-blocks",
-    "--max-model-len": "--max-model-len without the --",
-    "--max-num-seqs": "--max-num-seqs without the --",
-    "--max-num-batched-tokens": "--step-tokens",
-    "--planner-profile-data": "--hardware",
+_USE = "is set by the harness; use {} instead"
+REFUSED_FLAGS = {
+    "--model-path": _USE.format("--model"),
+    "--model-name": _USE.format("--model"),
+    "--num-workers": _USE.format("--replicas"),
+    "--disaggregation-mode": _USE.format("--disaggregate"),
+    "--num-gpu-blocks-override": _USE.format("--kv-blocks"),
+    "--max-model-len": _USE.format("--max-model-len without the --"),
+    "--max-num-seqs": _USE.format("--max-num-seqs without the --"),
+    "--max-num-batched-tokens": _USE.format("--step-tokens"),
+    "--planner-profile-data": _USE.format("--hardware"),
 }
-"""Flags of the mocker that settings of ours determine."""
+"""Flags of the mocker that settings of ours determine, and what to do instead."""
 NOT_INHERITED = ("DYN_", "ETCD_", "NATS_")
 """Variables that change the routers, whose parameters are to be their defaults."""
 VOCABULARY = 2048
@@ -79,13 +79,6 @@ class DynamoDeployment:
             *(f"prefill-{index}" for index in range(self.prefill)),
             *(f"{kind}-{index}" for index in range(self.others)),
         ]
-
-
-def check_flags(flags: Sequence[str]) -> None:
-    """Raise CannotServe for a flag whose value is that of a setting."""
-    for flag in flags:
-        if (option := OWN_FLAGS.get(flag.partition("=")[0])) is not None:
-            raise CannotServe(f"{flag}: is set by the harness; use {option} instead")
 
 
 def worker_command(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from servers.errors import CannotServe
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.sglang.schedulers import SglangScheduler
 from servers.vllm.launch.command_line import GPU_BLOCK_TOKENS, ServerConfig, tensor_parallel
@@ -17,26 +16,33 @@ from servers.vllm.models.model_folder import ResolvedModel
 _LOOPBACK_ONLY = (
     "the server always listens on 127.0.0.1; to reach it from elsewhere use bench gateway --listen"
 )
+_USE = "use {} instead, so that limits and reports agree with the engine"
 _VARIANT = "give it as a variant, such as --policies {}"
 REFUSED_FLAGS = {
     "--host": _LOOPBACK_ONLY,
     "--port": "a free port is chosen; remove it",
     "--api-key": "other users can see command lines; remove it, since only this machine has access",
     "--admin-api-key": "the cache is flushed before each cell; remove it",
+    "--config": "its flags would not be checked; give them one by one",
+    "--model-path": _USE.format("--model"),
+    "--model": _USE.format("--model before the --"),
+    "--served-model-name": "clients are given Turnstile's name of the model; remove it",
+    "--load-format": _USE.format("--weights"),
+    "--max-running-requests": _USE.format("--max-num-seqs"),
+    "--chunked-prefill-size": _USE.format("--step-tokens"),
+    "--max-total-tokens": _USE.format("--kv-blocks"),
+    "--context-length": _USE.format("--max-model-len"),
+    "--kv-cache-dtype": _USE.format("--kv-cache-dtype before the --"),
+    "--tensor-parallel-size": _USE.format("--gpus"),
+    "--tp-size": _USE.format("--gpus"),
+    "--data-parallel-size": _USE.format("--replicas"),
+    "--dp-size": _USE.format("--replicas"),
     "--schedule-policy": _VARIANT.format("lpm"),
     "--radix-eviction-policy": _VARIANT.format("'fcfs(eviction=slru)'"),
     "--disable-radix-cache": _VARIANT.format("'fcfs(radix_cache=false)'"),
     "--enable-session-radix-cache": _VARIANT.format("'fcfs(sessions=true)'"),
 }
 """Flags of SGLang that are refused, and what to do instead."""
-
-
-def check_flags(flags: tuple[str, ...]) -> None:
-    """Raise CannotServe for a flag that is refused."""
-    for flag in flags:
-        name = flag.partition("=")[0].replace("_", "-")
-        if (reason := REFUSED_FLAGS.get(name)) is not None:
-            raise CannotServe(f"{name}: {reason}")
 
 
 def flags(

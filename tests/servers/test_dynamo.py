@@ -26,6 +26,7 @@ from servers.foreign_routers.dynamo import DynamoDeployment, Worker, worker_ids
 from servers.foreign_routers.mocker_times import write_step_times
 from servers.profiles import Profile, analytic_profile
 from servers.records import TurnRecord
+from servers.refused_flags import check_flags
 from tests.harness import in_process
 from traces import Program, Turn
 
@@ -107,11 +108,11 @@ def test_variables_of_the_user_do_not_change_the_routers() -> None:
 
 @pytest.mark.parametrize(
     ("flag", "option"),
-    [("--num-workers", "--replicas"), ("--num-gpu-blocks-override=9", "--kv-blocks")],
+    [("--num-workers", "--replicas"), ("--num-gpu-blocks-override", "--kv-blocks")],
 )
 def test_a_flag_that_a_setting_determines_is_refused(flag: str, option: str) -> None:
     with pytest.raises(CannotServe, match=f"{flag}: is set by the harness; use {option} instead"):
-        dynamo.check_flags(["--speedup-ratio", "2", flag])
+        check_flags(["--speedup-ratio", "2", f"{flag}=9"], dynamo.REFUSED_FLAGS)
 
 
 def test_workers_are_found_by_their_ports_in_what_the_frontend_reports() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,7 +22,8 @@ from servers.admission import Admission
 from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.vllm.launch.command_line import ServerConfig
+from servers.refused_flags import check_flags
+from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.offload_tier import Offloading
@@ -256,7 +258,7 @@ def test_an_unusable_python_is_named(python: str) -> None:
         (ServerConfig(kv_blocks=1), "--kv-blocks 1: vLLM reserves one"),
         (
             ServerConfig(flags=("--no-scheduler-reserve-full-isl",)),
-            "--no-scheduler-reserve-full-isl: use --admission instead",
+            "--no-scheduler-reserve-full-isl: use --admission first-chunk instead",
         ),
         (ServerConfig(weights="real"), "--weights real: use one of auto, dummy, random"),
         (ServerConfig(model="llama-3.1-8b", weights="random"), "only tiny has them"),
@@ -270,6 +272,40 @@ def test_unsupported_options_are_reported_before_anything_starts(
             config, tmp_path / "run", python=substitute_vllm(tmp_path, "healthy"), ready_within_s=60
         )
     assert not (tmp_path / "run/server.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--max-num-batched-tokens", "--max-num-batched-tokens: use --step-tokens instead"),
+        ("--max_num_seqs", "--max_num_seqs: use --max-num-seqs before the -- instead"),
+        ("--num-gpu-blocks-override=9", "--num-gpu-blocks-override: use --kv-blocks instead"),
+        ("--max-model-l=64", "--max-model-l (--max-model-len): use --max-model-len before"),
+        ("--kv-cache-dtype", "--kv-cache-dtype: use --kv-cache-dtype before the -- instead"),
+        ("--block-size", "--block-size: Turnstile counts in blocks of 32 tokens on a CPU"),
+        ("-tp=2", "-tp: use --gpus instead"),
+        ("--tensor", "--tensor (--tensor-parallel-size): use --gpus instead"),
+        ("--no-enable-prefix-caching", "--no-enable-prefix-caching: the plug-in needs prefix"),
+        ("--scheduler-cls", "--scheduler-cls: use --policy or --policies instead"),
+        ("--config", "--config: its flags would not be checked; give them one by one"),
+        ("--port", "--port: a free port is chosen; with bench serve use --port before the --"),
+    ],
+)
+def test_a_flag_of_vllm_that_an_option_of_ours_sets_is_refused_with_that_option(
+    flag: str, message: str
+) -> None:
+    with pytest.raises(CannotServe, match=re.escape(message)):
+        check_flags(("--seed", "1", flag, "2"), REFUSED_FLAGS)
+
+
+def test_flags_without_an_option_of_ours_pass_and_so_do_values() -> None:
+    check_flags(
+        (
+            *("--gpu-memory-utilization", "0.8", "--enable-prefix-caching", "--seed", "-1"),
+            *("--hf-overrides.model_type", "port", "--max-log-len", "9", "--config-format", "hf"),
+        ),
+        REFUSED_FLAGS,
+    )
 
 
 def test_first_chunk_admission_is_a_flag_of_vllm_and_the_default_needs_none(tmp_path: Path) -> None:

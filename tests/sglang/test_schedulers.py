@@ -8,8 +8,9 @@ import pytest
 
 from servers.errors import CannotServe, InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.refused_flags import check_flags
 from servers.routers.base import UNKNOWN_COSTS
-from servers.sglang.command_line import check_flags, flags
+from servers.sglang.command_line import REFUSED_FLAGS, flags
 from servers.sglang.schedulers import SglangScheduler, sglang_variants
 from servers.variants import make_policy
 from servers.vllm.launch.command_line import ServerConfig
@@ -83,7 +84,9 @@ def test_settings_of_the_machine_become_its_flags_and_the_user_s_come_last() -> 
     assert given[-2:] == ("--mem-fraction-static", "0.8")
 
 
-@pytest.mark.parametrize("flag", ["--host=0.0.0.0", "--api_key", "--schedule-policy"])
+@pytest.mark.parametrize(
+    "flag", ["--host=0.0.0.0", "--api_key", "--schedule-policy", "--context-length"]
+)
 def test_flags_that_the_harness_sets_are_refused(flag: str) -> None:
-    with pytest.raises(CannotServe, match=flag.partition("=")[0].replace("_", "-")):
-        check_flags((flag, "x"))
+    with pytest.raises(CannotServe, match=f"^{flag.partition('=')[0]}: "):
+        check_flags((flag, "x"), REFUSED_FLAGS)

@@ -91,7 +91,8 @@ KvBlocks = Annotated[
 
 HELP = """Run vLLM with a policy of Turnstile, until Ctrl-C.
 
-Prints the base URL and an example request. Arguments after -- are passed to vLLM unchanged.
+Prints the base URL and an example request. Arguments after -- are passed to vLLM; those that an
+option of bench sets are refused.
 
 [bold]Examples[/bold]
 

@@ -1,14 +1,15 @@
 """The command line and the environment of a vLLM server.
 
 In: a `ServerConfig`, the vLLM installation, the model to load. Out: flags, environment variables,
-and the policy's costs. The user's flags come last, so that they take precedence.
+and the policy's costs. The user's flags come last, so that they take precedence; flags that would
+contradict an option of ours are refused.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
+from servers.refused_flags import check_flags
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
@@ -35,15 +37,41 @@ CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
 _LOOPBACK_ONLY = (
     "the server always listens on 127.0.0.1; to reach it from elsewhere use bench gateway --listen"
 )
-_ADMISSION = "use --admission instead, which the run folder records"
 _VISIBLE = "other users can see command lines; set {} in the environment instead"
+_USE = "use {} instead, so that costs and limits agree with the engine"
+_NEEDED = "the plug-in needs {}; remove it"
 REFUSED_FLAGS = {
     "--host": _LOOPBACK_ONLY,
     "--uds": _LOOPBACK_ONLY,
+    "--port": "a free port is chosen; with bench serve use --port before the --",
     "--api-key": _VISIBLE.format("VLLM_API_KEY"),
     "--hf-token": _VISIBLE.format("HF_TOKEN"),
-    "--scheduler-reserve-full-isl": _ADMISSION,
-    "--no-scheduler-reserve-full-isl": _ADMISSION,
+    "--config": "its flags would not be checked; give them one by one",
+    "--model": _USE.format("--model before the --"),
+    "--served-model-name": "clients are given Turnstile's name of the model; remove it",
+    "--load-format": _USE.format("--weights"),
+    "--scheduler-cls": _USE.format("--policy or --policies"),
+    "--scheduling-policy": _USE.format("--policy or --policies"),
+    "--scheduler-reserve-full-isl": _USE.format(f"--admission {Admission.WHOLE_PROMPT}"),
+    "--no-scheduler-reserve-full-isl": _USE.format(f"--admission {Admission.FIRST_CHUNK}"),
+    "--async-scheduling": _NEEDED.format("vLLM's default"),
+    "--no-async-scheduling": _NEEDED.format("vLLM's default"),
+    "--no-enable-prefix-caching": _NEEDED.format("prefix caching"),
+    "--max-num-seqs": _USE.format("--max-num-seqs before the --"),
+    "--max-num-batched-tokens": _USE.format("--step-tokens"),
+    "--max-num-scheduled-tokens": _USE.format("--step-tokens"),
+    "--max-model-len": _USE.format("--max-model-len before the --"),
+    "--num-gpu-blocks-override": _USE.format("--kv-blocks"),
+    "--kv-cache-dtype": _USE.format("--kv-cache-dtype before the --"),
+    "--block-size": (
+        f"Turnstile counts in blocks of {CPU_BLOCK_TOKENS} tokens on a CPU and of "
+        f"{GPU_BLOCK_TOKENS} on a GPU; remove it"
+    ),
+    "--tensor-parallel-size": _USE.format("--gpus"),
+    "-tp": _USE.format("--gpus"),
+    "--data-parallel-size": _USE.format("--replicas"),
+    "-dp": _USE.format("--replicas"),
+    "--enable-trace-replay": _USE.format("--answers recorded"),
 }
 """Flags of vLLM that are refused, and what to do instead."""
 
@@ -126,7 +154,7 @@ def flags(
     port: int,
     tier: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    _check_flags(config.flags)
+    check_flags(config.flags, REFUSED_FLAGS)
     chosen = [
         *("--model", model.path, "--served-model-name", model.name, *model.flags),
         *("--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
@@ -155,13 +183,6 @@ def flags(
     if config.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
     return (*chosen, *_answers(config, vllm), *tier, *config.flags)
-
-
-def _check_flags(flags: Sequence[str]) -> None:
-    for flag in flags:
-        name = flag.partition("=")[0]
-        if (reason := REFUSED_FLAGS.get(name.replace("_", "-"))) is not None:
-            raise CannotServe(f"{name}: {reason}")
 
 
 def tensor_parallel(config: ServerConfig) -> int:
