@@ -46,6 +46,7 @@ MODULES = (
     "servers/clock.py",
     "servers/pin_table.py",
     "servers/policy_runner.py",
+    "servers/programs.py",
     "servers/ranked_queue.py",
     "servers/policies/**/*.py",
     "servers/routers/*.py",

@@ -18,13 +18,22 @@ from typing import Any, Generic, TypeVar
 from servers.clock import PS_PER_S, seconds
 from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
+from servers.programs import MAX_PROGRAMS, Programs, PromptStart
 from servers.ranked_queue import RankedQueue
 
 
 class EngineTurn:
     """A turn inside an engine; engines derive a class with what they add."""
 
-    __slots__ = ("future", "has_program", "is_internal", "pinned_hit", "view")
+    __slots__ = (
+        "future",
+        "has_program",
+        "is_internal",
+        "pinned_hit",
+        "program_id",
+        "prompt",
+        "view",
+    )
 
     def __init__(
         self,
@@ -35,7 +44,11 @@ class EngineTurn:
         future: Future | None = None,
     ) -> None:
         self.view = view
-        """The turn as the policy sees it."""
+        """The turn as the policy sees it. The runner sets its `program_id` to the conversation."""
+        self.program_id = view.program_id
+        """The program that the client named; set by the runner."""
+        self.prompt: PromptStart | None = None
+        """Set by the engine before the turn arrives, unless the client marks its turns."""
         self.pinned_hit = False
         """Whether the program's pin was active when the turn arrived; set by the runner."""
         self.has_program = has_program
@@ -45,6 +58,10 @@ class EngineTurn:
         served like others, but the policy does not see them and no events are emitted."""
         self.future = future
         """The turn's future in the trace; only an `Oracle` receives it."""
+
+    def repeats(self, start: PromptStart) -> bool:
+        """Return whether the turn's prompt begins with the blocks of an earlier prompt."""
+        return True
 
 
 Turn = TypeVar("Turn", bound=EngineTurn)
@@ -62,6 +79,7 @@ class PolicyRunner(Generic[Turn, KV]):
         retain_blocks: Callable[[Turn, bool], tuple[KV, int]],
         release_blocks: Callable[[KV], None],
         emit: Emit[Turn] | None,
+        max_programs: int = MAX_PROGRAMS,
     ) -> None:
         """`retain_blocks(turn, whole_request)` retains the blocks of a finished turn, including a
         partly filled last block if `whole_request` is set, and returns a handle for
@@ -92,8 +110,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """The policy for internal turns."""
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
-        self._programs: dict[str, tuple[float, int]] = {}
-        """For each program that has not ended: arrival time in seconds, and number of turns."""
+        self._programs = Programs(max_programs)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
         self._skipped: list[Turn] = []
@@ -114,10 +131,14 @@ class PolicyRunner(Generic[Turn, KV]):
     def arrived(self, turn: Turn) -> None:
         """Count the turn as waiting. The engine calls `push` once it may be admitted."""
         view = turn.view
-        view.program_arrival_s, view.index = self._programs.get(
-            view.program_id, (view.arrival_s, 0)
+        turn.program_id = view.program_id
+        program, conversation = self._programs.turn_arrived(
+            view.program_id, view.arrival_s, turn.prompt, turn.repeats
         )
-        self._programs[view.program_id] = (view.program_arrival_s, view.index + 1)
+        view.program_id, view.index = conversation.id, conversation.turns - 1
+        view.program_arrival_s = program.arrival_s
+        for forgotten in self._programs.forget_oldest(program):
+            self._end_conversation(forgotten)
         view.pinned = turn.pinned_hit = view.program_id in self.pins
         if self._oracle is not None and turn.future is not None:
             self._oracle.foresee(view, turn.future)
@@ -167,7 +188,9 @@ class PolicyRunner(Generic[Turn, KV]):
             )
         self.record("finished", turn)
         self.unpin(view.program_id, "replaced")
-        retained = retention.kind == "pin" and not view.is_last and turn.has_program
+        goes_on = self._programs.turn_ended(turn.program_id, view.program_id)
+        pins = retention.kind == "pin" and turn.has_program
+        retained = pins and goes_on and not view.is_last
         if retained:
             self._pin(turn, tokens, retention)
         self._end_with_turn(turn)
@@ -177,14 +200,18 @@ class PolicyRunner(Generic[Turn, KV]):
         """Record that the client cancelled the turn while it waited or ran."""
         self._stop_waiting(turn)
         self._policy_for(turn).aborted(turn.view, self.now_s)
+        self._programs.turn_ended(turn.program_id, turn.view.program_id)
         self._end_with_turn(turn)
         self.record("aborted", turn)
 
     def end_program(self, program_id: str) -> None:
-        """Forget the program, which sends no more turns, and release its pin."""
-        self.unpin(program_id, "ended")
-        if self._programs.pop(program_id, None) is not None:
-            self.policy.program_ended(program_id, self.now_s)
+        """Forget the program, which sends no more turns, and release its pins."""
+        for conversation_id in self._programs.end(program_id):
+            self._end_conversation(conversation_id)
+
+    def _end_conversation(self, conversation_id: str) -> None:
+        self.unpin(conversation_id, "ended")
+        self.policy.program_ended(conversation_id, self.now_s)
 
     def record(self, event: str, turn: Turn, **fields: Any) -> None:
         """Count an event and emit it."""
@@ -198,9 +225,9 @@ class PolicyRunner(Generic[Turn, KV]):
         if not turn.view.is_last and turn.has_program:
             return
         if turn.is_internal:
-            self._programs.pop(turn.view.program_id, None)
+            self._programs.end(turn.program_id)
         else:
-            self.end_program(turn.view.program_id)
+            self.end_program(turn.program_id)
 
     def _policy_for(self, turn: Turn) -> Policy:
         return self._internal_policy if turn.is_internal else self.policy

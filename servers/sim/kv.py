@@ -81,6 +81,18 @@ Path = tuple[tuple[Segment, int], ...]
 last one: at which it ends)."""
 
 
+def shares_blocks(path: Path, other: Path, blocks: int) -> bool:
+    """Return whether the first `blocks` blocks of two paths are the same."""
+    for (segment, exit_depth), (other_segment, other_exit) in zip(path, other, strict=False):
+        if segment is not other_segment:
+            return False
+        if min(exit_depth, other_exit) >= blocks:
+            return True
+        if exit_depth != other_exit:
+            return False
+    return not blocks
+
+
 class BlockOwner:
     """The blocks of one turn or of its pin: full blocks on its path, and blank ones."""
 

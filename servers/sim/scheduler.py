@@ -20,6 +20,7 @@ from servers.policies.base import Policy
 from servers.policy_runner import Emit, PolicyRunner
 from servers.profiles import Profile
 from servers.profiles.kv_groups import kv_tokens_of
+from servers.programs import PromptStart, blocks_to_repeat
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.reloads import BlockDemand, Reloads
@@ -63,6 +64,9 @@ class Scheduler:
     # Arrivals and ends --------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
+        if sequence.view.is_last is not False:
+            blocks = blocks_to_repeat(sequence.view.prompt_tokens, self._block)
+            sequence.prompt = PromptStart(blocks, sequence.owner.path)
         self.runner.arrived(sequence)
         self.runner.push(sequence)
 

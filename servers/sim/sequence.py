@@ -16,7 +16,8 @@ from servers.policies.base import Future, Request
 from servers.policy_runner import EngineTurn
 from servers.profiles import Profile
 from servers.profiles.kv_groups import longest_turn
-from servers.sim.kv import BlockOwner, Path
+from servers.programs import PromptStart
+from servers.sim.kv import BlockOwner, Path, shares_blocks
 
 
 class Phase(IntEnum):
@@ -189,6 +190,9 @@ class Sequence(EngineTurn):
     def target(self) -> int:
         """Number of tokens whose KV is needed to sample the next token."""
         return self.view.prompt_tokens + self.view.output_tokens
+
+    def repeats(self, start: PromptStart) -> bool:
+        return shares_blocks(self.owner.path, start.content, start.blocks)
 
     def start(self, now_ps: int) -> None:
         """Record that the turn starts or resumes running."""

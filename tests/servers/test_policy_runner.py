@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Admit, Costs, Pin, Policy, Request, Retention, pin
 from servers.policy_runner import EngineTurn, PolicyRunner
+from servers.programs import PromptStart
 from servers.ranked_queue import RankedQueue
 
 
@@ -108,11 +109,22 @@ class Turn(EngineTurn):
         view = Request(number, program_id, 0, 0.0, 0.0, 48)
         super().__init__(view, has_program=True, is_internal=is_internal)
 
+    def repeats(self, start: PromptStart) -> bool:
+        """Return whether the text of the prompt begins with that of an earlier one."""
+        return self.prompt is not None and str(self.prompt.content).startswith(start.content)
+
+
+def unmarked(number: int, program_id: str, prompt: str) -> Turn:
+    """Return a turn of a client that does not mark last turns; a letter is a block."""
+    turn = Turn(number, program_id)
+    turn.prompt = PromptStart(len(prompt), prompt)
+    return turn
+
 
 class RecordingRunner:
     """A runner with records of the programs whose blocks it released and of its events."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, max_programs: int = 100) -> None:
         self.released: list[str] = []
         self.events: list[tuple[str, str]] = []
         self.runner: PolicyRunner[Turn, str] = PolicyRunner(
@@ -120,6 +132,7 @@ class RecordingRunner:
             retain_blocks=self._retain_blocks,
             release_blocks=self.released.append,
             emit=self._emit,
+            max_programs=max_programs,
         )
 
     def _retain_blocks(self, turn: Turn, whole_request: bool) -> tuple[str, int]:
@@ -187,6 +200,89 @@ def test_a_pin_is_released_once_its_programs_next_turn_has_its_blocks() -> None:
         *("arrival", "waiting_to_running", "finished", "pinned"),
         *("arrival", "waiting_to_running", "unpinned", "finished", "pinned"),
     ]
+
+
+def test_a_request_with_another_prompt_leaves_its_programs_pin_and_is_a_program_of_its_own() -> (
+    None
+):
+    recording = RecordingRunner()
+    recording.serve(unmarked(1, "a", "xy"))
+    recording.serve(title := unmarked(2, "a", "t"))
+    assert recording.released == []
+    assert (title.view.program_id, title.view.index, title.pinned_hit) == ("a#2", 0, False)
+    recording.serve(after := unmarked(3, "a", "xyz"))
+    assert recording.released == ["a"]
+    assert (after.view.program_id, after.view.index, after.pinned_hit) == ("a", 1, True)
+    recording.runner.end_program("a")
+    assert sorted(recording.released) == ["a", "a", "a#2"]
+
+
+def test_a_rewritten_history_goes_on_as_a_conversation_with_pins_of_its_own() -> None:
+    recording = RecordingRunner()
+    turns = [unmarked(n, "a", prompt) for n, prompt in enumerate(("xyz", "xc", "xcd", "xyzw"))]
+    for turn in turns:
+        recording.serve(turn)
+    assert [turn.view.program_id for turn in turns] == ["a", "a#2", "a#2", "a"]
+    assert [turn.pinned_hit for turn in turns] == [False, False, True, True]
+
+
+def test_turns_of_a_client_that_marks_them_are_one_conversation() -> None:
+    recording = RecordingRunner()
+    turns = [Turn(1, "a"), Turn(2, "a")]
+    for turn in turns:
+        recording.serve(turn)
+    assert [turn.view.program_id for turn in turns] == ["a", "a"]
+    assert turns[1].pinned_hit
+
+
+def test_beyond_the_limit_the_program_that_is_idle_for_longest_is_ended_with_its_pin() -> None:
+    recording = RecordingRunner(max_programs=2)
+    active = Turn(0, "active")
+    recording.runner.arrived(active)
+    recording.serve(Turn(1, "a"))
+    assert recording.released == []
+    recording.serve(Turn(2, "b"))
+    assert recording.released == ["a"]
+    recording.serve(again := Turn(3, "b"))
+    assert (again.view.index, again.pinned_hit) == (1, True)
+
+
+MOVES = st.tuples(
+    st.sampled_from(["arrive", "finish", "abort", "end"]),
+    st.sampled_from("abcd"),
+    st.text("xy", max_size=4),
+)
+
+
+@given(st.lists(MOVES, max_size=80))
+def test_no_pin_outlives_its_program_whatever_requests_programs_send(
+    moves: list[tuple[str, str, str]],
+) -> None:
+    recording = RecordingRunner(max_programs=2)
+    runner, running = recording.runner, []
+    for number, (move, program_id, prompt) in enumerate(moves):
+        if move == "arrive":
+            running.append(turn := unmarked(number, program_id, prompt))
+            runner.arrived(turn)
+            runner.admitted(turn, 48, 0)
+        elif move == "end":
+            runner.end_program(program_id)
+        elif running:
+            turn = running.pop(0)
+            if move == "abort":
+                runner.aborted(turn)
+            else:
+                runner.finished(turn, 48)
+        programs = {active.turn.program_id for active in runner.pins}
+        assert runner.pins.blocks == 3 * len(runner.pins)
+        assert len(programs - {turn.program_id for turn in running}) <= 2
+    for program_id in "abcd":
+        runner.end_program(program_id)
+    for turn in running:
+        runner.finished(turn, 48)
+    assert len(runner.pins) == 0
+    pinned = [name for event, name in recording.events if event == "pinned"]
+    assert sorted(recording.released) == sorted(pinned)
 
 
 def test_internal_turns_reach_neither_the_policy_nor_the_events() -> None:

@@ -157,6 +157,23 @@ def test_with_all_memory_pinned_the_fewest_pins_are_evicted_latest_program_first
     assert released == [("c", "pressure")]
 
 
+def test_a_side_request_leaves_the_pin_of_its_program_to_the_turn_that_continues_it() -> None:
+    # 63 + 2 tokens leave 4 full blocks. The title shares none of them; the next turn has all 4.
+    simulator, ended, events = engine(PinsForever, kv_blocks=100)
+    context = Segment(0)
+    simulator.submit(turn("a", 63, 2, segment=context, is_last=None), 0)
+    simulator.submit(turn("a", 40, 1, is_last=None), S)
+    simulator.submit(turn("a", 100, 1, segment=context, is_last=None), 2 * S)
+    simulator.run()
+    assert [(t.view.program_id, t.pinned_hit, t.hits) for t in ended] == [
+        ("a", False, [("device", 0)]),
+        ("a#2", False, [("device", 0)]),
+        ("a", True, [("device", 64)]),
+    ]
+    released = [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"]
+    assert released == [("a", "reused")]
+
+
 def releases_and_preemptions(kv_blocks: int, *decoding: str) -> list[tuple[object, object, object]]:
     """Pin 4 blocks of a, then start turns that grow from 2 to 4 blocks. Return each release of a
     pin and each preemption."""

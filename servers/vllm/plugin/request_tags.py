@@ -10,11 +10,12 @@ in tokens, times in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from servers.policies.base import Request
 from servers.policy_runner import EngineTurn
+from servers.programs import PromptStart, blocks_to_repeat
 
 
 class RequestTags(NamedTuple):
@@ -68,7 +69,7 @@ def _integer(value: object) -> int | None:
 
 
 class Turn(EngineTurn):
-    __slots__ = ("admitted_s", "hit_tokens", "request_id", "tags")
+    __slots__ = ("admitted_s", "block_hashes", "hit_tokens", "request_id", "tags")
 
     def __init__(self, request_id: str, view: Request, tags: RequestTags) -> None:
         super().__init__(
@@ -76,11 +77,24 @@ class Turn(EngineTurn):
         )
         self.request_id = request_id
         """vLLM's id of the request."""
+        self.block_hashes: Sequence[object] = ()
+        """vLLM's hashes of the prompt's blocks, while the turn arrives."""
         self.tags = tags
         self.admitted_s: float | None = None
         """Time of the first admission."""
         self.hit_tokens = 0
         """Number of prompt tokens that were cached at the first admission."""
+
+    def arrive_with(self, block_hashes: Sequence[object], block_tokens: int) -> None:
+        """Describe the prompt for `repeats`. A block's hash covers the blocks before it."""
+        self.block_hashes = block_hashes
+        if self.view.is_last is not False:
+            blocks = min(blocks_to_repeat(self.view.prompt_tokens, block_tokens), len(block_hashes))
+            self.prompt = PromptStart(blocks, block_hashes[blocks - 1] if blocks else None)
+
+    def repeats(self, start: PromptStart) -> bool:
+        hashes, blocks = self.block_hashes, start.blocks
+        return not blocks or (len(hashes) >= blocks and hashes[blocks - 1] == start.content)
 
     @property
     def number(self) -> int:

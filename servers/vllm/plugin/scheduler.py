@@ -131,7 +131,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             request.priority = 0
             if turn.tags.ended is not None:
                 self.runner.end_program(turn.tags.ended)
+            turn.arrive_with(
+                request.block_hashes, getattr(self, "hash_block_size", self.block_size)
+            )
             self.runner.arrived(turn)
+            turn.block_hashes = ()
         super().add_request(request)
 
     def _replay_answer(self, request: Request) -> None:

@@ -148,6 +148,22 @@ def test_the_next_turn_hits_the_pinned_blocks_and_reports_it() -> None:
     assert server.pinned == 0
 
 
+def test_a_side_request_leaves_the_pin_of_its_program_to_the_turn_that_continues_it() -> None:
+    policy = Hold()
+    server = Server(policy)
+    server.send("a", 66, 7)
+    server.drain()
+    conversation = server.context.pop("a")
+    server.send("a", 40, 3)  # a title: 42 tokens with KV are 2 full blocks
+    server.drain()
+    assert (server.pinned, server.held) == (2, 4 + 2)
+    server.context["a"] = conversation
+    server.send("a", 100, 1)
+    output = server.vllm.schedule()
+    assert sum(output.num_scheduled_tokens.values()) == 100 - 64
+    assert (server.pinned, [name for _, name, _ in policy.calls]) == (1, ["a", "a#2"])
+
+
 def test_warm_up_turns_reach_neither_the_policy_nor_the_events(
     tmp_path: Path,
 ) -> None:
