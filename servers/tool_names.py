@@ -4,6 +4,9 @@ In: OpenAI tool calls, or an answer's text. Out: names; () if it calls none.
 
 - OpenAI tool calls give their function names (chat completions, the Responses API's
   `function_call` items, and calls written into the text as `<tool_call>{"name": …}</tool_call>`).
+- The formats of models that are not JSON (`_FORMATS`, and lists of Python calls) give the names
+  that vLLM's parsers give (tests/real/plugin/test_tool_names.py). Special tokens must not have been
+  dropped from the text.
 - A fenced shell block gives the first word of each command, split on `&&`, `||`, `;`, `|`, `&` and
   newlines (Continuum v3, Appendix B). Quotes, here-documents and `$(…)` are not split.
 - Terminal-Bench JSON gives the first words of its keystrokes.
@@ -13,10 +16,11 @@ Text before `</think>` is ignored. Standard library only, since vLLM loads this 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 _FENCE = re.compile(r"[ \t]*```[ \t]*(\w*)[ \t]*")
 _SHELLS = frozenset({"bash", "sh", "shell", "zsh", "mswea_bash_command"})
@@ -33,13 +37,81 @@ _MAX_STARTS = 64
 """Maximum number of positions at which JSON is tried, so that the time is linear in the text."""
 
 
+UNKNOWN_TOOL = "unknown"
+"""Stands for the tools of an answer that may call some, but in a format that is not known."""
+
+
+class _Format(NamedTuple):
+    call: re.Pattern[str]
+    """The beginning of a call, with its name as the only group."""
+    end: str
+    """Follows the arguments, which may contain the beginning of a call; "" if nothing does."""
+
+
+_NAME = r"([\w./-]{1,256})"
+_FORMATS = tuple(
+    _Format(re.compile(call), end)
+    for call, end in (
+        # Qwen3-Coder, Nemotron 3, Seed-OSS, Step-3.5, MiMo
+        (rf"<function={_NAME}>", "</function>"),
+        # MiniMax M2, DeepSeek V3.2 and V4 (DSML), Step-3
+        (rf"<(?:[\w]{{1,16}}:|｜DSML｜)?invoke name=\"{_NAME}\"", "invoke>"),
+        # GLM-4.5 to 4.7
+        (rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)", "</tool_call>"),
+        # DeepSeek V3 and R1
+        (
+            rf"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{_NAME}\s",
+            "<｜tool▁call▁end｜>",
+        ),
+        # DeepSeek V3.1
+        (rf"<｜tool▁call▁begin｜>{_NAME}<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+        # Kimi K2
+        (
+            r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w-]{1,256}):\d+",
+            "<|tool_call_end|>",
+        ),
+        # gpt-oss (harmony); an answer continues `<|start|>assistant`
+        (
+            r"(?:\A|<\|start\|>assistant|<\|channel\|>\w{1,16})\s*to=(?:functions\.)?" + _NAME,
+            "<|call|>",
+        ),
+        # Mistral since v11
+        (rf"\[TOOL_CALLS\]\s*{_NAME}\s*(?=\[CALL_ID\]|\[ARGS\]|{{)", ""),
+        # Gemma
+        (rf"(?:<start_function_call>|<\|tool_call>)call:{_NAME}{{", ""),
+    )
+)
+_PYTHON_LIST = re.compile(r"^\[\s*[A-Za-z_][\w.]*\(", re.MULTILINE)
+_MAX_PYTHON_CHARS = 1 << 16
+_TOKEN = re.compile(r"<\|[\w ]{1,40}\|>")
+_MARKER = re.compile(
+    r"<[^<>\s]{0,32}(?:tool|function|action|plugin|invoke)s?[_▁|:=]|<invoke\s|\[TOOL", re.IGNORECASE
+)
+"""What the unknown format of a call probably begins with."""
+
+
+def tools_of_answer(text: str, *, cut: bool = False) -> tuple[str, ...]:
+    """Return the names of the called tools; `UNKNOWN_TOOL` if none is found in an answer that may
+    call one, because it has the marker of an unknown format, or was `cut` before its end."""
+    names = tool_names(text)
+    if not names and (cut or _MARKER.search(_after_thinking(text))):
+        return (UNKNOWN_TOOL,)
+    return names
+
+
 def tool_names(answer: str | Iterable[Any] | None) -> tuple[str, ...]:
     if not answer:
         return ()
     if not isinstance(answer, str):
         return tuple(name for call in answer if (name := _function_name(call)))
-    text = answer.rpartition("</think>")[2]
-    return tuple(_called_in_json(text) or _called_in_blocks(text))
+    text = _after_thinking(answer)
+    return tuple(
+        _called_in_format(text) or _called_in_json(text)[1] or _called_in_blocks(text)
+    ) or tuple(_called_in_python(text))
+
+
+def _after_thinking(answer: str) -> str:
+    return answer.rpartition("</think>")[2].rpartition("[/THINK]")[2]
 
 
 def call_names(name: str, command: str) -> tuple[str, ...]:
@@ -63,8 +135,47 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
 
 
-def _called_in_json(text: str) -> list[str]:
+def _called_in_format(text: str) -> list[str]:
+    """Return the names of calls in the format of `_FORMATS` that begins first, if that is before
+    the first call in JSON: arguments of a call may contain text like another one."""
+    first: re.Match[str] | None = None
+    end, format = _called_in_json(text)[0], None
+    for other in _FORMATS:
+        found = other.call.search(text, 0, end + 1)
+        if found is not None and (first is None or found.start() < first.start()):
+            first, format = found, other
     names: list[str] = []
+    while first is not None and format is not None:
+        names.append(first[1])
+        after = text.find(format.end, first.end()) if format.end else first.end()
+        first = format.call.search(text, after) if after >= 0 else None
+    return names
+
+
+def _called_in_python(text: str) -> Iterator[str]:
+    """Yield the names of `[f(a=1), g()]` (Llama 4, LFM2), or of one call per line (OLMo 3)."""
+    plain = _TOKEN.sub("", text)
+    lines, closed, _ = plain.partition("<function_calls>")[2].partition("</function_calls>")
+    if closed:
+        source = f"[{','.join(lines.strip().splitlines())}]"
+    elif (start := _PYTHON_LIST.search(plain)) is not None:
+        source = plain[start.start() : plain.rfind("]") + 1]
+    else:
+        return
+    if len(source) > _MAX_PYTHON_CHARS:
+        return
+    try:
+        calls = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    found = calls.elts if isinstance(calls, ast.List) else []
+    if all(isinstance(call, ast.Call) and not call.args for call in found):
+        yield from (ast.unparse(call.func) for call in found if isinstance(call, ast.Call))
+
+
+def _called_in_json(text: str) -> tuple[int, list[str]]:
+    """Return where the first call begins, or else the end of the text, and the names."""
+    first, names = len(text), list[str]()
     decoder, at = json.JSONDecoder(), -1
     for _ in range(_MAX_STARTS):
         at = text.find("{", at + 1)
@@ -74,9 +185,12 @@ def _called_in_json(text: str) -> list[str]:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             continue
-        names += _called_by(value)
+        called = list(_called_by(value))
+        if called and not names:
+            first = at
+        names += called
         at = end - 1
-    return names
+    return first, names
 
 
 def _called_by(value: dict[str, Any]) -> Iterator[str]:
@@ -87,6 +201,8 @@ def _called_by(value: dict[str, Any]) -> Iterator[str]:
                 yield from command_names(keys)
     elif ("arguments" in value or "parameters" in value) and (name := _function_name(value)):
         yield name
+    elif "parameters" in value and isinstance(name := value.get("tool_name"), str) and name:
+        yield name  # Command A
 
 
 def _called_in_blocks(text: str) -> Iterator[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import string
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.tool_names import call_names, command_names, tool_names
+from servers.tool_names import call_names, command_names, tool_names, tools_of_answer
+from tests.tool_call_formats import FORMATS
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,45 @@ def test_openai_calls_give_their_function_names() -> None:
 def test_a_call_written_in_the_text_counts() -> None:
     text = '<tool_call>\n{"name": "search", "arguments": {"q": "x"}}\n</tool_call>'
     assert tool_names(text) == ("search",)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_formats_of_models_give_the_names_of_their_calls(name: str) -> None:
+    _, answer, names = FORMATS[name]
+    assert tool_names(answer) == names
+    assert tools_of_answer(f"<think>{answer}</think>Done.") == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "tools"),
+    [
+        ("The answer is [1](x), a < b and <b>bold</b>.", ()),
+        ("<|channel|>final<|message|>Call the function.<|return|>", ()),
+        ('<|tools_prefix|>[{"search": {"q": "x"}}]<|tools_suffix|>', ("unknown",)),
+        ('<tool_call>\n{"name": "search", "argum', ("unknown",)),
+        ("[TOOL_CALLS]", ("unknown",)),
+        ("[see(x=1), and [that]]", ()),
+    ],
+)
+def test_only_an_answer_without_the_marker_of_a_call_plainly_has_no_tools(
+    answer: str, tools: tuple[str, ...]
+) -> None:
+    assert tools_of_answer(answer) == tools
+
+
+def test_the_tools_of_an_answer_that_was_cut_are_unknown_unless_it_calls_one() -> None:
+    assert tools_of_answer("First I will", cut=True) == ("unknown",)
+    assert tools_of_answer("[get_time()]", cut=True) == ("get_time",)
+
+
+@pytest.mark.parametrize(
+    "piece", ["<function=a>", "[TOOL_CALLS]a{", '<invoke name="', "[f(", "<a_"]
+)
+def test_the_time_to_parse_an_answer_is_linear_in_its_length(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    start_s = time.process_time()
+    tools_of_answer(text)
+    assert time.process_time() - start_s < 2
 
 
 def test_terminal_bench_gives_first_words_of_keystrokes() -> None:

@@ -43,7 +43,7 @@ class Request:
     """Number of generated tokens; complete when `finished` is called."""
     tools: tuple[str, ...] = ()
     """Tools that the answer calls, in order (first words of a bash line); empty until the turn has
-    finished."""
+    finished. `unknown` stands for calls in a format that is not known."""
     pinned: bool = False
     """Whether a pin retains the KV of its program's previous turn."""
     preempted: bool = False

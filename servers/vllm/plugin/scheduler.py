@@ -23,7 +23,7 @@ from servers.errors import InvalidEnvironment, UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
 from servers.policy_runner import PolicyRunner
-from servers.tool_names import tool_names
+from servers.tool_names import tools_of_answer
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.event_log import EventLog
 from servers.vllm.plugin.kv_manager import (
@@ -174,7 +174,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         text = self._answer(request, turn)
         if request.status in FINISHED or self._stopped_by_client(request, text):
             tools = turn.tags.tools
-            turn.view.tools = tool_names(text) if tools is None else tools
+            if tools is None:
+                cut = request.status is not RequestStatus.FINISHED_STOPPED
+                tools = tools_of_answer(text, cut=cut or not text)
+            turn.view.tools = tools
             # The last sampled token has no KV.
             self.runner.finished(turn, request.num_tokens - 1)
         else:
@@ -187,12 +190,13 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return {**(result or {}), **timings}
 
     def _answer(self, request: Request, turn: Turn) -> str:
-        """Return the generated text, or "" if neither tools nor stop strings are searched for."""
+        """Return the generated text with its special tokens, since they may mark tool calls; "" if
+        neither tools nor stop strings are searched for, or without a tokenizer."""
         stops = request.sampling_params and request.sampling_params.stop
         tokenizer = getattr(self.structured_output_manager, "tokenizer", None)
         if tokenizer is None or (turn.tags.tools is not None and not stops):
             return ""
-        return str(tokenizer.decode(list(request.output_token_ids)))
+        return str(tokenizer.decode(list(request.output_token_ids), skip_special_tokens=False))
 
     def _stopped_by_client(self, request: Request, text: str) -> bool:
         """Return whether the answer ended at a `stop` string. vLLM's front end detects these and

@@ -325,7 +325,8 @@ def test_a_turn_stopped_by_a_stop_string_of_the_front_end_is_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = Server(Hold())
-    tokenizer = SimpleNamespace(decode=lambda _: "```bash\ncd x && pytest -q\n```\nSTOP")
+    text = "```bash\ncd x && pytest -q\n```\nSTOP"
+    tokenizer = SimpleNamespace(decode=lambda _, **_options: text)
     manager = server.vllm.structured_output_manager
     monkeypatch.setattr(manager, "tokenizer", tokenizer, raising=False)
     sent = server.send("a", 66, 50)
