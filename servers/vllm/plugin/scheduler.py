@@ -131,9 +131,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             request.priority = 0
             if turn.tags.ended is not None:
                 self.runner.end_program(turn.tags.ended)
-            turn.arrive_with(
-                request.block_hashes, getattr(self, "hash_block_size", self.block_size)
-            )
+            hash_tokens = int(getattr(self, "hash_block_size", None) or self.block_size)
+            turn.arrive_with(request.block_hashes, hash_tokens)
             self.runner.arrived(turn)
             turn.block_hashes = ()
         super().add_request(request)
