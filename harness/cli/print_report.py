@@ -68,9 +68,11 @@ def _unmet(condition: Condition | None, reports: Sequence[tuple[str, Report]]) -
     """Print whether the condition holds. Return the sentences of reports in which it does not."""
     if condition is None:
         return ()
-    from reports.answer.condition import evaluate
+    from reports.answer.held import evaluate
 
-    held = [(name, evaluate(condition, report.result, report.points)) for name, report in reports]
+    held = [
+        (name, evaluate(condition, report.result, report.table.points)) for name, report in reports
+    ]
     print(*(f"\n{name}{each.sentence}" for name, each in held), sep="")
     return tuple(f"{name}{each.sentence}" for name, each in held if not each.holds)
 

@@ -1,52 +1,31 @@
-"""Evaluates `--fail-unless`: a comparison of capacities and JCTs of a run.
+"""Parses `--fail-unless`: a comparison of capacities and JCTs of a run.
 
-In: text such as `capacity(continuum) >= 1.3 * capacity(fcfs)`, and an answer with its points. Out:
-whether it holds, and the same text with numbers. The text is parsed as a Python expression of
-numbers, arithmetic, comparisons, `and`, `or`, `not` and the functions of `FUNCTIONS`; nothing else
-is accepted, and nothing is executed. Names of variants need no quotes: `capacity(continuum+)`.
+In: text such as `capacity(continuum) >= 1.3 * capacity(fcfs)`. Out: a condition, which
+`reports.answer.held` evaluates. The text is parsed as a Python expression of numbers, arithmetic,
+comparisons, `and`, `or`, `not` and the functions of `FUNCTIONS`; nothing else is accepted, and
+nothing is executed. Names of variants need no quotes: `capacity(continuum+)`.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from reports.answer.verdict import Answer
 from reports.phrasing import listed
-from reports.statistics.points import Point
 from servers.errors import InvalidInput
 from servers.nearest import nearest
 
 OPTION = "--fail-unless"
-JCTS: Mapping[str, Callable[[Point], float]] = {
-    "mean_jct": lambda p: p.jct_mean_s.value,
-    "p50_jct": lambda p: p.jct_s["jct_p50_s"],
-    "p90_jct": lambda p: p.jct_s["jct_p90_s"],
-    "p95_jct": lambda p: p.jct_s["jct_p95_s"],
-    "p99_jct": lambda p: p.jct_s["jct_p99_s"],
-}
-FUNCTIONS = ("capacity", *JCTS)
+FUNCTIONS = ("capacity", "mean_jct", "p50_jct", "p90_jct", "p95_jct", "p99_jct")
 SYNTAX = (
     "use for example 'capacity(continuum) >= 1.3 * capacity(fcfs)' or "
     "'mean_jct(continuum, at=0.3) <= 60'"
 )
-ARITHMETIC: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-COMPARISONS: Mapping[type[ast.AST], tuple[str, Callable[[Any, Any], bool]]] = {
-    ast.GtE: (">=", operator.ge),
-    ast.LtE: ("<=", operator.le),
-    ast.Gt: (">", operator.gt),
-    ast.Lt: ("<", operator.lt),
-}
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+COMPARISONS = (ast.GtE, ast.LtE, ast.Gt, ast.Lt)
 MAX_CHARACTERS = 500
 CALL = re.compile(r"\b([a-z]\w*)\s*\(\s*(?=[^\s\"'(),])")
 """A function whose first argument has no quotes."""
@@ -63,18 +42,18 @@ class Condition:
 
     @property
     def needs_capacity(self) -> bool:
-        return any(_function(call) == "capacity" for call in self.calls)
+        return any(function_of(call) == "capacity" for call in self.calls)
 
     def check(self, variants: Sequence[str], rates: Sequence[float | None]) -> None:
         """Raise InvalidInput for variants that a sweep does not have, and for rates at which it
         does not run all variants."""
         for call in self.calls:
-            name = _variant(call)
+            name = variant_of(call)
             if name not in variants:
                 close = nearest(name, variants)
                 hint = f"did you mean {close}?" if close else f"use {listed(variants, 'or')}"
                 raise _invalid(self.text, f"{name} is not a policy of this sweep; {hint}")
-            jps = _rate(call)
+            jps = rate_of(call)
             if jps is not None and jps not in rates:
                 raise _invalid(self.text, f"does not run at {jps:g} jobs/s; add --jps {jps:g}")
 
@@ -129,14 +108,14 @@ def _check(text: str, node: ast.expr) -> None:
             return
         case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
             _check(text, operand)
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in ARITHMETIC:
+        case ast.BinOp(op=op, left=left, right=right) if isinstance(op, ARITHMETIC):
             _check(text, left)
             _check(text, right)
         case ast.BoolOp(values=parts):
             for part in parts:
                 _check(text, part)
         case ast.Compare(ops=ops, left=left, comparators=others) if all(
-            type(op) in COMPARISONS for op in ops
+            isinstance(op, COMPARISONS) for op in ops
         ):
             for each in (left, *others):
                 _check(text, each)
@@ -147,7 +126,7 @@ def _check(text: str, node: ast.expr) -> None:
 
 
 def _check_call(text: str, call: ast.Call) -> None:
-    name = _function(call)
+    name = function_of(call)
     if name not in FUNCTIONS:
         close = nearest(name, FUNCTIONS)
         hint = f"did you mean {close}?" if close else f"use {listed(FUNCTIONS, 'or')}"
@@ -159,19 +138,19 @@ def _check_call(text: str, call: ast.Call) -> None:
     if given != wanted:
         needs = "takes no rate" if name == "capacity" else "needs a rate, at=RATE"
         raise _invalid(text, f"{name} {needs}; {SYNTAX}")
-    if wanted and _rate(call) is None:
+    if wanted and rate_of(call) is None:
         raise _invalid(text, f"at={ast.unparse(call.keywords[0].value)} is not a rate; {SYNTAX}")
 
 
-def _function(call: ast.Call) -> str:
+def function_of(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _variant(call: ast.Call) -> str:
+def variant_of(call: ast.Call) -> str:
     return str(ast.literal_eval(call.args[0]))
 
 
-def _rate(call: ast.Call) -> float | None:
+def rate_of(call: ast.Call) -> float | None:
     if not call.keywords or not isinstance(value := call.keywords[0].value, ast.Constant):
         return None
     return float(value.value) if isinstance(value.value, int | float) else None
@@ -180,78 +159,3 @@ def _rate(call: ast.Call) -> float | None:
 def _invalid(text: str, reason: str) -> InvalidInput:
     shown = ascii(text if len(text) <= 60 else text[:57] + "...")
     return InvalidInput(f"{OPTION} {shown}: {reason}")
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    holds: bool
-    sentence: str
-
-
-class _NoValue(Exception):
-    """A capacity or JCT has no number; the message says why."""
-
-
-def evaluate(condition: Condition, answer: Answer, points: Sequence[Point]) -> Held:
-    """Return whether the condition holds. One without a number does not."""
-    values: list[str] = []
-
-    def value(call: ast.Call) -> float:
-        found = _value(call, answer, points)
-        values.append(f"{_shown(call)} = {found:.4g}")
-        return found
-
-    try:
-        holds = bool(_evaluate(condition.tree, value))
-    except _NoValue as reason:
-        return Held(False, f"{condition.text}: {reason}")
-    except ZeroDivisionError:
-        return Held(False, f"{condition.text}: division by zero")
-    verdict = "holds" if holds else "does not hold"
-    return Held(holds, f"{condition.text}: {verdict}, {listed(list(dict.fromkeys(values)))}")
-
-
-def _evaluate(node: ast.expr, value: Callable[[ast.Call], float]) -> Any:
-    match node:
-        case ast.Constant(value=number):
-            return number
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _evaluate(operand, value)
-        case ast.UnaryOp(operand=operand):
-            return -_evaluate(operand, value)
-        case ast.BinOp(op=op, left=left, right=right):
-            return ARITHMETIC[type(op)](_evaluate(left, value), _evaluate(right, value))
-        case ast.BoolOp(op=op, values=parts):
-            results = [bool(_evaluate(part, value)) for part in parts]  # All are shown.
-            return all(results) if isinstance(op, ast.And) else any(results)
-        case ast.Compare(ops=ops, left=left, comparators=others):
-            sides = [_evaluate(each, value) for each in (left, *others)]
-            pairs = zip(ops, sides, sides[1:], strict=False)
-            return all(COMPARISONS[type(op)][1](a, b) for op, a, b in pairs)
-        case ast.Call():
-            return value(node)
-        case _:
-            raise AssertionError(ast.dump(node))
-
-
-def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> float:
-    name, jps = _variant(call), _rate(call)
-    if _function(call) == "capacity":
-        found = next((each for each in answer.capacities if each.variant == name), None)
-        if found is None or (number := found.jobs_per_s) is None:
-            why = "was not searched" if found is None else f"is no number ({found.kind})"
-            raise _NoValue(f"the capacity of {name} {why}")
-        return number.value
-    point = next((p for p in points if p.variant == name and p.jps == jps), None)
-    if point is None:
-        raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
-    if point.saturated:
-        raise _NoValue(f"{name} is unstable at {jps:g} jobs/s")
-    if point.failed_gates:
-        raise _NoValue(f"{name} has a cell at {jps:g} jobs/s that failed a validity gate")
-    return JCTS[_function(call)](point)
-
-
-def _shown(call: ast.Call) -> str:
-    at = "" if (jps := _rate(call)) is None else f", at={jps:g}"
-    return f"{_function(call)}({_variant(call)}{at})"

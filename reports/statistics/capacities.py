@@ -63,6 +63,12 @@ class VariantCapacity:
         return next((kind for kind in order if kind in kinds), Kind.OPEN)
 
     @property
+    def never(self) -> SeedShare:
+        """With how many seeds no rate is sustained."""
+        kinds = [each.kind for each in self.by_seed.values()]
+        return SeedShare(kinds.count(Kind.NEVER), len(kinds))
+
+    @property
     def per_s(self) -> dict[int, float]:
         """Jobs per second by seed, for seeds whose capacity is found."""
         return {s: c.jobs_per_s for s, c in self.by_seed.items() if c.kind is Kind.FOUND}

@@ -26,7 +26,8 @@ from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from reports import write_report
-from reports.answer.condition import evaluate, parse_condition
+from reports.answer.condition import parse_condition
+from reports.answer.held import evaluate
 from reports.answer.table import ResultTable
 from reports.capacity import ladder
 from reports.capacity.estimate import Kind

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.answer.condition import evaluate, parse_condition
+from reports.answer.condition import parse_condition
+from reports.answer.held import evaluate
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.statistics.bootstrap import Estimate
@@ -21,8 +22,13 @@ VARIANTS = ("fcfs", "continuum", "continuum+", "continuum(k=50)", "my_policies:K
 
 def capacity_of(name: str, jobs_per_s: float) -> VariantCapacity:
     kind = Kind.NEVER if math.isnan(jobs_per_s) else Kind.FOUND
-    return VariantCapacity(name, False, {1: Capacity(kind, jobs_per_s, None, None)}, None)
+    return VariantCapacity(name, False, {1: Capacity(kind, jobs_per_s, None, 0.01)}, None)
 
+
+FOUND = Capacity(Kind.FOUND, 0.2, 0.19, 0.21)
+NEVER = Capacity(Kind.NEVER, math.nan, None, 0.01)
+ALWAYS = Capacity(Kind.ALWAYS, math.nan, 5.0, None)
+OPEN = Capacity(Kind.OPEN, math.nan, 0.1, None)
 
 ANSWER = Answer(
     "", (), (), "",
@@ -46,6 +52,7 @@ def point(variant: str, jps: float, mean_s: float, *, stable: bool = True) -> Po
 POINTS = [
     point("fcfs", 0.1, 60),
     point("fcfs", 0.3, 400, stable=False),
+    point("continuum", 0.3, 400, stable=False),
     point("continuum+", 0.3, 50),
 ]
 
@@ -85,9 +92,9 @@ def test_the_sentence_has_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("capacity(my_policies:KeepShortTools) > 0", "is no number (never)"),
-        ("not capacity(my_policies:KeepShortTools) > 0", "is no number (never)"),
-        ("mean_jct(fcfs, at=0.3) < 1000", "fcfs is unstable at 0.3 jobs/s"),
+        ("capacity(my_policies:KeepShortTools) > 0", "cannot be decided"),
+        ("not capacity(my_policies:KeepShortTools) > 0", "cannot be decided"),
+        ("mean_jct(fcfs, at=0.3) < 1000", "is above every number (unstable)"),
         ("mean_jct(fcfs, at=0.7) < 1000", "fcfs has no result at 0.7 jobs/s"),
         ("capacity(fcfs) / (capacity(fcfs) - capacity(fcfs)) > 1", "division by zero"),
     ],
@@ -110,6 +117,79 @@ def test_what_a_sweep_does_not_have_is_refused_before_it_runs(text: str, reason:
     with pytest.raises(InvalidInput, match="--fail-unless") as error:
         parse_condition(text).check(VARIANTS, [0.1, 0.3])
     assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("mean_jct(fcfs, at=0.3) <= 1e300", False),
+        ("not mean_jct(fcfs, at=0.3) <= 1e300", True),
+        ("mean_jct(continuum+, at=0.3) <= 1.05 * mean_jct(fcfs, at=0.3)", True),
+        ("mean_jct(fcfs, at=0.3) >= 2 * mean_jct(continuum+, at=0.3)", True),
+        ("mean_jct(continuum+, at=0.3) / mean_jct(fcfs, at=0.3) < 0.5", True),
+        ("mean_jct(fcfs, at=0.3) <= 1.05 * mean_jct(continuum+, at=0.3)", False),
+        ("p95_jct(fcfs, at=0.3) < 1000 or mean_jct(continuum+, at=0.3) < 60", True),
+    ],
+)
+def test_the_jct_of_an_unstable_cell_is_above_every_number(text: str, holds: bool) -> None:
+    assert held(text) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mean_jct(fcfs, at=0.3) >= 2 * mean_jct(continuum, at=0.3)",
+        "mean_jct(fcfs, at=0.3) <= 2 * mean_jct(continuum, at=0.3)",
+        "not mean_jct(fcfs, at=0.3) < mean_jct(continuum, at=0.3)",
+        "mean_jct(fcfs, at=0.3) - mean_jct(continuum, at=0.3) < 10",
+        "mean_jct(fcfs, at=0.3) / mean_jct(continuum, at=0.3) < 10",
+        "mean_jct(continuum+, at=0.3) < 60 and mean_jct(fcfs, at=0.3) > mean_jct(continuum, at=0.3)",
+    ],
+)
+def test_two_unstable_cells_decide_nothing_so_the_condition_does_not_hold(text: str) -> None:
+    found = evaluate(parse_condition(text), ANSWER, POINTS)
+    assert not found.holds
+    assert "does not hold, because it cannot be decided, " in found.sentence
+    assert "mean_jct(fcfs, at=0.3) is above every number (unstable)" in found.sentence
+
+
+CASES = Answer(
+    "", (), (), "",
+    capacities=(
+        capacity_of("fcfs", 0.2),
+        VariantCapacity("none", False, {1: NEVER, 2: NEVER}, None),
+        VariantCapacity("other", False, {1: NEVER, 2: NEVER}, None),
+        VariantCapacity("once", False, {1: FOUND, 2: NEVER}, None),
+        VariantCapacity("all", False, {1: ALWAYS, 2: ALWAYS}, None),
+        VariantCapacity("open", False, {1: FOUND, 2: OPEN}, None),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "holds", "words"),
+    [
+        ("capacity(fcfs) >= 1.3 * capacity(none)", True, "none) is below every rate searched ("),
+        ("capacity(none) >= 0.9 * capacity(fcfs)", False, "does not hold, capacity(none) is"),
+        ("capacity(none) >= 0.9 * capacity(other)", False, "cannot be decided"),
+        ("capacity(fcfs) / capacity(none) >= 15", True, "(none sustained)"),  # 0.2 / 0.01 or more
+        ("capacity(fcfs) / capacity(none) >= 25", False, "cannot be decided"),
+        # A seed with 0.2 and one below 0.01: less than their geometric mean, 0.0447.
+        ("capacity(once) < 0.045", True, "(none sustained with 1/2 seeds)"),
+        ("capacity(once) >= 0.9 * capacity(fcfs)", False, "does not hold, capacity(once) is"),
+        ("capacity(all) >= 1.3 * capacity(fcfs)", True, "capacity(all) is above 5 "),
+        ("capacity(fcfs) >= 0.9 * capacity(all)", False, "does not hold, capacity(fcfs)"),
+        ("capacity(all) <= 6", False, "cannot be decided"),
+        ("capacity(open) >= 0", True, "is unknown (the search has not finished)"),
+        ("capacity(open) <= capacity(fcfs)", False, "cannot be decided"),
+    ],
+)
+def test_a_capacity_without_a_number_is_compared_by_what_is_known(
+    text: str, holds: bool, words: str
+) -> None:
+    found = evaluate(parse_condition(text), CASES, POINTS)
+    assert found.holds is holds
+    assert words in found.sentence
 
 
 def test_all_that_a_sweep_has_is_accepted() -> None:

@@ -1,0 +1,162 @@
+"""Evaluates a condition of `--fail-unless`.
+
+In: a condition, and an answer with its points. Out: whether it holds, and its text with numbers.
+A value is a range, because some are not known exactly: the JCT of an unstable cell is above every
+number, and a capacity of none is between 0 and the lowest rate that was searched.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reports.answer.condition import Condition, function_of, rate_of, variant_of
+from reports.answer.ranges import UNBOUNDED, Range, combined, compared
+from reports.answer.verdict import Answer
+from reports.capacity.estimate import Capacity, Kind
+from reports.phrasing import listed
+from reports.statistics.capacities import VariantCapacity
+from reports.statistics.over_seeds import geometric_mean
+from reports.statistics.points import Point
+
+JCTS: Mapping[str, Callable[[Point], float]] = {
+    "mean_jct": lambda p: p.jct_mean_s.value,
+    "p50_jct": lambda p: p.jct_s["jct_p50_s"],
+    "p90_jct": lambda p: p.jct_s["jct_p90_s"],
+    "p95_jct": lambda p: p.jct_s["jct_p95_s"],
+    "p99_jct": lambda p: p.jct_s["jct_p99_s"],
+}
+ARITHMETIC: Mapping[type[ast.AST], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+COMPARISONS: Mapping[type[ast.AST], Callable[[float, float], bool]] = {
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    holds: bool
+    sentence: str
+
+
+class _NoValue(Exception):
+    """A capacity or JCT was not measured; the message says why."""
+
+
+def evaluate(condition: Condition, answer: Answer, points: Sequence[Point]) -> Held:
+    """Return whether the condition holds. One that cannot be decided does not."""
+    values: list[str] = []
+
+    def value(call: ast.Call) -> Range:
+        found, words = _value(call, answer, points)
+        values.append(f"{_shown(call)} {words}")
+        return found
+
+    try:
+        holds = _holds(condition.tree, value)
+    except _NoValue as reason:
+        return Held(False, f"{condition.text}: {reason}")
+    except ZeroDivisionError:
+        return Held(False, f"{condition.text}: division by zero")
+    undecided = "does not hold, because it cannot be decided"
+    verdict = undecided if holds is None else "holds" if holds else "does not hold"
+    return Held(bool(holds), f"{condition.text}: {verdict}, {listed(list(dict.fromkeys(values)))}")
+
+
+def _holds(node: ast.expr, value: Callable[[ast.Call], Range]) -> bool | None:
+    """Return whether a comparison or a combination of them holds; None if the ranges overlap."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            result = _holds(operand, value)
+            return None if result is None else not result
+        case ast.BoolOp(op=op, values=parts):
+            results = [_holds(part, value) for part in parts]  # All are shown.
+            decides = isinstance(op, ast.Or)
+            return decides if decides in results else None if None in results else not decides
+        case ast.Compare(ops=ops, left=left, comparators=others):
+            sides = [_number(each, value) for each in (left, *others)]
+            results = [
+                compared(COMPARISONS[type(op)], a, b)
+                for op, a, b in zip(ops, sides, sides[1:], strict=False)
+            ]
+            return False if False in results else None if None in results else True
+        case _:
+            number = _number(node, value)
+            return None if number.low < number.high else bool(number.low)
+
+
+def _number(node: ast.expr, value: Callable[[ast.Call], Range]) -> Range:
+    match node:
+        case ast.Constant(value=float(number) | int(number)):
+            number = min(number, sys.float_info.max)  # which an integer can exceed
+            return Range(float(number), float(number))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            of_operand = _number(operand, value)
+            return Range(-of_operand.high, -of_operand.low)
+        case ast.BinOp(op=op, left=left, right=right):
+            return combined(ARITHMETIC[type(op)], _number(left, value), _number(right, value))
+        case ast.Call():
+            return value(node)
+        case _:
+            # Python counts a comparison as 0 or 1.
+            holds = _holds(node, value)
+            return Range(0, 1) if holds is None else Range(int(holds), int(holds))
+
+
+def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> tuple[Range, str]:
+    """Return a number and `= NUMBER`, or what is known of it and why it is no number."""
+    name, jps = variant_of(call), rate_of(call)
+    if function_of(call) == "capacity":
+        found = next((each for each in answer.capacities if each.variant == name), None)
+        if found is None:
+            raise _NoValue(f"the capacity of {name} was not searched")
+        return _capacity(found)
+    point = next((p for p in points if p.variant == name and p.jps == jps), None)
+    if point is None:
+        raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
+    if point.failed_gates:
+        raise _NoValue(f"{name} has a cell at {jps:g} jobs/s that failed a validity gate")
+    if point.saturated:
+        return UNBOUNDED, "is above every number (unstable)"
+    number = JCTS[function_of(call)](point)
+    return Range(number, number), f"= {number:.4g}"
+
+
+def _capacity(found: VariantCapacity) -> tuple[Range, str]:
+    if (number := found.jobs_per_s) is not None:
+        return Range(number.value, number.value), f"= {number.value:.4g}"
+    bounds = [_bounds(each) for each in found.by_seed.values()]
+    if not bounds or found.kind is Kind.OPEN:
+        return Range(0.0, math.inf), "is unknown (the search has not finished)"
+    # The geometric mean over seeds is 0 with a seed that may be 0.
+    low = geometric_mean(b.low for b in bounds).value if all(b.low for b in bounds) else 0.0
+    highs = [b.high for b in bounds]
+    high = math.inf if math.inf in highs else geometric_mean(highs).value
+    if found.kind is Kind.NEVER:
+        with_seeds = "" if found.never.is_all else f" with {found.never} seeds"
+        return Range(low, high), f"is below every rate searched (none sustained{with_seeds})"
+    return Range(low, high), f"is above {low:.4g} (no rate was too high)"
+
+
+def _bounds(capacity: Capacity) -> Range:
+    if capacity.kind is Kind.FOUND:
+        return Range(capacity.jobs_per_s, capacity.jobs_per_s)
+    if capacity.kind is Kind.NEVER:
+        return Range(0.0, capacity.not_sustained or sys.float_info.min)
+    return Range(capacity.sustained or 0.0, capacity.not_sustained or math.inf)
+
+
+def _shown(call: ast.Call) -> str:
+    at = "" if (jps := rate_of(call)) is None else f", at={jps:g}"
+    return f"{function_of(call)}({variant_of(call)}{at})"
