@@ -144,6 +144,13 @@ def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
     if not kinds:
         return f"No {asked.noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
+        if any(each.never.is_mixed for each in found):
+            seeds = [f"{each.variant} with {each.never} seeds" for each in found]
+            return (
+                f"No scheduler sustains a rate on {asked.machine} with every seed, so there is no"
+                f" capacity. The SLO {asked.slo} is not met even by jobs that hardly ever meet:"
+                f" {_names(seeds)}. A higher --slo would give capacities."
+            )
         return (
             f"No {asked.noun} sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"
             f" even by jobs that hardly ever meet. Their mean JCT is {seconds(asked.idle_mean_s)}."

@@ -108,7 +108,7 @@ def _against_rate(
     for name in dict.fromkeys(p.variant for p in points):
         mine = [p for p in points if p.variant == name]
         ends: list[Mark] = []
-        if slo is not None and slo.ends_lines(measure.statistic):
+        if slo is not None and slo.ends_lines(measure.statistic, points):
             mine = [p for p in mine if slo.is_sustained(p)]
             ends = slo.capacity_mark(name, measure.statistic, style[name])
         within = [
@@ -122,7 +122,7 @@ def _against_rate(
     notes = [measure.note, *band_note(banded)]
     if slo is not None and measure.statistic in slo.limits_s:
         traces.append(slo.limit(measure.statistic, [x for trace in traces for x in trace["x"]]))
-        notes += slo.notes(measure.statistic)
+        notes += slo.notes(measure.statistic, points)
     return {
         "data": traces,
         "layout": {

@@ -32,10 +32,12 @@ class SloLines(NamedTuple):
     ends: bool
     """Whether lines end at capacities: the run chose its rates. Those of a user are all drawn."""
 
-    def ends_lines(self, statistic: str) -> bool:
+    def ends_lines(self, statistic: str, points: Sequence[Point]) -> bool:
         """Return whether lines of this statistic end on the line of the SLO, at their capacity: the
-        SLO limits this statistic alone."""
-        return self.ends and list(self.limits_s) == [statistic]
+        SLO limits this statistic alone. If no rate is sustained with all seeds, no line would be
+        left, and all are drawn at all rates."""
+        alone = self.ends and list(self.limits_s) == [statistic]
+        return alone and any(map(self.is_sustained, points))
 
     def is_sustained(self, point: Point) -> bool:
         """Return whether all seeds sustain the rate of a point. If some do and others do not, its
@@ -67,8 +69,8 @@ class SloLines(NamedTuple):
             "meta": {"colour": "soft", "kind": "limit"},
         }
 
-    def notes(self, statistic: str) -> list[str]:
-        if self.ends_lines(statistic):
+    def notes(self, statistic: str, points: Sequence[Point]) -> list[str]:
+        if self.ends_lines(statistic, points):
             return [
                 "Dotted: the SLO, where each line ends at its capacity (hollow). Rates that not all"
                 " seeds sustain are in the tables below."

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from test_capacity_answer import chains, point
+from test_capacity_answer import NEVER, chains, point
 
 from reports.figures.overview import figures
 from reports.figures.slo_lines import SloLines
 from reports.figures.styles import Style
 from reports.statistics.bootstrap import Estimate
-from reports.statistics.capacities import capacities
+from reports.statistics.capacities import VariantCapacity, capacities
 
 STYLE = {"fcfs": Style(0, "circle", "solid"), "a": Style(2, "square", "solid")}
 FOUND = capacities(
@@ -29,9 +29,13 @@ POINTS = [
 
 
 def drawn(
-    limits_s: dict[str, float], *, ends: bool = True, emphasised: Sequence[str] = ()
+    limits_s: dict[str, float],
+    *,
+    ends: bool = True,
+    emphasised: Sequence[str] = (),
+    capacities: Sequence[VariantCapacity] = FOUND,
 ) -> dict[str, Any]:
-    slo = SloLines(limits_s, {each.variant: each for each in FOUND}, ends)
+    slo = SloLines(limits_s, {each.variant: each for each in capacities}, ends)
     found = figures(POINTS, STYLE, list(emphasised), slo)
     return {figure.id: figure.spec for figure in found}
 
@@ -77,6 +81,17 @@ def test_a_limit_is_drawn_in_the_figure_of_its_statistic_only() -> None:
 def test_with_several_limits_the_capacity_is_on_none_of_the_lines() -> None:
     specs = drawn({"mean": 120.0, "p95": 300.0})
     assert line(specs["jct-mean"], "fcfs")["x"] == [0.1, 0.2, 0.245, 0.3]
+
+
+def test_if_no_rate_is_sustained_with_every_seed_the_lines_have_all_rates() -> None:
+    one = capacities(
+        chains(fcfs=(0.3, 0.3, NEVER), a=(NEVER,) * 3), dict.fromkeys(STYLE, False), "fcfs"
+    )
+    spec = drawn({"mean": 120.0}, capacities=one)["jct-mean"]
+    assert line(spec, "fcfs")["y"] == [60, 90, 450, 900]
+    (limit,) = [t for t in spec["data"] if t["meta"]["kind"] == "limit"]
+    assert limit["x"] == [0.1, 0.3]
+    assert "Dotted: the limit of the SLO." in spec["note"]
 
 
 def test_the_rates_of_a_user_are_all_drawn() -> None:
