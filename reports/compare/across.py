@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.answer.asked import Price, price_of
-from reports.compare.regression import TRACE
+from reports.compare.settings import TRACE
 from reports.phrasing import gpus_in_words, listed
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import load_run

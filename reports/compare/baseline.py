@@ -8,18 +8,22 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, cast
+from typing import IO, Annotated, Any, Literal, NamedTuple, cast
 
 import orjson
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from reports.metrics.cells import collect
+from reports.capacity.estimate import Kind
+from reports.metrics.cells import collect, load_label
+from reports.metrics.jobs import job_columns
+from reports.metrics.steady import unstable_cells
 from reports.run_folder.atomic import write_file
 from reports.run_folder.documents import Name
 from reports.run_folder.read import Run, load_run
+from reports.run_folder.turns import read_columns
 from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.errors import InvalidBaseline, TraceRejected
@@ -46,14 +50,37 @@ class _Cell(BaseModel):
     jct_s: dict[str, Annotated[float, Field(ge=0)]]
 
 
+class _UnstableCell(_Cell):
+    """`jct_s`: of all jobs, from the arrival to the end of the last turn that ended."""
+
+    reason: Name
+    finished_programs: int
+
+
+_Seed = Annotated[int, Field(strict=False)]
+_Rate = Annotated[float, Field(gt=0)]
+
+
+class Bounds(BaseModel):
+    """What a search knows about a capacity that is no number."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+
+    kind: Annotated[Kind, Field(strict=False)]
+    sustained: _Rate | None
+    not_sustained: _Rate | None
+
+
 class Capacities(BaseModel):
-    """The capacities of a run, of variants and seeds for which one was found."""
+    """The capacities of a run, by variant and seed."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 
     slo: Name
-    jobs_per_s: dict[Name, dict[Annotated[int, Field(strict=False)], Annotated[float, Field(gt=0)]]]
-    """By variant and seed."""
+    jobs_per_s: dict[Name, dict[_Seed, _Rate]]
+    """Of seeds for which one was found."""
+    bounds: dict[Name, dict[_Seed, Bounds]] = {}
+    """Of the other seeds. Files of earlier versions have none."""
 
 
 class _Saved(BaseModel):
@@ -64,7 +91,26 @@ class _Saved(BaseModel):
     format: Literal["turnstile-baseline-1"]
     cells: tuple[_Cell, ...]
     invalid: dict[str, str]
+    unstable: tuple[_UnstableCell, ...] = ()
+    """Apart from `cells`, so that earlier versions do not read them as results."""
     capacities: Capacities | None = None
+
+
+class Place(NamedTuple):
+    variant: str
+    load: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unstable:
+    """A cell that has no steady state."""
+
+    reason: str
+    programs: int
+    """Programs that finished before the cell ended."""
+    jct_s: Mapping[str, float]
+    """By job, from its arrival to the end of the last turn that ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +125,21 @@ class Side:
     """Cells without a result or with a failed gate, and the reason."""
     capacities: Capacities | None = None
     """None if the run searched none."""
+    unstable: Mapping[Place, Unstable] = field(default_factory=dict)
+    """Cells without a steady state, which have no rows in `jobs`."""
+    valid: tuple[str, ...] = ()
+    """Names of the cells that passed all checks; none if it was read from a file."""
 
     @property
     def steady(self) -> bool:
         """Whether it measured a stream of jobs in steady state, not a fixed set of jobs."""
         return bool(self.settings.get("steady_state"))
+
+    @property
+    def places(self) -> set[Place]:
+        """Return the cells that have a result."""
+        jobs = self.jobs[JOBS[:3]].drop_duplicates()
+        return {Place(*row) for row in jobs.itertuples(index=False)} | self.unstable.keys()
 
     def refuse_invalid(self, what: str) -> None:
         """Raise InvalidBaseline if a cell is not valid. `what` names the side in the message."""
@@ -107,7 +163,26 @@ def _of_run(folder: Path) -> Side:
     jobs = jobs[JOBS]
     jobs = jobs.assign(jct_s=jobs["jct_s"].astype(float).round(DECIMALS))
     invalid = {**dict(found.missing), **found.failed_gates}
-    return Side(str(folder), _settings(run.sweep), jobs, invalid, _capacities(run))
+    valid = tuple(cell.folder.name for cell in run.cells if cell.folder.name not in invalid)
+    unstable = _unstable(run, dict(found.missing))
+    settings = _settings(run.sweep)
+    return Side(str(folder), settings, jobs, invalid, _capacities(run), unstable, valid)
+
+
+def _unstable(run: Run, missing: Mapping[str, str]) -> dict[Place, Unstable]:
+    reasons = unstable_cells(run.cells)
+    found = {}
+    for cell in run.cells:
+        reason = reasons.get(cell.folder.name)
+        if reason is None or cell.folder.name in missing:
+            continue
+        jobs = job_columns(read_columns(cell), None)
+        jct_s = jobs["jct_s"].astype(float).round(DECIMALS).tolist()
+        variant, jps, seed = cell.key
+        place = Place(variant, load_label(jps, str(cell.config["arrivals"])), seed)
+        programs = int((cell.done or {}).get("finished_programs") or 0)
+        found[place] = Unstable(reason, programs, dict(zip(jobs["job_id"], jct_s, strict=True)))
+    return found
 
 
 def _capacities(run: Run) -> Capacities | None:
@@ -115,7 +190,16 @@ def _capacities(run: Run) -> Capacities | None:
     if search is None:
         return None
     found = {each.variant: each.per_s for each in search.found if each.per_s}
-    return Capacities(slo=str(search.slo), jobs_per_s=found)
+    bounds = {
+        each.variant: {
+            seed: Bounds(kind=one.kind, sustained=one.sustained, not_sustained=one.not_sustained)
+            for seed, one in each.by_seed.items()
+            if one.kind is not Kind.FOUND
+        }
+        for each in search.found
+    }
+    bounds = {variant: by_seed for variant, by_seed in bounds.items() if by_seed}
+    return Capacities(slo=str(search.slo), jobs_per_s=found, bounds=bounds)
 
 
 def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +213,13 @@ def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(side: Side, path: Path) -> None:
-    """Write gzipped JSON. The same run gives the same bytes."""
+    """Write gzipped JSON. The same run gives the same bytes. Raises InvalidBaseline for a run
+    without jobs, which would accept any other run."""
+    if not side.places:
+        raise InvalidBaseline(
+            f"{side.name}: no job finished, so there is nothing to save as a baseline; run the "
+            "sweep again"
+        )
     cells = [
         {
             **jobs.iloc[0][["variant", "load", "seed"]].to_dict(),
@@ -138,6 +228,16 @@ def save(side: Side, path: Path) -> None:
         for _, jobs in side.jobs.groupby(["variant", "load", "seed"])
     ]
     saved = {"format": FORMAT, **side.settings, "cells": cells, "invalid": side.invalid}
+    if side.unstable:
+        saved["unstable"] = [
+            {
+                **place._asdict(),
+                "reason": cell.reason,
+                "finished_programs": cell.programs,
+                "jct_s": cell.jct_s,
+            }
+            for place, cell in sorted(side.unstable.items())
+        ]
     if side.capacities is not None:
         saved["capacities"] = side.capacities.model_dump(mode="json")
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -162,7 +262,13 @@ def _read(path: Path) -> Side:
     kept = saved.model_extra or {}
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
     jobs = pd.DataFrame(rows, columns=JOBS)
-    return Side(path.name, _settings(kept), jobs, invalid, saved.capacities)
+    unstable = {
+        Place(cell.variant, cell.load, cell.seed): Unstable(
+            cell.reason, cell.finished_programs, cell.jct_s
+        )
+        for cell in saved.unstable
+    }
+    return Side(path.name, _settings(kept), jobs, invalid, saved.capacities, unstable)
 
 
 def _message(error: ValidationError) -> str:

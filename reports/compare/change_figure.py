@@ -5,23 +5,31 @@ In: changes of several loads and metrics. Out: one figure, whose chooser selects
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from reports.compare.regression import Change
+from reports.compare.verdict import Change
 from reports.figures.drawing import Figure, Spec, Trace, dot, plain, short
 from reports.figures.styles import Style
 
 
-def changes(found: Sequence[Change], style: Mapping[str, Style]) -> Figure:
-    """Return a figure that shows first the load and metric with the largest difference."""
+def changes(found: Sequence[Change], style: Mapping[str, Style]) -> Figure | None:
+    """Return a figure that shows first the load and metric with the largest difference; None if no
+    change is a number."""
     by_key: dict[str, list[Change]] = {}
-    for change in found:
+    numbers = [change for change in found if math.isfinite(change.change.value)]
+    if not numbers:
+        return None
+    for change in numbers:
         by_key.setdefault(f"{change.load}, {change.metric}", []).append(change)
-    largest = max(found, key=lambda c: (c.is_capacity, abs(c.change.value)))
+    largest = max(numbers, key=lambda c: (c.is_capacity, abs(c.change.value)))
     return Figure(
         "changes",
         "Change of each policy",
-        {key: _spec(mine, style) for key, mine in by_key.items()},
+        {
+            key: _spec(mine, style, [c for c in found if c.load == mine[0].load])
+            for key, mine in by_key.items()
+        },
         None,
         choice="change",
         first=f"{largest.load}, {largest.metric}",
@@ -29,7 +37,8 @@ def changes(found: Sequence[Change], style: Mapping[str, Style]) -> Figure:
     )
 
 
-def _spec(found: Sequence[Change], style: Mapping[str, Style]) -> Spec:
+def _spec(found: Sequence[Change], style: Mapping[str, Style], of_load: Sequence[Change]) -> Spec:
+    """`of_load`: all changes at this load, also those without a number, which the note names."""
     what = "capacity" if found[0].is_capacity else "time"
     lowest, highest = (how(found, key=lambda c: c.change.value) for how in (min, max))
     return {
@@ -45,8 +54,22 @@ def _spec(found: Sequence[Change], style: Mapping[str, Style]) -> Spec:
         ),
         "value": "x",
         "rows": [[change.variant, plain(short(change.variant))] for change in found],
-        "note": "More is better." if found[0].is_capacity else "Less is better.",
+        "note": " ".join(
+            [
+                "More is better." if found[0].is_capacity else "Less is better.",
+                *_without_number(of_load),
+            ]
+        ),
     }
+
+
+def _without_number(found: Sequence[Change]) -> list[str]:
+    """Name variants that are not drawn, or not with all seeds."""
+    return [
+        f"{change.variant}: {change.base} in BASE, {change.new} in NEW."
+        for change in found
+        if isinstance(change.new, str)
+    ]
 
 
 def _dot(change: Change, look: Style) -> Trace:

@@ -23,7 +23,7 @@ import orjson
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.compare.baseline import DECIMALS, Side
-from reports.compare.regression import comparable_settings, differences
+from reports.compare.settings import comparable_settings, differences
 from reports.metrics.cells import jct_percentiles
 from reports.phrasing import counted
 from reports.run_folder.atomic import make_folder, sync, write_all

@@ -5,54 +5,67 @@ In: two folders with `machines.json`. Out: one verdict, whose loads name the mac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from reports.compare.baseline import read_side
-from reports.compare.regression import Verdict, compare_sides
+from reports.compare.baseline import Side, read_side
+from reports.compare.regression import invalid_cells
+from reports.compare.verdict import Verdict
 from reports.phrasing import listed
 from reports.run_folder.machines import Member, has_members, read_members
 from servers.errors import NotComparable
 
+Compare = Callable[[Side, Side], Verdict]
 
-def compare_paths(
-    base: Path, new: Path, metrics: Sequence[str], max_regression: float, confidence: float
-) -> Verdict:
-    """Compare two runs or baseline files, or two sweeps on several machines. Raises NotComparable,
-    InvalidBaseline or InvalidRunFolder."""
+
+def compare_paths(base: Path, new: Path, compare: Compare) -> Verdict:
+    """Compare two runs or baseline files, or two sweeps on several machines. A verdict says if they
+    cannot be compared. Raises InvalidBaseline or InvalidRunFolder."""
     if not has_members(base) or not has_members(new):
-        return compare_sides(read_side(base), read_side(new), metrics, max_regression, confidence)
+        return _compared(base, new, compare)
     old, now = _by_machine(base), _by_machine(new)
-    common = [machine for machine in old if machine in now]
-    if not common:
-        raise NotComparable(
+    verdicts = {
+        machine: _compared(old[machine].folder, now[machine].folder, compare)
+        for machine in old
+        if machine in now
+    }
+    if not verdicts:
+        refused = (
             f"{base} and {new}: have no machine in common; {base} has {listed(list(old))}, "
             f"and {new} {listed(list(now))}"
         )
-    verdicts = {
-        machine: compare_sides(
-            read_side(old[machine].folder),
-            read_side(now[machine].folder),
-            metrics,
-            max_regression,
-            confidence,
-        )
-        for machine in common
-    }
+        return Verdict(refused=refused)
+
+    changes = [
+        replace(change, load=f"{change.load}, {machine}")
+        for machine, verdict in verdicts.items()
+        for change in verdict.changes
+    ]
+
+    def on_each(lines: Callable[[Verdict], Iterable[str]], form: str) -> tuple[str, ...]:
+        return tuple(form.format(e, m) for m, verdict in verdicts.items() for e in lines(verdict))
+
     return Verdict(
-        tuple(
-            replace(change, load=f"{change.load}, {machine}")
-            for machine, verdict in verdicts.items()
-            for change in verdict.changes
-        ),
-        (
-            *(f"{each}, {m}" for m, verdict in verdicts.items() for each in verdict.unpaired),
-            *sorted(old.keys() ^ now.keys()),
-        ),
-        tuple(f"{m}: {each}" for m, verdict in verdicts.items() for each in verdict.invalid),
+        tuple(sorted(changes, key=lambda change: not change.is_collapse)),
+        (*on_each(lambda v: v.unpaired, "{0}, {1}"), *sorted(old.keys() ^ now.keys())),
+        on_each(lambda v: v.invalid, "{1}: {0}"),
         tuple(words[0] for words in _contexts(verdicts.values()) if len(words) == 1),
+        on_each(lambda v: v.valid, "{1}: {0}"),
+        on_each(lambda v: v.different, "{0}, {1}"),
+        on_each(lambda v: v.unstable, "{0}, {1}"),
+        on_each(lambda v: v.allowed, "{0}, {1}"),
+        "; ".join(verdict.refused for verdict in verdicts.values() if verdict.refused),
     )
+
+
+def _compared(base: Path, new: Path, compare: Compare) -> Verdict:
+    """Compare two sides. If they are refused, the verdict still has the checks of the cells."""
+    one, other = read_side(base), read_side(new)
+    try:
+        return compare(one, other)
+    except NotComparable as error:
+        return Verdict(invalid=invalid_cells(one, other), valid=other.valid, refused=str(error))
 
 
 def _contexts(verdicts: Iterable[Verdict]) -> Iterable[list[str]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from reports.compare.change_figure import changes
-from reports.compare.regression import Verdict
-from reports.compare.verdict_files import HEAD, headline, row, shown
+from reports.compare.verdict import Verdict
+from reports.compare.verdict_files import HEAD, headline, notes, row, shown
 from reports.figures.legend import legend
 from reports.figures.styles import styles
 from reports.page.page import with_figures
@@ -39,8 +39,7 @@ def draw(verdict: Verdict, base: str, new: str, max_regression: float, out: Path
             same=counted(same, "number") if same else "",
             figure=figure,
             legend=legend(names, style, names),
-            unpaired=verdict.unpaired,
-            invalid=verdict.invalid,
+            notes=[f"{note[:1].upper()}{note[1:]}" for note in notes(verdict)],
         )
     )
     write_file(out, content.encode())

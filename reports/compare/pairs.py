@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from reports.statistics.bootstrap import Estimate, Floats, of, paired, ratio
@@ -40,10 +39,6 @@ class ProgramPairs:
         return len(self.base_s) if self.base_s.size else 0
 
     @property
-    def identical(self) -> bool:
-        return bool(np.array_equal(self.base_s, self.new_s))
-
-    @property
     def too_few(self) -> bool:
         return self.size < MIN_PROGRAMS
 
@@ -58,16 +53,10 @@ class JobPairs:
 
     jobs: pd.DataFrame
     """With seed, jct_s_base and jct_s_new."""
-    same_jobs: bool
-    """Whether both sides measured the same jobs."""
 
     @property
     def size(self) -> int:
         return len(self.jobs)
-
-    @property
-    def identical(self) -> bool:
-        return self.same_jobs and bool((self.jobs["jct_s_base"] == self.jobs["jct_s_new"]).all())
 
     @property
     def too_few(self) -> bool:
@@ -85,7 +74,4 @@ def pairs(base: pd.DataFrame, new: pd.DataFrame, *, steady: bool) -> ProgramPair
     """Frames have job_id, seed and jct_s."""
     if not steady:
         return ProgramPairs(*paired(base, new))
-    seeds = set(base["seed"]) & set(new["seed"])
-    base, new = (jobs[jobs["seed"].isin(seeds)] for jobs in (base, new))
-    both = base.merge(new, on=["seed", "job_id"], suffixes=("_base", "_new"))
-    return JobPairs(both, len(both) == len(base) == len(new))
+    return JobPairs(base.merge(new, on=["seed", "job_id"], suffixes=("_base", "_new")))

@@ -1,20 +1,28 @@
 """Tests whether jobs are significantly slower in one run than in another with the same settings.
 
-In: two `Side`s. Out: a `Change` for each policy, load and metric. docs/howto/compare.md defines the
-terms.
+In: two `Side`s. Out: a verdict with a `Change` for each policy, load and metric.
+docs/howto/compare.md defines the terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
 from reports.answer.provenance import heading
-from reports.compare.baseline import Side
-from reports.compare.pairs import JobPairs, ProgramPairs, pairs
+from reports.compare.baseline import Capacities, Place, Side
+from reports.compare.outcomes import (
+    different_cells,
+    loads_in_words,
+    seeds_in_words,
+    steadiness,
+    sustained,
+    without_steady_state,
+)
+from reports.compare.pairs import pairs
+from reports.compare.settings import allowed_differences, refuse_different
+from reports.compare.verdict import CAPACITY, JOBS_PER_S, Change, Outcome, Verdict
 from reports.phrasing import listed
 from reports.run_folder.lines import RERUN
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
@@ -23,62 +31,6 @@ from servers.errors import NotComparable
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
 """Percentiles by the name of the metric. None is the mean."""
-SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals", "background")
-MUST_BE_EQUAL = (*SAME_QUESTION, "jps", "seeds")
-"""Settings that all entries of a history share. Two runs are compared at their common rates and
-seeds, so only `SAME_QUESTION` must be equal."""
-TRACE = ("trace_sha256", "programs", "turns")
-CAPACITY = "capacity"
-"""Load of a comparison of capacities."""
-
-Outcome = Literal["identical", "regression", "slower", "faster", "noise", "unknown"]
-"""Unknown: there is no interval, because one seed says nothing about others. A lower capacity is
-slower."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    variant: str
-    load: str
-    metric: str
-    pairs: int
-    """Programs that were compared, each in all common seeds; in steady state, jobs; of capacities,
-    seeds."""
-    base: float
-    """Seconds, or jobs per second of a capacity."""
-    new: float
-    change: Estimate
-    """new ÷ base − 1. For times, positive values mean that the new run is slower."""
-    outcome: Outcome
-
-    @property
-    def is_capacity(self) -> bool:
-        return self.load == CAPACITY
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    changes: tuple[Change, ...]
-    unpaired: tuple[str, ...]
-    """Policies, loads and seeds that only one of the runs has."""
-    invalid: tuple[str, ...]
-    """Cells of the new run without a result or with a failed gate, and damaged ones of both."""
-    context: tuple[str, ...] = ()
-    """Workload, model, machine and engine of both runs."""
-
-    @property
-    def regressions(self) -> list[Change]:
-        return [change for change in self.changes if change.outcome == "regression"]
-
-    @property
-    def good(self) -> bool:
-        return not self.regressions and not self.invalid
-
-    @property
-    def identical(self) -> bool:
-        """Whether all numbers are exactly equal, and the policies and loads are the same."""
-        same = all(change.outcome == "identical" for change in self.changes)
-        return same and not self.unpaired and not self.invalid
 
 
 def compare_sides(
@@ -87,117 +39,143 @@ def compare_sides(
     metrics: Sequence[str],
     max_regression: float,
     confidence: float = CONFIDENCE,
+    allowed: Collection[str] = (),
 ) -> Verdict:
     """Compare the policies, loads and seeds that both sides have. `max_regression` is relative:
-    0.05 allows 5%.
+    0.05 allows 5%. `allowed` names settings that may differ.
 
     Raises NotComparable.
     """
-    _refuse_different(base, new)
-    base_jobs, new_jobs = _by_point(base), _by_point(new)
-    changes = _capacity_changes(base, new, max_regression, confidence)
-    for key in base_jobs.keys() & new_jobs.keys():
-        pair = pairs(base_jobs[key], new_jobs[key], steady=base.steady)
-        for metric in metrics if pair.size else ():
-            before, after, relative = pair.compared(METRICS[metric], confidence)
-            change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
-            outcome = _outcome(change, pair, max_regression)
-            changes.append(Change(*key, metric, pair.size, before, after, change, outcome))
+    refuse_different(base, new, allowed)
+    different = different_cells(base, new)
+    changes = [
+        *_capacity_changes(base, new, max_regression, confidence),
+        *_changes(base, new, metrics, max_regression, confidence, different),
+    ]
     if not changes:
         raise NotComparable(
             f"{base.name} and {new.name}: no job finished in both under the same policy, load and "
             "seed"
         )
-    damaged = {cell: why for cell, why in base.invalid.items() if why.endswith(RERUN)}
-    invalid = damaged | new.invalid
     return Verdict(
-        tuple(sorted(changes, key=lambda c: (not c.is_capacity, c.load, c.variant))),
+        tuple(
+            sorted(changes, key=lambda c: (not c.is_collapse, not c.is_capacity, c.load, c.variant))
+        ),
         tuple(_unpaired(base, new)),
-        tuple(f"{cell}: {why}" for cell, why in sorted(invalid.items())),
+        invalid_cells(base, new),
         tuple(heading(base.settings)),
+        new.valid,
+        tuple(
+            f"{place.variant} at {place.load}, seed {place.seed}: {what}"
+            for place, what in different.items()
+        ),
+        tuple(without_steady_state(base, new)),
+        allowed_differences(base, new, allowed),
     )
 
 
-def _refuse_different(base: Side, new: Side) -> None:
-    if base.steady != new.steady:
-        stream, fixed = (base, new) if base.steady else (new, base)
-        raise NotComparable(
-            f"{stream.name} measured a steady state and {fixed.name} a fixed set of jobs (--once): "
-            "their JCTs are of different jobs; run one of them again like the other"
-        )
-    if found := list(differences(base.settings, new.settings, SAME_QUESTION)):
-        found = [*_options(base.settings, new.settings), *found]
-        raise NotComparable(
-            f"{base.name} and {new.name} have different settings: {'; '.join(found)}; run one of "
-            "them again with the other's sweep.toml, or read both reports: bench compare tests "
-            "whether a change of the code made jobs slower. Different machines and models: "
-            "bench compare --across hardware,model"
-        )
-    slos = [side.capacities.slo for side in (base, new) if side.capacities]
-    if len(set(slos)) > 1:
-        raise NotComparable(
-            f"{base.name} and {new.name} have capacities with different SLOs, {slos[0]} and "
-            f"{slos[1]}; run one of them again with the other's --slo"
-        )
+def invalid_cells(base: Side, new: Side) -> tuple[str, ...]:
+    """Return the invalid cells of the new run, and damaged ones of both."""
+    damaged = {cell: why for cell, why in base.invalid.items() if why.endswith(RERUN)}
+    return tuple(f"{cell}: {why}" for cell, why in sorted((damaged | new.invalid).items()))
+
+
+def _changes(
+    base: Side,
+    new: Side,
+    metrics: Sequence[str],
+    max_regression: float,
+    confidence: float,
+    different: Collection[Place],
+) -> Iterable[Change]:
+    """Yield the changes of each policy and load: of the seeds that have a steady state, and of the
+    JCTs with the seeds that have one in both runs."""
+    common: dict[tuple[str, str], list[int]] = {}
+    for variant, load, seed in sorted(base.places & new.places):
+        common.setdefault((variant, load), []).append(seed)
+    base_jobs, new_jobs = _by_point(base), _by_point(new)
+    for key, seeds in common.items():
+        if (steady := steadiness(*key, seeds, base, new, different)) is not None:
+            yield steady
+        both = [
+            s for s in seeds if not {Place(*key, s)} & (base.unstable.keys() | new.unstable.keys())
+        ]
+        if not both:
+            continue
+        of_both = [jobs[key][jobs[key]["seed"].isin(both)] for jobs in (base_jobs, new_jobs)]
+        pair = pairs(*of_both, steady=base.steady)
+        identical = not any(Place(*key, seed) in different for seed in both)
+        for metric in metrics if pair.size else ():
+            before, after, relative = pair.compared(METRICS[metric], confidence)
+            change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
+            outcome: Outcome = "identical" if identical else "noise"
+            if not identical and not pair.too_few:
+                outcome = _direction(change, change.value, max_regression)
+            note = seeds_in_words(both, seeds)
+            yield Change(*key, metric, pair.size, before, after, change, outcome, note)
 
 
 def _capacity_changes(
     base: Side, new: Side, max_regression: float, confidence: float
-) -> list[Change]:
+) -> Iterable[Change]:
     if base.capacities is None or new.capacities is None:
-        return []
-    changes = []
-    for variant, old_per_s in base.capacities.jobs_per_s.items():
-        new_per_s = new.capacities.jobs_per_s.get(variant, {})
-        seeds = sorted(old_per_s.keys() & new_per_s.keys())
-        relative = paired_ratio(new_per_s, old_per_s, confidence)
-        if relative is None:
-            continue
-        change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
-        before, after = (
-            geometric_mean(per_s[seed] for seed in seeds).value for per_s in (old_per_s, new_per_s)
+        return
+    variants = {**base.capacities.jobs_per_s, **base.capacities.bounds}
+    for variant in variants:
+        bounded = sustained(variant, base.capacities, new.capacities, max_regression)
+        if bounded is not None:
+            yield bounded
+        found = _capacity_change(
+            variant, base.capacities, new.capacities, max_regression, confidence
         )
-        if all(old_per_s[seed] == new_per_s[seed] for seed in seeds):
-            outcome: Outcome = "identical"
-        else:
-            outcome = _direction(change, -change.value, max_regression)
-        row = (variant, CAPACITY, "jobs/s", len(seeds), before, after, change, outcome)
-        changes.append(Change(*row))
-    return changes
+        if found is not None:
+            yield found
+
+
+def _capacity_change(
+    variant: str, base: Capacities, new: Capacities, max_regression: float, confidence: float
+) -> Change | None:
+    """Compare the capacities of the seeds for which both runs found one."""
+    old_per_s, new_per_s = (side.jobs_per_s.get(variant, {}) for side in (base, new))
+    seeds = sorted(old_per_s.keys() & new_per_s.keys())
+    relative = paired_ratio(new_per_s, old_per_s, confidence)
+    if relative is None:
+        return None
+    change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
+    before, after = (
+        geometric_mean(per_s[seed] for seed in seeds).value for per_s in (old_per_s, new_per_s)
+    )
+    if all(old_per_s[seed] == new_per_s[seed] for seed in seeds):
+        outcome: Outcome = "identical"
+    else:
+        outcome = _direction(change, -change.value, max_regression)
+    of_either = [
+        side.jobs_per_s.get(variant, {}) | side.bounds.get(variant, {}) for side in (base, new)
+    ]
+    note = seeds_in_words(seeds, sorted(of_either[0].keys() & of_either[1].keys()))
+    return Change(variant, CAPACITY, JOBS_PER_S, len(seeds), before, after, change, outcome, note)
 
 
 def _unpaired(base: Side, new: Side) -> Iterable[str]:
     """Yield what only one side has. Rates of a policy are one phrase, since searches for
     capacities try many."""
     for mine, other in ((base, new), (new, base)):
-        others = _by_point(other).keys()
+        others = {place[:2] for place in other.places}
         policies = {variant for variant, _ in others}
         only: dict[str, list[str]] = {}
-        for variant, load in sorted(_by_point(mine).keys() - others):
+        for variant, load in sorted({place[:2] for place in mine.places} - others):
             only.setdefault(variant, []).append(load)
         for variant, loads in only.items():
-            at = f" at {_loads(loads)}" if variant in policies else ""
+            at = f" at {loads_in_words(loads)}" if variant in policies else ""
             yield f"{variant}{at} ({mine.name})"
-        if seeds := sorted(set(mine.jobs["seed"]) - set(other.jobs["seed"])):
-            yield f"{listed([f'seed {seed}' for seed in seeds])} ({mine.name})"
-
-
-def _loads(loads: Sequence[str]) -> str:
-    rates = [load.removesuffix(" jobs/s") for load in loads]
-    return f"{listed(rates, at_most=4)}{' jobs/s' if rates != list(loads) else ''}"
+        seeds = {p.seed for p in mine.places} - {p.seed for p in other.places}
+        if seeds:
+            yield f"{listed([f'seed {seed}' for seed in sorted(seeds)])} ({mine.name})"
 
 
 def _by_point(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
     groups = side.jobs.groupby(["variant", "load"])
     return {(str(variant), str(load)): jobs for (variant, load), jobs in groups}
-
-
-def _outcome(change: Estimate, pair: ProgramPairs | JobPairs, max_regression: float) -> Outcome:
-    if pair.identical:
-        return "identical"
-    if pair.too_few:
-        return "noise"
-    return _direction(change, change.value, max_regression)
 
 
 def _direction(change: Estimate, slowdown: float, max_regression: float) -> Outcome:
@@ -208,50 +186,3 @@ def _direction(change: Estimate, slowdown: float, max_regression: float) -> Outc
     if slowdown > max_regression:
         return "regression"
     return "slower" if slowdown > 0 else "faster"
-
-
-def comparable_settings(side: Side) -> dict[str, Any]:
-    """Return the settings that must be equal in a history."""
-    workload = side.settings.get("workload") or {}
-    return {
-        **{field: side.settings.get(field) for field in MUST_BE_EQUAL},
-        "workload": {field: workload.get(field) for field in TRACE},
-        **({"steady_state": True} if side.steady else {}),
-    }
-
-
-def differences(
-    one: dict[str, Any], other: dict[str, Any], fields: Sequence[str] = MUST_BE_EQUAL
-) -> Iterable[str]:
-    """Yield a phrase for each field in which two settings differ."""
-    for field in fields:
-        if one.get(field) != other.get(field):
-            yield _difference(field, one.get(field), other.get(field))
-    if bool(one.get("steady_state")) != bool(other.get("steady_state")):
-        yield "a steady state and a fixed set of jobs (--once)"
-    workloads = [side.get("workload") or {} for side in (one, other)]
-    for field in TRACE:
-        values = [workload.get(field) for workload in workloads]
-        if values[0] != values[1]:
-            yield _difference(f"workload.{field}", *values)
-
-
-def _options(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
-    """Yield a phrase for each recorded option whose value explains differences in the profile."""
-    for name, old, new in (
-        ("scheduling", one.get("scheduling"), other.get("scheduling")),
-        ("kv-cache-dtype", *(side.get("kv_cache_dtype") or "auto" for side in (one, other))),
-        ("step-times", *((side.get("profile") or {}).get("provenance") for side in (one, other))),
-        ("admission", *((side.get("limits") or {}).get("admission") for side in (one, other))),
-    ):
-        if old and new and old != new:
-            yield f"{name}: {old} against {new}"
-
-
-def _difference(field: str, one: Any, other: Any) -> str:
-    of_one, of_other = (value if isinstance(value, dict) else {} for value in (one, other))
-    keys = of_one.keys() | of_other.keys()
-    if fields := sorted(key for key in keys if of_one.get(key) != of_other.get(key)):
-        return f"{field}: {listed(fields)}"
-    short = [v[:12] if isinstance(v, str) else v for v in (one, other)]
-    return f"{field} {short[0]} and {short[1]}"

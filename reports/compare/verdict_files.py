@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from reports.compare.regression import Change, Verdict
-from reports.phrasing import counted, seconds
+from reports.compare.verdict import NONE_SUSTAINED, NOT_STEADY, STEADY, Change, Verdict
+from reports.phrasing import counted, listed, seconds
 
 SIGNS = {
     "identical": "identical",
@@ -15,30 +16,65 @@ SIGNS = {
     "faster": "faster",
     "noise": "noise",
     "unknown": "one seed: no interval",
+    "undecided": "no steady state in both runs",
 }
-CAPACITY_SIGNS = {"slower": "lower, within the limit", "faster": "higher"}
+CAPACITY_SIGNS = {
+    "slower": "lower, within the limit",
+    "faster": "higher",
+    "undecided": "cannot be compared",
+}
+STEADY_SIGNS = {"faster": "now stable"}
+ESCAPES = {ord(character): f"&#{ord(character)};" for character in "\\`*_{}[]<>#|&"}
+MOST_DIFFERENT = 20
+"""At most this many cells are listed that should be identical and are not."""
 
 
 def headline(verdict: Verdict, max_regression: float) -> str:
+    if verdict.refused:
+        return f"not compared: {verdict.refused}"
     worst = verdict.regressions
     if worst:
-        first = max(worst, key=lambda c: abs(c.change.value))
+        first = max(
+            worst, key=lambda c: (abs(c.change.value), c.new in (NOT_STEADY, NONE_SUSTAINED))
+        )
         return (
             f"{counted(len(worst), 'regression')} above {max_regression:.1%}; the largest: "
-            f"{_name(first)} {first.change.value:+.1%}"
+            f"{_largest(first)}"
         )
     if verdict.invalid:
         return f"no regression, but {counted(len(verdict.invalid), 'invalid cell')}"
-    changed = [c for c in verdict.changes if c.outcome != "identical"]
-    if not changed:
-        return f"all {counted(len(verdict.changes), 'number')} are identical"
-    return f"no regression above {max_regression:.1%} in {counted(len(verdict.changes), 'number')}"
+    if verdict.must_be_identical and not verdict.identical:
+        return f"not identical: {_what_differs(verdict)}"
+    numbers = counted(len(verdict.changes), "number")
+    if all(change.outcome == "identical" for change in verdict.changes):
+        return f"all {numbers} are identical"
+    return f"no regression above {max_regression:.1%} in {numbers}"
 
 
-def _name(change: Change) -> str:
-    if change.is_capacity:
-        return f"capacity of {change.variant}"
-    return f"{change.variant} at {change.load}, {change.metric}"
+def _largest(change: Change) -> str:
+    at = f"{change.variant} at {change.load}"
+    name = f"capacity of {change.variant}" if change.is_capacity else at
+    if isinstance(change.new, str):
+        return f"{name}: {_before_and_now(change)}"
+    metric = "" if change.is_capacity else f", {change.metric}"
+    return f"{name}{metric} {change.change.value:+.1%}"
+
+
+def _before_and_now(change: Change) -> str:
+    """Return a change without a number in words."""
+    return f"{change.base}, now {change.new}"
+
+
+def _what_differs(verdict: Verdict) -> str:
+    """Name the parts in which two runs differ that should be identical."""
+    numbers = len(shown(verdict.changes))
+    cells, only = len(verdict.different), len(verdict.unpaired)
+    parts = [
+        f"{numbers:,} of {counted(len(verdict.changes), 'number')}" if numbers else "",
+        counted(cells, "cell") if cells else "",
+        f"{counted(only, 'difference')} in policies, loads or seeds" if only else "",
+    ]
+    return f"{listed([part for part in parts if part])} differ"
 
 
 def row(change: Change) -> tuple[str, ...]:
@@ -49,20 +85,22 @@ def row(change: Change) -> tuple[str, ...]:
         change.metric,
         _value(change, change.base),
         _value(change, change.new),
-        f"{e.value:+.1%}",
+        f"{e.value:+.1%}" if math.isfinite(e.value) else "–",
         f"{e.low:+.1%} to {e.high:+.1%}" if e.has_interval else "–",
         sign(change),
     )
 
 
-def _value(change: Change, value: float) -> str:
+def _value(change: Change, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:.3g} jobs/s" if change.is_capacity else seconds(value)
 
 
 def sign(change: Change) -> str:
-    if change.is_capacity and change.outcome in CAPACITY_SIGNS:
-        return CAPACITY_SIGNS[change.outcome]
-    return SIGNS[change.outcome]
+    own = CAPACITY_SIGNS if change.is_capacity else STEADY_SIGNS if change.metric == STEADY else {}
+    sign = own.get(change.outcome, SIGNS[change.outcome])
+    return f"{sign} ({change.note})" if change.note else sign
 
 
 HEAD = ("load", "policy", "metric", "base", "new", "change", "interval", "verdict")
@@ -73,6 +111,20 @@ def shown(changes: Sequence[Change]) -> list[Change]:
     return [change for change in changes if change.outcome != "identical"]
 
 
+def notes(verdict: Verdict) -> list[str]:
+    """Return what the table does not show, a line each."""
+    different = verdict.different if verdict.must_be_identical else ()
+    more = len(different) - MOST_DIFFERENT
+    return [
+        *(f"different settings: {line}" for line in verdict.allowed),
+        *(f"not valid: {line}" for line in verdict.invalid),
+        *(f"no steady state in both runs: {line}" for line in verdict.unstable),
+        *(f"in one run only: {line}" for line in verdict.unpaired),
+        *(f"not identical: {line}" for line in different[:MOST_DIFFERENT]),
+        *([f"not identical: {counted(more, 'more cell')}"] if more > 0 else []),
+    ]
+
+
 def markdown(verdict: Verdict, max_regression: float) -> str:
     mark = "✅" if verdict.good else "❌"
     lines = [f"### {mark} bench compare: {_cell(headline(verdict, max_regression))}", ""]
@@ -81,31 +133,47 @@ def markdown(verdict: Verdict, max_regression: float) -> str:
         lines += [f"| {' | '.join(map(_cell, row(change)))} |" for change in found] + [""]
     same = len(verdict.changes) - len(found)
     lines += [f"Identical: {counted(same, 'number')}."] if same else []
-    lines += [f"- not valid: {_cell(line)}" for line in verdict.invalid]
-    lines += [f"- in one run only: {_cell(line)}" for line in verdict.unpaired]
+    lines += [f"- {_cell(line)}" for line in notes(verdict)]
+    if verdict.valid:
+        cells = len(verdict.valid) + len(verdict.invalid)
+        lines += ["", f"Valid: {len(verdict.valid):,} of {counted(cells, 'cell')} of the new run."]
     return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
     """Escape markup, because names come from traces and files."""
-    for character in "\\`*_{}[]<>#|&":
-        text = text.replace(character, f"&#{ord(character)};")
-    return " ".join(text.split())
+    return " ".join(text.translate(ESCAPES).split())
 
 
 def junit(verdict: Verdict) -> bytes:
-    failures = len(verdict.regressions) + len(verdict.invalid)
-    tests = len(verdict.changes) + len(verdict.invalid)
-    suite = ElementTree.Element(
-        "testsuite", name="bench compare", tests=str(tests), failures=str(failures)
-    )
+    suite = ElementTree.Element("testsuite", name="bench compare")
+    failures = verdict.failures
+    if verdict.refused:
+        _case(suite, "comparison", "settings", "not compared", verdict.refused)
     for change in verdict.changes:
+        text = (
+            _before_and_now(change) if isinstance(change.new, str) else " ".join(row(change)[3:7])
+        )
+        message = text if change in failures else ""
         name = f"{change.variant} at {change.load}"
-        case = ElementTree.SubElement(suite, "testcase", classname=change.metric, name=name)
-        if change.outcome == "regression":
-            failure = ElementTree.SubElement(case, "failure", message=" ".join(row(change)[3:7]))
-            failure.text = ", ".join(row(change))
+        _case(suite, change.metric, name, message, ", ".join(row(change)))
     for line in verdict.invalid:
-        case = ElementTree.SubElement(suite, "testcase", classname="validity", name=line)
-        ElementTree.SubElement(case, "failure", message="not valid")
+        _case(suite, "validity", line, "not valid")
+    for cell in verdict.valid:
+        _case(suite, "validity", cell)
+    for line in verdict.unpaired if verdict.must_be_identical else ():
+        _case(suite, "identical", line, "in one run only")
+    for line in verdict.different if verdict.must_be_identical else ():
+        _case(suite, "identical", line, "not identical")
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
+
+
+def _case(
+    suite: ElementTree.Element, group: str, name: str, failure: str = "", text: str = ""
+) -> None:
+    """Add a test, which fails if there is a message."""
+    case = ElementTree.SubElement(suite, "testcase", classname=group, name=name)
+    if failure:
+        ElementTree.SubElement(case, "failure", message=failure).text = text

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from harness.cells import workers
+from tests.harness import worker_threads
 from tests.harness.in_process import bench
 
 SWEEP = "sweep --once --jps 0.2 --policies fcfs,continuum --programs 10"
@@ -121,3 +125,130 @@ def test_runs_with_some_rates_and_policies_in_common_are_compared_at_these() -> 
     )
     assert "<li>In one run only: infercept (two)</li>" in Path("page.html").read_text()
     assert bench("compare", "one", "two", "--identical")[0] == 1
+
+
+JOBS = [{"prompt_tokens": 400, "output_tokens": 30}, {"prompt_tokens": 400, "output_tokens": 90}]
+COLLAPSING = """
+from servers.policies.fcfs import Fcfs
+
+class Mine(Fcfs):
+    name = "mine"
+
+    def admit(self, request, free_tokens, now_s):
+        return "run" if free_tokens > {tokens} else "stop"
+"""
+"""With 19,000 of 19,200 tokens free, a turn runs alone: the capacity is then about 1.4 jobs/s."""
+NIGHTLY = "sweep --traces jobs.jsonl --policies mine:Mine --kv-blocks 1200 --jps 1.4,2,40"
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two nights of a CI job, and between them a policy changed for the worse."""
+    folder = tmp_path_factory.mktemp("nights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(workers, "_start", worker_threads.start)
+        patch.setattr(sys, "path", [*sys.path])
+        programs = [
+            {"format": "turnstile-trace-1", "id": f"job-{k}", "turns": [turn]}
+            for k, turn in enumerate(JOBS)
+        ]
+        Path("jobs.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in programs))
+        for night, tokens in (("monday", 0), ("tuesday", 19_000)):
+            Path("mine.py").write_text(COLLAPSING.format(tokens=tokens))
+            arguments = f"{NIGHTLY} --seeds 1..3 --no-capacity --out {night}"
+            code, _, err = bench(*arguments.split())
+            assert code == 0, err
+            del sys.modules["mine"]  # a process reads a policy's file once
+        assert bench("compare", "monday", "--save", "monday.json.gz")[0] == 0
+    return folder
+
+
+def test_a_nightly_is_red_if_a_policy_collapses_with_all_seeds_or_one(
+    nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nights)
+    arguments = "compare monday.json.gz tuesday --metric jct.mean --junit j.xml --markdown c.md"
+    code, out, err = bench(*arguments.split())
+    assert code == 1, err
+    rows = [line.split("\t") for line in out.splitlines() if "\t" in line]
+    assert [(row[0], *row[3:5], row[7]) for row in rows if row[2] == "steady state"] == [
+        ("1.4 jobs/s", "stable", "2 of 3 seeds stable", "REGRESSION (seed 1)"),
+        ("2 jobs/s", "stable", "no steady state", "REGRESSION"),
+        ("40 jobs/s", "no steady state", "no steady state", "no steady state in both runs"),
+    ]
+    (mean,) = (row for row in rows if row[2] == "jct.mean")
+    assert mean[0] == "1.4 jobs/s"
+    assert mean[7].endswith("(seeds 2 and 3)")
+    assert out.endswith("the largest: mine at 2 jobs/s: stable, now no steady state\n")
+    assert "no steady state in both runs: mine at 40 jobs/s\n" in err
+    suite = ElementTree.parse("j.xml").getroot()  # noqa: S314
+    failed = {
+        (str(case.get("classname")), str(case.get("name")))
+        for case in suite
+        if case.find("failure") is not None
+    }
+    assert {("steady state", "mine at 1.4 jobs/s"), ("steady state", "mine at 2 jobs/s")} <= failed
+    assert ("steady state", "mine at 40 jobs/s") not in failed
+    assert Path("c.md").read_text().startswith("### ❌ bench compare: ")
+    assert "| stable | no steady state | – | – | REGRESSION |" in Path("c.md").read_text()
+    assert "<td>no steady state</td>" in Path("tuesday/compare.html").read_text()
+
+
+def test_a_nightly_is_green_if_a_policy_gets_a_steady_state(
+    nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nights)
+    code, out, err = bench("compare", "tuesday", "monday", "--html", "page.html")
+    assert code == 0, err
+    assert "2 jobs/s\tmine\tsteady state\tno steady state\tstable\t–\t–\tnow stable\n" in out
+
+
+def test_identical_compares_cells_without_a_steady_state(
+    nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nights)
+    assert bench("compare", "monday.json.gz", "monday", "--identical")[:2] == (
+        0, "all 5 numbers are identical\n",
+    )  # fmt: skip
+    shutil.copytree("monday", "changed")
+    done = Path("changed/mine_jps40_seed2/done.json")
+    before = json.loads(done.read_text())
+    done.write_text(json.dumps(before | {"finished_programs": 33}))
+    code, out, err = bench("compare", "monday.json.gz", "changed", "--identical")
+    assert (code, out.splitlines()[-1]) == (1, "not identical: 1 of 5 numbers and 1 cell differ")
+    programs = f"ended with {before['finished_programs']} and 33 finished programs"
+    assert f"bench: not identical: mine at 40 jobs/s, seed 2: {programs}\n" in err
+
+
+@pytest.mark.usefixtures("run")
+def test_a_refused_comparison_still_writes_the_files_for_ci_with_the_checks() -> None:
+    shutil.copytree("one", "two")
+    sweep = json.loads(Path("two/sweep.json").read_text())
+    sweep["profile"]["kv_blocks"] -= 1
+    Path("two/sweep.json").write_text(json.dumps(sweep))
+    Path("two/fcfs_jps0.2_seed1/turns.jsonl").write_text("")
+    code, out, err = bench("compare", "one", "two", "--junit", "j.xml", "--markdown", "c.md")
+    assert (code, out) == (2, "")
+    assert "bench: one and two have different settings: profile: kv_blocks; run one of" in err
+    suite = ElementTree.parse("j.xml").getroot()  # noqa: S314
+    cases = [(case.get("classname"), case.find("failure") is None) for case in suite]
+    assert cases == [("comparison", False), ("validity", False), ("validity", True)]
+    assert "--allow-different profile.kv_blocks" in str(suite[0][0].text)
+    assert "has no turns" in str(suite[1].get("name"))
+    text = Path("c.md").read_text()
+    assert text.startswith("### ❌ bench compare: not compared: one and two have different")
+    assert "- not valid: fcfs&#95;jps0.2&#95;seed1: " in text
+    assert "Valid: 1 of 2 cells of the new run." in text
+    allowed = ("--allow-different", "profile.kv_blocks", "--junit", "j.xml")
+    code, out, err = bench("compare", "one", "two", *allowed)
+    assert (code, out) == (1, "no regression, but 1 invalid cell\n")
+    assert "bench: different settings: profile: kv_blocks\n" in err
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_that_cannot_be_read_still_writes_the_files_for_ci() -> None:
+    assert bench("compare", "one", "nowhere", "--junit", "j.xml", "--markdown", "c.md")[0] == 2
+    (case,) = ElementTree.parse("j.xml").getroot()  # noqa: S314
+    assert str(case[0].text).startswith("nowhere: no such folder")
+    assert "❌ bench compare: not compared: nowhere: no such folder" in Path("c.md").read_text()

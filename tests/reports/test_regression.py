@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,10 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.compare.baseline import JOBS, Capacities, Side, read_side, save
-from reports.compare.regression import Outcome, Verdict, compare_sides
-from reports.compare.verdict_files import headline, junit, markdown
-from servers.errors import NotComparable
+from reports.capacity.estimate import Kind
+from reports.compare.baseline import (
+    JOBS,
+    Bounds,
+    Capacities,
+    Place,
+    Side,
+    Unstable,
+    read_side,
+    save,
+)
+from reports.compare.page import draw
+from reports.compare.regression import compare_sides
+from reports.compare.settings import parse_allowed
+from reports.compare.verdict import SUSTAINED, Outcome, Verdict
+from reports.compare.verdict_files import headline, junit, markdown, row
+from servers.errors import InvalidBaseline, InvalidInput, NotComparable
 
 SETTINGS: dict[str, Any] = {
     "engine": "sim",
@@ -97,11 +111,13 @@ def test_a_change_that_depends_on_the_draw_of_arrivals_is_noise() -> None:
     assert change.outcome == "noise"
 
 
-def test_a_job_that_failed_in_one_run_or_seed_is_left_out_of_the_pairs() -> None:
+def test_a_job_that_failed_in_one_run_or_seed_is_left_out_of_the_pairs_and_not_identical() -> None:
     base = side([10, 20, 30, 40])
     new = Side("new", base.settings, base.jobs.iloc[:3], {})
-    (change,) = compare_sides(base, new, ["jct.mean"], 0.03).changes
-    assert (change.pairs, change.outcome) == (3, "identical")
+    verdict = compare_sides(base, new, ["jct.mean"], 0.03)
+    (change,) = verdict.changes
+    assert (change.pairs, change.change.value, change.outcome) == (3, 0.0, "noise")
+    assert verdict.different == ("fcfs at 0.1 jobs/s, seed 1: 1 job in one run only",)
 
 
 @pytest.mark.parametrize(
@@ -253,3 +269,200 @@ def test_equal_jobs_of_different_windows_are_not_identical() -> None:
     new = both(side(JCT_S[:30]), steady_state=True)
     (change,) = compare_sides(base, new, ["jct.mean"], 0.03).changes
     assert (change.change.value, change.outcome) == (0.0, "unknown")
+
+
+def stream(*cells: tuple[int, list[float] | int], name: str = "run") -> Side:
+    """Return a run in steady state with a cell per seed: the JCTs of its jobs, or the number of
+    programs that finished in a cell without a steady state."""
+    stable = [side(cell, seed=seed).jobs for seed, cell in cells if isinstance(cell, list)]
+    jobs = pd.concat(stable) if stable else side([]).jobs
+    unstable = {
+        Place("fcfs", "0.1 jobs/s", seed): Unstable("51 jobs in the system", cell, {"job-0": 9.0})
+        for seed, cell in cells
+        if isinstance(cell, int)
+    }
+    return Side(name, {**SETTINGS, "steady_state": True}, jobs, {}, unstable=unstable)
+
+
+def compared(base: Side, new: Side) -> Verdict:
+    return compare_sides(base, new, ["jct.mean"], 0.03)
+
+
+TENS, DOUBLE = [10.0] * 6, [20.0] * 6
+
+
+def test_a_policy_that_lost_its_steady_state_is_the_largest_regression() -> None:
+    verdict = compared(stream((1, TENS), (2, TENS)), stream((1, 39), (2, 33)))
+    assert row(verdict.changes[0]) == (
+        "0.1 jobs/s", "fcfs", "steady state", "stable", "no steady state", "–", "–", "REGRESSION",
+    )  # fmt: skip
+    assert len(verdict.changes) == 1
+    assert not verdict.good
+    assert headline(verdict, 0.03) == (
+        "1 regression above 3.0%; the largest: fcfs at 0.1 jobs/s: stable, now no steady state"
+    )
+    (failure,) = parsed(verdict).findall("testcase/failure")
+    assert failure.get("message") == "stable, now no steady state"
+    assert "❌" in markdown(verdict, 0.03)
+
+
+def test_a_policy_that_gained_a_steady_state_is_improved() -> None:
+    verdict = compared(stream((1, 39), (2, 33)), stream((1, TENS), (2, TENS)))
+    assert [row(change)[3:] for change in verdict.changes] == [
+        ("no steady state", "stable", "–", "–", "now stable")
+    ]
+    assert verdict.good
+    assert parsed(verdict).get("failures") == "0"
+
+
+def test_one_seed_of_three_that_lost_its_steady_state_is_a_regression_listed_first() -> None:
+    """The JCTs of the other two seeds vary too much to be more than noise."""
+    base = stream((1, TENS), (2, TENS), (3, TENS))
+    new = stream((1, 39), (2, TENS), (3, DOUBLE))
+    steady, mean = compared(base, new).changes
+    assert row(steady)[3:] == ("stable", "2 of 3 seeds stable", "–", "–", "REGRESSION (seed 1)")
+    assert (mean.pairs, mean.outcome, mean.note) == (12, "noise", "seeds 2 and 3")
+    assert mean.change.value == pytest.approx(2**0.5 - 1)
+
+
+def test_a_seed_that_gained_a_steady_state_does_not_make_up_for_one_that_lost_it() -> None:
+    verdict = compared(stream((1, TENS), (2, 39)), stream((1, 39), (2, TENS)))
+    assert [row(change)[3:] for change in verdict.changes] == [
+        ("1 of 2 seeds stable", "1 of 2 seeds stable", "–", "–", "REGRESSION (seed 1)")
+    ]
+
+
+def test_no_steady_state_in_both_runs_is_said_and_not_identical_if_the_cells_differ() -> None:
+    base, new = stream((1, 39), (2, TENS)), stream((1, 33), (2, TENS))
+    verdict = compared(base, new)
+    steady, mean = verdict.changes
+    assert row(steady)[3:] == (
+        "1 of 2 seeds stable", "1 of 2 seeds stable", "–", "–",
+        "no steady state in both runs (seed 1)",
+    )  # fmt: skip
+    assert mean.outcome == "identical"
+    assert verdict.unstable == ("fcfs at 0.1 jobs/s",)
+    assert "- no steady state in both runs: fcfs at 0.1 jobs/s" in markdown(verdict, 0.03)
+    assert verdict.good
+    strict = replace(verdict, must_be_identical=True)
+    assert not strict.good
+    assert strict.different == (
+        "fcfs at 0.1 jobs/s, seed 1: ended with 39 and 33 finished programs",
+    )
+    assert headline(strict, 0.03) == "not identical: 1 of 2 numbers and 1 cell differ"
+    assert "- not identical: fcfs at 0.1 jobs/s, seed 1: ended with" in markdown(strict, 0.03)
+    assert parsed(strict).get("failures") == "2"
+
+
+def test_equal_cells_without_a_steady_state_are_identical_and_said() -> None:
+    verdict = compared(stream((1, 39)), stream((1, 39)))
+    assert verdict.identical
+    assert verdict.unstable == ("fcfs at 0.1 jobs/s",)
+
+
+def test_a_baseline_file_keeps_cells_without_a_steady_state(tmp_path: Path) -> None:
+    base = stream((1, 39), (2, TENS))
+    save(base, tmp_path / "base.json.gz")
+    assert read_side(tmp_path / "base.json.gz").unstable == base.unstable
+    kept = read_side(tmp_path / "base.json.gz")
+    assert compared(kept, kept).identical
+
+
+def test_a_run_without_jobs_is_no_baseline(tmp_path: Path) -> None:
+    with pytest.raises(InvalidBaseline, match="run: no job finished, so there is nothing to save"):
+        save(side([]), tmp_path / "base.json.gz")
+    assert not (tmp_path / "base.json.gz").exists()
+
+
+NEVER = Bounds(kind=Kind.NEVER, sustained=None, not_sustained=0.01)
+ALWAYS = Bounds(kind=Kind.ALWAYS, sustained=5.0, not_sustained=None)
+OPEN = Bounds(kind=Kind.OPEN, sustained=0.2, not_sustained=None)
+
+
+def searched(*found: float | Bounds) -> Side:
+    """Return a run in which these are the capacities of fcfs with seeds 1, 2, ..."""
+    seeds = dict(enumerate(found, start=1))
+    numbers = {seed: each for seed, each in seeds.items() if isinstance(each, float)}
+    bounds = {seed: each for seed, each in seeds.items() if isinstance(each, Bounds)}
+    own = Capacities(slo="mean<=2x", jobs_per_s={"fcfs": numbers}, bounds={"fcfs": bounds})
+    return Side("run", SETTINGS, side(JCT_S).jobs, {}, own)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "cells"),
+    [
+        ((0.2,), (NEVER,), ("0.2 jobs/s", "none sustained", "–", "–", "REGRESSION")),
+        ((NEVER,), (0.2,), ("none sustained", "0.2 jobs/s", "–", "–", "higher")),
+        (
+            (0.2, 0.3, 0.3),
+            (NEVER, 0.3, 0.3),
+            ("0.2 jobs/s", "none sustained", "–", "–", "REGRESSION (seed 1)"),
+        ),
+        # At least 5 jobs/s before, now 4.
+        ((ALWAYS,), (4.0,), ("above 5 jobs/s", "4 jobs/s", "-20.0%", "–", "REGRESSION")),
+        ((4.0,), (ALWAYS,), ("4 jobs/s", "above 5 jobs/s", "–", "–", "higher")),
+        ((ALWAYS,), (6.0,), ("above 5 jobs/s", "6 jobs/s", "–", "–", "cannot be compared")),
+        ((0.3,), (OPEN,), ("0.3 jobs/s", "search not finished", "–", "–", "cannot be compared")),
+        ((0.1,), (OPEN,), ("0.1 jobs/s", "search not finished", "–", "–", "higher")),
+        ((NEVER,), (NEVER,), ("none sustained", "none sustained", "–", "–", "identical")),
+    ],
+)
+def test_a_capacity_without_a_number_is_compared_by_its_bounds(
+    base: tuple[float | Bounds, ...], new: tuple[float | Bounds, ...], cells: tuple[str, ...]
+) -> None:
+    (found,) = (
+        change
+        for change in compared(searched(*base), searched(*new)).changes
+        if change.metric == SUSTAINED
+    )
+    assert row(found)[3:] == cells
+
+
+def test_a_capacity_of_none_comes_before_a_lower_capacity() -> None:
+    base, new = searched(0.2, 0.3, 0.3), searched(NEVER, 0.2, 0.2)
+    none, lower, _ = compared(base, new).changes
+    assert (none.metric, none.outcome) == (SUSTAINED, "regression")
+    assert (lower.pairs, lower.outcome, lower.note) == (2, "regression", "seeds 2 and 3")
+    assert "the largest: capacity of fcfs: 0.2 jobs/s, now none sustained" in headline(
+        compared(base, new), 0.03
+    )
+
+
+def test_a_baseline_file_keeps_capacities_without_a_number(tmp_path: Path) -> None:
+    save(searched(NEVER, 0.2, ALWAYS), tmp_path / "base.json.gz")
+    kept = read_side(tmp_path / "base.json.gz").capacities
+    assert kept == searched(NEVER, 0.2, ALWAYS).capacities
+
+
+def test_the_page_names_what_lost_its_steady_state_in_the_figure_of_its_load(
+    tmp_path: Path,
+) -> None:
+    new = stream((1, 39), (2, DOUBLE), (3, DOUBLE))
+    verdict = compared(stream((1, TENS), (2, TENS), (3, TENS)), new)
+    draw(verdict, "base", "new", 0.03, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "fcfs at 0.1 jobs/s: stable, now 2 of 3 seeds stable." in page
+    assert "fcfs: stable in BASE, 2 of 3 seeds stable in NEW." in page
+    assert "<td>REGRESSION (seed 1)</td>" in page
+    draw(compared(stream((1, TENS)), stream((1, 39))), "base", "new", 0.03, tmp_path / "page.html")
+    assert "<td>no steady state</td>" in (tmp_path / "page.html").read_text()
+
+
+def test_settings_that_differ_are_compared_if_the_user_names_them() -> None:
+    base = side(JCT_S)
+    new = side(JCT_S, profile={"base_ps": 1, "kv_blocks": 90}, limits={"max_num_seqs": 1})
+    with pytest.raises(
+        NotComparable,
+        match=r"the same with --allow-different profile\.kv_blocks,limits\.max_num_seqs\. ",
+    ):  # fmt: skip
+        compare_sides(base, new, ["jct.mean"], 0.03)
+    with pytest.raises(NotComparable, match="settings: limits: max_num_seqs; run one"):
+        compare_sides(base, new, ["jct.mean"], 0.03, allowed=["profile"])
+    verdict = compare_sides(base, new, ["jct.mean"], 0.03, allowed=["profile.kv_blocks", "limits"])
+    assert verdict.allowed == ("profile: kv_blocks", "limits: max_num_seqs")
+    assert "- different settings: profile: kv&#95;blocks\n" in markdown(verdict, 0.03)
+
+
+def test_a_name_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="--allow-different kv: unknown; use engine, hardware,"):
+        parse_allowed("limits,kv")

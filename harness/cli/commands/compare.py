@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +11,16 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
-from servers.errors import InvalidInput
+from servers.errors import InvalidInput, NotComparable
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 HELP = """Test whether a run is slower than another run of the same settings.
 
 Pairs the results of each job under the same arrivals, and capacities by seed, for the policies,
-rates and seeds that both runs have. Exit code 0: no regression; 1: a regression,
-or a cell of NEW without a valid result, or a damaged one of BASE; 2: the runs cannot be compared.
+rates and seeds that both runs have. A policy that lost its steady state is a regression. Exit
+code 0: no regression; 1: a regression, or a cell of NEW without a valid result, or a damaged one
+of BASE; 2: the runs cannot be compared.
 
 [bold]Examples[/bold]
 
@@ -85,6 +87,15 @@ def compare(
     identical: Annotated[
         bool, typer.Option("--identical", help="Fail on any change, even an improvement.")
     ] = False,
+    allow_different: Annotated[
+        str | None,
+        typer.Option(
+            "--allow-different",
+            metavar="SETTINGS",
+            help="Compare runs that differ in these settings, such as profile.kv_blocks or "
+            "limits,arrivals.",
+        ),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -103,6 +114,10 @@ def compare(
     from reports.compare import verdict_files as files
     from reports.compare.machines import compare_paths
     from reports.compare.page import COMPARISON, draw
+    from reports.compare.regression import compare_sides
+    from reports.compare.settings import parse_allowed
+    from reports.compare.verdict import Verdict
+    from reports.phrasing import counted
     from reports.run_folder.atomic import write_file
 
     with one_line_errors():
@@ -118,30 +133,40 @@ def compare(
             old = baseline.read_side(base)
             old.refuse_invalid("a baseline")
             baseline.save(old, save)
-            print(f"baseline: {save}, {save.stat().st_size:,} bytes, {len(old.jobs):,} jobs")
+            unstable = counted(len(old.unstable), "unstable cell") if old.unstable else ""
+            parts = [f"{save.stat().st_size:,} bytes", f"{len(old.jobs):,} jobs", unstable]
+            print(f"baseline: {save}, {', '.join(part for part in parts if part)}")
             return
         metrics, limit = _metrics(metric), _share(max_regression)
-        verdict = compare_paths(base, new or base, metrics, limit, confidence)
+        allowed = () if allow_different is None else parse_allowed(allow_different)
+
+        def compared(old: baseline.Side, now: baseline.Side) -> Verdict:
+            return compare_sides(old, now, metrics, limit, confidence, allowed)
+
+        try:
+            verdict = compare_paths(base, new or base, compared)
+        except InvalidInput as error:
+            verdict = Verdict(refused=str(error))
+        verdict = replace(verdict, must_be_identical=identical)
+        # CI reads these files, so they also say why nothing was compared.
         if markdown is not None:
             write_file(markdown, files.markdown(verdict, limit).encode())
         if junit is not None:
             write_file(junit, files.junit(verdict))
+        if verdict.refused:
+            raise NotComparable(verdict.refused)
         if html is None and new is not None and new.is_dir():
             html = new / COMPARISON
         if html is not None:
             draw(verdict, str(base), str(new), limit, html)
     if changes := files.shown(verdict.changes):
         show_rows([files.HEAD, *map(files.row, changes)])
-    for line in verdict.unpaired:
-        print_message(f"in one run only: {line}")
-    for line in verdict.invalid:
-        print_message(f"not valid: {line}")
+    for line in files.notes(verdict):
+        print_message(line)
     print(files.headline(verdict, limit))
     if html is not None:
         print_message(f"page: {html}")
-    if identical and verdict.good and not verdict.identical:
-        print_message("--identical: the results are not identical")
-    if not verdict.good or (identical and not verdict.identical):
+    if not verdict.good:
         raise typer.Exit(1)
 
 

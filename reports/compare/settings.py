@@ -1,0 +1,150 @@
+"""Finds the settings in which two runs differ.
+
+In: the settings of two `Side`s. Out: a phrase for each difference, without those that are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from reports.compare.baseline import Side
+from reports.phrasing import listed
+from servers.errors import InvalidInput, NotComparable
+
+SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals", "background")
+MUST_BE_EQUAL = (*SAME_QUESTION, "jps", "seeds")
+"""Settings that all entries of a history share. Two runs are compared at their common rates and
+seeds, so only `SAME_QUESTION` must be equal."""
+TRACE = ("trace_sha256", "programs", "turns")
+WORKLOAD = "workload"
+OPTION = "--allow-different"
+MOST_PARTS = 3
+"""With more different parts, a remedy names the whole setting."""
+
+
+def parse_allowed(text: str) -> tuple[str, ...]:
+    """Return the names of settings in a comma-separated list, such as `limits,profile.kv_blocks`.
+
+    Raises InvalidInput.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    settings = (*SAME_QUESTION, WORKLOAD)
+    for name in names:
+        if name.partition(".")[0] not in settings:
+            raise InvalidInput(
+                f"{OPTION} {name}: unknown; use {listed(settings, 'or')}, or one part of them such "
+                "as profile.kv_blocks"
+            )
+    return names
+
+
+def refuse_different(base: Side, new: Side, allowed: Collection[str]) -> None:
+    """Raise NotComparable if results of the two would not be about the same question."""
+    if base.steady != new.steady:
+        stream, fixed = (base, new) if base.steady else (new, base)
+        raise NotComparable(
+            f"{stream.name} measured a steady state and {fixed.name} a fixed set of jobs (--once): "
+            "their JCTs are of different jobs; run one of them again like the other"
+        )
+    one, other = base.settings, new.settings
+    if found := list(differences(one, other, SAME_QUESTION, allowed)):
+        names = ",".join(dict.fromkeys(_names(one, other, allowed)))
+        raise NotComparable(
+            f"{base.name} and {new.name} have different settings: "
+            f"{'; '.join([*_options(one, other), *found])}; run one of them again with the other's "
+            f"sweep.toml, or compare them all the same with {OPTION} {names}. Different machines "
+            "and models: bench compare --across hardware,model"
+        )
+    slos = [side.capacities.slo for side in (base, new) if side.capacities]
+    if len(set(slos)) > 1:
+        raise NotComparable(
+            f"{base.name} and {new.name} have capacities with different SLOs, {slos[0]} and "
+            f"{slos[1]}; run one of them again with the other's --slo"
+        )
+
+
+def allowed_differences(base: Side, new: Side, allowed: Collection[str]) -> tuple[str, ...]:
+    """Return a phrase for each setting in which runs differ that are compared all the same."""
+    if not allowed:
+        return ()
+    one, other = base.settings, new.settings
+    return (*_options(one, other), *differences(one, other, SAME_QUESTION))
+
+
+def comparable_settings(side: Side) -> dict[str, Any]:
+    """Return the settings that must be equal in a history."""
+    workload = side.settings.get(WORKLOAD) or {}
+    return {
+        **{field: side.settings.get(field) for field in MUST_BE_EQUAL},
+        WORKLOAD: {field: workload.get(field) for field in TRACE},
+        **({"steady_state": True} if side.steady else {}),
+    }
+
+
+def differences(
+    one: dict[str, Any],
+    other: dict[str, Any],
+    fields: Sequence[str] = MUST_BE_EQUAL,
+    allowed: Collection[str] = (),
+) -> Iterable[str]:
+    """Yield a phrase for each field in which two settings differ."""
+    for field in fields:
+        if _differs(field, one.get(field), other.get(field), allowed):
+            yield _difference(field, one.get(field), other.get(field), allowed)
+    if bool(one.get("steady_state")) != bool(other.get("steady_state")):
+        yield "a steady state and a fixed set of jobs (--once)"
+    for field in TRACE:
+        old, new = ((side.get(WORKLOAD) or {}).get(field) for side in (one, other))
+        if old != new and not {WORKLOAD, f"{WORKLOAD}.{field}"} & set(allowed):
+            yield _difference(f"{WORKLOAD}.{field}", old, new, allowed)
+
+
+def _names(one: dict[str, Any], other: dict[str, Any], allowed: Collection[str]) -> Iterable[str]:
+    """Yield what `--allow-different` needs for two settings to be comparable."""
+    yield from allowed
+    for field in SAME_QUESTION:
+        old, new = one.get(field), other.get(field)
+        if _differs(field, old, new, allowed):
+            parts = _parts(field, old, new, allowed)
+            few = 0 < len(parts) <= MOST_PARTS
+            yield from (f"{field}.{key}" for key in parts) if few else [field]
+    if any(differences(one, other, (), allowed)):
+        yield WORKLOAD
+
+
+def _differs(field: str, one: Any, other: Any, allowed: Collection[str]) -> bool:
+    if one == other or field in allowed:
+        return False
+    return (
+        not isinstance(one, dict)
+        or not isinstance(other, dict)
+        or bool(_parts(field, one, other, allowed))
+    )
+
+
+def _parts(field: str, one: Any, other: Any, allowed: Collection[str]) -> list[str]:
+    """Return the keys in which two values differ. A value that is no object has none."""
+    of_one, of_other = (value if isinstance(value, dict) else {} for value in (one, other))
+    keys = of_one.keys() | of_other.keys()
+    differ = (key for key in keys if of_one.get(key) != of_other.get(key))
+    return sorted(key for key in differ if f"{field}.{key}" not in allowed)
+
+
+def _options(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+    """Yield a phrase for each recorded option whose value explains differences in the profile."""
+    for name, old, new in (
+        ("scheduling", one.get("scheduling"), other.get("scheduling")),
+        ("kv-cache-dtype", *(side.get("kv_cache_dtype") or "auto" for side in (one, other))),
+        ("step-times", *((side.get("profile") or {}).get("provenance") for side in (one, other))),
+        ("admission", *((side.get("limits") or {}).get("admission") for side in (one, other))),
+    ):
+        if old and new and old != new:
+            yield f"{name}: {old} against {new}"
+
+
+def _difference(field: str, one: Any, other: Any, allowed: Collection[str]) -> str:
+    if parts := _parts(field, one, other, allowed):
+        return f"{field}: {listed(parts)}"
+    short = [v[:12] if isinstance(v, str) else v for v in (one, other)]
+    return f"{field} {short[0]} and {short[1]}"
