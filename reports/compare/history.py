@@ -10,20 +10,31 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Self
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+import pandas as pd
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from reports.compare.baseline import DECIMALS, Side
 from reports.compare.settings import comparable_settings, differences
+from reports.compare.verdict import NOT_STEADY
 from reports.metrics.cells import jct_percentiles
 from reports.phrasing import counted
 from reports.run_folder.atomic import make_folder, sync, write_all
@@ -33,6 +44,10 @@ from servers.errors import CannotWrite, InvalidHistory
 from traces.lenient import first_error, one_line
 
 FORMAT = "turnstile-history-1"
+NUMBERS = (
+    *("jct_mean_s", "jct_mean_low_s", "jct_mean_high_s"),
+    *("jct_p50_s", "jct_p90_s", "jct_p95_s", "jct_p99_s"),
+)
 
 
 class Entry(BaseModel):
@@ -49,14 +64,39 @@ class Entry(BaseModel):
     variant: Name
     load: Name
     jobs: int
-    jct_mean_s: float = Field(gt=0)
-    jct_mean_low_s: float
-    jct_mean_high_s: float
+    unstable_seeds: int = 0
+    """Seeds without a steady state. With any, the JCT is above every number, and null."""
+    jct_mean_s: Annotated[float, Field(gt=0)] | None
+    jct_mean_low_s: float | None
+    jct_mean_high_s: float | None
     """The bounds of the 95% interval of the mean."""
-    jct_p50_s: float
-    jct_p90_s: float
-    jct_p95_s: float
-    jct_p99_s: float
+    jct_p50_s: float | None
+    jct_p90_s: float | None
+    jct_p95_s: float | None
+    jct_p99_s: float | None
+
+    @model_validator(mode="after")
+    def _has_jct(self) -> Self:
+        jct_s = (self.jct_mean_s, self.jct_mean_low_s, self.jct_mean_high_s, self.jct_p50_s)
+        if any((value is None) != bool(self.unstable_seeds) for value in jct_s):
+            raise ValueError("has a JCT if and only if it has no unstable seeds")
+        return self
+
+    @property
+    def mean_s(self) -> float:
+        """Infinite without a steady state."""
+        return math.inf if self.jct_mean_s is None else self.jct_mean_s
+
+    @property
+    def mean_in_words(self) -> str:
+        return NOT_STEADY if self.jct_mean_s is None else f"{self.jct_mean_s:.3f} s"
+
+    def is_outside(self, before: Entry) -> bool:
+        """Return whether the mean is outside the interval of an entry before. With no steady state,
+        only another number of such seeds is."""
+        if before.jct_mean_low_s is None or before.jct_mean_high_s is None:
+            return self.unstable_seeds != before.unstable_seeds
+        return not before.jct_mean_low_s <= self.mean_s <= before.jct_mean_high_s
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -78,12 +118,9 @@ class Series:
 
     @property
     def jumps(self) -> tuple[Entry, ...]:
-        """Entries whose mean is outside the 95% interval of the previous entry."""
-        return tuple(
-            new
-            for old, new in self.steps
-            if not old.jct_mean_low_s <= new.jct_mean_s <= old.jct_mean_high_s
-        )
+        """Entries whose mean is outside the 95% interval of the previous entry, or that lost or
+        gained a steady state."""
+        return tuple(new for old, new in self.steps if new.is_outside(old))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +209,12 @@ def _digest(settings: dict[str, Any]) -> str:
 
 def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]:
     found = []
-    for (variant, load), jobs in side.jobs.groupby(["variant", "load"], sort=False):
-        mean = mean_jct(jobs)
-        numbers = {
-            "jct_mean_s": mean.value,
-            "jct_mean_low_s": mean.low,
-            "jct_mean_high_s": mean.high,
-            **jct_percentiles(jobs["jct_s"].to_numpy()),
-        }
+    groups = side.jobs.groupby(["variant", "load"], sort=False)
+    jobs_of = {(str(variant), str(load)): jobs for (variant, load), jobs in groups}
+    unstable = Counter((place.variant, place.load) for place in sorted(side.unstable))
+    for variant, load in dict.fromkeys([*jobs_of, *unstable]):
+        jobs = jobs_of.get((variant, load), side.jobs[:0])
+        seeds = unstable[variant, load]
         entry = {
             "label": label,
             "when": when,
@@ -188,10 +223,18 @@ def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]
             "variant": variant,
             "load": load,
             "jobs": len(jobs),
-            **{name: round(seconds, DECIMALS) for name, seconds in numbers.items()},
+            "unstable_seeds": seeds,
+            **(dict.fromkeys(NUMBERS) if seeds else _numbers(jobs)),
         }
         found.append(Entry.model_validate(entry))
     return found
+
+
+def _numbers(jobs: pd.DataFrame) -> dict[str, float]:
+    mean = mean_jct(jobs)
+    percentiles = jct_percentiles(jobs["jct_s"].to_numpy()).values()
+    numbers = zip(NUMBERS, (mean.value, mean.low, mean.high, *percentiles), strict=True)
+    return {name: round(seconds, DECIMALS) for name, seconds in numbers}
 
 
 def _missing(path: Path, known: History, entries: Sequence[Entry]) -> list[Entry]:
@@ -201,7 +244,7 @@ def _missing(path: Path, known: History, entries: Sequence[Entry]) -> list[Entry
         if old is not None and old.model_copy(update={"when": entry.when}) != entry:
             raise InvalidHistory(
                 f"{path}: --label {entry.label} exists with other results ({entry.variant} at "
-                f"{entry.load}: {old.jct_mean_s:g} s, now {entry.jct_mean_s:g} s); give another"
+                f"{entry.load}: {old.mean_in_words}, now {entry.mean_in_words}); give another"
             )
     return [entry for entry in entries if entry.key not in present]
 
@@ -232,6 +275,10 @@ def _parse(path: Path, content: bytes) -> History:
 
 def changed(before: Entry, after: Entry) -> str:
     """Format the relative change of the mean JCT, such as `+1.00%`."""
+    if after.jct_mean_s is None:
+        return NOT_STEADY
+    if before.jct_mean_s is None:
+        return "stable again"
     return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
 
 
@@ -243,7 +290,7 @@ def row(series: Series) -> tuple[str, ...]:
         change = changed(series.entries[-2], last)
     jumps = ", ".join(entry.label for entry in series.jumps) or "–"
     count = counted(len(series.entries), "commit")
-    return series.load, series.variant, count, f"{last.jct_mean_s:.3f} s", change, jumps
+    return series.load, series.variant, count, last.mean_in_words, change, jumps
 
 
 HEAD = ("load", "policy", "commits", "mean JCT", "change", "jumps at")

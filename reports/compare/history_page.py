@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reports.answer.provenance import heading
-from reports.compare.history import History, Series, changed
+from reports.compare.history import Entry, History, Series, changed
+from reports.compare.verdict import NOT_STEADY
 from reports.figures.drawing import Figure, Spec, Trace, plain
 from reports.figures.legend import MAX_ALL_HIGHLIGHTED, legend
 from reports.figures.styles import Style, styles
@@ -19,6 +20,8 @@ from reports.phrasing import counted, listed, seconds
 from reports.run_folder.atomic import write_file
 
 COMMIT_LETTERS = 10
+ABOVE = 1.5
+"""Entries without a steady state are drawn this many times as high as the longest mean."""
 
 
 def draw(history: History, out: Path) -> None:
@@ -51,26 +54,31 @@ def _highlighted(names: Sequence[str], series: Sequence[Series]) -> list[str]:
 def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -> Figure:
     load = series[0].load
     jumps = {entry.label: entry for s in series for entry in s.jumps}
+    means_s = [entry.jct_mean_s for s in series for entry in s.entries if entry.jct_mean_s]
+    top_s = ABOVE * max(means_s, default=1.0)
     layout = {
         "xaxis": {"title": {"text": "time of the measurement"}, "type": "date"},
         "yaxis": {"title": {"text": "mean JCT, seconds"}, "rangemode": "tozero"},
         "shapes": [_mark(entry.when.isoformat()) for entry in jumps.values()],
         "annotations": [_commit(entry.when.isoformat(), label) for label, entry in jumps.items()],
     }
-    ends = "; ".join(f"{s.variant} {seconds(s.entries[-1].jct_mean_s)}" for s in series)
+    ends = "; ".join(f"{s.variant} {_mean(s.entries[-1])}" for s in series)
     alt = f"Line chart: mean JCT over time with {load}, one line per variant. Last: {ends}."
     spec: Spec = {
-        "data": [_line(s, style[s.variant]) for s in series],
+        "data": [line(s, style[s.variant], top_s) for s in series],
         "layout": layout,
         "alt": alt,
         "value": "y",
         "labelled": True,
     }
-    if jumps:
-        spec["note"] = (
-            "A dotted line marks a commit that moved a mean out of the 95% interval of the commit"
-            " before; large markers show which."
-        )
+    notes = [
+        "A dotted line marks a commit that moved a mean out of the 95% interval of the commit"
+        " before; large markers show which."
+    ][: len(jumps)]
+    if any(entry.unstable_seeds for s in series for entry in s.entries):
+        notes.append("Crosses at the top: no steady state, so the JCT is above every number.")
+    if notes:
+        spec["note"] = " ".join(notes)
     return Figure(
         f"trend-{number}",
         f"Mean JCT over time at {load}",
@@ -98,17 +106,22 @@ def _commit(when: str, label: str) -> dict[str, Any]:
     }
 
 
-def _line(series: Series, style: Style) -> Trace:
+def _mean(entry: Entry) -> str:
+    return NOT_STEADY if entry.jct_mean_s is None else seconds(entry.jct_mean_s)
+
+
+def line(series: Series, style: Style, top_s: float) -> Trace:
+    """Draw the means, and entries without a steady state at `top_s`."""
     jumps = series.jumps
     return {
         "type": "scatter",
         "name": plain(series.variant),
         "x": [entry.when.isoformat() for entry in series.entries],
-        "y": [entry.jct_mean_s for entry in series.entries],
+        "y": [entry.jct_mean_s or top_s for entry in series.entries],
         "mode": "lines+markers",
         "line": {"width": 2, "dash": style.dash},
         "marker": {
-            "symbol": style.marker,
+            "symbol": ["x" if e.unstable_seeds else style.marker for e in series.entries],
             "size": [12 if entry in jumps else 6 for entry in series.entries],
             "line": {"width": 1.5},
         },
@@ -123,14 +136,19 @@ def _hover(series: Series, index: int) -> str:
     lines = [
         f"<b>{plain(series.variant)}</b> · {plain(entry.label)}",
         f"{entry.when:%Y-%m-%d %H:%M}",
-        f"mean {seconds(entry.jct_mean_s)} ({seconds(entry.jct_mean_low_s)} to "
-        f"{seconds(entry.jct_mean_high_s)})",
-        f"P95 {seconds(entry.jct_p95_s)}",
+        *_numbers(entry),
     ]
     if index:
         before = series.entries[index - 1]
         lines.append(f"{changed(before, entry)} against {plain(before.label)}")
     return "<br>".join(lines)
+
+
+def _numbers(entry: Entry) -> list[str]:
+    low, high, p95 = entry.jct_mean_low_s, entry.jct_mean_high_s, entry.jct_p95_s
+    if low is None or high is None or p95 is None:
+        return [f"{NOT_STEADY} with {counted(entry.unstable_seeds, 'seed')}"]
+    return [f"mean {_mean(entry)} ({seconds(low)} to {seconds(high)})", f"P95 {seconds(p95)}"]
 
 
 def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
@@ -140,7 +158,7 @@ def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
     return [
         (
             *(new.label, f"{new.when:%Y-%m-%d}", s.load, s.variant),
-            *(seconds(old.jct_mean_s), seconds(new.jct_mean_s), changed(old, new)),
+            *(_mean(old), _mean(new), changed(old, new)),
         )
         for new, old, s in jumps
     ]
@@ -154,6 +172,13 @@ def _verdict(series: Sequence[Series]) -> str:
         f"{s.variant} at {s.load}" for s in series if last.label in {e.label for e in s.jumps}
     ]
     commits = counted(len({e.label for s in series for e in s.entries}), "commit")
+    unstable = [
+        f"{s.variant} at {s.load}"
+        for s in series
+        if any(e.unstable_seeds for e in s.entries if e.label == last.label)
+    ]
+    also = f" It has no steady state with {listed(unstable)}." if unstable else ""
     if not jumped:
-        return f"{commits}. The latest, {last.label}, is within all intervals of the previous one."
-    return f"{commits}. The latest, {last.label}, changed {listed(jumped)}."
+        within = "is within all intervals of the previous one"
+        return f"{commits}. The latest, {last.label}, {within}.{also}"
+    return f"{commits}. The latest, {last.label}, changed {listed(jumped)}.{also}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_regression import JCT_S, side
+from test_regression import DOUBLE, JCT_S, TENS, side, stream
 
-from reports.compare.history import add, read_history, row
-from reports.compare.history_page import draw
+from reports.compare.baseline import Side
+from reports.compare.history import Series, add, read_history, row
+from reports.compare.history_page import ABOVE, draw, line
+from reports.figures.styles import Style
 from servers.errors import InvalidBaseline, InvalidHistory
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -46,7 +49,9 @@ def test_the_same_commit_again_adds_nothing(tmp_path: Path) -> None:
 def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side([10.0]), "abc", WHEN)
-    with pytest.raises(InvalidHistory, match=r"abc exists .*fcfs at 0.1 jobs/s: 10 s, now 11 s"):
+    with pytest.raises(
+        InvalidHistory, match=r"abc exists .*fcfs at 0.1 jobs/s: 10.000 s, now 11.000 s"
+    ):
         add(file, side([11.0]), "abc", WHEN)
 
 
@@ -179,3 +184,55 @@ def test_an_empty_history_has_a_page(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
     draw(read_history(file), tmp_path / "h.html")
     assert "The history is empty." in (tmp_path / "h.html").read_text()
+
+
+def test_no_steady_state_is_a_line_without_a_jct(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    assert add(file, stream((1, TENS), (2, 39)), "abc", WHEN) == 1
+    line = orjson.loads(file.read_bytes().splitlines()[1])
+    assert (line["jobs"], line["unstable_seeds"], line["jct_mean_s"]) == (6, 1, None)
+    assert add(file, stream((1, TENS), (2, 39)), "abc", WHEN) == 0
+    with pytest.raises(InvalidHistory, match=r"no steady state, now 10.000 s\); give another"):
+        add(file, stream((1, TENS), (2, TENS)), "abc", WHEN)
+
+
+def trend(file: Path, *nights: Side) -> Series:
+    for number, night in enumerate(nights):
+        add(file, night, f"c{number}", days(number))
+    (series,) = read_history(file).series()
+    return series
+
+
+def test_a_lost_and_a_gained_steady_state_are_jumps_in_the_trend(tmp_path: Path) -> None:
+    stable, one, all_three = (
+        stream((1, TENS), (2, TENS), (3, TENS)),
+        stream((1, TENS), (2, 33), (3, TENS)),
+        stream((1, 39), (2, 33), (3, 30)),
+    )
+    series = trend(tmp_path / "h", stable, one, one, all_three, stable)
+    assert [entry.label for entry in series.jumps] == ["c1", "c3", "c4"]
+    assert row(series)[3:] == ("10.000 s", "stable again", "c1, c3, c4")
+    fallen = replace(series, entries=series.entries[:3])
+    assert row(fallen)[3:] == ("no steady state", "no steady state", "c1")
+
+
+def test_the_page_draws_no_steady_state_at_the_top_and_names_it(tmp_path: Path) -> None:
+    """The longest mean is 20 s, so crosses are at 1.5 times as much."""
+    file = tmp_path / "h"
+    series = trend(file, stream((1, TENS)), stream((1, DOUBLE)), stream((1, 39)), stream((1, 33)))
+    trace = line(series, Style(0, "circle", "solid"), ABOVE * 20)
+    assert trace["y"] == [10.0, 20.0, 30.0, 30.0]
+    assert trace["marker"]["symbol"] == ["circle", "circle", "x", "x"]
+    draw(read_history(file), tmp_path / "h.html")
+    page = (tmp_path / "h.html").read_text()
+    assert "The latest, c3, is within all intervals of the previous one. It has no steady" in page
+    assert "<td>20.0 s</td><td>no steady state</td><td>no steady state</td>" in page
+    assert "Crosses at the top: no steady state" in page
+
+
+def test_a_line_without_a_jct_and_without_unstable_seeds_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "h"
+    add(file, side([10.0]), "abc", WHEN)
+    file.write_bytes(file.read_bytes().replace(b'"jct_mean_s":10.0', b'"jct_mean_s":null'))
+    with pytest.raises(InvalidHistory, match=r"line 2: .*has a JCT if and only if it has no unst"):
+        read_history(file)
