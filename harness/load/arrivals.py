@@ -39,6 +39,12 @@ class Arrivals:
     def takes_rate(self) -> bool:
         return self.kind in ("poisson", "gamma", "constant")
 
+    @property
+    def draws_order(self) -> bool:
+        """Whether a seed draws the order of a fixed set of jobs, because there are no times to
+        draw."""
+        return self.kind in ("closed", "constant")
+
     def draw(
         self, programs: Sequence[Program], rate: float | None, seed: int
     ) -> tuple[tuple[float, ...], int | None]:

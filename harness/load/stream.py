@@ -134,18 +134,30 @@ def _too_long(drawn: Sequence[Program], fresh: FreshPrograms) -> set[str]:
     return {program.program_id for program in left_out}
 
 
+def in_drawn_order(programs: Sequence[Program], seed: int) -> tuple[Program, ...]:
+    """Return the programs with their jobs in the order in which a stream of the seed begins.
+
+    With arrivals that have no times to draw, seeds would else be copies of one replicate.
+    """
+    jobs = _shuffled(_by_job(programs, root_ids(programs)), rng_for(seed, "programs"))
+    return tuple(program for job in jobs for program in job)
+
+
+def _shuffled(jobs: Sequence[Members], rng: Generator) -> list[Members]:
+    return [jobs[which] for which in rng.permutation(len(jobs)).tolist()]
+
+
 def _repeated(programs: Sequence[Program], rng: Generator) -> Iterator[Members]:
     """Yield all jobs in a random order, then copies of them in another, and so on."""
     root_of = root_ids(programs)
     jobs = _by_job(programs, root_of)
-    for which in rng.permutation(len(jobs)).tolist():
-        yield jobs[which]
+    yield from _shuffled(jobs, rng)
     elsewhere = prefixes_elsewhere(programs, root_of)
     for k in count(2):
         if any(f"{id}#{k}" in root_of for id in root_of):
             continue  # a recorded program has the id of a copy
-        for which in rng.permutation(len(jobs)).tolist():
-            yield tuple(copy_of(program, k, elsewhere) for program in jobs[which])
+        for job in _shuffled(jobs, rng):
+            yield tuple(copy_of(program, k, elsewhere) for program in job)
 
 
 def _by_job(programs: Sequence[Program], root_of: Mapping[str, str]) -> list[Members]:

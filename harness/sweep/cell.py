@@ -12,7 +12,7 @@ from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
 from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
-from harness.load.stream import JobStream
+from harness.load.stream import JobStream, in_drawn_order
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from servers.errors import CellFailed
@@ -82,6 +82,8 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
             )
         return replace(job, stream=Stream(jobs, idle))
     programs = plan.workload.programs
+    if plan.arrivals.draws_order:
+        programs = in_drawn_order(programs, cell.seed)
     starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
     if in_flight is not None:
         return replace(job, programs=programs, in_flight=in_flight)

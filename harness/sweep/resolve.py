@@ -66,6 +66,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     jps = AUTO if first.jps is None and slo is not None else first.jps
     rates = _rates(jps, arrivals, first.load.arrivals)
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
+    if arrivals.kind == "recorded" and len(seeds) > 1 and not background:
+        _refuse_equal_seeds(first)
     if rates:
         arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
     baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
@@ -214,6 +216,16 @@ def fixed_by(settings: SweepSettings) -> str:
     if not parse_arrivals(settings.load.arrivals).takes_rate:
         return f"--arrivals {settings.load.arrivals}"
     return "--once" if settings.load.once else ""
+
+
+def _refuse_equal_seeds(settings: SweepSettings) -> None:
+    """Refuse seeds that would be copies of each other and look like agreement."""
+    if settings.machine.engine in VIRTUAL:
+        raise InvalidInput(
+            f"--seeds {settings.seeds}: with --arrivals recorded a seed draws nothing, so in "
+            "virtual time all seeds would have the same results; use one seed, or "
+            "--arrivals poisson"
+        )
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:

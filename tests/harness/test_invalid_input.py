@@ -58,6 +58,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--jps 0.9..0.1", r"--jps '0.9..0.1': the range is reversed; use 0.1..0.9"),
         ("--jps fast", "--jps 'fast'"),
         ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; remove --jps"),
+        (
+            "--arrivals recorded --seeds 1..3",
+            "--seeds 1..3: with --arrivals recorded a seed draws n",
+        ),
         ("--arrivals bursts", "--arrivals 'bursts': use poisson"),
         ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
         (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
+from small import small_plan
 
 from harness.load.arrivals import Arrivals, parse_arrivals
-from harness.load.stream import BLOCK, ArrivingJob, JobStream, with_burst
+from harness.load.stream import BLOCK, ArrivingJob, JobStream, in_drawn_order, with_burst
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
+from harness.sweep.run import run_sweep
 from servers.errors import CellFailed
+from tests.lines import read_lines
 from traces import Fork, Program, SharedPrefix, Turn
 from traces.check import check
 
@@ -174,3 +179,30 @@ def test_a_pack_of_a_recipe_without_a_limit_is_drawn_fresh() -> None:
     assert workload.fresh == FreshPrograms("swe-bench", NO_LIMIT, False)
     assert workload.as_json()["recipe"] == "swe-bench"
     assert load_workload([], None, NO_LIMIT, refuse=False).fresh is None
+
+
+def test_a_fixed_set_in_drawn_order_begins_like_the_stream_of_its_seed() -> None:
+    jobs_of = (program("a"), program("b"), program("a/x", fork=Fork("a", 0)), program("c"))
+    orders = {seed: [p.id for p in in_drawn_order(jobs_of, seed)] for seed in range(1, 9)}
+    assert all(sorted(order) == ["a", "a/x", "b", "c"] for order in orders.values())
+    assert all(order.index("a/x") == order.index("a") + 1 for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) > 1
+    assert orders[3] == ids(jobs(recorded(*jobs_of), 3, seed=3))
+
+
+@pytest.mark.parametrize(("arrivals", "jps"), [("closed:1", None), ("constant", 0.5)])
+def test_seeds_without_arrival_times_start_jobs_in_other_orders_equal_for_all_policies(
+    arrivals: str, jps: float | None, tmp_path: Path
+) -> None:
+    plan = replace(
+        small_plan("fcfs,continuum"),
+        arrivals=parse_arrivals(arrivals), rates=(jps,), seeds=(1, 2, 3, 4),
+    )  # fmt: skip
+    run_sweep(plan, tmp_path, workers=1)
+    orders: dict[int, set[tuple[str, ...]]] = {}
+    for cell in plan.cells():
+        turns = read_lines(tmp_path / cell.name / "turns.jsonl")
+        first = sorted((t["scheduled_at_s"], t["program_id"]) for t in turns if not t["turn"])
+        orders.setdefault(cell.seed, set()).add(tuple(job for _, job in first))
+    assert [len(of_seed) for of_seed in orders.values()] == [1, 1, 1, 1]
+    assert len(set.union(*orders.values())) > 1
