@@ -55,7 +55,7 @@ def test_a_recipe_caches_runs_and_publishes_the_report_of_the_night(service: str
     assert out == "runs/7"
     published = [night(path, 7) for path in PUBLISHED[service]]
     assert published == [f"{out}/report.html", f"{out}/answer.json"]
-    assert "pip install turnstile-bench" in SCRIPTS[service]
+    assert "pip install git+https://github.com/OWNER/turnstile.git@COMMIT" in SCRIPTS[service]
 
 
 def test_both_recipes_run_each_night_and_publish_also_if_the_condition_does_not_hold() -> None:

@@ -326,6 +326,14 @@ def test_compare_tests_the_machines_that_both_sweeps_have_and_names_the_others()
     shown = run("compare", "one", "two")
     assert "in one run only: llama-3.1-8b on l4\n" in shown
     assert "in one run only: llama-3.1-8b on l40s\n" in shown
+    (sweep,) = Path("two").glob("h100_*/sweep.json")
+    other = json.loads(sweep.read_text())
+    other["profile"]["kv_blocks"] += 1
+    sweep.write_text(json.dumps(other))
+    message = refused("compare", "one", "two", "--markdown", "c.md")
+    assert "have different settings: profile: kv_blocks; run one of them again" in message
+    assert "Valid: 1 of 1 cell of the new run." in Path("c.md").read_text()
+    assert "are identical" in run("compare", "one", "two", "--allow-different", "profile")
     document["machines"][0]["hardware"] = "b200"
     Path("two/machines.json").write_text(json.dumps(document))
     assert "have no machine in common" in refused("compare", "one", "two")
