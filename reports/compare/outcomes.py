@@ -80,17 +80,11 @@ def seeds_in_words(some: Sequence[int], seeds: Sequence[int]) -> str:
 
 def without_steady_state(base: Side, new: Side) -> Iterable[str]:
     """Yield what has no steady state in both runs. Rates of a policy are one phrase."""
-    by_policy: dict[str, set[tuple[float, str]]] = {}
+    by_policy: dict[str, dict[str, None]] = {}
     for place in sorted(base.unstable.keys() & new.unstable.keys()):
-        by_policy.setdefault(place.variant, set()).add((rate_of(place.load), place.load))
+        by_policy.setdefault(place.variant, {})[place.load] = None
     for variant, loads in by_policy.items():
-        yield f"{variant} at {loads_in_words([load for _, load in sorted(loads)])}"
-
-
-def rate_of(load: str) -> float:
-    """Return the rate in the label of a load; infinite without one."""
-    rate = load.partition(" ")[0]
-    return float(rate) if load.endswith(" jobs/s") else math.inf
+        yield f"{variant} at {loads_in_words(list(loads))}"
 
 
 def loads_in_words(loads: Sequence[str]) -> str:
@@ -209,5 +203,5 @@ def _one_in_words(known: float | Bounds) -> str:
     if known.kind is Kind.NEVER:
         return NONE_SUSTAINED
     if known.kind is Kind.ALWAYS:
-        return f"above {known.sustained:.3g} jobs/s"
+        return f"above {known.sustained or 0.0:.3g} jobs/s"
     return "search not finished"

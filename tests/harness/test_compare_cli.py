@@ -252,3 +252,16 @@ def test_a_run_that_cannot_be_read_still_writes_the_files_for_ci() -> None:
     (case,) = ElementTree.parse("j.xml").getroot()  # noqa: S314
     assert str(case[0].text).startswith("nowhere: no such folder")
     assert "❌ bench compare: not compared: nowhere: no such folder" in Path("c.md").read_text()
+
+
+def test_a_condition_on_a_policy_without_a_steady_state_fails_the_sweep(
+    nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nights)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    again = f"{NIGHTLY} --seeds 1..3 --no-capacity --out tuesday --fail-unless".split()
+    code, out, _ = bench(*again, "mean_jct(mine, at=40) <= 1000")
+    assert code == 1
+    assert "does not hold, mean_jct(mine, at=40) is above every number (unstable)\n" in out
+    assert bench(*again, "mean_jct(mine, at=40) >= 1000")[0] == 0
+    del sys.modules["mine"]
