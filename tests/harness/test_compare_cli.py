@@ -138,7 +138,11 @@ class Mine(Fcfs):
         return "run" if free_tokens > {tokens} else "stop"
 """
 """With 19,000 of 19,200 tokens free, a turn runs alone: the capacity is then about 1.4 jobs/s."""
-NIGHTLY = "sweep --traces jobs.jsonl --policies mine:Mine --kv-blocks 1200 --jps 1.4,2,40"
+OVERLOADED = (
+    "sweep --traces jobs.jsonl --policies mine:Mine --kv-blocks 1200 --seeds 1..3 --no-capacity"
+    " --jps 40"
+)
+NIGHTLY = f"{OVERLOADED},1.4,2"
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +160,12 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("jobs.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in programs))
         for night, tokens in (("monday", 0), ("tuesday", 19_000)):
             Path("mine.py").write_text(COLLAPSING.format(tokens=tokens))
-            arguments = f"{NIGHTLY} --seeds 1..3 --no-capacity --out {night}"
-            code, _, err = bench(*arguments.split())
-            assert code == 0, err
+            for arguments in (f"{NIGHTLY} --out {night}", f"{OVERLOADED} --out {night}-40"):
+                code, _, err = bench(*arguments.split())
+                assert code == 0, err
             del sys.modules["mine"]  # a process reads a policy's file once
         assert bench("compare", "monday", "--save", "monday.json.gz")[0] == 0
+        assert bench("compare", "monday-40", "--save", "monday-40.json.gz")[0] == 0
     return folder
 
 
@@ -211,14 +216,20 @@ def test_identical_compares_cells_without_a_steady_state(
     assert bench("compare", "monday.json.gz", "monday", "--identical")[:2] == (
         0, "all 5 numbers are identical\n",
     )  # fmt: skip
-    shutil.copytree("monday", "changed")
-    done = Path("changed/mine_jps40_seed2/done.json")
-    before = json.loads(done.read_text())
-    done.write_text(json.dumps(before | {"finished_programs": 33}))
-    code, out, err = bench("compare", "monday.json.gz", "changed", "--identical")
-    assert (code, out.splitlines()[-1]) == (1, "not identical: 1 of 5 numbers and 1 cell differ")
-    programs = f"ended with {before['finished_programs']} and 33 finished programs"
-    assert f"bench: not identical: mine at 40 jobs/s, seed 2: {programs}\n" in err
+    assert bench("compare", "monday-40.json.gz", "tuesday-40")[0] == 0
+    arguments = "compare monday-40.json.gz tuesday-40 --identical --junit j.xml --markdown c.md"
+    code, out, err = bench(*arguments.split())
+    assert (code, out.splitlines()[-1]) == (1, "not identical: 1 of 1 number and 3 cells differ")
+    before, now = (
+        json.loads(Path(f"{night}-40/mine_jps40_seed2/done.json").read_text())["finished_programs"]
+        for night in ("monday", "tuesday")
+    )
+    differs = f"mine at 40 jobs/s, seed 2: ended with {before} and {now} finished programs"
+    assert f"bench: not identical: {differs}\n" in err
+    assert f"- not identical: {differs}\n" in Path("c.md").read_text()
+    suite = ElementTree.parse("j.xml").getroot()  # noqa: S314
+    assert suite.get("failures") == "4"
+    assert differs in {case.get("name") for case in suite if case.find("failure") is not None}
 
 
 @pytest.mark.usefixtures("run")
@@ -235,7 +246,7 @@ def test_a_refused_comparison_still_writes_the_files_for_ci_with_the_checks() ->
     cases = [(case.get("classname"), case.find("failure") is None) for case in suite]
     assert cases == [("comparison", False), ("validity", False), ("validity", True)]
     assert "--allow-different profile.kv_blocks" in str(suite[0][0].text)
-    assert "has no turns" in str(suite[1].get("name"))
+    assert "differs from its checksum" in str(suite[1].get("name"))
     text = Path("c.md").read_text()
     assert text.startswith("### ❌ bench compare: not compared: one and two have different")
     assert "- not valid: fcfs&#95;jps0.2&#95;seed1: " in text
@@ -259,7 +270,7 @@ def test_a_condition_on_a_policy_without_a_steady_state_fails_the_sweep(
 ) -> None:
     monkeypatch.chdir(nights)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    again = f"{NIGHTLY} --seeds 1..3 --no-capacity --out tuesday --fail-unless".split()
+    again = f"{OVERLOADED} --out tuesday-40 --fail-unless".split()
     code, out, _ = bench(*again, "mean_jct(mine, at=40) <= 1000")
     assert code == 1
     assert "does not hold, mean_jct(mine, at=40) is above every number (unstable)\n" in out
