@@ -145,10 +145,12 @@ def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
         return f"No {asked.noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
         if any(each.never.is_mixed for each in found):
-            seeds = [f"{each.variant} with {each.never} seeds" for each in found]
+            seeds = [
+                f"{each.variant} with {each.never.seeds} of {each.never.of} seeds" for each in found
+            ]
             return (
-                f"No scheduler sustains a rate on {asked.machine} with every seed, so there is no"
-                f" capacity. The SLO {asked.slo} is not met even by jobs that hardly ever meet:"
+                f"No {asked.noun} sustains a rate on {asked.machine} with every seed, so there is"
+                f" no capacity. The SLO {asked.slo} is not met even by jobs that hardly ever meet:"
                 f" {_names(seeds)}. A higher --slo would give capacities."
             )
         return (

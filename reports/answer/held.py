@@ -19,7 +19,7 @@ from reports.answer.ranges import UNBOUNDED, Range, combined, compared
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.phrasing import listed
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.points import Point
 
@@ -144,8 +144,8 @@ def _capacity(found: VariantCapacity) -> tuple[Range, str]:
     highs = [b.high for b in bounds]
     high = math.inf if math.inf in highs else geometric_mean(highs).value
     if found.kind is Kind.NEVER:
-        with_seeds = "" if found.never.is_all else f" with {found.never} seeds"
-        return Range(low, high), f"is below every rate searched (none sustained{with_seeds})"
+        seeds = some_seeds(found.never)
+        return Range(low, high), f"is below every rate searched (none sustained{seeds})"
     return Range(low, high), f"is above {low:.4g} (no rate was too high)"
 
 

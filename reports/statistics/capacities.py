@@ -78,12 +78,6 @@ class VariantCapacity:
         """The geometric mean over seeds; None unless all are found."""
         return geometric_mean(self.per_s.values()) if self.kind is Kind.FOUND else None
 
-    @property
-    def never(self) -> SeedShare:
-        """With how many seeds no rate is sustained."""
-        kinds = [each.kind for each in self.by_seed.values()]
-        return SeedShare(kinds.count(Kind.NEVER), len(kinds))
-
     def sustained_at(self, jps: float) -> SeedShare:
         """Return with how many seeds the rate is sustained. A capacity is a mean over seeds, so at
         a rate near it some seeds sustain it and others do not."""

@@ -170,8 +170,8 @@ def test_without_a_capacity_with_every_seed_the_seeds_that_sustain_nothing_are_c
     answer = answer_of(chains(fcfs=(0.2, 0.25, NEVER), a=(NEVER,) * 3))
     assert answer.headline == (
         "No scheduler sustains a rate on b200 with every seed, so there is no capacity. The SLO"
-        " mean<=2x is not met even by jobs that hardly ever meet: fcfs with 1/3 seeds and a with"
-        " 3/3 seeds. A higher --slo would give capacities."
+        " mean<=2x is not met even by jobs that hardly ever meet: fcfs with 1 of 3 seeds and a with"
+        " 3 of 3 seeds. A higher --slo would give capacities."
     )
 
 

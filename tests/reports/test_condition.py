@@ -175,7 +175,7 @@ CASES = Answer(
         ("capacity(fcfs) / capacity(none) >= 15", True, "(none sustained)"),  # 0.2 / 0.01 or more
         ("capacity(fcfs) / capacity(none) >= 25", False, "cannot be decided"),
         # A seed with 0.2 and one below 0.01: less than their geometric mean, 0.0447.
-        ("capacity(once) < 0.045", True, "(none sustained with 1/2 seeds)"),
+        ("capacity(once) < 0.045", True, "(none sustained with 1 of 2 seeds)"),
         ("capacity(once) >= 0.9 * capacity(fcfs)", False, "does not hold, capacity(once) is"),
         ("capacity(all) >= 1.3 * capacity(fcfs)", True, "capacity(all) is above 5 "),
         ("capacity(fcfs) >= 0.9 * capacity(all)", False, "does not hold, capacity(fcfs)"),

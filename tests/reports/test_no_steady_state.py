@@ -204,7 +204,7 @@ def one_load(run: Path, **jct_s: float) -> Path:
         ({"fcfs": (0.2,) * 3, "las": (ALWAYS,) * 3}, "las meets the SLO", "las"),
         (
             {"fcfs": (NEVER,) * 3, "las": (NEVER, NEVER, 0.1)},
-            "No scheduler sustains any rate on b200",
+            "No scheduler sustains a rate on b200 with every seed",
             None,
         ),
     ],
