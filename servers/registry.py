@@ -17,6 +17,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -159,4 +160,12 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Return the error and, if a module of the user raised it, the file and line there."""
+    steps = [
+        step
+        for step in traceback.extract_tb(error.__traceback__)
+        if step.filename not in (__file__, importlib.__file__) and step.filename[0] != "<"
+    ]
+    folder = os.path.dirname(steps[0].filename) if steps else ""
+    own = [f" at {s.filename}:{s.lineno}" for s in steps if s.filename.startswith(folder)]
+    return " ".join(f"{type(error).__name__}: {error}".split()) + (own[-1] if own else "")

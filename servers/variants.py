@@ -16,7 +16,6 @@ Out: `Variant`s in the same order.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from servers.errors import InvalidPolicy, InvalidRouter, InvalidVariant, Unknown
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
+from servers.policies.user_code import module_root, roots_of
 from servers.registry import Registry, is_path
 from servers.routing import DEFAULT as DEFAULT_ROUTER
 from servers.routing import ForeignRouter, NamedRouter, find_router, named_router
@@ -124,13 +124,13 @@ class Variant:
     def module_root(self) -> Path | None:
         """File or folder of the top-level module that holds the policy; None for a policy of
         ours."""
-        package, *inner = self.policy.__module__.split(".")
-        file = getattr(sys.modules[self.policy.__module__], "__file__", None)
-        if package == "servers" or file is None:
-            return None
-        path = Path(file).absolute()
-        path = path.parent if path.name == "__init__.py" else path
-        return path.parents[len(inner) - 1] if inner else path
+        return module_root(self.policy)
+
+    @property
+    def user_code(self) -> set[Path]:
+        """Files and folders with the code of the policy and of the router, without ours."""
+        router = self.router.router if isinstance(self.router, NamedRouter) else None
+        return roots_of(self.policy) | (set() if router is None else roots_of(router))
 
 
 def variants(text: str) -> list[Variant]:

@@ -8,10 +8,26 @@ from harness.cells.job import Job
 from harness.load.stream import with_burst
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
+from servers.errors import CellFailed
+from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in
 
 
 def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, Any]:
-    """Return the contents of done.json."""
+    """Return the contents of done.json. Raise CellFailed with the line of a user's policy or router
+    that raised an exception or does not return."""
+    roots = job.variant.user_code
+    try:
+        with call_limit(roots):
+            return _run(job, engine, on_turn)
+    except NeverReturned as late:
+        raise CellFailed(str(late)) from None
+    except Exception as error:
+        if (line := raised_in(error, roots)) is None:
+            raise
+        raise CellFailed(f"{line}\n{traceback_in(error, roots)}") from error
+
+
+def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, Any]:
     bound, background = job.variant.bound, job.background_arrivals()
     if job.stream is None:
         return replay(

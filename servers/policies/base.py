@@ -263,7 +263,9 @@ class Policy:
 
     def rank(self, request: Request, now_s: float) -> Rank:
         """Return the position in the waiting queue. Engines call this again when `pinned` or
-        `preempted` changes and when `wake_s` passes; at other times the rank must not change."""
+        `preempted` changes and when `wake_s` passes; at other times the rank must not change. A
+        policy whose ranks depend on other turns or on the time returns from `wake_s` when they
+        change; the contract check refuses one whose order changes in between."""
         return (not request.preempted, request.arrival_s, request.id)
 
     def rank_changed(self, request: Request, now_s: float) -> bool:

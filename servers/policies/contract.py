@@ -1,22 +1,26 @@
 """Checks that a policy written by somebody else keeps the contract of `base.Policy`.
 
 In: a class, and the keyword arguments that it will get. Out: nothing, or an `InvalidPolicy` whose
-one line names the method and what it should look like. Signatures are compared first; then a short
-scenario of three programs (a pinned return, a preemption, an overlap, an abort, unknown ends) is
-played and every decision is checked.
+one line names the method and what it should look like. Names and signatures are compared first;
+then a short scenario of three programs (a pinned return, a preemption, an overlap, an abort,
+unknown ends) is played and every decision is checked. After each event the ranks of waiting turns
+are compared with those before it.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
+from types import CodeType, FunctionType
 from typing import Any
 
 from servers.errors import InvalidPolicy
+from servers.nearest import nearest
 from servers.policies.arguments import arguments_text
-from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Request, Retention
+from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Rank, Request, Retention
+from servers.policies.user_code import NeverReturned, call_limit, place, raised_in, roots_of
 from servers.registry import NAME
 
 EVENTS = (
@@ -53,7 +57,12 @@ HOUR = (71.0, 72.0, 80.0, 200.0, 3671.0)
 def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> None:
     """Raise InvalidPolicy unless the policy, built with these arguments, fulfils the contract."""
     _check_methods(policy)
-    ContractScenario(policy, arguments or {}).play()
+    _check_names(policy)
+    try:
+        with call_limit(roots_of(policy)):
+            ContractScenario(policy, arguments or {}).play()
+    except NeverReturned as late:
+        raise InvalidPolicy(str(late)) from None
 
 
 def check_class(found: object, path: str) -> type[Policy]:
@@ -92,6 +101,37 @@ def _check_methods(policy: type[Policy]) -> None:
         raise InvalidPolicy(f"{label}.review is never called: set reviews_pins = True on the class")
 
 
+def _check_names(policy: type[Policy]) -> None:
+    """Refuse a public name that neither an engine nor the class itself uses, if it is a method or
+    is spelled like a name of the contract: `finnished`."""
+    known = ["name", "costs", *(name for name in dir(Oracle) if not name.startswith("_"))]
+    own = [cls for cls in policy.__mro__ if cls.__module__.partition(".")[0] != "servers"]
+    defined = {name: value for cls in reversed(own) for name, value in vars(cls).items()}
+    functions = [value for value in defined.values() if isinstance(value, FunctionType)]
+    used = {name for function in functions for name in _names_in(function.__code__)}
+    aliased = [defined[name] for name in known if name in defined]
+    for name, value in defined.items():
+        if name.startswith("_") or name in {*known, *used} or value in aliased:
+            continue
+        close, where = nearest(name, known), ""
+        if isinstance(value, FunctionType):
+            where = f"{place(value.__code__, value.__code__.co_firstlineno)}: "
+        elif not close:
+            continue
+        meant = f"did you mean {close}? If not, " if close else "if it is a helper, "
+        raise InvalidPolicy(
+            f"{where}{policy.__qualname__}.{name} is used neither by an engine nor by the class; "
+            f"{meant}name it _{name}"
+        )
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
 def _signature(method: str) -> str:
     return f"def {method}{inspect.signature(getattr(Policy, method))}"
 
@@ -101,6 +141,12 @@ class ContractScenario:
 
     def __init__(self, policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         self._label = policy.__qualname__
+        self._roots = roots_of(policy)
+        self._waiting: dict[int, tuple[Request, Rank, bool, bool]] = {}
+        """Each waiting turn with the rank that a queue has for it, and with `pinned` and
+        `preempted` at the last event."""
+        self._wake_s: float | None = None
+        """What `wake_s` returned at the last event."""
         given = arguments_text(sorted(arguments.items()))
         costs = (
             replace(COSTS, reload_s=lambda tokens: tokens / 50_000)
@@ -112,9 +158,10 @@ class ContractScenario:
         except ValueError as error:
             raise InvalidPolicy(f"{self._label}{given}: {error}") from None
         except (Exception, SystemExit) as error:
+            what = f"{self._label}{given} raised {type(error).__name__}: {error}"
             raise InvalidPolicy(
-                f"{self._label}{given} raised {type(error).__name__}: {error}; an engine calls it "
-                "with costs and these arguments, so all other parameters need defaults"
+                f"{raised_in(error, self._roots) or what}; an engine calls it with costs and these "
+                "arguments, so all other parameters need defaults"
             ) from None
         if self._policy.reclaim_when not in ("stuck", "pressure"):
             raise InvalidPolicy(
@@ -132,21 +179,26 @@ class ContractScenario:
         self._admit(first, 1.0)
         self._admit(other, 1.0)
         self._decide([], [first, other], [], 1.5)
-        self._call("preempted", other, 2.0)
         other.preempted = True
+        self._call("preempted", other, 2.0)
+        self._wait(other, "preempted", 2.0)
         first.output_tokens, first.tools = 50, ("pytest",)
         pin = self._finish(first, 3.0)
         second = Request(2, "a", 1, 4.0, 0.0, 1500, pinned=pin is not None)
-        overlapping = Request(3, "a", 2, 4.0, 0.0, 1500)
+        overlapping = Request(3, "a", 2, 4.0, 0.0, 1500, pinned=pin is not None)
         cancelled = Request(4, "c", 0, 4.5, 4.5, 800)
         for request in (second, overlapping, cancelled):
             self._arrive(request)
         pins = [] if pin is None else [pin]
         self._decide([other, second, overlapping, cancelled], [], pins, 5.0)
+        del self._waiting[cancelled.id]
         self._call("aborted", cancelled, 5.5)
+        self._check_ranks("aborted", 5.5)
         self._admit(second, 6.0)
         if pin is not None:
             self._call("unpinned", pin, 6.0)
+            overlapping.pinned = False
+            self._check_ranks("unpinned", 6.0)
         self._admit(other, 6.0)
         self._decide([overlapping], [second, other], [], 60.0)
         self._admit(overlapping, 61.0)
@@ -156,18 +208,28 @@ class ContractScenario:
         for program_id in "abc":
             self._call("program_ended", program_id, 63.0)
         self._check_admits()
+        self._check_order()
 
     def _arrive(self, request: Request) -> None:
         if isinstance(self._policy, Oracle):
             self._call("foresee", request, Future(1.0, 100, 100))
         self._call("arrived", request, request.arrival_s)
+        self._wait(request, "arrived", request.arrival_s)
+
+    def _wait(self, request: Request, method: str, now_s: float) -> None:
+        rank = self._rank(request, now_s)
+        self._waiting[request.id] = request, rank, request.pinned, request.preempted
+        self._check_ranks(method, now_s)
 
     def _admit(self, request: Request, now_s: float) -> None:
+        del self._waiting[request.id]
         self._call("scheduled", request, now_s, 0)
         request.pinned = request.preempted = False
+        self._check_ranks("scheduled", now_s)
 
     def _finish(self, request: Request, now_s: float) -> Pin | None:
         retention = self._call("finished", request, now_s)
+        self._check_ranks("finished", now_s)
         if not isinstance(retention, Retention):
             self._reject("finished", retention, "FREE or pin(ttl_s), from servers.policies.base")
         if retention.kind == "free":
@@ -218,6 +280,31 @@ class ContractScenario:
                 f"{COSTS.kv_tokens:,} tokens free and one turn running",
             )
 
+    def _check_order(self) -> None:
+        """Let turns wait while another program is served and time passes."""
+        served = Request(7, "f", 0, 4000.0, 4000.0, 2000)
+        self._arrive(served)
+        for index, tokens in enumerate((5000, 300, 9000, 1200)):
+            program = f"g{index}"
+            self._arrive(Request(8 + index, program, 0, 4001.0 + index, 4001.0 + index, tokens))
+        self._admit(served, 4010.0)
+        served.output_tokens, served.tools = 400, ("pytest",)
+        self._end_pin(self._finish(served, 4100.0), 4105.0)
+        for number in range(2):
+            self._arrive(Request(12 + number, "f", 1 + number, 4110.0, 4000.0, 3000))
+        waiting = [request for request, *_ in self._waiting.values()]
+        for request in waiting:
+            self._admit(request, 4200.0)
+            request.output_tokens = 30
+            self._end_pin(self._finish(request, 4260.0), 4270.0)
+        for program_id in sorted({request.program_id for request in waiting}):
+            self._call("program_ended", program_id, 4280.0)
+
+    def _end_pin(self, pin: Pin | None, now_s: float) -> None:
+        if pin is not None:
+            self._call("unpinned", pin, now_s)
+            self._check_ranks("unpinned", now_s)
+
     def _rank(self, request: Request, now_s: float) -> tuple[Any, ...]:
         rank = self._call("rank", request, now_s)
         if not isinstance(rank, tuple) or not rank or not all(map(_is_number, rank)):
@@ -229,6 +316,27 @@ class ContractScenario:
         if second != rank:
             self._reject("rank", second, f"{rank} as in the call before: it must not change state")
         return tuple(rank)
+
+    def _check_ranks(self, event: str, now_s: float) -> None:
+        """Refuse ranks whose order changes although engines do not call `rank` again."""
+        before_s, self._wake_s = self._wake_s, self._call("wake_s", now_s)
+        wakes = any(wake_s not in (None, math.inf) for wake_s in (before_s, self._wake_s))
+        compared: list[tuple[Rank, Rank]] = []
+        for request, rank, *flags in list(self._waiting.values()):
+            new = self._rank(request, now_s)
+            again = wakes and self._call("rank_changed", request, now_s)
+            if again or flags != [request.pinned, request.preempted]:
+                rank = new
+            self._waiting[request.id] = request, rank, request.pinned, request.preempted
+            for other, other_new in compared:
+                if (rank < other) != (new < other_new):
+                    raise InvalidPolicy(
+                        f"{self._label}.rank returned {other} and {rank} when these turns began to "
+                        f"wait, and {other_new} and {new} in another order after `{event}` at "
+                        f"{now_s:g} s; engines keep the first ranks until wake_s, so let it return "
+                        "the time of the change, or now_s + 1 to rank again each second"
+                    )
+            compared.append((rank, new))
 
     def _check_is_running(self, method: str, chosen: object, running: list[Request]) -> None:
         if not any(chosen is request for request in running):
@@ -249,9 +357,8 @@ class ContractScenario:
         try:
             result = call(*args)
         except (Exception, SystemExit) as error:
-            raise InvalidPolicy(
-                f"{self._label}.{method} raised {type(error).__name__}: {error}"
-            ) from error
+            what = f"{self._label}.{method} raised {type(error).__name__}: {error}"
+            raise InvalidPolicy(raised_in(error, self._roots) or what) from error
         for request, original in zip(requests, before, strict=True):
             for field in fields(Request):
                 if getattr(request, field.name) != getattr(original, field.name):

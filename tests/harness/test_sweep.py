@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from small import contents, damages, small_plan
 
-from harness.cells.workers import Tick
+from harness.cells.workers import Tick, attempt
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import default_folder
 from harness.sweep.plan import Cell
 from harness.sweep.run import run_sweep
 from servers.admission import Admission
+from servers.policies import user_code
 from servers.sim import Limits
 from tests.lines import read_lines
 
@@ -137,6 +138,50 @@ def test_a_failed_cell_is_recorded_the_others_run_and_the_next_sweep_repeats_it(
     assert (again.found_done, again.failed) == (1, {})
     run_sweep(small_plan(), tmp_path / "straight", workers=1)
     assert contents(folder) == contents(tmp_path / "straight")
+
+
+POLICY = """\
+from servers.policies.base import FREE, Policy
+
+class Mine(Policy):
+    name = "mine"
+
+    def finished(self, request, now_s):
+        if request.prompt_tokens == 500:
+            {}
+        return FREE
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "traceback"),
+    [
+        (
+            "{}['a']",
+            "{module}.py:8: Mine.finished raised KeyError: 'a'",
+            "Traceback (most recent call last):\n"
+            '  File "{folder}/{module}.py", line 8, in finished\n'
+            "    {{}}['a']\n    ~~^^^^^\nKeyError: 'a'\n",
+        ),
+        ("while True: pass", "{module}.py:8: Mine.finished has not returned after 0.2 s; its", ""),
+    ],
+    ids=["raises", "loops"],
+)
+def test_a_users_policy_that_raises_or_never_returns_fails_its_cell_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: str, traceback: str
+) -> None:
+    module = f"policy_that_{'raises' if traceback else 'loops'}"
+    (tmp_path / f"{module}.py").write_text(POLICY.format(statement))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(user_code, "CALL_LIMIT_S", 0.2)
+    plan = small_plan(f"{module}:Mine")
+    (cell,) = plan.cells()
+    _, failed = attempt(run_cell, Work(plan, tmp_path), cell, lambda *_: None)
+    assert failed is not None
+    line, _, own = failed.partition("\n")
+    assert line.startswith(error.format(module=module))
+    assert own == traceback.format(module=module, folder=tmp_path)
 
 
 def fail_in_red(_work: Work, _cell: Cell, _tick: Tick) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from servers.errors import InvalidPlugin, InvalidVariant, UnknownName
+from servers.policies import user_code
 from servers.policies.fcfs import Fcfs
 from servers.variants import ALL, ONLY_OVER_TIER, POLICIES, variant, variants
 
@@ -97,6 +98,16 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     return f"class Mine(Policy):\n{name}\n{body}\n"
 
 
+FEWEST_ADMITTED = """
+    admitted = 0
+    def scheduled(self, r, t, n): self.admitted += 1
+    def rank(self, r, t): return ((5 * r.id + self.admitted) % 4, r.id)
+"""
+AGES = """
+    def rank(self, r, t): return (t - r.arrival_s < 300, -r.prompt_tokens, r.id)
+"""
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -104,7 +115,7 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
         ("Mine = 3", r"[a-z0-9_]+:Mine: is not a class; derive one from"),
         ("Other = 3", "has no Mine"),
         ("import nowhere_to_be_found", "nowhere_to_be_found"),
-        ("raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
+        ("\nraise RuntimeError('no GPU')", r"RuntimeError: no GPU at .*policies_of_\d+.py:3; run"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("class Mine(Policy): pass", r'name is None: set name = "my-policy"'),
         (broken("", '    name = "a b"'), "name is 'a b'"),
@@ -121,7 +132,19 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
         (broken("    def rank(self, r, t): self.n = getattr(self, 'n', 0) + 1; "
                 "return (self.n, r.id)"), "it must not change state"),
         (broken("    def finished(self, r, t): return 2.0"), r"finished returned 2.0.*FREE or pin"),
-        (broken("    def finished(self, r, t): return pin(r.ttl)"), "finished raised Attribute"),
+        (broken("    def finished(self, r, t): return pin(r.ttl)"),
+         r"policies_of_\d+.py:4: Mine.finished raised AttributeError: 'Request' object has no"),
+        (broken("    def __init__(self, costs):\n        raise KeyError('a')"),
+         r"policies_of_\d+.py:5: Mine.__init__ raised KeyError: 'a'"),
+        (broken("    def finished(self, r, t):\n        while True: pass"),
+         r"policies_of_\d+.py:5: Mine.finished has not returned after 0.2 s"),
+        (broken("    def finnished(self, r, t): return FREE"),
+         r"policies_of_\d+.py:4: Mine.finnished is used neither .*; did you mean finished\?"),
+        (broken("    def on_turn_end(self, r, t): return FREE"),
+         r"Mine.on_turn_end is used neither .*; if it is a helper, name it _on_turn_end"),
+        (broken("    need = ('tier',)"), "Mine.need is used neither .*; did you mean needs"),
+        (broken(FEWEST_ADMITTED), "Mine.rank .* in another order after `scheduled` at"),
+        (broken(AGES), "Mine.rank .* in another order after `arrived` at 4000 s"),
         (broken("    def arrived(self, r, t): r.prompt_tokens = 0"),
          "arrived changed request.prompt_tokens: a policy must not"),
         (broken("    def victim(self, running, t): return None"), "one of the requests in"),
@@ -136,10 +159,33 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     indirect=["module"],
 )  # fmt: skip
 def test_a_policy_that_breaks_the_contract_is_refused_with_the_reason(
-    module: str, message: str
+    module: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(user_code, "CALL_LIMIT_S", 0.2)
     with pytest.raises(InvalidPlugin, match=message):
         variants(f"{module}:Mine")
+
+
+HELPER_AND_ALIAS = """
+    def served(self, r): return r.output_tokens
+    def ended(self, r, t): return pin(self.served(r))
+    finished = ended
+    weight = 4
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        broken(HELPER_AND_ALIAS),
+        broken(AGES + "    def wake_s(self, t): return t + 1\n"),
+        broken("    def rank(self, r, t): return (r.arrival_s - t, r.id)"),
+        broken("    def rank(self, r, t): return (not r.pinned, not r.preempted, r.id)"),
+    ],
+    indirect=True,
+)
+def test_own_helpers_and_ranks_that_engines_read_again_are_accepted(module: str) -> None:
+    assert [each.name for each in variants(f"{module}:Mine")] == ["mine"]
 
 
 def test_any_policy_can_use_either_offload_tier() -> None:

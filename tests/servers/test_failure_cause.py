@@ -26,6 +26,12 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
   Value error, the model is not supported
   For further information visit https://errors.pydantic.dev
 """
+POLICY_FAILED = """\
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "/usr/lib/python3.11/site-packages/vllm/core.py", line 1, in run
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "/runs/x/plugin/my_policies.py", line 14, in finished
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] KeyError: 'a'
+"""  # noqa: E501
 BAD_FLAG = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no\n"
 ENGINE_KILLED = """\
 (APIServer pid=6) WARNING 11-21 00:41:01 [system_utils.py:255] errors like `OSError: [Errno 24]`
@@ -99,6 +105,7 @@ servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
             INVALID_MODEL,
             "1 validation error for ModelConfig Value error, the model is not supported",
         ),
+        (POLICY_FAILED, "KeyError: 'a' at /runs/x/plugin/my_policies.py:14"),
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
         (
             PLUGIN_FAILED,

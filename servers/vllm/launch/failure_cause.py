@@ -15,10 +15,13 @@ PREFIX = re.compile(r"^(\((\w+) pid=\d+\) ?)?((INFO|WARNING|ERROR) [\d-]+ [\d:]+
 WARNING = re.compile(r"^(\(\w+ pid=\d+\) ?)?WARNING ")
 ERROR_NAME = re.compile(r"\w*(Error|Exception|error): ")
 NOT_THE_CAUSE = re.compile(
-    r"See root cause above|See stack trace \(above\)|^RuntimeError: (cancelled|Executor failed\.)$"
+    r"See root cause above|See stack trace \(above\)"
+    r"|^RuntimeError: (cancelled|Executor failed\.)($| at )"
 )
 FROM_ENGINE_CORE = re.compile(r"^\(EngineCore\S* pid=\d+\)")
 WORKER_DIED = re.compile(r"Worker proc .* died unexpectedly")
+STEP = re.compile(r'  File "(/[^"]+)", line (\d+)')
+OF_PACKAGES = re.compile("/(site|dist)-packages/|/lib/python3|/servers/")
 CORE_DIED = re.compile(r"engine core exited unexpectedly")
 """Messages about killed processes of vLLM. Those about other processes also have other causes."""
 
@@ -50,21 +53,26 @@ def _without_consequences(raw: list[str]) -> list[str]:
 
 
 def _exceptions(raw: list[str]) -> list[str]:
-    """Return the last line of each traceback, which is the first that is not indented. Pydantic's
-    validation errors continue on the next two lines. Lines of other processes, which have another
-    prefix or none, may be between those of a traceback."""
+    """Return the last line of each traceback, which is the first that is not indented, and where
+    it was raised if that is the code of a user, such as a policy. Pydantic's validation errors
+    continue on the next two lines. Lines of other processes, which have another prefix or none, may
+    be between those of a traceback."""
     exceptions = []
-    in_traceback: set[str] = set()
-    """The processes whose last line was one of a traceback."""
+    in_traceback: dict[str, str] = {}
+    """The processes whose last line was one of a traceback, with the last place in it."""
     lines = _without_prefix(raw)
     for number, (line, process) in enumerate(zip(lines, map(_process, raw), strict=True)):
         if line.startswith("Traceback (most recent call last)"):
-            in_traceback.add(process)
+            in_traceback[process] = ""
+        elif process in in_traceback and (step := STEP.match(line)):
+            in_traceback[process] = (
+                "" if OF_PACKAGES.search(step[1]) else f" at {step[1]}:{step[2]}"
+            )
         elif process in in_traceback and not line.startswith(" "):
-            in_traceback.remove(process)
+            at = in_traceback.pop(process)
             if "validation error" in line:
                 line = " ".join([line, *(more.strip() for more in lines[number + 1 : number + 3])])
-            exceptions.append(line)
+            exceptions.append(line + at)
     return exceptions
 
 

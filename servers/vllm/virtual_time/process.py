@@ -15,14 +15,16 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO, Any
 
 from msgspec import to_builtins
 
 from servers.errors import UnsupportedVllm
 from servers.policies.base import Future
+from servers.policies.user_code import NeverReturned, call_limit, raised_in
 from servers.profiles import costs, profile_of
 from servers.records import EventRecord
 from servers.sim import Limits, Segment, Sequence, Submission
@@ -38,7 +40,9 @@ class Cell:
     def __init__(self, message: Message, send: Callable[[Message], None]) -> None:
         profile, limits = profile_of(message["profile"]), Limits(**message["limits"])
         policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=False)
-        policy = make_policy(variants(message["policy"])[0], policy_costs)
+        variant = variants(message["policy"])[0]
+        policy = make_policy(variant, policy_costs)
+        self.user_code = variant.user_code
         self._send = send
         self._events: list[EventRecord] = []
         on_event = self._events.append if message["events"] else None
@@ -106,16 +110,19 @@ class Cell:
 
 def serve(send: Callable[[Message], None]) -> None:
     for line in sys.stdin:
+        roots: Collection[Path] = ()
         try:
             cell = Cell(json.loads(line), send)
-            cell.read_until_go()
-            cell.engine.run(cell.programs())
+            roots = cell.user_code
+            with call_limit(roots):
+                cell.read_until_go()
+                cell.engine.run(cell.programs())
             cell.report("done", steps=cell.engine.steps, strides=cell.engine.strides)
-        except UnsupportedVllm as error:
+        except (UnsupportedVllm, NeverReturned) as error:
             send({"failed": str(error)})
         except Exception as error:  # probably of the policy; the next cell may have another policy
             traceback.print_exc()
-            send({"failed": f"{type(error).__name__}: {error}"})
+            send({"failed": raised_in(error, roots) or f"{type(error).__name__}: {error}"})
 
 
 def main() -> None:
