@@ -164,7 +164,8 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert result.stderr.count("lost count") == 1
-    assert "failed: broken_jps0.5_seed1: RuntimeError: lost count" in result.stderr
+    where = "mine.py:7: Broken.arrived raised RuntimeError: lost count"
+    assert f"failed: broken_jps0.5_seed1: {where}" in result.stderr
     assert "1 of 2 cells failed, see o/broken_jps0.5_seed1/failed.json" in result.stderr
     assert "report: o/report.html" in result.stdout
 
