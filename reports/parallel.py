@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,7 +14,7 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import TypeVar
 
-from servers.processes.deferred import sigterm_deferred
+from servers.processes.deferred import leave_to_parent, signals_deferred
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,14 +44,14 @@ def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
     # Processes are not forked, because NumPy and PyArrow have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(cores, mp_context=context, initializer=_initialize) as pool:
-        with sigterm_deferred():  # which starts the processes
+        with signals_deferred():  # which starts the processes
             results = pool.map(function, rest, chunksize=ITEMS_PER_TASK)
         yield from results
 
 
 def _initialize() -> None:
     """Ignore Ctrl-C, which the parent handles after the items in progress."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_parent()
     Thread(target=_end_with_parent, daemon=True).start()
 
 

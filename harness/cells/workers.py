@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from servers.errors import FULL, CannotWrite, CellFailed
-from servers.processes.deferred import sigterm_deferred
+from servers.processes.deferred import leave_to_parent, signals_deferred
 
 Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
@@ -141,19 +141,15 @@ def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
     context = multiprocessing.get_context("spawn")
     parent_end, worker_end = context.Pipe()
     process = context.Process(target=_work, args=(worker_end, run, shared), daemon=True)
-    # Workers ignore Ctrl-C, which the terminal sends to all processes; the parent handles it.
-    previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with sigterm_deferred():
-            process.start()
-    finally:
-        signal.signal(signal.SIGINT, previous_handler)
+    with signals_deferred():
+        process.start()
     worker_end.close()
     return _Worker(process, parent_end)
 
 
 def _work(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
     """Serve jobs in a process of its own."""
+    leave_to_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     gc.freeze()
     gc.set_threshold(*RARE_COLLECTIONS)

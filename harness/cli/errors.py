@@ -1,9 +1,10 @@
-"""Convert errors to one line on stderr and an exit code, and SIGTERM to an exception."""
+"""Convert errors to one line on stderr and an exit code, and signals to an exception."""
 
 from __future__ import annotations
 
 import errno
 import re
+import signal
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,11 +22,20 @@ options_from_file: ContextVar[tuple[Path, Set[str]] | None] = ContextVar("option
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised on SIGTERM; handled like Ctrl-C."""
+    """Raised on the signals that end a process; handled like Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
-def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated(number)
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """Return the exit code after an interruption, as shells do for a signal."""
+    return 128 + (stop.number if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 @contextmanager
@@ -41,7 +51,7 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stop:
         print_message("stopped" + on_interrupt)
-        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+        raise typer.Exit(exit_code(stop)) from None
 
 
 def is_stdout_full(error: BaseException) -> bool:

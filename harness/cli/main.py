@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.cli.errors import is_stdout_full, one_line_errors, terminate
+from harness.cli.errors import exit_code, is_stdout_full, one_line_errors, terminate
 from harness.cli.one_background import OneBackground
 from harness.cli.options import Only, Without, complete_policies, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
 from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 from harness.load.settings import RUN as RUN_PANEL
+from servers.processes.deferred import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +65,14 @@ the space in a name of two words. The first of two words is a command, too."""
 class Group(TyperGroup):
     """Load a sub-app only when it is called or completed, not for `bench --help`."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Print one line if a signal arrives outside `one_line_errors`; Typer would print none."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            print_message("stopped")
+            raise typer.Exit(exit_code(stop)) from None
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if (two_words := " ".join(args[:2])) in SUB_APPS:
             args = [two_words, *args[2:]]
@@ -98,7 +107,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, terminate)
+    _install_handlers()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 cannot print dashes
             stream.reconfigure(errors="replace")
@@ -118,12 +127,21 @@ def main() -> None:
         print_message("cannot write stdout: no space left on device; free some space")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout at exit
         sys.exit(2)
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        print_message("stopped")
+        sys.exit(exit_code(stop))
     finally:  # a signal during exit would print a traceback
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ENDING):
             signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _install_handlers() -> None:
+    """Let signals raise KeyboardInterrupt, except those that nohup or a shell has ignored."""
+    for number in (signal.SIGINT, *ENDING):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            handler = signal.default_int_handler if number == signal.SIGINT else terminate
+            signal.signal(number, handler)
 
 
 def _usage_message(error: Any) -> str:

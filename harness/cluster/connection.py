@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from servers.errors import InvalidInput, LibraryUnavailable, ServerUnavailable
+from servers.processes.deferred import ENDING
 from traces.lenient import one_line
 
 LOCAL = "ray"
@@ -129,7 +130,7 @@ def _init(ray: Any, cluster: str, options: dict[str, Any]) -> None:
 @contextmanager
 def signals_kept() -> Iterator[None]:
     """Keep the handlers of bench, which Ray replaces by its own."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
     try:
         yield
     finally:

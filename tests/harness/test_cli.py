@@ -171,7 +171,9 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+    ids=["ctrl-c", "term", "hangup", "quit"],
 )
 def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
     bench: str, trace: str, tmp_path: Path, number: int, code: int
@@ -186,7 +188,7 @@ def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
         start_new_session=True,
     ) as process:
         wait_until(lambda: list(tmp_path.glob("o/*/cell.json")))
-        os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
+        process.terminate() if number == signal.SIGTERM else os.killpg(process.pid, number)
         _, errors = process.communicate(timeout=300)
         assert process.returncode == code, errors
         assert "Traceback" not in errors
@@ -195,6 +197,25 @@ def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
             f"bench sweep --traces {trace} --programs 2000 --once --jps 5 --out o"
         )
     wait_until_none(partial(group_of, process.pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_during_the_imports_of_bench_prints_one_line(tmp_path: Path, number: int) -> None:
+    """The substitute of Typer, which `bench` imports, shows that the imports have begun."""
+    (tmp_path / "typer.py").write_text(
+        "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", "from harness.cli import start; start()"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until((tmp_path / "importing").exists, process=process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (128 + number, "bench: stopped\n")
 
 
 def test_a_sweep_stopped_during_the_report_prints_how_to_resume(

@@ -1,4 +1,4 @@
-"""SIGTERM waits until the processes of a pool have been given what they are to run."""
+"""Signals that end the process wait until the processes of a pool have their input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from types import FrameType
 
 import pytest
 
-from servers.processes.deferred import sigterm_deferred
+from servers.processes.deferred import ENDING, signals_deferred
+
+SIGNALS = (signal.SIGINT, *ENDING)
 
 
 class Terminated(BaseException):
@@ -21,28 +23,30 @@ def terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _handler() -> Iterator[None]:
-    previous = signal.signal(signal.SIGTERM, terminate)
+def _handlers() -> Iterator[None]:
+    previous = {number: signal.signal(number, terminate) for number in SIGNALS}
     yield
-    signal.signal(signal.SIGTERM, previous)
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
-def test_a_sigterm_within_the_block_is_delivered_after_its_end() -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_within_the_block_is_delivered_after_its_end(number: int) -> None:
     reached = []
 
     def stopped_twice() -> None:
-        with sigterm_deferred():
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
+        with signals_deferred():
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
             reached.append("end of the block")
 
     with pytest.raises(Terminated):
         stopped_twice()
     assert reached == ["end of the block"]
-    assert signal.getsignal(signal.SIGTERM) is terminate
+    assert signal.getsignal(number) is terminate
 
 
 def test_without_a_sigterm_nothing_is_delivered() -> None:
-    with sigterm_deferred():
+    with signals_deferred():
         pass
     assert signal.getsignal(signal.SIGTERM) is terminate
