@@ -6,10 +6,10 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from servers.errors import InvalidTrace
-from traces.lenient import one_line
+from servers.errors import CannotWrite
 
 GZIP = 31
 """zlib's number of a gzip container. Its header has no name and no time, so that equal contents
@@ -18,7 +18,7 @@ give equal bytes."""
 
 def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file from its parts, compressed if its suffix is .gz, and make its folder. Raises
-    InvalidTrace if that fails."""
+    CannotWrite."""
     data = _compressed(chunks) if path.suffix == ".gz" else chunks
     partial: str | None = None
     try:
@@ -32,10 +32,10 @@ def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
         os.replace(partial, path)
     except BaseException as error:
         if partial is not None:
-            Path(partial).unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(partial)
         if isinstance(error, OSError):
-            where = one_line(str(path))
-            raise InvalidTrace(f"{where}: cannot be written ({error.strerror})") from None
+            raise CannotWrite.of(path, error) from None
         raise
 
 

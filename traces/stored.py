@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.errors import InvalidTrace, TraceRejected
+from servers.errors import TraceRejected
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Ends, cut, ends_text, one_line, read_up_to
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
@@ -98,11 +98,8 @@ class Writer:
     """Writes programs that have been checked. Holds one JSON line per program in memory."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
-        except OSError as error:
-            raise InvalidTrace(f"{path}: cannot be written ({error.strerror})") from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         self._turns: IO[bytes] = self._zip.open("turns", "w", force_zip64=True)
         self._lines: list[bytes] = []
         self._tools: dict[tuple[str, ...], int] = {}

@@ -11,13 +11,14 @@ import gzip
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, cast
 
 import msgspec
 
-from servers.errors import InvalidTrace, TraceRejected
+from servers.errors import CannotWrite, InvalidTrace, TraceRejected
 from traces.anonymize import Names
 from traces.assumptions import Assumptions
 from traces.check import check
@@ -138,8 +139,13 @@ def store(
             reasons = "; ".join(f"{note.file}: {note.reason}" for note in stored.rejections[:3])
             raise InvalidTrace(f"{one_line(str(paths[0]))}: no program in any file ({reasons})")
         partial.replace(out)
+    except OSError as error:
+        if error.filename in (None, *map(str, (partial, *partial.parents))):
+            raise CannotWrite.of(out, error) from None
+        raise  # a file that was to be read
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # no such folder, or a disk that is read-only
+            partial.unlink()
     return stored
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,35 @@ def test_a_report_is_written_and_its_headline_printed(tmp_path: Path) -> None:
     assert headline.endswith("Nearest recipe: swe-bench.")
     assert page == f"page: {out}"
     assert headline in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("synthesize swe-bench --programs 1", "a.jsonl"),
+        ("synthesize swe-bench --programs 1", "a.jsonl.gz"),
+        ("convert {trace}", "a.jsonl"),
+        ("convert {trace} --to mooncake", "a.jsonl"),
+        ("convert {trace} --to weka", "folder"),
+        ("pack {trace}", "a.packed"),
+        ("anonymize {trace}", "a.jsonl"),
+        ("fit {trace}", "a.toml"),
+        ("report {trace}", "a.html"),
+    ],
+)
+def test_every_command_names_an_output_that_cannot_be_written_and_the_remedy(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "file" / name
+    (tmp_path / "file").touch()
+    bench("synthesize", "swe-bench", "--programs", "20", "--out", trace)
+    ran = bench(*command.format(trace=trace).split(), "--out", out)
+    assert ran.exit_code == 2
+    assert re.fullmatch(
+        rf"bench: cannot write {tmp_path}/file(/{name})?: (file exists|not a directory); choose another place",
+        ran.stderr.splitlines()[-1],
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.jsonl"]
 
 
 def test_stats_can_be_printed_as_json() -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from servers.errors import InvalidTrace
+from servers.errors import CannotWrite, InvalidTrace
 from traces.atomic import write_atomically
 from traces.exports.registry import NATIVE, Losses, load_export
 from traces.lenient import one_line
@@ -53,7 +53,6 @@ def _write_folder(out: Path, documents: Iterable[bytes]) -> None:
             (partial / f"session-{number:05}.json").write_bytes(document)
         partial.replace(out)
     except OSError as error:
-        where = one_line(str(out))
-        raise InvalidTrace(f"{where}: cannot be written ({error.strerror})") from None
+        raise CannotWrite.of(out, error) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)

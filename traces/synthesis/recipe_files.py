@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from servers.errors import InvalidTrace, TraceRejected
+from traces.atomic import write_atomically
 from traces.lenient import describe_first_error, one_line, read_bytes
 from traces.synthesis.fitted import FittedRecipe
 
@@ -37,13 +36,10 @@ def read_recipe(path: Path) -> FittedRecipe:
 
 
 def write_recipe(path: Path, recipe: FittedRecipe) -> None:
-    """Write the file atomically."""
+    """Write the file atomically. Raises CannotWrite."""
     values = recipe.model_dump(mode="json", exclude_none=True)
     text = HEAD + "\n".join(_lines(values, ()))
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    write_atomically(path, [text.encode()])
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
