@@ -111,6 +111,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 cannot print dashes
             stream.reconfigure(errors="replace")
+    _refuse_control_characters(sys.argv[1:])
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -134,6 +135,16 @@ def main() -> None:
         for number in (signal.SIGINT, *ENDING):
             signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _refuse_control_characters(arguments: list[str]) -> None:
+    """Exit if an argument would move the cursor or change colours wherever it is printed, such as
+    the name of a run folder. Arguments after `--` are those of other programs."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for argument in own:
+        if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", argument):
+            print_message(f"{argument}: contains a control character; remove it")
+            sys.exit(2)
 
 
 def _install_handlers() -> None:

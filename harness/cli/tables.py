@@ -12,12 +12,15 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from traces.lenient import printable
+
 
 def show_rows(
     rows: Iterable[Sequence[str]], title: str | None = None, heads: Sequence[str] = ()
 ) -> None:
     """Print one line per row in a pipe, so that cut and grep work on it. `heads` are the heads of
     columns on a terminal."""
+    rows = [[printable(text) for text in row] for row in rows]
     if not sys.stdout.isatty():
         if title is not None:
             print(f"\n{title}")

@@ -232,6 +232,23 @@ def test_a_sweep_stopped_during_the_report_prints_how_to_resume(
     assert err.endswith(f"bench: stopped; finished cells are kept, resume with: bench {command}\n")
 
 
+@pytest.mark.parametrize("text", ["a\x1b[31mb", "a\x07b", "a\x9bb", "a\rb"])
+def test_a_control_character_in_an_argument_is_refused_and_escaped(text: str) -> None:
+    code, out, err = bench_here("sweep", "--out", text)
+    escaped = ascii(text)[1:-1]
+    assert (code, out) == (2, "")
+    assert err == f"bench: {escaped}: contains a control character; remove it\n"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_control_character_in_the_name_of_a_run_is_escaped_in_the_list(trace: str) -> None:
+    bench_here("sweep", "--traces", trace, "--once", "--jps", "1", "--policies", "fcfs")
+    (run,) = Path("runs").iterdir()
+    run.rename("runs/a\x1b[31mb")
+    code, out, _ = bench_here("list", "runs")
+    assert (code, "\x1b" in out, r"a\x1b[31mb" in out) == (0, False, True)
+
+
 @pytest.mark.parametrize("command", ["--version", "list packs"])
 def test_a_full_stdout_is_named_in_the_error(bench: str, command: str, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:

@@ -74,7 +74,8 @@ def test_every_command_names_an_output_that_cannot_be_written_and_the_remedy(
     ran = bench(*command.format(trace=trace).split(), "--out", out)
     assert ran.exit_code == 2
     assert re.fullmatch(
-        rf"bench: cannot write {tmp_path}/file(/{name})?: (file exists|not a directory); choose another place",
+        rf"bench: cannot write {tmp_path}/file(/{name})?: (file exists|not a directory); "
+        "choose another place",
         ran.stderr.splitlines()[-1],
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.jsonl"]
