@@ -164,6 +164,7 @@ class DynamoEngine:
                 tagged=False,
                 on_turn=on_turn,
                 on_event=on_event,
+                on_stage=on_stage,
                 failure=lambda: first_failure([cluster]),
             )
         return {

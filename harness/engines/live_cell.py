@@ -45,6 +45,7 @@ def replay_on(
     tagged: bool,
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
+    on_stage: Callable[[str], None],
     failure: Callable[[], Exception | None] | None = None,
     cache_salt: str | None = None,
     replays_answers: bool = False,
@@ -85,8 +86,10 @@ def replay_on(
                 api_key=api_key(),
                 on_turn=turn_ended,
                 on_event=on_event,
+                on_stage=on_stage,
                 lost_reason=lambda: monitor.lost_reason,
             )
+        on_stage("replaying")
         return await replay_live(
             job.programs,
             job.starts_s,

@@ -139,6 +139,7 @@ class SglangEngine:
                 tagged=False,
                 on_turn=on_turn,
                 on_event=on_event,
+                on_stage=on_stage,
                 failure=lambda: first_failure(processes),
             )
         return {

@@ -122,6 +122,7 @@ class UrlEngine:
             tagged=self.is_vllm,
             on_turn=on_turn,
             on_event=on_event,
+            on_stage=on_stage,
             cache_salt=nonce if self.is_vllm else None,
         )
         return {**done, "prompt_seed": seed}

@@ -192,6 +192,7 @@ class VllmEngine:
                 tagged=True,
                 on_turn=on_turn,
                 on_event=on_event,
+                on_stage=on_stage,
                 failure=lambda: first_failure([*routers, *servers]),
                 replays_answers=self.config.recorded_answers,
             )

@@ -59,13 +59,16 @@ class _Agents:
         launches: Launches,
         turns: Counter[str],
         lost_reason: Callable[[], str | None],
+        on_stage: Callable[[str], None],
     ) -> None:
         """`turns`: number of recorded turns by program; updated by the caller."""
         self._lost_reason = lost_reason
         self._job, self._plan, self._gateway = job, launches.plan, gateway
         self._launches = launches
         self._turns = turns
-        self.starts = Starts(len(job.programs), job.in_flight, cpu_cores(), gateway.set_origin)
+        self.starts = Starts(
+            len(job.programs), job.in_flight, cpu_cores(), gateway.set_origin, on_stage
+        )
         self._programs = Lines(job.folder / "programs.jsonl")
         self._predictions = Lines(job.folder / "predictions.jsonl")
         sandbox = launches.containers or launches.plan.sandbox
@@ -219,6 +222,7 @@ async def run_agents(
     api_key: str | None,
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
+    on_stage: Callable[[str], None],
     lost_reason: Callable[[], str | None],
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
@@ -261,7 +265,7 @@ async def run_agents(
     tune_garbage_collector()
     async with serve_gateway(gateway) as base_url:
         launches = Launches(plan, folder, model, base_url, containers, readable(plan))
-        agents = _Agents(job, gateway, launches, turns, lost_reason)
+        agents = _Agents(job, gateway, launches, turns, lost_reason, on_stage)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()
         if gateway.router_error is not None:

@@ -18,16 +18,24 @@ START_DELAY_S = 0.2
 
 class Starts:
     def __init__(
-        self, programs: int, in_flight: int | None, cores: int, on_start: Callable[[float], None]
+        self,
+        programs: int,
+        in_flight: int | None,
+        cores: int,
+        on_start: Callable[[float], None],
+        on_stage: Callable[[str], None],
     ) -> None:
         """`in_flight`: limit of concurrent programs in a closed loop. `on_start`: called with the
-        cell's time 0 on the machine's monotonic clock."""
+        cell's time 0 on the machine's monotonic clock. `on_stage`: called with a description of
+        what the cell waits for."""
         self._on_start = on_start
+        self._on_stage = on_stage
         self._waiting = asyncio.Semaphore(MAX_WAITING)
         self._cores = asyncio.Semaphore(cores)
         self._in_flight = asyncio.Semaphore(in_flight or programs)
-        self._first = min(MAX_WAITING, programs)
-        """Number of programs that still have to boot before time 0."""
+        self._count = self._first = min(MAX_WAITING, programs)
+        """Number of programs that have to boot before time 0, and how many of them still do."""
+        self._on_stage(f"starting agents, 0 of {self._count}")
         self._started = asyncio.Event()
         self.origin_s = 0.0
 
@@ -43,7 +51,10 @@ class Starts:
             raise
         finally:
             self._first -= 1
-            if not self._first:
+            if self._first > 0:
+                self._on_stage(f"starting agents, {self._count - self._first} of {self._count}")
+            elif not self._first:
+                self._on_stage("running agents")
                 self.origin_s = asyncio.get_running_loop().time() + START_DELAY_S
                 self._on_start(self.origin_s)
                 self._started.set()

@@ -87,7 +87,17 @@ def run_sweep(
         so_far = search.so_far if search else str
         with offered_to_workers(core_for(plan.engine)):
             failed = run_cells(
-                todo, run, work, folder, turns, workers, stop_on_error, more, so_far, pool
+                todo,
+                run,
+                work,
+                folder,
+                turns,
+                workers,
+                stop_on_error,
+                more,
+                so_far,
+                search.found if search else None,
+                pool,
             )
     cells, before = (search.cells, search.found_done) if search else (0, 0)
     missing = 0 if shard is None else count_missing({folder: plan})
@@ -157,17 +167,18 @@ def run_cells(
     stop_on_error: bool,
     more: Callable[[Mapping[str, str]], Sequence[Named]] = no_more,
     so_far: Callable[[], str] = str,
+    found: Callable[[], tuple[int, int]] | None = None,
     pool: RunJobs | None = None,
 ) -> dict[str, str]:
     """Call `run(work, cell, tick)` for each cell in a worker process, or in the pool. Return errors
     by the name of the cell, which is the path of its folder in `folder`. `more` gets these errors
     while a worker is idle, and returns further cells. `so_far` returns an interim answer, or an
-    empty text."""
+    empty text. `found` returns how many capacities a search has found, and how many there are."""
     failed: dict[str, str] = {}
     todo = todo or more(failed)
     if not todo:
         return failed
-    progress = SweepProgress(len(todo), turns_per_cell, workers)
+    progress = SweepProgress(len(todo), turns_per_cell, workers, found)
 
     def further() -> Sequence[Named]:
         cells = more(failed)

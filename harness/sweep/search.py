@@ -92,6 +92,16 @@ class CapacitySearch:
                 continue
             del self._pending[place]
 
+    def found(self) -> tuple[int, int]:
+        """Return how many of the capacities have been found, and their number: one for each variant
+        and seed."""
+        self._settle({})
+        ends = [
+            chain_capacity(list(outcomes.values()), self._idle[chain.seed]).kind is not Kind.OPEN
+            for chain, outcomes in self._known.items()
+        ]
+        return sum(ends), len(self._plan.variants) * len(self._plan.seeds)
+
     def so_far(self) -> str:
         """Return the capacities that are found, highest first, in at most 80 columns; empty if
         there are none yet."""

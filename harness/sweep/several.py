@@ -84,6 +84,7 @@ def run_several(
                 workers,
                 stop_on_error,
                 more,
+                found=partial(_found, searches) if searches else None,
                 pool=pool,
             )
     cells += sum(search.cells for search in searches.values())
@@ -110,6 +111,11 @@ def _next_cells(
         here = {n.removeprefix(prefix): why for n, why in failed.items() if n.startswith(prefix)}
         cells += [CellOfSweep(sweep, cell) for cell in search.next_cells(here)]
     return cells
+
+
+def _found(searches: Mapping[str, CapacitySearch]) -> tuple[int, int]:
+    found = [search.found() for search in searches.values()]
+    return sum(ended for ended, _ in found), sum(capacities for _, capacities in found)
 
 
 def _run_one(work: Mapping[str, Work], cell: CellOfSweep, tick: Tick) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.command import command_agent
+from harness.live_agents.starts import Starts
 
 LAUNCH = {"task": "a; rm -rf / $(id) 'b\"", "base_url": "http://h/v1", "model": "m"}
 
@@ -76,3 +78,22 @@ def test_a_shim_is_refused_with_the_remedy(tmp_path: Path) -> None:
     shim.chmod(0o755)
     with pytest.raises(ValueError, match=r"is a shim.*give the program itself"):
         command_agent(f"{shim} {{task}}")
+
+
+def test_a_cell_says_how_many_agents_it_waits_for() -> None:
+    """Three agents boot, one after the other; the last one starts the clock."""
+    stages: list[str] = []
+
+    async def boot_all() -> None:
+        starts = Starts(3, None, 1, lambda _origin_s: None, stages.append)
+        for _ in range(3):
+            async with starts.boot():
+                pass
+
+    asyncio.run(boot_all())
+    assert stages == [
+        "starting agents, 0 of 3",
+        "starting agents, 1 of 3",
+        "starting agents, 2 of 3",
+        "running agents",
+    ]

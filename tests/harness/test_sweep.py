@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from harness.cells.workers import Tick, attempt
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import default_folder
 from harness.sweep.plan import Cell
+from harness.sweep.progress import SweepProgress
 from harness.sweep.run import run_sweep
 from servers.admission import Admission
 from servers.policies import user_code
@@ -182,6 +184,49 @@ def test_a_users_policy_that_raises_or_never_returns_fails_its_cell_with_file_an
     line, _, own = failed.partition("\n")
     assert line.startswith(error.format(module=module))
     assert own == traceback.format(module=module, folder=tmp_path)
+
+
+def test_a_new_stage_is_printed_at_once_and_its_numbers_every_few_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with SweepProgress(2, 0, 1) as progress:
+        progress.started("fcfs")
+        for stage in (
+            "starting vLLM, 1 s",
+            "starting vLLM, 2 s",
+            "warming up",
+            "starting agents, 0 of 12",
+            "starting agents, 1 of 12",
+            "running agents",
+        ):
+            progress.ticked("fcfs", 0, stage)
+    lines = [re.sub(r", \d+ s;", ";", line) for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "running 2 cells on 1 worker",
+        "0/2 cells, 0 turns; starting vLLM, 1 s",
+        "0/2 cells, 0 turns; warming up",
+        "0/2 cells, 0 turns; starting agents, 0 of 12",
+        "0/2 cells, 0 turns; running agents",
+    ]
+
+
+def test_a_search_counts_capacities_and_not_cells_whose_number_is_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = iter([(0, 6), (1, 6), (3, 6)])
+    with SweepProgress(1, 0, 2, lambda: next(found)) as progress:
+        for cell in ("a", "b"):
+            progress.started(cell)
+        progress.planned(4)
+        progress.finished("a", None)
+        progress.finished("b", None)
+        progress.started("c")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "searching capacities, starting with 1 cell on 1 worker"
+    assert re.sub(r", \d+ s$", "", lines[-1]) == (
+        "3/6 capacities found, 2 cells done, 1 running, 0 turns"
+    )
+    assert not any("/5 cells" in line for line in lines)
 
 
 def fail_in_red(_work: Work, _cell: Cell, _tick: Tick) -> None:
