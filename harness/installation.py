@@ -35,8 +35,8 @@ def check_package(name: str) -> Check:
         f"package {name}",
         origin == expected,
         str(origin or "not found"),
-        f"expected {expected}: another `{name}` comes first on the path; use the .venv of "
-        "`make install`, another working directory, and no PYTHONPATH",
+        f"expected {expected}: another `{name}` comes first on the path; use an environment with "
+        "Turnstile alone, another working directory, and no PYTHONPATH",
     )
 
 

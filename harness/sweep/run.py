@@ -26,6 +26,7 @@ from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
 from reports.phrasing import counted, listed
+from servers.checkout import REINSTALL, make_or
 from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 
 RunJobs = Callable[
@@ -152,7 +153,7 @@ def core_for(engine: Engine) -> Core:
     if core.is_outdated:
         print_message(
             f"cells run in Python, which takes three times as long: the compiled core is "
-            f"{core.finding}; run make compile"
+            f"{core.finding}; run {make_or('compile', REINSTALL)}"
         )
     return core
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers.checkout import make_or
 from servers.errors import RouterUnavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
@@ -67,7 +68,9 @@ def _candidates(package: str) -> Iterator[str]:
 
 
 def _remedy(package: str) -> str:
-    command = NOT_ON_PYPI.get(package, "make routers")
+    folder = FOLDER[package]
+    by_pip = f"python3 -m venv {folder} && {folder}/bin/pip install {package}"
+    command = NOT_ON_PYPI.get(package) or make_or("routers", by_pip)
     return (
         f"install it with: {command} (or set {PYTHON[package]} to the Python of an environment "
         "with it)"

@@ -379,6 +379,7 @@ def test_help_and_version_import_no_heavy_packages(bench: str, tmp_path: Path) -
     ("command", "known"),
     [
         ("bench sweep --policies fcfs,cont", {"fcfs,continuum", "fcfs,continuum-preview"}),
+        ("bench experiment run fig1", {"fig10", "fig16"}),
         ("bench unknown ", set()),
     ],
 )

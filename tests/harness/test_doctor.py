@@ -11,6 +11,7 @@ import pytest
 
 from harness.cli.commands.doctor import checks
 from harness.installation import Check
+from servers import checkout
 
 
 def checks_by_name() -> dict[str, Check]:
@@ -57,6 +58,21 @@ def test_a_missing_router_passes_and_gives_the_command_to_install_it(
     assert check.state == "not installed"
     assert check.finding.startswith(f"needed only for --router {project}:…; {package} is")
     assert "install it with: make routers" in check.finding
+
+
+def test_an_installed_wheel_is_not_told_to_run_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel has no Makefile beside its packages."""
+    for variable in ("TURNSTILE_ROUTERS_PYTHON", "TURNSTILE_DYNAMO_PYTHON"):
+        monkeypatch.setenv(variable, sys.executable)
+    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    found = checks_by_name()
+    assert not [check for check in found.values() if "make " in check.finding + check.remedy]
+    assert "python3 -m venv .venv-routers && .venv-routers/bin/pip install vllm-router" in (
+        found["vllm-router"].finding
+    )
 
 
 def test_a_missing_sglang_passes_and_an_unusable_one_does_not(

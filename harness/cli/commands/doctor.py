@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.installation import PACKAGES, Check, check_package, cpu_cores
+from servers.checkout import INSTALL, REINSTALL, make_or
 from servers.compiled_core import find_core
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _distribution() -> Check:
     try:
         return Check("turnstile-bench", True, metadata.version("turnstile-bench"))
     except metadata.PackageNotFoundError:
-        return Check("turnstile-bench", False, "not installed", "make install")
+        return Check("turnstile-bench", False, "not installed", make_or("install", INSTALL))
 
 
 def _machine() -> list[Check]:
@@ -82,9 +83,10 @@ def _machine() -> list[Check]:
 def _compiled_core() -> Check:
     core = find_core()
     if core.finding == "absent":
-        finding = "cells take three times as long; compile it with: make compile"
+        compile_it = make_or("compile", f"TURNSTILE_COMPILE=1 {REINSTALL}")
+        finding = f"cells take three times as long; compile it with: {compile_it}"
         return _absent("compiled core", finding, "not compiled")
-    return Check("compiled core", not core.is_outdated, core.finding, "make compile")
+    return Check("compiled core", not core.is_outdated, core.finding, make_or("compile", REINSTALL))
 
 
 def _vllm() -> list[Check]:
@@ -126,9 +128,8 @@ def _gpus(names: Sequence[str]) -> Check:
 
 def _lmcache(vllm: VllmInstallation) -> Check:
     """Check for LMCache in vLLM's environment. vLLM's native offloading needs no package."""
-    install = f"install it with: {vllm.python} -m pip install lmcache" + (
-        " (for CPUs: make vllm)" if vllm.cpu else ""
-    )
+    no_deps = " --no-deps lmcache sortedcontainers aiofiles" if vllm.cpu else " lmcache"
+    install = f"install it with: {vllm.python} -m pip install{no_deps}"
     if vllm.lmcache:
         return Check("LMCache", True, vllm.lmcache)
     return _absent("LMCache", f"needed only for policies with LMCache (continuum+, …); {install}")

@@ -42,6 +42,12 @@ def list_command() -> None:
         print(f"{name}\t{experiment.title} ({experiment.source}){reason}")
 
 
+def _complete_names(incomplete: str) -> list[str]:
+    from harness.experiments.definition import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 RUN_HELP = """Run experiments and test their claims, in virtual time by default.
 
 Writes a folder of sweeps and a page with the figure for each experiment. The same command resumes.
@@ -63,7 +69,11 @@ is a valid result with exit code 0, and 1 with --strict.
 def run_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME…", help="A name from bench experiment list, or a TOML file."),
+        typer.Argument(
+            metavar="NAME…",
+            help="A name from bench experiment list, or a TOML file.",
+            autocompletion=_complete_names,
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Run all built-in experiments.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Parent of the experiments' folders.")] = OUT,

