@@ -66,7 +66,8 @@ def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
     if offloading.kind == "lmcache" and vllm.lmcache is None:
         raise TierUnavailable(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
-            "(for CPUs with --no-deps, and sortedcontainers aiofiles), or use vLLM's native offloading: add +native to the policy"
+            "(for CPUs with --no-deps, and sortedcontainers aiofiles), or use vLLM's native "
+            "offloading: add +native to the policy"
         )
 
 
