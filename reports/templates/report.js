@@ -128,36 +128,93 @@
   }
 
   // Names of variants with options differ at their ends. A wide figure has room for a policy and its router.
-  const lettersIn = (width) => (width < 800 ? 18 : 28);
-  const shortened = (name, letters) => (name.length <= letters ? name : `${name.slice(0, letters - 11)}…${name.slice(-10)}`);
+  const lettersIn = (width) => (width < 480 ? 12 : width < 800 ? 18 : 28);
+  const shortened = (name, letters) => (name.length <= letters ? name
+    : letters < 18 ? `${name.slice(0, letters - 1)}…` : `${name.slice(0, letters - 11)}…${name.slice(-10)}`);
 
-  // The names of the highlighted lines at their right ends, moved apart where they would overlap.
-  function names(spec, range, log, height, letters) {
-    const place = (v) => ((log ? Math.log10(v) : v) - range[0]) / (range[1] - range[0]) * height;
-    const ends = spec.data
-      .filter((t) => t.meta.kind === "line" && !others.has(t.meta.variant))
-      .map((t) => ({ t, k: t.y.findLastIndex((v) => v !== null && (!log || v > 0)) }))
-      .filter(({ k }) => k >= 0)
-      .map(({ t, k }) => ({ t, x: t.x[k], y: t.y[k], at: place(t.y[k]) }))
-      .sort((a, b) => a.at - b.at);
-    const apart = 16;
+  // A row for each name of lines that lie on each other from end to end, of which only one can be seen.
+  const rowsOfLabel = ({ lines }) => (lines.length === 1 ? 1 : lines.length + 1);
+  const labelOf = ({ lines }, letters) => (lines.length === 1 ? shortened(lines[0].name, letters) : ["equal:", ...lines
+    .map((t) => `<span style="color:${css(`--${t.meta.colour}`)}">■</span> ${shortened(t.name, letters)}`)].join("<br>"));
+
+  // The lines that have names in a figure, with their places in pixels from the lower left corner. Lines that differ by
+  // less than a pixel count once.
+  function namedLines(spec, range, log, width, height) {
+    const [from, to] = positionRange(spec);
+    const time = (v) => (typeof v === "string" ? Date.parse(v) : v);
+    const placed = spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant)).map((t) => ({
+      lines: [t],
+      at: t.x.flatMap((x, k) => (t.y[k] === null || (log && t.y[k] <= 0) ? [] : [{
+        k, x: (time(x) - time(from)) / (time(to) - time(from)) * width,
+        y: ((log ? Math.log10(t.y[k]) : t.y[k]) - range[0]) / (range[1] - range[0]) * height,
+      }])),
+    })).filter(({ at }) => at.length);
+    const close = (a, b) => a.at.length === b.at.length
+      && a.at.every((p, k) => Math.hypot(p.x - b.at[k].x, p.y - b.at[k].y) < 1);
+    const kinds = [];
+    for (const line of placed) {
+      const same = kinds.find((other) => close(line, other)
+        && others.has(line.lines[0].meta.variant) === others.has(other.lines[0].meta.variant));
+      if (same) same.lines.push(...line.lines);
+      else kinds.push(line);
+    }
+    return kinds;
+  }
+
+  // Whether a line passes through a box.
+  function crosses({ at }, left, right, bottom, top) {
+    return at.slice(1).some((end, k) => {
+      const start = at[k], low = Math.max(left, start.x), high = Math.min(right, end.x);
+      if (low > high) return false;
+      const y = (x) => start.y + (end.y - start.y) * (end.x === start.x ? 0 : (x - start.x) / (end.x - start.x));
+      return Math.max(y(low), y(high)) >= bottom && Math.min(y(low), y(high)) <= top;
+    });
+  }
+
+  // The names of lines at their right ends. Those at the right edge are moved apart where they would overlap. Others are
+  // moved to the nearest place without lines and names.
+  function names(spec, range, log, width, height, letters, all) {
+    const row = 16, gap = 18, lines = namedLines(spec, range, log, width, height);
+    const ends = lines
+      .filter(({ lines: [t] }) => all || !others.has(t.meta.variant))
+      .map((line) => ({ ...line, end: line.at.at(-1), size: row * rowsOfLabel(line),
+        long: 7 * Math.max(...line.lines.map((t) => Math.min(letters, t.name.length) + (line.lines.length > 1 ? 3 : 0))) }))
+      .sort((a, b) => a.end.y - b.end.y);
+    const edge = Math.max(...ends.map(({ end }) => end.x)) - 1;
+    const atEdge = ends.filter(({ end }) => end.x >= edge), within = ends.filter(({ end }) => end.x < edge);
     const groups = [];
-    for (const end of ends) {
-      groups.push({ sum: end.at, members: [end] });
+    const middle = (g) => g.sum / g.members.length;
+    const size = (g) => g.members.reduce((sum, each) => sum + each.size, 0);
+    for (const each of atEdge) {
+      groups.push({ sum: each.end.y, members: [each] });
       for (let last = groups.length - 1; last > 0; last--) {
         const [below, above] = [groups[last - 1], groups[last]];
-        const middle = (g) => g.sum / g.members.length;
-        if (middle(above) - middle(below) >= apart * (above.members.length + below.members.length) / 2) break;
+        if (middle(above) - middle(below) >= (size(above) + size(below)) / 2) break;
         groups.splice(last - 1, 2, { sum: below.sum + above.sum, members: [...below.members, ...above.members] });
       }
     }
-    return groups.flatMap(({ sum, members }) => members.map((end, k) => {
-      const shift = sum / members.length + apart * (k - (members.length - 1) / 2) - end.at;
-      const moved = Math.abs(shift) > 1;
-      return { x: end.x, y: log ? Math.log10(end.y) : end.y, text: shortened(end.t.name, letters), xanchor: "left",
-        showarrow: true, arrowhead: 0, arrowwidth: moved ? 1 : 0.01, arrowcolor: css(`--${end.t.meta.colour}`), standoff: 5,
-        ax: 18, ay: -shift, font: { size: 13, color: css("--ink") } };
-    }));
+    const boxes = [];
+    for (const group of groups) {
+      let bottom = middle(group) - size(group) / 2;
+      for (const each of group.members) {
+        boxes.push({ ...each, y: bottom + each.size / 2 });
+        bottom += each.size;
+      }
+    }
+    const free = ({ end, size: high, long }, y) => y - high / 2 >= -4 && y + high / 2 <= height + 14
+      && !lines.some((line) => crosses(line, end.x + gap - 2, end.x + gap + long, y - high / 2 - 1, y + high / 2 + 1))
+      && !boxes.some((box) => Math.abs(box.y - y) < (box.size + high) / 2
+        && box.end.x + gap < end.x + gap + long && end.x + gap < box.end.x + gap + box.long);
+    for (const each of within) {
+      const shifts = Array.from({ length: 40 }, (_, k) => (k % 2 ? 1 : -1) * 4 * Math.ceil(k / 2));
+      boxes.push({ ...each, y: each.end.y + (shifts.find((shift) => free(each, each.end.y + shift)) ?? 0) });
+    }
+    return boxes.map((box) => {
+      const [t] = box.lines, value = t.y[box.end.k], grey = others.has(t.meta.variant), shift = box.y - box.end.y;
+      return { x: t.x[box.end.k], y: log ? Math.log10(value) : value, text: labelOf(box, letters), xanchor: "left", align: "left",
+        showarrow: true, arrowhead: 0, arrowwidth: Math.abs(shift) > 1 ? 1 : 0.01, standoff: 5, ax: gap, ay: -shift,
+        arrowcolor: css(grey ? "--muted" : `--${t.meta.colour}`), font: { size: 13, color: css(grey ? "--soft" : "--ink") } };
+    });
   }
 
   function layoutOf(id, choice, spec, width) {
@@ -167,12 +224,13 @@
     const across = spec.value === "x";
     const value = log ? decades(spec, (across ? 2.2 : 3.5) - (narrow ? 1 : 0)) : { type: "linear" };
     const rows = rowAxis(spec, isFirst(id) && (spec.rows || []).length > 16);
-    const labels = !spec.labelled ? [] : spec.data
-      .filter((t) => t.meta.kind === "line" && !others.has(t.meta.variant)).map((t) => t.meta.variant.length);
-    const labelled = !narrow && labels.length > 0 && labels.length <= mostNames;
+    const lines = !spec.labelled ? [] : spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant));
+    const strong = lines.filter((t) => !others.has(t.meta.variant)), all = lines.length <= mostNames;
+    const labels = (all ? lines : strong).map((t) => t.meta.variant.length + 3);
+    const labelled = labels.length > 0 && labels.length <= mostNames;
     const range = spec.labelled ? valueRange(spec, log) : undefined;
     const totals = spec.data.some((t) => t.meta.kind === "total");
-    const right = totals ? 66 : labelled ? 24 + 7.5 * Math.min(letters, Math.max(4, ...labels)) : 14;
+    const right = totals ? 66 : labelled ? 24 + 7.5 * Math.min(letters + 1, Math.max(4, ...labels)) : 14;
     const layout = {
       ...spec.layout,
       autosize: true,
@@ -186,7 +244,9 @@
       yaxis: axis(spec.layout.yaxis, across ? rows : range ? { ...value, range } : value),
     };
     layout.annotations = (spec.layout.annotations || []).map((a) => ({ ...a, font: { ...a.font, color: css("--soft") } }));
-    if (labelled && range) layout.annotations.push(...names(spec, range, log, heightOf(id, spec) - 78, letters));
+    if (labelled && range) {
+      layout.annotations.push(...names(spec, range, log, width - right - 70, heightOf(id, spec) - 78, letters, all));
+    }
     for (const other of ["yaxis2", "yaxis3"]) {
       if (spec.layout[other]) layout[other] = axis(spec.layout[other], {});
     }
@@ -210,13 +270,20 @@
     div.style.width = root.classList.contains("paper") ? `${paperWidth}px` : "";
   }
 
+  // Where too many lines are shown for a name at each, a sentence names the grey ones.
+  function greyNames(spec) {
+    const lines = spec.labelled ? spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant)) : [];
+    const grey = lines.filter((t) => others.has(t.meta.variant)).map((t) => t.meta.variant);
+    return lines.length > mostNames && grey.length ? `Grey: ${grey.join(", ")}.` : "";
+  }
+
   function draw(id) {
     const div = document.getElementById(id), note = document.getElementById(`note-${id}`);
     const { name, spec } = chosen(id);
     const config = { responsive: true, displayModeBar: false };
     div.setAttribute("aria-label", spec.alt);
     size(id, spec);
-    if (note) note.textContent = spec.note || "";
+    if (note) note.textContent = [spec.note, greyNames(spec)].filter(Boolean).join(" ");
     Plotly.react(div, ordered(spec.data).map(paint(spec)), layoutOf(id, name, spec, div.clientWidth), config);
   }
 
