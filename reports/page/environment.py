@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from reports.page.glossary import TERMS, anchor
+from reports.page.glossary import TERMS, anchor, without_unused_terms
+
+COUNT = re.compile(r"(?<=\d) x (?=\w[^<>]*<)")
+"""Of machines, in the text of a page but not in its tags: "2 x h100"."""
+
+
+class _Page(Template):
+    """Explains only the terms of the page, and breaks no line within a number of machines."""
+
+    def render(self, *args: Any, **kwargs: Any) -> str:
+        page = without_unused_terms(super().render(*args, **kwargs))
+        return COUNT.sub("\u00a0x\u00a0", page)
 
 
 def environment() -> Environment:
@@ -18,6 +31,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    jinja.template_class = _Page
     jinja.globals |= {"asset": _asset, "glossary": TERMS, "anchor": anchor}
     return jinja
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+ENTRY = re.compile(r' *<div id="(?P<id>[^"]+)"><dt>(?P<term>[^<]+)</dt>.*?</div>\n')
+"""A term in the glossary of a page."""
+
 TERMS: dict[str, str] = {
     "Program": "One run of an agent: turns of the model with tool calls between them.",
     "Job": "A root program together with its sub-agents. A user waits for a whole job.",
@@ -135,3 +138,20 @@ IDS = _ids()
 def anchor(term: str) -> str:
     """Return the id of a term's definition on a page. Raise KeyError for an unknown term."""
     return IDS[term]
+
+
+def without_unused_terms(page: str) -> str:
+    """Remove the terms from the glossary of a page to which nothing links and that its text does
+    not contain."""
+    before, section, glossary = page.partition('<section aria-labelledby="glossary">')
+    glossary, end, after = glossary.partition("</section>")
+    rest = before + after
+    text = re.sub(r"<(script|style)\b.*?</\1>|<[^>]*>", " ", rest, flags=re.DOTALL)
+
+    def kept(entry: re.Match[str]) -> str:
+        words = [re.escape(word) for word in entry["term"].partition(" (")[0].split(", ")]
+        is_named = re.search(rf"(?<!\w)({'|'.join(words)})s?(?!\w)", text, re.IGNORECASE)
+        return entry[0] if is_named or f'href="#{entry["id"]}"' in rest else ""
+
+    glossary = ENTRY.sub(kept, glossary)
+    return before + section + glossary + end + after

@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 
 from reports import write_report
 from reports.page.packed import PLOTLY
-from tests.reports.make_run import turn, write_cell, write_sweep
+from tests.reports.make_run import VARIANTS, make_run, turn, write_cell, write_sweep
 
 FIGURES = (
     *("jct-mean", "jct-p95", "throughput", "hits", "waterfall", "bubbles", "jct-spread"),
@@ -75,7 +75,7 @@ def line(page: Page, figure: str, variant: str) -> tuple[str, int]:
 LINES = ("jct-mean", "jct-p95", "throughput", "hits", "bubbles", "jct-spread")
 
 
-def test_a_variant_that_is_not_highlighted_is_thin_and_grey_and_has_no_name(
+def test_a_variant_that_is_not_highlighted_is_thin_and_grey_and_keeps_its_name(
     report: Path, opened: Open
 ) -> None:
     page = opened(report, viewport={"width": 1280, "height": 900}).page
@@ -85,8 +85,7 @@ def test_a_variant_that_is_not_highlighted_is_thin_and_grey_and_has_no_name(
     wait_until_drawn(page)
     for figure in LINES:
         assert line(page, figure, "autellix") == ("#c6ccd2", 1), figure
-    assert "autellix" not in names(page, "jct-mean")
-    assert len(names(page, "jct-mean")) == 3
+    assert "autellix" in names(page, "jct-mean")
     assert "autellix" in rows(page)
     page.get_by_role("button", name="all", exact=True).click()
     wait_until_drawn(page)
@@ -114,6 +113,17 @@ def test_names_at_the_ends_of_lines_do_not_overlap(report: Path, opened: Open) -
         middles = sorted(box["y"] + box["height"] / 2 for box in boxes if box)
         assert len(middles) == 4
         assert min(b - a for a, b in pairwise(middles)) > 12, figure
+
+
+def test_lines_that_lie_on_each_other_have_one_name_and_all_lines_have_one_on_a_narrow_screen(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two variants behave as `fcfs` does."""
+    for name in ("las", "mori"):
+        monkeypatch.setitem(VARIANTS, name, (name, *VARIANTS["fcfs"][1:]))
+    make_run(tmp_path, ("fcfs", "autellix", "las", "mori"), jps=(0.05, 0.25, 0.9), programs=20)
+    page = opened(write_report(tmp_path).path, viewport={"width": 390, "height": 900}).page
+    assert sorted(names(page, "jct-mean")) == ["autellix", "equal:■ fcfs■ las■ mori"]
 
 
 def test_a_variant_can_be_highlighted_with_the_keyboard(report: Path, opened: Open) -> None:
