@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -31,7 +32,7 @@ from harness.load.settings import RUN as RUN_PANEL
 from servers.processes.deferred import ENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from harness.cli.until import Run
     from harness.load.shard import Shard
@@ -62,16 +63,26 @@ SUB_APPS = {
 the space in a name of two words. The first of two words is a command, too."""
 
 
+@contextmanager
+def _one_line_if_stopped() -> Iterator[None]:
+    """Print one line if a signal arrives outside `one_line_errors`; Typer would print none."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        print_message("stopped")
+        raise typer.Exit(exit_code(stop)) from None
+
+
 class Group(TyperGroup):
     """Load a sub-app only when it is called or completed, not for `bench --help`."""
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _one_line_if_stopped():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        """Print one line if a signal arrives outside `one_line_errors`; Typer would print none."""
-        try:
+        with _one_line_if_stopped():
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            print_message("stopped")
-            raise typer.Exit(exit_code(stop)) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if (two_words := " ".join(args[:2])) in SUB_APPS:
