@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-INSTALL = "pip install turnstile-bench"
-REINSTALL = "pip install --force-reinstall --no-binary turnstile-bench turnstile-bench"
-"""Builds from source, which compiles the core if TURNSTILE_COMPILE is set."""
+INSTALL = "pip install CHECKOUT"
+"""CHECKOUT: the folder of Turnstile's sources, since no package index has it yet."""
+REINSTALL = "pip install --force-reinstall --no-deps CHECKOUT"
+"""Compiles the core if TURNSTILE_COMPILE is set."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
