@@ -137,22 +137,22 @@
   const labelOf = ({ lines }, letters) => (lines.length === 1 ? shortened(lines[0].name, letters) : ["equal:", ...lines
     .map((t) => `<span style="color:${css(`--${t.meta.colour}`)}">■</span> ${shortened(t.name, letters)}`)].join("<br>"));
 
-  // The lines that have names in a figure, with their places in pixels from the lower left corner. Lines that differ by
-  // less than a pixel count once.
-  function namedLines(spec, range, log, width, height) {
+  // The points of a line, in pixels from the lower left corner.
+  function placed(t, spec, range, log, width, height) {
     const [from, to] = positionRange(spec);
     const time = (v) => (typeof v === "string" ? Date.parse(v) : v);
-    const placed = spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant)).map((t) => ({
-      lines: [t],
-      at: t.x.flatMap((x, k) => (t.y[k] === null || (log && t.y[k] <= 0) ? [] : [{
-        k, x: (time(x) - time(from)) / (time(to) - time(from)) * width,
-        y: ((log ? Math.log10(t.y[k]) : t.y[k]) - range[0]) / (range[1] - range[0]) * height,
-      }])),
-    })).filter(({ at }) => at.length);
-    const close = (a, b) => a.at.length === b.at.length
-      && a.at.every((p, k) => Math.hypot(p.x - b.at[k].x, p.y - b.at[k].y) < 1);
+    return t.x.flatMap((x, k) => (t.y[k] === null || (log && t.y[k] <= 0) ? [] : [{
+      k, x: (time(x) - time(from)) / (time(to) - time(from)) * width,
+      y: ((log ? Math.log10(t.y[k]) : t.y[k]) - range[0]) / (range[1] - range[0]) * height,
+    }]));
+  }
+
+  // The lines that have names in a figure. Lines that differ by less than a pixel count once.
+  function namedLines(spec, ...scale) {
+    const lines = spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant))
+      .map((t) => ({ lines: [t], at: placed(t, spec, ...scale) })).filter(({ at }) => at.length);
     const kinds = [];
-    for (const line of placed) {
+    for (const line of lines) {
       const same = kinds.find((other) => close(line, other)
         && others.has(line.lines[0].meta.variant) === others.has(other.lines[0].meta.variant));
       if (same) same.lines.push(...line.lines);
@@ -175,6 +175,8 @@
   // moved to the nearest place without lines and names.
   function names(spec, range, log, width, height, letters, all) {
     const row = 16, gap = 18, lines = namedLines(spec, range, log, width, height);
+    const limits = spec.data.filter((t) => t.meta.kind === "limit")
+      .map((t) => ({ at: placed(t, spec, range, log, width, height) }));
     const ends = lines
       .filter(({ lines: [t] }) => all || !others.has(t.meta.variant))
       .map((line) => ({ ...line, end: line.at.at(-1), size: row * rowsOfLabel(line),
@@ -202,7 +204,7 @@
       }
     }
     const free = ({ end, size: high, long }, y) => y - high / 2 >= -4 && y + high / 2 <= height + 14
-      && !lines.some((line) => crosses(line, end.x + gap - 2, end.x + gap + long, y - high / 2 - 1, y + high / 2 + 1))
+      && ![...lines, ...limits].some((line) => crosses(line, end.x + gap - 2, end.x + gap + long, y - high / 2 - 1, y + high / 2 + 1))
       && !boxes.some((box) => Math.abs(box.y - y) < (box.size + high) / 2
         && box.end.x + gap < end.x + gap + long && end.x + gap < box.end.x + gap + box.long);
     for (const each of within) {

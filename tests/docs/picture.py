@@ -12,10 +12,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from tests.docs.pages import DOCS, ROOT
 
@@ -45,19 +47,21 @@ def digest(report: Path) -> str:
     return hashlib.sha256((shown + styles).encode()).hexdigest()
 
 
-def take_picture(report: Path, picture: Path) -> None:
+@contextmanager
+def first_screen(report: Path) -> Iterator[Page]:
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.goto(report.as_uri())
         page.wait_for_selector("html[data-figures=drawn]", state="attached")
-        page.screenshot(path=picture)
+        yield page
         browser.close()
 
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         report = make_report(Path(folder))
-        take_picture(report, PICTURE)
+        with first_screen(report) as page:
+            page.screenshot(path=PICTURE)
         DIGEST.write_text(digest(report) + "\n")

@@ -1,14 +1,39 @@
-"""The picture of a report in README.md is current."""
+"""The picture of a report in README.md is current, and its names can be read."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.docs.picture import DIGEST, digest, make_report
+from tests.docs.picture import DIGEST, digest, first_screen, make_report
+
+pytestmark = pytest.mark.acceptance
+HEIGHT_OF_THE_SLO = """() => {
+    const figure = document.getElementById("jct-mean"), axis = figure._fullLayout.yaxis;
+    const limit = figure._fullData.find((trace) => trace.meta.kind === "limit");
+    return figure.getBoundingClientRect().top + axis._offset + axis.l2p(axis.d2l(limit.y[0]));
+}"""
 
 
-@pytest.mark.acceptance
-def test_the_picture_of_a_report_is_current(tmp_path: Path) -> None:
-    assert digest(make_report(tmp_path)) == DIGEST.read_text().strip(), "run: make picture"
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_report(tmp_path_factory.mktemp("picture"))
+
+
+def test_the_picture_of_a_report_is_current(report: Path) -> None:
+    assert digest(report) == DIGEST.read_text().strip(), "run: make picture"
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_no_name_is_struck_through_by_the_line_of_the_slo(report: Path) -> None:
+    """The lines of fcfs and lmcache end on it, far from its right end."""
+    with first_screen(report) as page:
+        slo = page.evaluate(HEIGHT_OF_THE_SLO)
+        names = page.locator("#jct-mean .annotation-text")
+        boxes = {name.text_content(): name.bounding_box() for name in names.all()}
+    for name in ("fcfs", "lmcache"):
+        box = boxes[name]
+        assert box is not None
+        assert not box["y"] < slo < box["y"] + box["height"], name
