@@ -35,7 +35,8 @@ HELP = """Compare virtual time with a live vLLM: run the same cells on both.
 
 Measures the engine (or uses a profile of it), runs the cells in virtual time and live, and writes
 fidelity.html and fidelity.json. The same command resumes. The machine should be idle. Arguments
-after -- are passed to vLLM unchanged. Exit code 0: all targets met; 1: a target missed.
+after -- are passed to vLLM; those that an option of bench sets are refused. Exit code 0: all
+targets met; 1: a target missed.
 
 With --silicon nothing runs live: the end-to-end measurements of GPUs in the package
 aiconfigurator-core are replayed in virtual time, and end-to-end.html and end-to-end.json are

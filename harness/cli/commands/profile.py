@@ -33,8 +33,8 @@ WITHIN_S = 120.0
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
 Starts a server without a policy and stops it; its log stays in runs/profile/. Other commands read
-the profile as --hardware FILE. The machine should be idle. Arguments after -- are passed to vLLM
-unchanged. bench profile show prints a profile.
+the profile as --hardware FILE. The machine should be idle. Arguments after -- are passed to vLLM;
+those that an option of bench sets are refused. bench profile show prints a profile.
 
 With --from aiconfigurator nothing is measured here: step times of the GPU in --hardware come from
 the operator tables of the package aiconfigurator-core, which needs no GPU.
