@@ -151,11 +151,13 @@
   function namedLines(spec, ...scale) {
     const lines = spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant))
       .map((t) => ({ lines: [t], at: placed(t, spec, ...scale) })).filter(({ at }) => at.length);
+    const same = (a, b) => a.at.length === b.at.length
+      && others.has(a.lines[0].meta.variant) === others.has(b.lines[0].meta.variant)
+      && a.at.every((p, k) => Math.hypot(p.x - b.at[k].x, p.y - b.at[k].y) < 1);
     const kinds = [];
     for (const line of lines) {
-      const same = kinds.find((other) => close(line, other)
-        && others.has(line.lines[0].meta.variant) === others.has(other.lines[0].meta.variant));
-      if (same) same.lines.push(...line.lines);
+      const known = kinds.find((other) => same(line, other));
+      if (known) known.lines.push(...line.lines);
       else kinds.push(line);
     }
     return kinds;

@@ -33,6 +33,7 @@ def test_a_button_saves_a_figure_as_it_is_selected(
 ) -> None:
     page = opened(report, color_scheme="dark").page
     page.get_by_role("button", name="autellix").click()
+    page.get_by_role("button", name="hide the others").click()
     wait_until_drawn(page)
     svg = saved(page, "Save as SVG: Mean JCT against rate", tmp_path)
     assert svg.name == "jct-mean.svg"
