@@ -135,7 +135,10 @@ def test_the_page_of_a_workload_draws_its_figures_and_the_first_screen_is_its_su
     assert [url for url in report_page.requests if not url.startswith(("file:", "blob:"))] == []
     page = report_page.page
     assert page.locator(".plot .main-svg").count() > 0
-    assert set(names(page, "prompts")) == {"claude-code", "this trace"}
+    assert set(names(page, "prompts")) == {
+        *("bfcl", "claude-code", "execution-note", "mini-swe-agent", "openhands", "swe-bench"),
+        *("swe-bench-sum", "this trace"),
+    }
     assert page.locator("#tools .scatterlayer .trace").count() == 1
     summary = page.locator(".answer").bounding_box()
     assert summary is not None
