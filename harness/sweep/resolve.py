@@ -191,10 +191,12 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
     """Return the SLO of the search for capacities; None if there is none."""
     given = settings.slo is not None or settings.jps == AUTO
     option = f"--slo '{settings.slo}'" if settings.slo is not None else "--jps auto"
+    slo = parse_slo(settings.slo or DEFAULT_SLO)
     if given and settings.no_capacity:
+        remedy = "remove --slo" if settings.slo is not None else "give a rate, such as --jps 0.1"
         raise InvalidInput(
-            f"{option}: is about capacities, which --no-capacity and bench run do not search; give "
-            "a rate, such as --jps 0.1"
+            f"{option}: needs a search for capacities, which --no-capacity and bench run leave out;"
+            f" {remedy}"
         )
     if given and not steady:
         remedy = "remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3"
@@ -204,9 +206,7 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
             + ("remove --once, or " if fixed == "--once" else "")
             + remedy
         )
-    if not steady or settings.no_capacity:
-        return None
-    return parse_slo(settings.slo or DEFAULT_SLO)
+    return slo if steady and not settings.no_capacity else None
 
 
 def fixed_by(settings: SweepSettings) -> str:

@@ -235,6 +235,11 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
             "One seed: there are no intervals, and no difference was tested. Use at least three"
             " seeds (--seeds 1..5)."
         ]
+    if sweep.get("steady_state"):
+        return [
+            "Two seeds: the intervals over seeds are so wide that few differences are significant."
+            " Use at least three seeds (--seeds 1..5)."
+        ]
     if seeds == 1 and repeats >= MIN_SEEDS:
         return [
             f"One seed, measured {repeats} times: the intervals cover the choice of programs and"

@@ -371,11 +371,16 @@ def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
         ),
         (
             {"slo": "mean<=3x", "jps": "0.1", "no_capacity": True},
-            "--slo 'mean<=3x': is about capacities, which --no-capacity and bench run do not "
-            "search; give a rate, such as --jps 0.1",
+            "--slo 'mean<=3x': needs a search for capacities, which --no-capacity and bench run "
+            "leave out; remove --slo",
         ),
         (
-            {"slo": "mean<3x", "jps": "0.1"},
+            {"jps": "auto", "no_capacity": True},
+            "--jps auto: needs a search for capacities, which --no-capacity and bench run leave "
+            "out; give a rate, such as --jps 0.1",
+        ),
+        (
+            {"slo": "mean<3x", "jps": "0.1", "no_capacity": True},
             "--slo 'mean<3x': 'mean<3x' is not STATISTIC<=VALUE; use for example 'mean<=2x' or "
             "'mean<=2x,p95<=300s'",
         ),

@@ -268,11 +268,20 @@ def test_variants_that_tie_are_named_although_the_baseline_has_no_steady_state(
     )
 
 
-def test_one_seed_of_a_steady_state_has_no_intervals(tmp_path: Path) -> None:
-    write_sweep(tmp_path, ["fcfs", "continuum"], jps=[1.0], seeds=[1], steady_state=True)
-    for name in ("fcfs", "continuum"):
-        steady_cell(tmp_path, TURNS, WINDOW, variant=name)
-    assert (
-        "One seed: there are no intervals, and no difference was tested. Use at least three seeds"
-        " (--seeds 1..5)."
-    ) in write_report(tmp_path).answer
+@pytest.mark.parametrize(
+    ("seeds", "caveat"),
+    [
+        ([1], "One seed: there are no intervals, and no difference was tested."),
+        ([1, 2], "Two seeds: the intervals over seeds are so wide that few differences are"
+                 " significant."),
+    ],
+)  # fmt: skip
+def test_the_intervals_of_one_or_two_seeds_of_a_steady_state_come_with_a_caveat(
+    tmp_path: Path, seeds: list[int], caveat: str
+) -> None:
+    write_sweep(tmp_path, ["fcfs", "continuum"], jps=[1.0], seeds=seeds, steady_state=True)
+    for seed in seeds:
+        for name in ("fcfs", "continuum"):
+            steady_cell(tmp_path, TURNS, WINDOW, variant=name, seed=seed)
+    answer = write_report(tmp_path).answer
+    assert f"{caveat} Use at least three seeds (--seeds 1..5)." in answer
