@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil
 import re
 import sys
 import traceback
@@ -111,8 +112,8 @@ class Registry:
             raise InvalidPlugin(f"{option}{path}: {missing}") from None
         except (Exception, SystemExit) as error:
             raise InvalidPlugin(
-                f"{option}{path}: the import failed with {_one_line(error)}; run where it can be "
-                "imported, or install it into this environment"
+                f"{option}{path}: the import failed with {_one_line(error)}; "
+                f"{_remedy(error, path, here)}"
             ) from error
 
 
@@ -159,8 +160,31 @@ def _package(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
 
 
+def _remedy(error: BaseException, path: str, here: str) -> str:
+    """Return what a user can do about a dotted path that cannot be imported."""
+    install = "run where it can be imported, or install it into this environment"
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return "correct that line" if _place(error) else install
+    package, _, module = error.name.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", ()) if package else [here]
+    close = nearest(module, [found.name for found in pkgutil.iter_modules(folders)])
+    hint = f"did you mean {close}? " if close else ""
+    if not re.match(rf"{re.escape(error.name)}([.:]|$)", path):
+        correct = f"{hint}Correct" if hint else "correct"
+        return f"{correct} that line, or install {package or module} into this environment"
+    return f"{hint}Otherwise, {install}" if hint else install
+
+
 def _one_line(error: BaseException) -> str:
     """Return the error and, if a module of the user raised it, the file and line there."""
+    text = error.msg if isinstance(error, SyntaxError) else error
+    return " ".join(f"{type(error).__name__}: {text}".split()) + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    """Return the line of the user that raised the error, as " at mine.py:3"."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename}:{error.lineno}" if error.lineno else f" in {error.filename}"
     steps = [
         step
         for step in traceback.extract_tb(error.__traceback__)
@@ -168,4 +192,4 @@ def _one_line(error: BaseException) -> str:
     ]
     folder = os.path.dirname(steps[0].filename) if steps else ""
     own = [f" at {s.filename}:{s.lineno}" for s in steps if s.filename.startswith(folder)]
-    return " ".join(f"{type(error).__name__}: {error}".split()) + (own[-1] if own else "")
+    return own[-1] if own else ""

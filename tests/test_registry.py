@@ -73,6 +73,71 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, message
         COLOURS.load(text)
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"syntax_a.py": "x = 1\ndef f(:"},
+            "SyntaxError: invalid syntax at {}/syntax_a.py:2; correct that line",
+        ),
+        (
+            {"syntax_b.py": "import syntax_c", "syntax_c.py": "\n\nx = ("},
+            "SyntaxError: '(' was never closed at {}/syntax_c.py:3; correct that line",
+        ),
+        (
+            {"raises_d.py": "x = 1\nx.y"},
+            "AttributeError: 'int' object has no attribute 'y' at {}/raises_d.py:2; "
+            "correct that line",
+        ),
+        (
+            {"imports_e.py": "import help_colors", "help_colours.py": ""},
+            "ModuleNotFoundError: No module named 'help_colors' at {}/imports_e.py:1; did you mean "
+            "help_colours? Correct that line, or install help_colors into this environment",
+        ),
+        (
+            {"imports_f.py": "import nowhere_at_all.deep"},
+            "ModuleNotFoundError: No module named 'nowhere_at_all' at {}/imports_f.py:1; correct "
+            "that line, or install nowhere_at_all into this environment",
+        ),
+    ],
+)
+def test_an_error_in_a_module_of_the_user_names_the_line_to_correct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], message: str
+) -> None:
+    for name, text in files.items():
+        write(tmp_path / name, text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = f"{next(iter(files)).removesuffix('.py')}:RED"
+    with pytest.raises(InvalidPlugin) as raised:
+        COLOURS.load(path)
+    expected = f"--colour {path}: the import failed with {message.format(tmp_path)}"
+    assert str(raised.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("my_colous:RED", "did you mean my_colours? Otherwise, run where"),
+        ("my_colous.RED", "did you mean my_colours? Otherwise, run where"),
+        ("colour_pack.warn:RED", "did you mean warm? Otherwise, run where"),
+        ("zebra:RED", "No module named 'zebra'; run where it can be imported, or install it"),
+    ],
+)
+def test_a_misspelt_module_is_answered_with_the_nearest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, hint: str
+) -> None:
+    write(tmp_path / "my_colours.py", "RED = 1")
+    write(tmp_path / "colour_pack/__init__.py", "")
+    write(tmp_path / "colour_pack/warm.py", "RED = 1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "colour_pack", raising=False)
+    with pytest.raises(InvalidPlugin) as raised:
+        COLOURS.load(path)
+    assert hint in str(raised.value)
+
+
 @pytest.mark.parametrize("separator", [":", "."])
 def test_a_dotted_path_is_also_searched_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str
