@@ -162,12 +162,17 @@ def set_aside(cell: Path) -> None:
                 f"cannot write {cell}: a process of an earlier run still writes to it; "
                 "stop it first"
             )
-        number = 1
-        while (aside := cell.with_name(f"{cell.name}.aside-{number}")).exists():
-            number += 1
-        os.rename(cell, aside)
+        os.rename(cell, aside_of(cell))
     finally:
         os.close(handle)
+
+
+def aside_of(cell: Path) -> Path:
+    """Return where the next earlier attempt at a cell is moved to."""
+    number = 1
+    while (aside := cell.with_name(f"{cell.name}.aside-{number}")).exists():
+        number += 1
+    return aside
 
 
 def remove_aside(cell: Path) -> None:

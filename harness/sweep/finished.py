@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness.cells.folder import is_done, read_json, set_aside, write_json
+from harness.cells.folder import aside_of, is_done, read_json, set_aside, write_json
 from harness.console import print_message
 from harness.sweep.fingerprint import same_cell
 from reports.phrasing import counted, listed
@@ -37,6 +37,28 @@ def is_finished(cell: Path) -> bool:
         print_message(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
         return False
     return True
+
+
+def finished_names(names: Iterable[str], folder: Path) -> set[str]:
+    """Return which of the cells in a claimed folder are finished, and print what happens to the
+    files of the others."""
+    found, unfinished = set[str](), list[str]()
+    for name in names:
+        cell = folder / name
+        if is_finished(cell):
+            found.add(name)
+        elif is_done(cell):
+            print_message(
+                f"moves the damaged files of {name} to {aside_of(cell)}, which is removed once the "
+                "cell has run again"
+            )
+        elif cell.exists():
+            unfinished.append(name)
+    if unfinished:
+        print_message(
+            f"kept the unfinished files of {listed(unfinished)} aside; these cells run again"
+        )
+    return found
 
 
 def is_valid(cell: Path) -> bool:

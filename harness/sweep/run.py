@@ -19,13 +19,13 @@ from harness.console import print_message
 from harness.engines.base import VIRTUAL, Engine
 from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.finished import is_finished, is_valid, take_finished
+from harness.sweep.finished import finished_names, is_valid, take_finished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
-from reports.phrasing import counted, listed
+from reports.phrasing import counted
 from servers.checkout import REINSTALL, make_or
 from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 
@@ -123,13 +123,12 @@ def unfinished(
     """Return which of the cells must be run in a claimed folder, and how many were finished in it.
     A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
     live = plan.engine.name not in VIRTUAL
-    todo = [cell for cell in cells if not is_finished(folder / cell.name)]
+    finished = finished_names([cell.name for cell in cells], folder)
+    todo = [cell for cell in cells if cell.name not in finished]
     invalid = [
         cell for cell in cells if live and cell not in todo and not is_valid(folder / cell.name)
     ]
     found_done = len(cells) - len(todo) - len(invalid)
-    if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
-        print_message(f"kept the unfinished files of {listed(again)} aside; these cells run again")
     if invalid:
         print_message(
             f"runs {counted(len(invalid), 'invalid cell')} again; bench report {folder} writes the "

@@ -13,7 +13,7 @@ from statistics import geometric_mean
 
 from harness.cells.folder import read_json, remove_aside
 from harness.cells.job_times import Jct
-from harness.sweep.finished import is_finished, take_finished
+from harness.sweep.finished import finished_names, is_finished, take_finished
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
@@ -71,7 +71,7 @@ class CapacitySearch:
         return []
 
     def _finished_before(self, cells: Sequence[Cell]) -> set[str]:
-        found = {cell.name for cell in cells if is_finished(self._folder / cell.name)}
+        found = finished_names([cell.name for cell in cells], self._folder)
         if self._reuse and (rest := [cell for cell in cells if cell.name not in found]):
             planned = {cell.name: self._plan.cell_json(cell) for cell in rest}
             found |= take_finished(planned, self._folder)

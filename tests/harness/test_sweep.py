@@ -106,7 +106,11 @@ def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     assert contents(folder) == straight
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"bench: damaged: {folder}/{cell}/{message}")
-    assert f"bench: kept the unfinished files of {cell} aside; these cells run again\n" in stderr
+    assert (
+        f"bench: moves the damaged files of {cell} to {folder}/{cell}.aside-1, which is removed "
+        "once the cell has run again\n"
+    ) in stderr
+    assert "unfinished" not in stderr
 
 
 @pytest.mark.parametrize("name", ["cell.json", "turns.jsonl", "engine.jsonl", "done.json"])
@@ -138,6 +142,8 @@ def test_a_failed_cell_is_recorded_the_others_run_and_the_next_sweep_repeats_it(
 
     again = run_sweep(small_plan(), folder, workers=1)
     assert (again.found_done, again.failed) == (1, {})
+    kept = "kept the unfinished files of continuum_jps0.5_seed1 aside; these cells run again"
+    assert kept in capsys.readouterr().err
     run_sweep(small_plan(), tmp_path / "straight", workers=1)
     assert contents(folder) == contents(tmp_path / "straight")
 
