@@ -6,17 +6,22 @@ of such code, a sweep still resumes, and its finished cells are reused.
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from servers.variants import Variant
+from harness.installation import PACKAGES
+from servers.policies.user_code import roots_of
 
 ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
@@ -47,6 +52,9 @@ REPLAY_SOURCES = (
 """Sources that determine the turns of a replay."""
 AGENT_SOURCES = (*REPLAY_SOURCES, "agents", "harness/gateway", "harness/live_agents")
 """Sources that determine the turns of real agents."""
+NOT_HASHED = frozenset({*PACKAGES, *sys.stdlib_module_names})
+"""Modules that the code of a user imports and that do not count as part of it."""
+INSTALLED = ("site-packages", "dist-packages")
 IGNORED_FIELDS = ("turnstile_version",)
 """Fields of `cell.json` that do not affect the result of a cell."""
 
@@ -62,16 +70,66 @@ def code_sha256(agents: bool = False) -> str:
     return _sha256(sorted(files), ROOT)
 
 
-def policy_sha256(variant: Variant) -> str | None:
-    """Return a hash of the module of a third-party policy and of all modules of its package. None
-    for a policy of Turnstile, which `code_sha256` covers."""
-    if variant.policy.__module__.startswith("servers."):
+def class_sha256(cls: type) -> str | None:
+    """Return a hash of the modules or packages of a third-party policy or router, of its base
+    classes, and of everything that they import and that is not installed in `site-packages`. None
+    for a class of Turnstile, which `code_sha256` covers."""
+    if cls.__module__.startswith("servers."):
         return None
-    file = Path(inspect.getfile(variant.policy))
-    package = sys.modules[variant.policy.__module__.partition(".")[0]]
-    folders = [Path(folder) for folder in getattr(package, "__path__", ())]
-    files = {path for folder in folders for path in folder.rglob("*.py")} | {file}
-    return _sha256(sorted(files), file.parent)
+    found: dict[Path, list[Path]] = {}
+    stack = [root for root in roots_of(cls) if not _is_of_python(root)]
+    while stack:
+        root = stack.pop()
+        if root not in found:
+            found[root] = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+            for file in found[root]:
+                stack += _imported(file)
+    digest = hashlib.sha256()
+    # Names are relative to the folder of each module, which differs between machines.
+    for root in sorted(found, key=lambda root: (root.name, root)):
+        digest.update(_sha256(found[root], root.parent).encode())
+    return digest.hexdigest()[:12]
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """Yield the files and folders of the top-level modules that a file imports."""
+    names = _imported_names(file.read_bytes()) if file.suffix == ".py" else frozenset()
+    for name in names - NOT_HASHED:
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):  # a module without a specification, such as `__main__`
+            continue
+        if spec is None:
+            continue
+        folders = spec.submodule_search_locations
+        places = folders if folders is not None else [spec.origin] if spec.has_location else []
+        for place in places:
+            path = Path(str(place)).absolute()
+            if not _is_of_python(path) and not set(INSTALLED).intersection(path.parts):
+                yield path
+
+
+@lru_cache(maxsize=1024)
+def _imported_names(source: bytes) -> frozenset[str]:
+    """Return the top-level modules of all absolute imports, also of those within functions."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # a file of the package that nothing can import
+        return frozenset()
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return frozenset(name.partition(".")[0] for name in names)
+
+
+def _is_of_python(path: Path) -> bool:
+    """Return whether a module is part of Python's standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    return library in path.parents and not set(INSTALLED).intersection(path.parts)
 
 
 def _sha256(files: Iterable[Path], root: Path) -> str:

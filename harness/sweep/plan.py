@@ -14,8 +14,9 @@ from harness.load.arrivals import Arrivals
 from harness.load.background import Background
 from harness.load.settings import SweepSettings
 from harness.load.workload import Workload
-from harness.sweep.fingerprint import policy_sha256
+from harness.sweep.fingerprint import class_sha256
 from reports.capacity.slo import Slo
+from servers.routing import ForeignRouter, NamedRouter
 from servers.variants import Variant
 from traces import Note
 
@@ -117,9 +118,9 @@ class SweepPlan:
             "policy": variant.policy_path,
             "policy_arguments": dict(variant.arguments),
             "policy_source": variant.source,
-            "policy_sha256": policy_sha256(variant),
+            "policy_sha256": class_sha256(variant.policy),
             "bound": variant.bound,
-            **({} if variant.router is None else {"router": variant.router.as_json()}),
+            **({} if variant.router is None else {"router": _router_json(variant.router)}),
             **({} if variant.split is None else {"disaggregate": variant.split.as_json()}),
             "offload": self.engine.offload_json(variant),
         }
@@ -168,3 +169,9 @@ class SweepPlan:
             **self.engine.cell_json(variant),
             **self._common_json(),
         }
+
+
+def _router_json(router: NamedRouter | ForeignRouter) -> dict[str, object]:
+    """Return the fields of a router, with a hash if it is one that Turnstile does not contain."""
+    own = class_sha256(router.router) if isinstance(router, NamedRouter) else None
+    return {**router.as_json(), **({} if own is None else {"sha256": own})}

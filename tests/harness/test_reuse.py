@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,17 @@ from small import contents, small_plan
 from harness.cells.workers import Tick
 from harness.sweep import fingerprint, finished
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.fingerprint import AGENT_SOURCES, REPLAY_SOURCES, code_sha256, same_cell
+from harness.sweep.fingerprint import (
+    AGENT_SOURCES,
+    REPLAY_SOURCES,
+    _imported,
+    code_sha256,
+    same_cell,
+)
 from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import run_sweep
+from servers.variants import behind_routers
 from tests.reports.make_run import seal
 
 RUN = Path("runs/first")
@@ -140,6 +148,79 @@ def test_a_changed_module_of_a_custom_policy_gives_a_different_cell(
     assert same_cell(config, before.cell_json(cell))
     (tmp_path / "elsewhere/helper.py").write_text("K = 2\n")
     assert not same_cell(config, before.cell_json(cell))
+
+
+FLAT = {
+    "own_policy.py": """
+from own_base import Base
+
+class Mine(Base):
+    name = "mine"
+
+    def finished(self, request, now_s):
+        import own_lazily
+        return super().finished(request, now_s)
+""",
+    "own_base.py": """
+from own_number import K
+from own_tools.gaps import gap
+from servers.policies.fcfs import Fcfs
+
+class Base(Fcfs):
+    name = "base"
+""",
+    "own_number.py": "K = 1\n",
+    "own_lazily.py": "K = 1\n",
+    "own_tools/gaps.py": "from . import inner\ngap = 1\n",
+    "own_tools/inner.py": "K = 1\n",
+    "own_router.py": """
+import own_number
+from servers.routers.sticky import Sticky
+
+class MyRouter(Sticky):
+    name = "my-router"
+""",
+    "own_unrelated.py": "K = 1\n",
+}
+
+
+@pytest.fixture
+def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FLAT.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_each_module_that_a_policy_imports_from_its_folder_decides_its_cells(
+    flat: Path, name: str
+) -> None:
+    plan = small_plan("own_policy:Mine")
+    config = plan.cell_json(plan.cells()[0])
+    (flat / name).write_text(FLAT[name] + "# changed\n")
+    is_imported = name not in ("own_router.py", "own_unrelated.py")
+    assert same_cell(config, plan.cell_json(plan.cells()[0])) is not is_imported
+
+
+def test_the_modules_of_a_custom_router_decide_its_cells(flat: Path) -> None:
+    variants = tuple(behind_routers(small_plan("fcfs").variants, "own_router:MyRouter,sticky"))
+    plan = replace(small_plan("fcfs"), variants=variants)
+    mine, sticky = (plan.cell_json(cell) for cell in plan.cells())
+    assert "sha256" not in sticky["router"]
+    (flat / "own_number.py").write_text("K = 2\n")
+    changed, same = (plan.cell_json(cell) for cell in plan.cells())
+    assert not same_cell(mine, changed)
+    assert same_cell(sticky, same)
+
+
+def test_installed_packages_that_a_policy_imports_do_not_decide_its_cells(flat: Path) -> None:
+    module = flat / "own_number.py"
+    module.write_text("import json, numpy, own_lazily, servers.clock, nowhere.at_all\n")
+    assert list(_imported(module)) == [flat / "own_lazily.py"]
 
 
 def test_with_fresh_no_cell_is_reused() -> None:
