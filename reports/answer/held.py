@@ -127,7 +127,7 @@ def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> tuple[Ran
         raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
     if point.failed_gates:
         raise _NoValue(f"{name} has a cell at {jps:g} jobs/s that failed a validity gate")
-    if point.saturated:
+    if point.unstable:
         return UNBOUNDED, "is above every number (unstable)"
     number = JCTS[function_of(call)](point)
     return Range(number, number), f"= {number:.4g}"

@@ -42,17 +42,17 @@ ANSWER = Answer(
 )  # fmt: skip
 
 
-def point(variant: str, jps: float, mean_s: float, *, stable: bool = True) -> Point:
+def point(variant: str, jps: float, mean_s: float, *, saturated: bool = False) -> Point:
     return Point(
         variant, False, False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
-        {"jct_p50_s": 20.0, "jct_p95_s": 3 * mean_s}, jps, {}, not stable, False, None,
+        {"jct_p50_s": 20.0, "jct_p95_s": 3 * mean_s}, jps, {}, saturated, False, None,
     )  # fmt: skip
 
 
 POINTS = [
     point("fcfs", 0.1, 60),
-    point("fcfs", 0.3, 400, stable=False),
-    point("continuum", 0.3, 400, stable=False),
+    point("fcfs", 0.3, math.nan, saturated=True),
+    point("continuum", 0.3, math.nan, saturated=True),
     point("continuum+", 0.3, 50),
 ]
 
@@ -133,6 +133,16 @@ def test_what_a_sweep_does_not_have_is_refused_before_it_runs(text: str, reason:
 )
 def test_the_jct_of_an_unstable_cell_is_above_every_number(text: str, holds: bool) -> None:
     assert held(text) is holds
+
+
+def test_the_jcts_of_a_fixed_set_past_saturation_are_numbers() -> None:
+    fixed = [point("fcfs", 0.3, 600, saturated=True), point("continuum", 0.3, 550, saturated=True)]
+    condition = parse_condition("mean_jct(continuum, at=0.3) <= 0.9 * mean_jct(fcfs, at=0.3)")
+    assert evaluate(condition, ANSWER, fixed).sentence.endswith(
+        "does not hold, mean_jct(continuum, at=0.3) = 550 and mean_jct(fcfs, at=0.3) = 600"
+    )
+    condition = parse_condition("mean_jct(continuum, at=0.3) <= 1.5 * mean_jct(fcfs, at=0.3)")
+    assert evaluate(condition, ANSWER, fixed).holds
 
 
 @pytest.mark.parametrize(
