@@ -198,7 +198,9 @@ def _no_answer(results: Results, noun: str) -> str:
         return "No cell has finished: there is no answer yet."
     if (results.cells["failed_gates"] != "").all():
         return "No cell has a valid result: there is no answer."
-    return f"No {noun} has a steady state at the rates of this run: run lower rates."
+    lacking = seeds_without_steady(results.cells[~results.cells["bound"].astype(bool)])
+    some = " with every seed" if any(seeds.is_mixed for seeds in lacking.values()) else ""
+    return f"No {noun} has a steady state{some} at the rates of this run: run lower rates."
 
 
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:

@@ -161,6 +161,18 @@ def test_machines_without_any_steady_state_have_the_remedy_and_not_an_unfinished
     )
 
 
+def test_seeds_with_a_steady_state_are_not_denied_where_no_variant_has_one_with_every_seed(
+    tmp_path: Path,
+) -> None:
+    run = write_sweep(tmp_path, ["fcfs"], jps=[1.0], seeds=SEEDS, steady_state=True)
+    for seed in SEEDS:
+        grew = "it grew" if seed == 2 else None
+        steady_cell(run, [stream_turn(0, 0.0, 1.0)], WINDOW, "fcfs", 1.0, seed, grew)
+    assert answer_of_run(run).headline == (
+        "No scheduler has a steady state with every seed at the rates of this run: run lower rates."
+    )
+
+
 def test_a_machine_without_an_answer_is_named(tmp_path: Path) -> None:
     ran = answer_of_run(one_load(tmp_path / "a", fcfs=2.0, las=1.0))
     none = answer_of_run(write_sweep(tmp_path / "b", ["fcfs"]))
