@@ -23,11 +23,12 @@ def distance_from_bound(points: Sequence[Point], load: str | None) -> list[str]:
     )
     if not known:
         return []
-    within = [f"{p.variant} is within {_times(p)}" for p in known]
+    first, *others = known
+    multiples = [f"{first.variant} is {_times(first)} this bound"]
+    multiples += [f"{p.variant} {_times(p)}" for p in others]
     return [
         f"At {load} no schedule of these jobs can have a mean JCT below"
-        f" {seconds(known[0].lower_bound_s)}. Of this lower bound,"
-        f" {listed(within, at_most=MOST_NAMES)}."
+        f" {seconds(first.lower_bound_s)}. {listed(multiples, at_most=MOST_NAMES)}."
     ]
 
 
