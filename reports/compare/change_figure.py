@@ -48,8 +48,8 @@ def _spec(found: Sequence[Change], style: Mapping[str, Style], of_load: Sequence
             "yaxis": {"automargin": True, "type": "category"},
         },
         "alt": (
-            f"Dot plot, one dot per variant: change of {what}, from {lowest.change.value:+.1%}"
-            f" ({lowest.variant}) to {highest.change.value:+.1%} ({highest.variant}). The table"
+            f"Dot plot, one dot per variant: change of {what}, from {lowest.change.value:+z.1%}"
+            f" ({lowest.variant}) to {highest.change.value:+z.1%} ({highest.variant}). The table"
             " has all values."
         ),
         "value": "x",
@@ -74,8 +74,8 @@ def _without_number(found: Sequence[Change]) -> list[str]:
 
 def _dot(change: Change, look: Style) -> Trace:
     value = change.change
-    limits = f"95% CI {value.low:+.1%} to {value.high:+.1%}" if value.has_interval else "one seed"
-    hover = f"<b>{plain(change.variant)}</b><br>{value.value:+.1%}<br>{limits}"
+    limits = f"95% CI {value.low:+z.1%} to {value.high:+z.1%}" if value.has_interval else "one seed"
+    hover = f"<b>{plain(change.variant)}</b><br>{value.value:+z.1%}<br>{limits}"
     marker = {"symbol": look.marker, "size": 10}
     interval = value if value.has_interval else None
     return dot(change.variant, value.value, interval, look.colour, marker, hover)

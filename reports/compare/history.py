@@ -279,7 +279,7 @@ def changed(before: Entry, after: Entry) -> str:
         return NOT_STEADY
     if before.jct_mean_s is None:
         return "stable again"
-    return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
+    return f"{after.jct_mean_s / before.jct_mean_s - 1:+z.2%}"
 
 
 def row(series: Series) -> tuple[str, ...]:

@@ -79,12 +79,22 @@ def seeds_in_words(some: Sequence[int], seeds: Sequence[int]) -> str:
 
 
 def without_steady_state(base: Side, new: Side) -> Iterable[str]:
-    """Yield what has no steady state in both runs. Rates of a policy are one phrase."""
-    by_policy: dict[str, dict[str, None]] = {}
-    for place in sorted(base.unstable.keys() & new.unstable.keys()):
-        by_policy.setdefault(place.variant, {})[place.load] = None
-    for variant, loads in by_policy.items():
-        yield f"{variant} at {loads_in_words(list(loads))}"
+    """Yield what has no steady state in either run. Rates of a policy are one phrase, if it lacks
+    one there with the same seeds."""
+    common: dict[tuple[str, str], list[int]] = {}
+    for variant, load, seed in sorted(base.places & new.places):
+        common.setdefault((variant, load), []).append(seed)
+    by_policy: dict[tuple[str, str], list[str]] = {}
+    for (variant, load), seeds in common.items():
+        neither = [
+            seed
+            for seed in seeds
+            if Place(variant, load, seed) in base.unstable.keys() & new.unstable.keys()
+        ]
+        if neither:
+            by_policy.setdefault((variant, seeds_in_words(neither, seeds)), []).append(load)
+    for (variant, some), loads in by_policy.items():
+        yield f"{variant} at {loads_in_words(loads)}{f' with {some}' if some else ''}"
 
 
 def loads_in_words(loads: Sequence[str]) -> str:
@@ -101,9 +111,9 @@ def different_cells(base: Side, new: Side) -> dict[Place, str]:
         if before is None and after is None:
             what = _different_jct(*(by_place[place] for by_place in jobs))
         elif before is None or after is None:
-            what = " and ".join(
-                NOT_STEADY if each else "a steady state" for each in (before, after)
-            )
+            lost = before is None
+            what = f"{'stable' if lost else 'unstable'} in BASE, "
+            what += f"{'unstable' if lost else 'stable'} in NEW"
         else:
             what = _different_ends(before, after)
         if what:

@@ -53,10 +53,7 @@ def compare_sides(
         *_changes(base, new, metrics, max_regression, confidence, different),
     ]
     if not changes:
-        raise NotComparable(
-            f"{base.name} and {new.name}: no job finished in both under the same policy, load and "
-            "seed"
-        )
+        raise NotComparable(_nothing_in_common(base, new))
     return Verdict(
         tuple(
             sorted(changes, key=lambda c: (not c.is_collapse, not c.is_capacity, c.load, c.variant))
@@ -78,6 +75,34 @@ def invalid_cells(base: Side, new: Side) -> tuple[str, ...]:
     """Return the invalid cells of the new run, and damaged ones of both."""
     damaged = {cell: why for cell, why in base.invalid.items() if why.endswith(RERUN)}
     return tuple(f"{cell}: {why}" for cell, why in sorted((damaged | new.invalid).items()))
+
+
+def _nothing_in_common(base: Side, new: Side) -> str:
+    """Say why two runs have no number to compare."""
+    for side in (base, new):
+        if not side.places:
+            return f"{side.name}: no job finished, so there is nothing to compare"
+    for index, what in enumerate(("policy", "load", "seed")):
+        one, other = (
+            list(dict.fromkeys(str(place[index]) for place in sorted(side.places)))
+            for side in (base, new)
+        )
+        if not set(one) & set(other):
+            shown = loads_in_words if what == "load" else listed
+            return (
+                f"{base.name} and {new.name} have no {what} in common: {shown(one)}, and "
+                f"{shown(other)}; run one of them again like the other"
+            )
+    if not base.places & new.places:
+        return f"{base.name} and {new.name} have no policy, load and seed in common"
+    if not set(base.jobs["job_id"]) & set(new.jobs["job_id"]):
+        return (
+            f"{base.name} and {new.name} have no job in common: their workloads differ; "
+            "run one of them again with the other's --traces"
+        )
+    return (
+        f"{base.name} and {new.name}: no job finished in both under the same policy, load and seed"
+    )
 
 
 def _changes(

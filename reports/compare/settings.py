@@ -6,11 +6,15 @@ In: the settings of two `Side`s. Out: a phrase for each difference, without thos
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from reports.compare.baseline import Side
 from reports.phrasing import listed
 from servers.errors import InvalidInput, NotComparable
+from servers.nearest import nearest
+from servers.profiles.profile import Profile
+from servers.sim.settings import Limits
 
 SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals", "background")
 MUST_BE_EQUAL = (*SAME_QUESTION, "jps", "seeds")
@@ -32,11 +36,22 @@ def parse_allowed(text: str) -> tuple[str, ...]:
     settings = (*SAME_QUESTION, WORKLOAD)
     for name in names:
         if name.partition(".")[0] not in settings:
-            raise InvalidInput(
-                f"{OPTION} {name}: unknown; use {listed(settings, 'or')}, or one part of them such "
-                "as profile.kv_blocks"
-            )
+            close = nearest(name, settings) or _nearest_part(name)
+            hint = f"did you mean {close}?" if close else f"use {listed(settings, 'or')}, or one"
+            more = "" if close else " part of them such as profile.kv_blocks"
+            raise InvalidInput(f"{OPTION} {name}: unknown; {hint}{more}")
     return names
+
+
+def _nearest_part(name: str) -> str:
+    """Return the setting and part, such as profile.kv_blocks for `kv-blocks`."""
+    whole = {
+        each.name: f"{setting}.{each.name}"
+        for setting, of in (("profile", Profile), ("limits", Limits))
+        for each in fields(of)
+    }
+    found = nearest(name.rpartition(".")[2].replace("-", "_"), whole)
+    return " or ".join(whole[part] for part in found.split(" or ") if part)
 
 
 def refuse_different(base: Side, new: Side, allowed: Collection[str]) -> None:

@@ -67,7 +67,7 @@ class Verdict:
     different: tuple[str, ...] = ()
     """Cells of both runs whose results are not exactly equal, and what differs."""
     unstable: tuple[str, ...] = ()
-    """Policies and loads without a steady state in both runs."""
+    """Policies and loads without a steady state in either run."""
     allowed: tuple[str, ...] = ()
     """Settings that differ and may."""
     refused: str = ""

@@ -16,7 +16,7 @@ SIGNS = {
     "faster": "faster",
     "noise": "noise",
     "unknown": "one seed: no interval",
-    "undecided": "no steady state in both runs",
+    "undecided": "no steady state in either run",
 }
 CAPACITY_SIGNS = {
     "slower": "lower, within the limit",
@@ -37,10 +37,11 @@ def headline(verdict: Verdict, max_regression: float) -> str:
         first = max(
             worst, key=lambda c: (abs(c.change.value), c.new in (NOT_STEADY, NONE_SUSTAINED))
         )
-        return (
-            f"{counted(len(worst), 'regression')} above {max_regression:.1%}; the largest: "
-            f"{_largest(first)}"
-        )
+        # A lost steady state has no size.
+        sized = all(math.isfinite(change.change.value) for change in worst)
+        above = f" above {max_regression:.1%}" if sized else ""
+        which = "; the largest" if len(worst) > 1 else ""
+        return f"{counted(len(worst), 'regression')}{above}{which}: {_largest(first)}"
     if verdict.invalid:
         return f"no regression, but {counted(len(verdict.invalid), 'invalid cell')}"
     if verdict.must_be_identical and not verdict.identical:
@@ -55,14 +56,22 @@ def _largest(change: Change) -> str:
     at = f"{change.variant} at {change.load}"
     name = f"capacity of {change.variant}" if change.is_capacity else at
     if isinstance(change.new, str):
-        return f"{name}: {_before_and_now(change)}"
+        return f"{name} ({_before_and_now(change)})"
     metric = "" if change.is_capacity else f", {change.metric}"
-    return f"{name}{metric} {change.change.value:+.1%}"
+    return f"{name}{metric} {change.change.value:+z.1%}"
 
 
 def _before_and_now(change: Change) -> str:
     """Return a change without a number in words."""
     return f"{change.base}, now {change.new}"
+
+
+def _in_words(change: Change) -> str:
+    if isinstance(change.new, str):
+        return _before_and_now(change)
+    _, _, metric, base, new, relative, interval, _ = row(change)
+    limits = f", interval {interval}" if change.change.has_interval else ""
+    return f"{metric} {base} -> {new} ({relative}{limits})"
 
 
 def _what_differs(verdict: Verdict) -> str:
@@ -85,8 +94,8 @@ def row(change: Change) -> tuple[str, ...]:
         change.metric,
         _value(change, change.base),
         _value(change, change.new),
-        f"{e.value:+.1%}" if math.isfinite(e.value) else "–",
-        f"{e.low:+.1%} to {e.high:+.1%}" if e.has_interval else "–",
+        f"{e.value:+z.1%}" if math.isfinite(e.value) else "–",
+        f"{e.low:+z.1%} to {e.high:+z.1%}" if e.has_interval else "–",
         sign(change),
     )
 
@@ -118,7 +127,7 @@ def notes(verdict: Verdict) -> list[str]:
     return [
         *(f"different settings: {line}" for line in verdict.allowed),
         *(f"not valid: {line}" for line in verdict.invalid),
-        *(f"no steady state in both runs: {line}" for line in verdict.unstable),
+        *(f"no steady state in either run: {line}" for line in verdict.unstable),
         *(f"in one run only: {line}" for line in verdict.unpaired),
         *(f"not identical: {line}" for line in different[:MOST_DIFFERENT]),
         *([f"not identical: {counted(more, 'more cell')}"] if more > 0 else []),
@@ -151,10 +160,7 @@ def junit(verdict: Verdict) -> bytes:
     if verdict.refused:
         _case(suite, "comparison", "settings", "not compared", verdict.refused)
     for change in verdict.changes:
-        text = (
-            _before_and_now(change) if isinstance(change.new, str) else " ".join(row(change)[3:7])
-        )
-        message = text if change in failures else ""
+        message = _in_words(change) if change in failures else ""
         name = f"{change.variant} at {change.load}"
         _case(suite, change.metric, name, message, ", ".join(row(change)))
     for line in verdict.invalid:

@@ -108,7 +108,7 @@ def test_runs_without_a_common_rate_are_not_comparable() -> None:
     bench(*other.split(), "--out", "two")
     code, _, err = bench("compare", "one", "two")
     assert code == 2
-    assert "one and two: no job finished in both under the same policy, load and seed" in err
+    assert "one and two have no load in common: 0.2 jobs/s, and 0.3 jobs/s; run one" in err
 
 
 @pytest.mark.usefixtures("run")
@@ -180,13 +180,13 @@ def test_a_nightly_is_red_if_a_policy_collapses_with_all_seeds_or_one(
     assert [(row[0], *row[3:5], row[7]) for row in rows if row[2] == "steady state"] == [
         ("1.4 jobs/s", "stable", "2 of 3 seeds stable", "REGRESSION (seed 1)"),
         ("2 jobs/s", "stable", "no steady state", "REGRESSION"),
-        ("40 jobs/s", "no steady state", "no steady state", "no steady state in both runs"),
+        ("40 jobs/s", "no steady state", "no steady state", "no steady state in either run"),
     ]
     (mean,) = (row for row in rows if row[2] == "jct.mean")
     assert mean[0] == "1.4 jobs/s"
     assert mean[7].endswith("(seeds 2 and 3)")
-    assert out.endswith("the largest: mine at 2 jobs/s: stable, now no steady state\n")
-    assert "no steady state in both runs: mine at 40 jobs/s\n" in err
+    assert out.endswith("the largest: mine at 2 jobs/s (stable, now no steady state)\n")
+    assert "no steady state in either run: mine at 40 jobs/s\n" in err
     suite = ElementTree.parse("j.xml").getroot()  # noqa: S314
     failed = {
         (str(case.get("classname")), str(case.get("name")))
@@ -198,6 +198,17 @@ def test_a_nightly_is_red_if_a_policy_collapses_with_all_seeds_or_one(
     assert Path("c.md").read_text().startswith("### ❌ bench compare: ")
     assert "| stable | no steady state | – | – | REGRESSION |" in Path("c.md").read_text()
     assert "<td>no steady state</td>" in Path("tuesday/compare.html").read_text()
+
+
+def test_a_baseline_without_job_times_is_saved_with_a_warning(
+    nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nights)
+    code, out, err = bench("compare", "monday-40", "--save", "again.json.gz")
+    assert code == 0
+    assert out.endswith(" bytes, 0 jobs, 3 unstable cells\n")
+    assert "again.json.gz: has no job times, because no cell of monday-40 has a steady" in err
+    assert bench("compare", "monday", "--save", "again.json.gz")[2] == ""
 
 
 def test_a_nightly_is_green_if_a_policy_gets_a_steady_state(

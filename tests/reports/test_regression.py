@@ -156,7 +156,7 @@ def test_options_that_explain_a_different_profile_are_named_first() -> None:
 
 def test_without_a_common_policy_there_is_nothing_to_compare() -> None:
     with pytest.raises(
-        NotComparable, match="no job finished in both under the same policy, load and seed"
+        NotComparable, match="run and run have no policy in common: fcfs, and other; run one"
     ):
         compare_sides(side(JCT_S), side(JCT_S, variant="other"), ["jct.mean"], 0.03)
 
@@ -184,6 +184,33 @@ def test_markdown_and_junit_agree_and_markup_in_names_is_text() -> None:
     case = suite[0]
     assert case.get("name") == "<b>|evil|</b> at 0.1 jobs/s"
     assert "+50.0%" in str(case[0].get("message"))
+
+
+def test_a_failure_names_the_metric_and_both_numbers() -> None:
+    """All jobs take 10 s, and then 15 s."""
+    (failure,) = parsed(compared(side(TENS), side([15.0] * 6))).findall("testcase/failure")
+    assert failure.get("message") == (
+        "jct.mean 10.0 s -> 15.0 s (+50.0%, interval +50.0% to +50.0%)"
+    )
+
+
+def test_a_change_that_rounds_to_zero_has_no_minus_sign() -> None:
+    (change,) = compared(side(TENS), side([9.9999] * 6)).changes
+    assert row(change)[5:7] == ("+0.0%", "+0.0% to +0.0%")
+
+
+def test_a_cell_that_lost_or_gained_a_steady_state_is_named_with_its_run() -> None:
+    stable, lost = stream((1, TENS)), stream((1, 39))
+    cell = "fcfs at 0.1 jobs/s, seed 1:"
+    assert compared(stable, lost).different == (f"{cell} stable in BASE, unstable in NEW",)
+    assert compared(lost, stable).different == (f"{cell} unstable in BASE, stable in NEW",)
+
+
+def test_runs_of_other_jobs_have_no_job_in_common() -> None:
+    new = side(JCT_S)
+    new = replace(new, jobs=new.jobs.assign(job_id="other-" + new.jobs["job_id"]))
+    with pytest.raises(NotComparable, match="run and run have no job in common: their workloads"):
+        compared(side(JCT_S), new)
 
 
 def both(*sides: Side, **changed: Any) -> Side:
@@ -230,7 +257,7 @@ def test_capacities_are_compared_by_seed_and_a_lower_one_is_a_regression() -> No
     assert (found["fcfs"].pairs, found["fcfs"].outcome) == (2, "regression")
     assert found["continuum"].outcome == "identical"
     assert found["lmcache"].outcome == "unknown"  # one seed says nothing about others
-    assert "the largest: capacity of fcfs -10.6%" in headline(verdict, 0.03)
+    assert headline(verdict, 0.03) == "1 regression above 3.0%: capacity of fcfs -10.6%"
 
 
 def test_a_higher_capacity_is_no_regression() -> None:
@@ -299,7 +326,7 @@ def test_a_policy_that_lost_its_steady_state_is_the_largest_regression() -> None
     assert len(verdict.changes) == 1
     assert not verdict.good
     assert headline(verdict, 0.03) == (
-        "1 regression above 3.0%; the largest: fcfs at 0.1 jobs/s: stable, now no steady state"
+        "1 regression: fcfs at 0.1 jobs/s (stable, now no steady state)"
     )
     (failure,) = parsed(verdict).findall("testcase/failure")
     assert failure.get("message") == "stable, now no steady state"
@@ -338,11 +365,13 @@ def test_no_steady_state_in_both_runs_is_said_and_not_identical_if_the_cells_dif
     steady, mean = verdict.changes
     assert row(steady)[3:] == (
         "1 of 2 seeds stable", "1 of 2 seeds stable", "–", "–",
-        "no steady state in both runs (seed 1)",
+        "no steady state in either run (seed 1)",
     )  # fmt: skip
     assert mean.outcome == "identical"
-    assert verdict.unstable == ("fcfs at 0.1 jobs/s",)
-    assert "- no steady state in both runs: fcfs at 0.1 jobs/s" in markdown(verdict, 0.03)
+    assert verdict.unstable == ("fcfs at 0.1 jobs/s with seed 1",)
+    assert "- no steady state in either run: fcfs at 0.1 jobs/s with seed 1\n" in markdown(
+        verdict, 0.03
+    )
     assert verdict.good
     strict = replace(verdict, must_be_identical=True)
     assert not strict.good
@@ -423,7 +452,7 @@ def test_a_capacity_of_none_comes_before_a_lower_capacity() -> None:
     none, lower, _ = compared(base, new).changes
     assert (none.metric, none.outcome) == (SUSTAINED, "regression")
     assert (lower.pairs, lower.outcome, lower.note) == (2, "regression", "seeds 2 and 3")
-    assert "the largest: capacity of fcfs: 0.2 jobs/s, now none sustained" in headline(
+    assert "the largest: capacity of fcfs (0.2 jobs/s, now none sustained)" in headline(
         compared(base, new), 0.03
     )
 
@@ -441,7 +470,7 @@ def test_the_page_names_what_lost_its_steady_state_in_the_figure_of_its_load(
     verdict = compared(stream((1, TENS), (2, TENS), (3, TENS)), new)
     draw(verdict, "base", "new", 0.03, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "fcfs at 0.1 jobs/s: stable, now 2 of 3 seeds stable." in page
+    assert "fcfs at 0.1 jobs/s (stable, now 2 of 3 seeds stable)." in page
     assert "fcfs: stable in BASE, 2 of 3 seeds stable in NEW." in page
     assert "<td>REGRESSION (seed 1)</td>" in page
     draw(compared(stream((1, TENS)), stream((1, 39))), "base", "new", 0.03, tmp_path / "page.html")
@@ -466,3 +495,17 @@ def test_settings_that_differ_are_compared_if_the_user_names_them() -> None:
 def test_a_name_that_is_no_setting_is_refused() -> None:
     with pytest.raises(InvalidInput, match="--allow-different kv: unknown; use engine, hardware,"):
         parse_allowed("limits,kv")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kv-blocks", "profile.kv_blocks"),
+        ("profil.kv_blocks", "profile.kv_blocks"),
+        ("step_tokens", "limits.step_tokens"),
+        ("limit", "limits"),
+    ],
+)
+def test_a_misspelt_setting_is_answered_with_the_nearest(name: str, meant: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{name}: unknown; did you mean {meant}[?]"):
+        parse_allowed(name)

@@ -136,6 +136,11 @@ def compare(
             unstable = counted(len(old.unstable), "unstable cell") if old.unstable else ""
             parts = [f"{save.stat().st_size:,} bytes", f"{len(old.jobs):,} jobs", unstable]
             print(f"baseline: {save}, {', '.join(part for part in parts if part)}")
+            if old.jobs.empty:
+                print_message(
+                    f"{save}: has no job times, because no cell of {base} has a steady state; a "
+                    "comparison with it finds no slower job. Run lower rates"
+                )
             return
         metrics, limit = _metrics(metric), _share(max_regression)
         allowed = () if allow_different is None else parse_allowed(allow_different)
