@@ -361,9 +361,9 @@ class World:
             self.homes[turn.program_id] = turn.replica = replica
 
 
-def test_turns_go_where_the_rules_send_them_in_250_worlds() -> None:
-    worlds = [World(seed) for seed in range(250)]
+def test_turns_go_where_the_rules_send_them_in_100_worlds() -> None:
+    worlds = [World(seed) for seed in range(100)]
     for world in worlds:
         world.play()
-    assert sum(world.held_back > 0 for world in worlds) > 125
-    assert sum(world.moves for world in worlds) > 25
+    assert sum(world.held_back > 0 for world in worlds) > 50
+    assert sum(world.moves for world in worlds) > 10
