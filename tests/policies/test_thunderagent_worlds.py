@@ -49,10 +49,10 @@ def held_back(seed: int, reference_of: type[Router] | type[AuthorsRouter]) -> in
     return play(random, Ours(policy), reference_of([capacity], **settings))
 
 
-def test_the_same_turns_are_held_back_as_by_the_rules_of_the_router_in_400_worlds() -> None:
-    assert sum(held_back(seed, Router) > 0 for seed in range(400)) > 200
+def test_the_same_turns_are_held_back_as_by_the_rules_of_the_router_in_1000_worlds() -> None:
+    assert sum(held_back(seed, Router) > 0 for seed in range(1000)) > 500
 
 
 @pytest.mark.skipif(not CHECKOUT, reason="TURNSTILE_THUNDERAGENT is no checkout of ThunderAgent")
-def test_the_same_turns_are_held_back_as_by_the_authors_code_in_400_worlds() -> None:
-    assert sum(held_back(seed, AuthorsRouter) > 0 for seed in range(400)) > 200
+def test_the_same_turns_are_held_back_as_by_the_authors_code_in_1000_worlds() -> None:
+    assert sum(held_back(seed, AuthorsRouter) > 0 for seed in range(1000)) > 500

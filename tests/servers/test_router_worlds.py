@@ -69,10 +69,10 @@ def held_back(seed: int, reference_of: type[Router] | type[AuthorsRouter]) -> in
     return play(random, ours, reference_of(capacities, **settings), 8 * machines, machines)
 
 
-def test_turns_go_where_the_rules_of_the_router_send_them_in_400_worlds() -> None:
-    assert sum(held_back(seed, Router) > 0 for seed in range(400)) > 200
+def test_turns_go_where_the_rules_of_the_router_send_them_in_1000_worlds() -> None:
+    assert sum(held_back(seed, Router) > 0 for seed in range(1000)) > 500
 
 
 @pytest.mark.skipif(not CHECKOUT, reason="TURNSTILE_THUNDERAGENT is no checkout of ThunderAgent")
-def test_turns_go_where_the_authors_code_sends_them_in_400_worlds() -> None:
-    assert sum(held_back(seed, AuthorsRouter) > 0 for seed in range(400)) > 200
+def test_turns_go_where_the_authors_code_sends_them_in_1000_worlds() -> None:
+    assert sum(held_back(seed, AuthorsRouter) > 0 for seed in range(1000)) > 500
