@@ -153,6 +153,8 @@ def idle_machines(plan: SweepPlan, folder: Path, measured: Mapping[int, Jct]) ->
     """Return the JCT on an idle machine by seed, from finished cells or measured before or here."""
     found: dict[int, Jct] = {}
     for path in sorted(folder.glob("*/done.json")):
+        if found.keys() >= set(plan.seeds):  # Reading a cell checks all of its files.
+            break
         with suppress(InvalidRunFolder):  # A damaged cell runs again.
             cell = read_cell(path.parent)
             if cell.config["seed"] in plan.seeds and (idle := (cell.done or {}).get("idle_jct_s")):

@@ -61,11 +61,11 @@ def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
         price_of(sweep),
         len(sweep["seeds"]),
         background_per_s(sweep),
-        compared(sweep),
+        noun_of(sweep),
     )
 
 
-def compared(sweep: Mapping[str, Any]) -> str:
+def noun_of(sweep: Mapping[str, Any]) -> str:
     """Return what the variants are called in sentences, by the axis in which they differ."""
     own = [v for v in sweep.get("variants") or () if not v.get("bound")]
     policies = {str(v["name"]).partition("@")[0] for v in own}

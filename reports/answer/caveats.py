@@ -230,16 +230,13 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     if seeds >= MIN_SEEDS or not len(results.cells) or not is_noise_covered(sweep):
         return []
     repeats = len(sweep.get("repeats") or [1])
-    if seeds == 1 and sweep.get("steady_state"):
-        return [
-            "One seed: there are no intervals, and no difference was tested. Use at least three"
-            " seeds (--seeds 1..5)."
-        ]
     if sweep.get("steady_state"):
-        return [
+        few = (
             "Two seeds: the intervals over seeds are so wide that few differences are significant."
-            " Use at least three seeds (--seeds 1..5)."
-        ]
+        )
+        if seeds == 1:
+            few = "One seed: there are no intervals, and no difference was tested."
+        return [f"{few} Use at least three seeds (--seeds 1..5)."]
     if seeds == 1 and repeats >= MIN_SEEDS:
         return [
             f"One seed, measured {repeats} times: the intervals cover the choice of programs and"

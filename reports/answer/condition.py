@@ -9,9 +9,10 @@ nothing is executed. Names of variants need no quotes: `capacity(continuum+)`.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.phrasing import listed
@@ -24,8 +25,18 @@ SYNTAX = (
     "use for example 'capacity(continuum) >= 1.3 * capacity(fcfs)' or "
     "'mean_jct(continuum, at=0.3) <= 60'"
 )
-ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
-COMPARISONS = (ast.GtE, ast.LtE, ast.Gt, ast.Lt)
+ARITHMETIC: Mapping[type[ast.AST], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+COMPARISONS: Mapping[type[ast.AST], Callable[[float, float], bool]] = {
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+}
 MAX_CHARACTERS = 500
 CALL = re.compile(r"\b([a-z]\w*)\s*\(\s*(?=[^\s\"'(),])")
 """A function whose first argument has no quotes."""
@@ -108,14 +119,14 @@ def _check(text: str, node: ast.expr) -> None:
             return
         case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
             _check(text, operand)
-        case ast.BinOp(op=op, left=left, right=right) if isinstance(op, ARITHMETIC):
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in ARITHMETIC:
             _check(text, left)
             _check(text, right)
         case ast.BoolOp(values=parts):
             for part in parts:
                 _check(text, part)
         case ast.Compare(ops=ops, left=left, comparators=others) if all(
-            isinstance(op, COMPARISONS) for op in ops
+            type(op) in COMPARISONS for op in ops
         ):
             for each in (left, *others):
                 _check(text, each)

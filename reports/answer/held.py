@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports.answer.condition import Condition, function_of, rate_of, variant_of
+from reports.answer.condition import (
+    ARITHMETIC,
+    COMPARISONS,
+    Condition,
+    function_of,
+    rate_of,
+    variant_of,
+)
 from reports.answer.ranges import UNBOUNDED, Range, combined, compared
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
@@ -29,18 +35,6 @@ JCTS: Mapping[str, Callable[[Point], float]] = {
     "p90_jct": lambda p: p.jct_s["jct_p90_s"],
     "p95_jct": lambda p: p.jct_s["jct_p95_s"],
     "p99_jct": lambda p: p.jct_s["jct_p99_s"],
-}
-ARITHMETIC: Mapping[type[ast.AST], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-COMPARISONS: Mapping[type[ast.AST], Callable[[float, float], bool]] = {
-    ast.GtE: operator.ge,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.Lt: operator.lt,
 }
 
 

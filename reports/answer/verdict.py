@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.asked import compared
+from reports.answer.asked import noun_of
 from reports.answer.caveats import (
     caveats_of,
     cells_without_a_valid_result,
@@ -90,7 +90,7 @@ def answer(
 ) -> Answer:
     """Return the answer. `also` is one more caveat."""
     baseline, provenance = str(sweep["baseline"]), provenance_of(sweep)
-    noun, different = compared(sweep), different_times(results, sweep)
+    noun, different = noun_of(sweep), different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
     arms, every = second_arms(sweep), points
     measured = [p for p in points if p.variant not in arms]

@@ -31,6 +31,14 @@ LOST, GAINED, EQUAL = math.inf, -math.inf, math.nan
 """Changes of a JCT that becomes infinite, or was."""
 
 
+def common_seeds(base: Side, new: Side) -> dict[tuple[str, str], list[int]]:
+    """Return the seeds of both runs by policy and load, in order."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for variant, load, seed in sorted(base.places & new.places):
+        found.setdefault((variant, load), []).append(seed)
+    return found
+
+
 def steadiness(
     variant: str, load: str, seeds: Sequence[int], base: Side, new: Side, different: Iterable[Place]
 ) -> Change | None:
@@ -81,11 +89,8 @@ def seeds_in_words(some: Sequence[int], seeds: Sequence[int]) -> str:
 def without_steady_state(base: Side, new: Side) -> Iterable[str]:
     """Yield what has no steady state in either run. Rates of a policy are one phrase, if it lacks
     one there with the same seeds."""
-    common: dict[tuple[str, str], list[int]] = {}
-    for variant, load, seed in sorted(base.places & new.places):
-        common.setdefault((variant, load), []).append(seed)
     by_policy: dict[tuple[str, str], list[str]] = {}
-    for (variant, load), seeds in common.items():
+    for (variant, load), seeds in common_seeds(base, new).items():
         neither = [
             seed
             for seed in seeds
@@ -181,9 +186,6 @@ def sustained(variant: str, base: Capacities, new: Capacities, limit: float) -> 
     )
 
 
-NONE = (0.0, 0.0)
-
-
 def _seeds(variant: str, side: Capacities) -> set[int]:
     return {*side.jobs_per_s.get(variant, ()), *side.bounds.get(variant, ())}
 
@@ -199,7 +201,7 @@ def _range(variant: str, seed: int, side: Capacities) -> tuple[float, float]:
     if isinstance(known, float):
         return known, known
     if known.kind is Kind.NEVER:
-        return NONE
+        return 0.0, 0.0
     return known.sustained or 0.0, known.not_sustained or math.inf
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from reports.answer.provenance import heading
 from reports.compare.baseline import Capacities, Place, Side
 from reports.compare.outcomes import (
+    common_seeds,
     different_cells,
     loads_in_words,
     seeds_in_words,
@@ -115,11 +116,8 @@ def _changes(
 ) -> Iterable[Change]:
     """Yield the changes of each policy and load: of the seeds that have a steady state, and of the
     JCTs with the seeds that have one in both runs."""
-    common: dict[tuple[str, str], list[int]] = {}
-    for variant, load, seed in sorted(base.places & new.places):
-        common.setdefault((variant, load), []).append(seed)
     base_jobs, new_jobs = _by_point(base), _by_point(new)
-    for key, seeds in common.items():
+    for key, seeds in common_seeds(base, new).items():
         if (steady := steadiness(*key, seeds, base, new, different)) is not None:
             yield steady
         both = [

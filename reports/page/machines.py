@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.asked import compared, price_of
+from reports.answer.asked import noun_of, price_of
 from reports.answer.left_out import programs_left_out
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
@@ -66,7 +66,7 @@ def write_machines(folder: Path) -> MachinesReport:
     missing = [each for _, report in reports for each in report.missing]
     finished = sum(len(report.cells) for _, report in reports)
     left_out = programs_left_out(sweeps[0])  # The same programs run on every machine.
-    sentence = so_far(headline(found, baseline, compared(sweeps[0])), missing, finished)
+    sentence = so_far(headline(found, baseline, noun_of(sweeps[0])), missing, finished)
     sentence = f"{left_out} {sentence}".lstrip()
     workloads = {workload(sweep) for sweep in sweeps}
     same = workloads.pop() if len(workloads) == 1 else ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
-from reports.answer.asked import also_serves, compared, price_of
+from reports.answer.asked import also_serves, noun_of, price_of
 from reports.answer.capacity_rows import capacity_rows, page_rows
 from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
@@ -118,7 +118,7 @@ def page(
             long_names=any(len(name) > NAME_LETTERS for name in names),
             machines=machines,
             basis=basis(run.sweep),
-            noun=compared(run.sweep),
+            noun=noun_of(run.sweep),
             tiles=tiles(answer, str(run.sweep["baseline"])),
             caveats=_caveats(answer, run),
             most_caveats=MOST_CAVEATS,
