@@ -77,21 +77,21 @@ compile: .venv/installed-compile  ## compile the simulator into turnstile_core, 
 	$(BIN)/python -m harness.compile
 
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
-	$(BIN)/python -m harness.calibrate.shipped_profiles
-	$(BIN)/python -m harness.calibrate.step_times_page > docs/reference/step-times.md
-	$(BIN)/python -m harness.calibrate.step_times_picture > docs/reference/step-times.svg
+	$(BIN)/python -m tools.shipped_profiles
+	$(BIN)/python -m tools.step_times_page > docs/reference/step-times.md
+	$(BIN)/python -m tools.step_times_picture > docs/reference/step-times.svg
 
 capacities: .venv/installed  ## add the capacities of sweeps to docs/reference/capacities.md: RUNS='runs/one runs/two'
-	$(BIN)/python -m reports.compare.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md.new
+	$(BIN)/python -m tools.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md.new
 	@mv docs/reference/capacities.md.new docs/reference/capacities.md
 
 job-times: .venv/installed  ## add sweeps with --jps LOW,HIGH or LOW,MIDDLE,HIGH to docs/reference/job-times.md: RUNS='runs/one runs/two'
-	$(BIN)/python -m reports.compare.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md.new
+	$(BIN)/python -m tools.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md.new
 	@mv docs/reference/job-times.md.new docs/reference/job-times.md
 
 coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes
 	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --seeds $(SEEDS) --out runs/coverage
-	$(BIN)/python -m reports.statistics.coverage runs/coverage
+	$(BIN)/python -m tools.coverage runs/coverage
 
 results: .venv/installed  ## check that a sweep in virtual time equals .ci/baseline.json.gz exactly
 	@OUT=$(OUT) .ci/results
@@ -161,7 +161,7 @@ soak: .venv/installed-test  ## replay SOAK_TURNS=50000 turns, some of which fail
 	SOAK_TURNS=$(SOAK_TURNS) $(BIN)/pytest -q -s tests/soak
 
 docs: .venv/installed-test  ## build the documentation site, build/site/index.html
-	@$(BIN)/python -m harness.cli.reference > docs/reference/command-line.md
+	@$(BIN)/python -m tools.command_reference > docs/reference/command-line.md
 	@$(BIN)/zensical build --strict
 
 picture: .venv/installed-test  ## regenerate docs/report.png with Chromium, after a change of the report's looks or text

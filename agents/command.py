@@ -15,8 +15,8 @@ from pathlib import Path
 
 import orjson
 
-from servers.errors import InvalidInput
-from traces.lenient import one_line
+from servers.basics.errors import InvalidInput
+from servers.basics.text import one_line
 
 PLACEHOLDERS = ("task", "base_url", "model", "workspace", "program_id", "folder")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_-]+)\}")

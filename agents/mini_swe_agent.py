@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agents import mini_swe_agent_process
 from agents.pythons import find_python, installed_version, prefixes, yaml_error
-from servers.errors import InvalidInput
-from traces.lenient import one_line
+from servers.basics.errors import InvalidInput
+from servers.basics.text import one_line
 
 PYTHON = "TURNSTILE_AGENT_PYTHON"
 DEFAULT_PYTHON = ".venv-agents/bin/python"

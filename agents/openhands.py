@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agents import openhands_process
 from agents.pythons import find_python, installed_version, prefixes
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
 DEFAULT_PYTHON = ".venv-openhands/bin/python"

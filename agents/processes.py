@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from servers.errors import AgentStartError
+from servers.basics.errors import AgentStartError
 from servers.processes.supervised import liveness_pipe, supervised_command
 
 GRACE_S = 3.0

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 SCRIPT_TIMEOUT_S = 60.0
 _VERSION_SCRIPT = """

@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.text import one_line
 from traces import Program
-from traces.lenient import one_line
 
 IDS = ("instance_id", "id", "task_id", "program_id")
 MAX_ID_CHARS = 190

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 REMOVE = ("rm", "-rf", "--one-file-system")
 """Not `shutil.rmtree`, which opens a file per level, so a deep tree exceeds the limit of files."""

@@ -2,8 +2,9 @@
 
 With `--check` it only tests whether this machine can compile.
 
-In: the sources that `servers.compiled_core` names. Out: a folder of extension modules for this
-Python. Needs a C compiler, mypy and setuptools, and nothing else, so that `setup.py` can use it.
+In: the sources that `servers.basics.compiled_core` names. Out: a folder of extension modules for
+this Python. Needs a C compiler, mypy and setuptools, and nothing else, so that `setup.py` can use
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servers.compiled_core import FOLDER, MANIFEST, ROOT, SUFFIX, modules, sources_sha256
+from servers.basics.compiled_core import FOLDER, MANIFEST, ROOT, SUFFIX, modules, sources_sha256
 
 if TYPE_CHECKING:
     from setuptools import Extension
@@ -39,7 +40,7 @@ INEXACT = re.compile(r"= CPyTagged_TrueDivide\(")
 
 
 class InexactDivision(Exception):
-    """A compiled module divides integers with `/`: use `servers.clock.quotient`."""
+    """A compiled module divides integers with `/`: use `servers.basics.clock.quotient`."""
 
 
 def obstacle() -> str | None:
@@ -108,7 +109,7 @@ def _refuse_inexact_division(c_folder: Path) -> None:
         code = path.read_text("utf-8")
         for found in INEXACT.finditer(code):
             function = re.findall(r"^\S.*?(\w+)\(.*\{$", code[: found.start()], re.MULTILINE)[-1]
-            raise InexactDivision(f"{function} divides integers: use servers.clock.quotient")
+            raise InexactDivision(f"{function} divides integers: use servers.basics.clock.quotient")
 
 
 if __name__ == "__main__":

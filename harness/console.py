@@ -7,6 +7,6 @@ import sys
 
 def print_message(message: str) -> None:
     """Print one line, prefixed with "bench: "."""
-    from traces.lenient import printable
+    from servers.basics.text import printable
 
     print(f"bench: {printable(message)}", file=sys.stderr)

@@ -4,6 +4,6 @@ In: turns of programs, a policy, and a machine's profile or a vLLM server. Out: 
 finished turns, and engine events.
 """
 
-from servers.compiled_core import use_offered_core
+from servers.basics.compiled_core import use_offered_core
 
 use_offered_core()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 OPTION = "--disaggregate"
 NONE = "none"

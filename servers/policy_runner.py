@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from servers.clock import PS_PER_S, seconds
+from servers.basics.clock import PS_PER_S, seconds
 from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
 from servers.programs import MAX_PROGRAMS, Programs, PromptStart

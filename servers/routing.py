@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servers.errors import InvalidRouter, UnknownName
+from servers.basics.errors import InvalidRouter, UnknownName
+from servers.basics.registry import Registry, is_path
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
-from servers.registry import Registry, is_path
 from servers.routers.base import Replica, Router
 
 ROUTERS = Registry(

@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from servers.basics.errors import InvalidPolicy, InvalidRouter, InvalidVariant, UnknownName
+from servers.basics.registry import Registry, is_path
 from servers.disaggregation import Split
-from servers.errors import InvalidPolicy, InvalidRouter, InvalidVariant, UnknownName
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.policies.user_code import module_root, roots_of
-from servers.registry import Registry, is_path
 from servers.routing import DEFAULT as DEFAULT_ROUTER
 from servers.routing import ForeignRouter, NamedRouter, find_router, named_router
 

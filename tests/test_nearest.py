@@ -6,7 +6,7 @@ import pytest
 
 from harness.load.option import settings_of
 from harness.load.settings import Execution, SweepSettings
-from servers.nearest import nearest
+from servers.basics.nearest import nearest
 from servers.profiles import HARDWARE, MODELS
 from servers.variants import ALL
 

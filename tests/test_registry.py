@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidPlugin, UnknownName
-from servers.registry import Registry
+from servers.basics.errors import InvalidPlugin, UnknownName
+from servers.basics.registry import Registry
 
 COLOURS = Registry(
     kind="colour",
@@ -56,7 +56,7 @@ def test_listing_names_imports_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_importing_the_registry_imports_no_policy() -> None:
-    program = "import sys, servers.registry; sys.exit('servers.policies' in sys.modules)"
+    program = "import sys, servers.basics.registry; sys.exit('servers.policies' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -4,7 +4,7 @@ In: trace files in any format of `traces.formats`, or the name of a recipe in `t
 Out: valid programs, and notes on repairs and rejected files.
 """
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces.files import packs
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 from traces.read import Note, TraceSet, read_traces

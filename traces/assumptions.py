@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from servers.errors import TraceRejected
-from traces.lenient import Repairs, one_line
+from servers.basics.errors import TraceRejected
+from servers.basics.text import one_line
+from traces.lenient import Repairs
 from traces.program import Provenance
 from traces.token_counts import TokenCounter, default_counter
 

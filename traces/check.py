@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from itertools import pairwise
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
+from servers.basics.text import has_control
 from traces.block_hashes import truncated
-from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS, has_control
+from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS
 from traces.program import Program, SharedPrefix, Turn
 from traces.stored import StoredTurns
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from servers.errors import InvalidTrace, TraceRejected
-from servers.nearest import nearest
+from servers.basics.errors import InvalidTrace, TraceRejected
+from servers.basics.nearest import nearest
+from servers.basics.text import one_line
 from traces.formats.native_errors import FOREIGN_FIELDS
-from traces.lenient import one_line
 
 UNITS_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces.block_hashes import extend_prefixes
 from traces.check import check
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn

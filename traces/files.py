@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
+from servers.basics.text import one_line
 from traces.formats.registry import folder_formats, linked_formats
 from traces.formats.shared.linked import group, sub_agents_of
-from traces.lenient import one_line
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.table import SUFFIXES as TABLE_SUFFIXES
 

@@ -8,7 +8,6 @@ valid program.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import math
@@ -23,14 +22,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-import msgspec
 from pydantic_core import from_json
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import text
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-    from pydantic_core import ErrorDetails
+    pass
 
 MAX_BYTES = 1 << 30
 """Maximum size of a file, decompressed."""
@@ -230,107 +228,9 @@ def moment(value: object) -> float | None:
         return None
 
 
-def brief(value: object) -> str:
-    """Format a value for a message, in at most 60 characters."""
-    if value is None or isinstance(value, bool | int | float | str):
-        # As JSON and TOML write it.
-        formatted = str(value).lower() if isinstance(value, bool) else repr(value)[:200]
-        return formatted if len(formatted) <= 60 else formatted[:57] + "..."
-    return f"a {type(value).__name__}"
-
-
-MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for a line that it cannot decode."""
-
-
-def line_problem(line: bytes, error: Exception) -> str:
-    """Describe why msgspec did not decode a line: the field, its value, and the expected type."""
-    if not isinstance(error, msgspec.ValidationError):
-        return "not a JSON object"
-    what, _, field = str(error).partition(" - at `$")
-    if missing := re.search(r"missing required field `(\w+)`", what):
-        return f"lacks {missing[1]}"
-    if not (field := field.strip("`.")):
-        return "not a JSON object"
-    expected = what.partition(", got")[0].replace("`", "")
-    expected = f"{expected[:1].lower()}{expected[1:]}"
-    try:
-        value: Any = msgspec.json.decode(line)
-        for key in re.findall(r"[^.\[\]]+", field):
-            value = value[int(key) if isinstance(value, list) else key]
-    except (*MALFORMED, LookupError, TypeError, ValueError):
-        return f"{field}: {expected}"  # the line is also malformed after the field
-    return f"{field} is {brief(value)}: {expected}"
-
-
-def requirement(message: str) -> str:
-    """Return a validator's message as text that follows the field and the value."""
-    return re.sub(r"^\w+ should ", "must ", message).removeprefix("Value error, ")
-
-
-def first_error(error: ValidationError) -> tuple[str, ErrorDetails]:
-    """Return the first invalid field, "" for the whole document, and its error."""
-    first = error.errors(include_url=False)[0]
-    return ".".join(map(str, first["loc"])), first
-
-
-def describe_first_error(error: ValidationError) -> str:
-    """Describe the first invalid field, its value, and the remedy."""
-    field, first = first_error(error)
-    field = field or "the line"
-    required = requirement(first["msg"])
-    if first["type"] == "missing":
-        return f"{field}: missing; add it"
-    if first["type"] == "json_invalid":
-        return f"{field}: {required}; write one JSON object per line"
-    if first["type"] == "extra_forbidden":
-        required = "not a field of this format; remove it"
-    return f"{field} is {brief(first['input'])}: {required}"
-
-
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Characters that move a terminal's cursor, end a line, or change the text direction."""
-MAX_CHARACTERS = 400
-
-
-def has_control(text: str) -> bool:
-    return _CONTROL.search(text) is not None
-
-
-def printable(text: str) -> str:
-    """Escape control characters, so that the text is safe to print on a terminal."""
-    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
-
-
-def one_line(text: str) -> str:
-    """Return printable text of at most `MAX_CHARACTERS` characters before escaping."""
-    short = len(text) <= MAX_CHARACTERS
-    return printable(text if short else text[: MAX_CHARACTERS - 1] + "…")
-
-
-def identifier(value: object) -> str:
-    """Return a recorded id, printable and bounded in length; "" if there is none. Different ids
-    remain different: a long one ends in a hash of its full text."""
-    full = text(value)
-    if len(full) <= MAX_CHARACTERS:
-        return printable(full)
-    digest = hashlib.sha256(full.encode()).hexdigest()[:12]
-    return printable(f"{full[: MAX_CHARACTERS - 13]}…{digest}")
-
-
-def cut(name: str) -> str:
-    """Return a name of at most `MAX_CHARACTERS`: a longer one as `identifier` does."""
-    return identifier(name) if len(name) > MAX_CHARACTERS else name
-
-
 def mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def items(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def text(value: object) -> str:
-    """Return a string with lone surrogates replaced, or "" for other values."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""

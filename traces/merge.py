@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from servers.basics.text import MAX_CHARACTERS, cut
 from traces.block_hashes import with_prefix_ids
-from traces.lenient import MAX_CHARACTERS, Repairs, cut
+from traces.lenient import Repairs
 from traces.program import Program, SharedPrefix
 from traces.stored import StoredTurns
 

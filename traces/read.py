@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from servers.errors import InvalidTrace, NoTraceRead, TraceRejected
+from servers.basics.errors import InvalidTrace, NoTraceRead, TraceRejected
+from servers.basics.text import one_line, text
 from traces.anonymize import Names
 from traces.assumptions import Assumptions, GapSource
 from traces.check import PrefixBegin, check, check_prefixes
@@ -30,7 +31,7 @@ from traces.formats.registry import (
     recognise,
 )
 from traces.formats.shared.linked import join
-from traces.lenient import Repairs, items, mapping, one_line, parse_json, read_bytes, text
+from traces.lenient import Repairs, items, mapping, parse_json, read_bytes
 from traces.merge import (
     UniqueIds,
     agree_on_prefixes,

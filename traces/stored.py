@@ -21,8 +21,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.errors import TraceRejected
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, Ends, cut, ends_text, one_line, read_up_to
+from servers.basics.errors import TraceRejected
+from servers.basics.text import cut, one_line
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, Ends, ends_text, read_up_to
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 SUFFIX = ".packed"

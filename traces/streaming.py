@@ -18,14 +18,15 @@ from typing import IO, cast
 
 import msgspec
 
-from servers.errors import CannotWrite, InvalidTrace, TraceRejected
+from servers.basics.errors import CannotWrite, InvalidTrace, TraceRejected
+from servers.basics.text import one_line
 from traces.anonymize import Names
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.columns import Columns, parse_columns
 from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats.registry import FIRST_BYTES, load_format, recognise
-from traces.lenient import Repairs, one_line
+from traces.lenient import Repairs
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
 from traces.read import Note, contents, gap_source_of, load_file

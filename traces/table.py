@@ -14,22 +14,13 @@ from typing import Any
 
 import orjson
 
-from servers.errors import LibraryUnavailable, TraceRejected
+from servers.basics.errors import LibraryUnavailable, TraceRejected
+from servers.basics.text import brief, identifier, one_line
 from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import (
-    MAX_BYTES,
-    MAX_GAP_S,
-    MAX_VALUES,
-    Repairs,
-    brief,
-    identifier,
-    number,
-    one_line,
-    tokens,
-)
+from traces.lenient import MAX_BYTES, MAX_GAP_S, MAX_VALUES, Repairs, number, tokens
 from traces.program import Program, Provenance
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from servers.errors import InvalidInput, LibraryUnavailable, TraceRejected
-from traces.lenient import one_line, read_bytes
+from servers.basics.errors import InvalidInput, LibraryUnavailable, TraceRejected
+from servers.basics.text import one_line
+from traces.lenient import read_bytes
 
 CHARACTERS_PER_TOKEN = 3.3
 """Median of 80 trajectories of mini-swe-agent with gemini-3-pro (3,183 calls): shell commands,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agents.sandbox import filtered, inside, system_calls
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 INSIDE_PORT = 17331
 HOME = "/tmp/home"  # noqa: S108

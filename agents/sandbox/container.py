@@ -22,7 +22,7 @@ from pathlib import Path
 
 from agents.sandbox.bubblewrap import Limits
 from agents.sandbox.files import DiskUsage, Kind
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.processes.supervised import SupervisedProcess
 
 LABEL = "turnstile.run"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.policies.fcfs import Fcfs
 from servers.profiles import Profile, costs
 from servers.sim import Engine, Limits, Segment, Submission

@@ -17,8 +17,8 @@ from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
-from reports.run_folder.atomic import make_folder, write_file
-from servers.errors import InvalidInput
+from servers.basics.atomic import make_folder, write_file
+from servers.basics.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured
 from servers.variants import variants
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from servers.admission import STEP_TOKENS
-from servers.errors import InvalidInput, LibraryUnavailable, UnknownProfile
+from servers.basics.errors import InvalidInput, LibraryUnavailable, UnknownProfile
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.kv_cache_dtype import KvCacheDtype

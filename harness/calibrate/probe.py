@@ -24,7 +24,7 @@ from harness.replay.http import (
 )
 from harness.replay.live import Replica
 from harness.replay.token_prompts import Ids
-from servers.errors import MeasurementFailed, TurnFailed
+from servers.basics.errors import MeasurementFailed, TurnFailed
 from traces import Turn
 
 REQUEST_TIMEOUT_S = 300.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from harness.calibrate.probe import Probe, Target, open_probe
-from servers.errors import MeasurementFailed
+from servers.basics.errors import MeasurementFailed
 from servers.profiles.measured import ReloadTimes
 from servers.vllm.launch.server import VllmServer
 

@@ -16,7 +16,7 @@ from harness.calibrate.operator_tables import Reach, fit, open_tables
 from harness.calibrate.silicon_rows import STEP_TOKENS, Checkpoint, Row
 from reports.fidelity.end_to_end import Point, Summary, by
 from reports.parallel import each
-from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
+from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import Profile, analytic_profile
 from servers.profiles.cpu_time import CPU_TIME, with_cpu_time
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair

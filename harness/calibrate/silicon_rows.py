@@ -18,7 +18,7 @@ from importlib import metadata, resources
 import numpy as np
 
 from servers.admission import Admission
-from servers.errors import LibraryUnavailable
+from servers.basics.errors import LibraryUnavailable
 from servers.profiles.cpu_time import Scheduling
 
 PACKAGE = "aiconfigurator-core"

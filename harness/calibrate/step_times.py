@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.calibrate.probe import Probe, Target, open_probe
 from harness.replay.token_prompts import Ids
-from servers.errors import MeasurementFailed
+from servers.basics.errors import MeasurementFailed
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 
 LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304, 131072)

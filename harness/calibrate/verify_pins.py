@@ -22,7 +22,7 @@ from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
 from servers.processes.metrics_page import KV_USAGE, samples
 from servers.profiles import analytic_profile
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 from servers.sim import Engine, Limits
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.server import ServerInfo

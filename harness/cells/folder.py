@@ -22,9 +22,9 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from harness.cells.locks import lock_folder
-from reports.run_folder.atomic import make_folder, sync, take_lock, write_all, write_file
 from reports.run_folder.checksums import CHECKSUMS, checksums
-from servers.errors import CannotWrite, InvalidInput
+from servers.basics.atomic import make_folder, sync, take_lock, write_all, write_file
+from servers.basics.errors import CannotWrite, InvalidInput
 
 FLUSH_LINES = 1000
 FLUSH_S = 1.0

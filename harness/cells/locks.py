@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from harness.load.shard import Shard
-from reports.run_folder.atomic import exclusive, take_lock
-from servers.errors import CannotWrite, InvalidInput
+from servers.basics.atomic import exclusive, take_lock
+from servers.basics.errors import CannotWrite, InvalidInput
 
 PLAN_LOCK = ".plan.lock"
 """Locked while a shard compares its plan with that of the folder."""

@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from servers.errors import FULL, CannotWrite, CellFailed
+from servers.basics.errors import FULL, CannotWrite, CellFailed
 from servers.processes.deferred import leave_to_parent, signals_deferred
 
 Job = TypeVar("Job")

@@ -49,7 +49,7 @@ def policies() -> list[tuple[str, str, str, str, str]]:
     """Return name, description and source of each policy, what it needs, and how it was checked
     against its authors' code. If a policy of an installed package is not usable, its error replaces
     the description."""
-    from servers.errors import InvalidPlugin
+    from servers.basics.errors import InvalidPlugin
     from servers.variants import variant
 
     rows = []

@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from harness.console import print_message
-from servers.errors import InvalidInput, TurnstileError
+from servers.basics.errors import InvalidInput, TurnstileError
 
 options_from_file: ContextVar[tuple[Path, Set[str]] | None] = ContextVar("options", default=None)
 """The settings file of the running command, and the names of the options that it sets."""

@@ -170,7 +170,7 @@ def _usage_message(error: Any) -> str:
     """Return Typer's message, with the value added if its type or bounds are wrong."""
     from pydantic import ValidationError
 
-    from traces.lenient import brief, requirement
+    from servers.basics.text import brief, requirement
 
     if not isinstance(error.__cause__, ValidationError) or error.param is None:
         return str(error.format_message())
@@ -297,7 +297,7 @@ def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> 
     if execution.shard is None:
         return None
     from harness.load.shard import parse_shard
-    from servers.errors import InvalidInput
+    from servers.basics.errors import InvalidInput
 
     shard = parse_shard(execution.shard)
     if execution.cluster is not None:

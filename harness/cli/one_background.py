@@ -7,7 +7,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from harness.cli.errors import one_line_errors
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 OPTION = "background"
 

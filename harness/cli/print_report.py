@@ -93,7 +93,7 @@ def _print_end(
     failed: Collection[str],
     unmet: Collection[str],
 ) -> None:
-    from traces.lenient import printable
+    from servers.basics.text import printable
 
     console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
     for gate in report.failed_gates:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
 from harness.installation import PACKAGES, check_package, cpu_cores
-from harness.redact import REDACTED, redact_command_line
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.redact import REDACTED, redact_command_line
 
 if TYPE_CHECKING:
     from harness.cluster.tasks import RayPool
@@ -154,7 +154,7 @@ def same_command() -> str:
 
 
 def _print_plan(plans: Sequence[SweepPlan]) -> None:
-    from reports.phrasing import counted
+    from servers.basics.phrasing import counted
     from traces.assumptions import unused_recipe
 
     plan, machines = plans[0], ""
@@ -190,7 +190,7 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
 
 def _policies(variants: Sequence[Variant]) -> str:
     """Count the policies, and the routers and the splits of the engines if there are any."""
-    from reports.phrasing import counted
+    from servers.basics.phrasing import counted
 
     routers = {v.router.name for v in variants if v.router}
     behind = [v.name for v in variants if v.router and not v.same_as]

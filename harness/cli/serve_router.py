@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.gateway import Backend
 from harness.gateway.recording import recording
 from harness.gateway.serving import tune_garbage_collector
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.processes.supervised import first_failure
 from servers.routing import NamedRouter
 from servers.variants import one_router

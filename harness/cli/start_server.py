@@ -15,7 +15,7 @@ from rich.status import Status
 
 from harness.console import print_message
 from harness.load.settings import Server
-from servers.errors import ServerFailed
+from servers.basics.errors import ServerFailed
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.replicas import launch_replicas
 from servers.vllm.launch.server import VllmServer

@@ -12,7 +12,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from traces.lenient import printable
+from servers.basics.text import printable
 
 
 def show_rows(

@@ -13,11 +13,11 @@ import typer
 from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import AS_THEY_ARE, READING, Reading
-from servers.errors import InvalidTrace, NoTraceRead
+from servers.basics.errors import InvalidTrace, NoTraceRead
+from servers.basics.text import printable
 from traces import Note, Program, TraceSet, read_traces
 from traces.assumptions import unused_recipe
 from traces.formats.native import write_programs
-from traces.lenient import printable
 
 MAX_PRINTED_NOTES = 20
 """Limit of printed repairs and of printed rejections; --json prints all."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from servers.basics.text import printable
 from traces import Program
-from traces.lenient import printable
 from traces.stats import Moments, Statistics, ToolGaps
 from traces.synthesis.figures import Distance, figures, value_of
 from traces.synthesis.nearest import LIKE, QUANTITIES, Likeness, means

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.console import print_message
 from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.load.settings import SweepSettings

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from servers.errors import InvalidInput, LibraryUnavailable, ServerUnavailable
+from servers.basics.errors import InvalidInput, LibraryUnavailable, ServerUnavailable
+from servers.basics.text import one_line
 from servers.processes.deferred import ENDING
-from traces.lenient import one_line
 
 LOCAL = "ray"
 ADDRESS = "RAY_ADDRESS"

@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from servers.compiled_core import WORKER, find_core, use_offered_core
+from servers.basics.compiled_core import WORKER, find_core, use_offered_core
 
 if TYPE_CHECKING:
     from harness.sweep.cell import Work
@@ -101,7 +101,7 @@ def _scratch() -> Iterator[Path]:
 def _locked(folder: Path) -> Iterator[bool]:
     """Lock a folder until the end of this context or process; yield whether it could be locked and
     still exists."""
-    from reports.run_folder.atomic import take_lock
+    from servers.basics.atomic import take_lock
 
     try:
         handle = os.open(folder, os.O_RDONLY)

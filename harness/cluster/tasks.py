@@ -23,9 +23,9 @@ from harness.cluster.node import NodeResult, Ticks, run_on_node
 from harness.console import print_message
 from harness.sweep.finished import COPYING
 from harness.sweep.plan import SweepPlan
-from reports.run_folder.atomic import sync, write_all
-from servers.errors import CannotWrite, ClusterFailed, InvalidInput
-from traces.lenient import one_line
+from servers.basics.atomic import sync, write_all
+from servers.basics.errors import CannotWrite, ClusterFailed, InvalidInput
+from servers.basics.text import one_line
 
 RETRIES = 3
 """How often a cell runs again after its node or its worker process died."""

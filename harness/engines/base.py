@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 from harness.cells.job import Job
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
+from servers.basics.errors import InvalidInput
+from servers.basics.registry import Registry
 from servers.disaggregation import engines_of, parse_splits
-from servers.errors import InvalidInput
-from servers.records import EventRecord, TurnRecord
-from servers.registry import Registry
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ENGINES as ROUTER_ENGINES
 from servers.routing import ForeignRouter
 from servers.variants import Variant, behind_routers, disaggregated, variants

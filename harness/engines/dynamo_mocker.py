@@ -22,15 +22,15 @@ from harness.replay.dynamo import Frontend
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.admission import Admission
+from servers.basics.errors import CellFailed, InvalidInput, RouterFailed
+from servers.basics.refused_flags import check_flags
 from servers.disaggregation import parse_splits
-from servers.errors import CellFailed, InvalidInput, RouterFailed
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import launch_dynamo
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import first_failure
 from servers.profiles import hardware
-from servers.records import EventRecord, TurnRecord
-from servers.refused_flags import check_flags
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import FOREIGN, ForeignRouter
 from servers.variants import Variant, behind_routers, variants
 from servers.vllm.models.model_folder import BYTES

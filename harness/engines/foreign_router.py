@@ -11,7 +11,7 @@ from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import RELEASE_PROGRAM
 from harness.replay.live import Replica
-from servers.errors import CellFailed, InvalidInput, RouterFailed
+from servers.basics.errors import CellFailed, InvalidInput, RouterFailed
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router

@@ -14,8 +14,8 @@ from harness.engines.stalls import record_stalls
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
-from servers.errors import CellFailed, InvalidRouter
-from servers.records import EventRecord, TurnRecord
+from servers.basics.errors import CellFailed, InvalidRouter
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
 

@@ -25,12 +25,12 @@ from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.sglang import SGLANG, flush_cache, sampling_params
 from servers.admission import Admission
-from servers.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import Failing, first_failure
 from servers.profiles.models.files import model_name
-from servers.records import EventRecord, TurnRecord
-from servers.refused_flags import check_flags
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
 from servers.sglang import command_line

@@ -13,7 +13,7 @@ from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.virtual import EngineFactory
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.files import (
@@ -29,7 +29,7 @@ from servers.profiles.kv_groups import longest_turn
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import NamedRouter
 from servers.sim import DisaggregatedFleet, Engine, Fleet, Limits, Offload, OnEvent, Transfer
 from servers.variants import Variant, make_policy

@@ -20,7 +20,6 @@ from harness.engines.base import Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, Server, SweepSettings
 from harness.load.workload import Longest
-from harness.redact import server_url
 from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
@@ -30,14 +29,15 @@ from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG, flush_cache, is_sglang
 from servers.admission import Admission
-from servers.errors import InvalidInput, InvalidVariant, ServerUnavailable, UnknownName
+from servers.basics.errors import InvalidInput, InvalidVariant, ServerUnavailable, UnknownName
+from servers.basics.redact import server_url
+from servers.basics.registry import is_path
+from servers.basics.text import MAX_CHARACTERS, brief, has_control, one_line
 from servers.policies.base import Policy
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.records import EventRecord, TurnRecord
-from servers.registry import is_path
+from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
-from traces.lenient import MAX_CHARACTERS, brief, has_control, one_line
 
 AS_SERVED = "as-served"
 URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "prompts", "events")

@@ -8,7 +8,7 @@ from harness.cells.job import Job
 from harness.load.stream import with_burst
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
-from servers.errors import CellFailed
+from servers.basics.errors import CellFailed
 from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in
 
 

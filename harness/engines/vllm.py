@@ -22,16 +22,16 @@ from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, Swee
 from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from reports.phrasing import listed
-from servers.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.phrasing import listed
+from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.foreign_routers.process import RouterProcess
 from servers.processes.supervised import first_failure
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
-from servers.records import EventRecord, TurnRecord
-from servers.refused_flags import check_flags
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch import command_line

@@ -6,11 +6,11 @@ import http.client
 import json
 
 from harness.replay.http import fetch
-from servers.errors import ServerUnavailable
+from servers.basics.errors import ServerUnavailable
+from servers.basics.text import one_line
 from servers.vllm.launch.metrics_page import cache_config
 from servers.vllm.launch.server import ServerInfo
 from servers.vllm.models.model_folder import vocabulary_of
-from traces.lenient import one_line
 
 MAX_BYTES = 1 << 24
 """Limit of the size of each response."""

@@ -18,8 +18,8 @@ from harness.engines.sim import SimEngine, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
-from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
-from servers.records import EventRecord, TurnRecord
+from servers.basics.errors import CellFailed, InvalidInput, VirtualVllmFailed
+from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch.command_line import check_admission
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm

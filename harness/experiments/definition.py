@@ -26,12 +26,12 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import AUTO, DEFAULT_JPS, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
-from servers.errors import InvalidExperiment
+from servers.basics.errors import InvalidExperiment
+from servers.basics.text import brief, describe_first_error
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
 from traces import RECIPES, Program, synthesize
 from traces.formats.native import write_programs
-from traces.lenient import brief, describe_first_error
 
 FOLDER = Path(__file__).parent / "files"
 SEVERAL_ENGINES = ("replicas", "router", *DISAGGREGATION)

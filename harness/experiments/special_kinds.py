@@ -14,7 +14,7 @@ from reports.experiment.judge import Finding
 from reports.experiment.significance import Outcome, within
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean
-from servers.errors import MeasurementUnavailable, VllmUnavailable
+from servers.basics.errors import MeasurementUnavailable, VllmUnavailable
 from servers.variants import make_policy, variants
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.virtual_time.client import environment

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 
 from aiohttp import web
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
 """An environment variable, because all users of a machine can read command lines."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from harness.redact import key_forms, redact_bytes
 from harness.replay.completion import cached_tokens, count, error_message, queue_s
+from servers.basics.redact import key_forms, redact_bytes
 from servers.tool_names import call_names, tool_names
 from traces.lenient import items, mapping
 

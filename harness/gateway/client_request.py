@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from harness.replay.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
-from servers.errors import InvalidProgramId
+from servers.basics.errors import InvalidProgramId
 
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
 CONTEXT_FIELDS = ("program_id", "parent_program_id")

@@ -35,12 +35,12 @@ from harness.gateway.responses import (
 )
 from harness.gateway.servers import Backend
 from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
-from harness.redact import MIN_CHARS, is_distinctive, redact
 from harness.replay.completion import measure, shortened
 from harness.replay.http import known_keys
 from harness.replay.identity import IDENTITY_HEADERS, identity_headers
-from servers.errors import InvalidRouter
-from servers.records import ChatMessage, PromptPrefix, TurnRecord
+from servers.basics.errors import InvalidRouter
+from servers.basics.redact import MIN_CHARS, is_distinctive, redact
+from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
 
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 """Headers of a turn that the gateway sets itself."""

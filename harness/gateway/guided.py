@@ -33,7 +33,7 @@ from harness.replay.http import (
 from harness.replay.identity import identity_headers
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import Conversation, Prompts
-from servers.errors import InvalidInput, InvalidRouter
+from servers.basics.errors import InvalidInput, InvalidRouter
 from traces import Program, Turn
 
 JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.gateway.answers import Answer, command_in
 from harness.gateway.conversations import SYSTEM
-from servers.records import ChatMessage, TurnRecord
+from servers.records.turns import ChatMessage, TurnRecord
 from traces.formats.mini_swe_agent import bash_blocks
 from traces.lenient import items, mapping
 

@@ -34,8 +34,8 @@ from harness.replay.http import allow_many_connections, client_session
 from harness.replay.identity import SESSION_ENDS, SessionEnd, report_end
 from harness.replay.live_router import BuildRouter, LiveRouter
 from harness.replay.load_reports import LoadReports, replicas_of
-from servers.errors import InvalidProgramId, InvalidRouter
-from servers.records import EventRecord, TurnRecord
+from servers.basics.errors import InvalidProgramId, InvalidRouter
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import Replica
 from servers.routers.sticky import Sticky
 

@@ -9,7 +9,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from harness.redact import key_forms, redact_bytes
+from servers.basics.redact import key_forms, redact_bytes
 from traces.lenient import items, mapping
 
 HOP_BY_HOP = frozenset(

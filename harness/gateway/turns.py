@@ -17,8 +17,8 @@ from harness.gateway.conversations import Prompt
 from harness.gateway.programs import Program, Programs, StartedTurn
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.replay.live_router import LiveRouter
-from servers.errors import InvalidRouter
-from servers.records import TurnRecord
+from servers.basics.errors import InvalidRouter
+from servers.records.turns import TurnRecord
 from servers.routers.base import RoutedTurn, Runs
 
 CLIENT_DISCONNECTED = "the client disconnected"

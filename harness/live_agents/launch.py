@@ -18,9 +18,9 @@ from agents.sandbox.container import Containers
 from agents.workspace import make_workspace
 from harness.cells.names import slug
 from harness.load.agent_plan import AgentPlan
-from harness.redact import is_secret_name
 from harness.replay.http import without_proxy
-from reports.run_folder.atomic import make_folder
+from servers.basics.atomic import make_folder
+from servers.basics.redact import is_secret_name
 from traces import Program
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

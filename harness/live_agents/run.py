@@ -30,9 +30,9 @@ from harness.live_agents.launch import WORKSPACE, Launches, readable
 from harness.live_agents.limits import ProgramLimits
 from harness.live_agents.starts import Starts
 from harness.replay.live import Replica
-from reports.run_folder.atomic import make_folder
-from servers.errors import AgentStartError, CellFailed
-from servers.records import EventRecord, TurnRecord
+from servers.basics.atomic import make_folder
+from servers.basics.errors import AgentStartError, CellFailed
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
 from traces import Program

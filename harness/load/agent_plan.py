@@ -22,9 +22,9 @@ from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
 from harness.load.settings import Agents, Overlong, Sandbox, SweepSettings
 from harness.load.workload import Longest, Workload, load_workload
-from harness.redact import redact_settings
-from servers.errors import InvalidInput
-from servers.registry import Registry
+from servers.basics.errors import InvalidInput
+from servers.basics.redact import redact_settings
+from servers.basics.registry import Registry
 from traces import Program
 
 CONTAINERS = ("podman", "docker")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 from numpy.typing import NDArray
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from traces.block_hashes import prefixes_elsewhere, turns_of_copy
 from traces.program import Program
 

@@ -21,12 +21,12 @@ from harness.load.arrivals import Arrivals, copy_of, rng_for
 from harness.load.rates import MAX_RATE, MIN_RATE, NUMBER
 from harness.load.stream import arrival_times
 from harness.load.workload import LeftOut, Longest, Workload, leave_out_overlong
-from servers.clock import PS_PER_S
-from servers.errors import InvalidInput, NoTraceRead, ProgramTooLong
+from servers.basics.clock import PS_PER_S
+from servers.basics.errors import InvalidInput, NoTraceRead, ProgramTooLong
+from servers.basics.text import brief, one_line
 from traces import Note, Program
 from traces.block_hashes import prefixes_elsewhere
 from traces.columns import OPTION as COLUMNS
-from traces.lenient import brief, one_line
 from traces.merge import renamed
 
 PREFIX = "background/"

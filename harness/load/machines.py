@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured
 from servers.profiles.models.files import model_name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 GRID = tuple(Fraction(r, 100) for r in (5, 10, 15, 20, 25, 30, 50, 70, 90))
 """Rates of the papers' figures (implementation analysis, §11), in programs per second."""

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from harness.load.option import Option, option_name, values_of
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes

@@ -21,11 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.load.option import Setting, elements, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
-from harness.redact import REDACTED, redact_command_line
-from servers.errors import InvalidInput
-from servers.nearest import nearest
+from servers.basics.errors import InvalidInput
+from servers.basics.nearest import nearest
+from servers.basics.redact import REDACTED, redact_command_line
+from servers.basics.text import brief, requirement
 from traces.formats.look_alikes import RECIPE, use_of_recipe
-from traces.lenient import brief, requirement
 
 HEAD = """\
 # The settings of this run. To run the same cells again, in another folder:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 T = TypeVar("T")
 MAX_SHARDS = 10_000

@@ -18,8 +18,8 @@ from numpy.random import Generator
 
 from harness.load.arrivals import Arrivals, copy_of, rng_for, root_ids, unit_gaps
 from harness.load.workload import FreshPrograms, Workload, leave_out_overlong
-from servers.clock import PS_PER_S
-from servers.errors import CellFailed
+from servers.basics.clock import PS_PER_S
+from servers.basics.errors import CellFailed
 from traces import Program, synthesize
 from traces.block_hashes import prefixes_elsewhere
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
 from harness.load.settings import AS_THEY_ARE, Reading
-from servers.errors import ProgramTooLong
+from servers.basics.errors import ProgramTooLong
+from servers.basics.text import one_line
 from traces import Note, Program, Turn
-from traces.lenient import one_line
 from traces.packed import packed
 from traces.reuse import SharedPrompts
 from traces.synthesis.known import description

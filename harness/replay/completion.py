@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 import orjson
 
-from harness.redact import redact
 from harness.replay import dynamo
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Ids
-from servers.errors import TurnFailed
-from servers.records import TurnRecord
+from servers.basics.errors import TurnFailed
+from servers.basics.redact import redact
+from servers.records.turns import TurnRecord
 from traces import Message, Turn
 from traces.lenient import mapping, seconds, tokens
 

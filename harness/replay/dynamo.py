@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from traces.lenient import mapping, seconds
 
 REQUEST = {

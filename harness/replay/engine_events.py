@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import UNSET
 from msgspec.json import Decoder
 
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 
 Key = tuple[str, int]
 

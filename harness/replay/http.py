@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from harness.redact import redact, secrets_of
 from harness.replay.completion import Answer, error_message, shortened
-from servers.errors import TurnFailed
+from servers.basics.errors import TurnFailed
+from servers.basics.redact import redact, secrets_of
 
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_TIMEOUT_S = 2.0

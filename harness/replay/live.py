@@ -41,10 +41,10 @@ from harness.replay.recorded_answers import Answers, recorded_answers
 from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
-from servers.clock import PS_PER_S
-from servers.errors import InvalidRouter
+from servers.basics.clock import PS_PER_S
+from servers.basics.errors import InvalidRouter
 from servers.policies.base import Costs
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import RoutedTurn
 from servers.routers.sticky import Sticky
 from traces import Program, Turn

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
-from servers.errors import InvalidRouter
+from servers.basics.errors import InvalidRouter
 from servers.routers.base import Replica, RoutedTurn, Router, Runs
 
 AVOIDED_S = 30.0

@@ -11,7 +11,7 @@ from typing import Protocol
 import aiohttp
 
 from harness.replay.http import authorization, fetch
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.processes.metrics_page import server_load
 from servers.routers.base import UNKNOWN_COSTS, Replica, Router

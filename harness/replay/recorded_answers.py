@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from servers.errors import CellFailed
+from servers.basics.errors import CellFailed
 from traces import Message, Program
 from traces.lenient import mapping
 

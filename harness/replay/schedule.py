@@ -17,8 +17,8 @@ from itertools import islice
 
 from msgspec import UNSET, UnsetType
 
-from servers.clock import PS_PER_S, seconds
-from servers.records import PromptPrefix, TurnRecord
+from servers.basics.clock import PS_PER_S, seconds
+from servers.records.turns import PromptPrefix, TurnRecord
 from traces import Program, Turn
 
 

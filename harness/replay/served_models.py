@@ -8,8 +8,8 @@ import urllib.error
 from typing import Any
 
 from harness.replay.http import API_KEY, api_key, fetch
-from servers.errors import ServerUnavailable
-from traces.lenient import one_line
+from servers.basics.errors import ServerUnavailable
+from servers.basics.text import one_line
 
 TIMEOUT_S = 10.0
 MAX_BYTES = 16 << 20

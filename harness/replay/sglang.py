@@ -22,7 +22,7 @@ from harness.replay.api import OPENAI, Api, Apis
 from harness.replay.completion import Answer, error_message, without_prompt
 from harness.replay.http import MAX_ERROR_BYTES, OPENER, api_key, authorization, known_keys
 from harness.replay.token_prompts import Ids
-from servers.errors import CellFailed, TurnFailed
+from servers.basics.errors import CellFailed, TurnFailed
 from traces import Turn
 from traces.lenient import mapping, seconds
 

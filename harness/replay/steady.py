@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from harness.cells.job_times import Jct, jct_summary
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
 """So many jobs, and those that arrive in this many idle JCTs, arrive together at the beginning."""

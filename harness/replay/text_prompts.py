@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from traces import Message, Program, Turn
 
 

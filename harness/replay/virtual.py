@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
-from servers.clock import seconds
+from servers.basics.clock import seconds
 from servers.policies.base import Future
 from servers.profiles import Profile
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from servers.sim import Phase, Submission, Usage
 from servers.sim import Sequence as Served
 from traces import Program, Turn

@@ -15,8 +15,8 @@ from harness.cells.workers import Tick
 from harness.load.stream import JobStream, in_drawn_order
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
-from servers.errors import CellFailed
-from servers.records import TurnRecord
+from servers.basics.errors import CellFailed
+from servers.records.turns import TurnRecord
 
 TICK_INTERVAL_S = 0.5
 MAX_IDLE_JOBS = 10_000

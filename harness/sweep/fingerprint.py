@@ -26,6 +26,8 @@ from servers.policies.user_code import roots_of
 ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
     "servers/*.py",
+    "servers/basics",
+    "servers/records",
     "servers/foreign_routers/sglang_router.py",
     "servers/foreign_routers/thunderagent_org.py",
     "servers/foreign_routers/dynamo.py",

@@ -15,12 +15,12 @@ from typing import Any
 from harness.cells.folder import aside_of, is_done, read_json, set_aside, write_json
 from harness.console import print_message
 from harness.sweep.fingerprint import same_cell
-from reports.phrasing import counted, listed
-from reports.run_folder.atomic import sync
 from reports.run_folder.find import RUNS, run_folders
 from reports.run_folder.lines import RERUN
 from reports.run_folder.read import read_cell
-from servers.errors import CannotWrite, InvalidInput, InvalidRunFolder
+from servers.basics.atomic import sync
+from servers.basics.errors import CannotWrite, InvalidInput, InvalidRunFolder
+from servers.basics.phrasing import counted, listed
 
 COPYING = ".aside-copy"
 """Suffix of an unfinished copy. Reports ignore such folders, and the finished cell removes it."""

@@ -27,13 +27,13 @@ from harness.engines.base import VIRTUAL
 from harness.load.settings import SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
-from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
-from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
-from servers.compiled_core import find_core
-from servers.errors import CannotWrite, InvalidInput
+from servers.basics.atomic import make_folder, write_file
+from servers.basics.compiled_core import find_core
+from servers.basics.errors import CannotWrite, InvalidInput
+from servers.basics.redact import redact_command_line
 from servers.profiles.files import is_file
 from servers.profiles.machines.gpu_file import is_gpu_file, with_name
 from servers.profiles.models.listed import model_copy

@@ -14,7 +14,7 @@ from harness.cells.job_times import Jct, jct_summary
 from harness.load.arrivals import roots
 from harness.load.stream import drawn_jobs
 from harness.sweep.plan import SweepPlan
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from servers.variants import variant
 
 IDLE_JOBS = 200

@@ -28,7 +28,7 @@ from harness.sweep.run import Outcome, RunJobs
 from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

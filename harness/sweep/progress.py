@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from traces.lenient import one_line
+from servers.basics.text import one_line
 
 PLAIN_INTERVAL_S, ANSWER_INTERVAL_S = 5.0, 15.0
 

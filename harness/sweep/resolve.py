@@ -22,8 +22,8 @@ from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
-from servers.errors import DoesNotFit, InvalidInput
-from servers.nearest import nearest
+from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.basics.nearest import nearest
 from servers.variants import Variant, second_arm, variant
 
 if TYPE_CHECKING:

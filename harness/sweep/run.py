@@ -25,9 +25,9 @@ from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
-from reports.phrasing import counted
-from servers.checkout import REINSTALL, make_or
-from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
+from servers.basics.checkout import REINSTALL, make_or
+from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
+from servers.basics.phrasing import counted
 
 RunJobs = Callable[
     [

@@ -20,9 +20,9 @@ from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
 from reports.capacity.slo import Slo
-from reports.phrasing import seconds
 from reports.run_folder.read import read_cell
-from servers.errors import InvalidInput, InvalidRunFolder
+from servers.basics.errors import InvalidInput, InvalidRunFolder
+from servers.basics.phrasing import seconds
 
 COLUMNS = 80
 SO_FAR = "so far in jobs/s: {}"

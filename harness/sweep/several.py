@@ -20,8 +20,8 @@ from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import Outcome, RunJobs, core_for, run_cells, search_of, unfinished
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
-from servers.compiled_core import offered_to_workers
-from servers.errors import InvalidInput
+from servers.basics.compiled_core import offered_to_workers
+from servers.basics.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

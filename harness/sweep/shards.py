@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.cells.folder import is_done
 from harness.load.shard import Shard
 from harness.sweep.plan import Cell, SweepPlan
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 
 def refuse_shard(plan: SweepPlan, shard: Shard) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.capacity.slo import Slo
-from reports.phrasing import gpus_in_words
+from servers.basics.phrasing import gpus_in_words
 
 
 @dataclass(frozen=True, slots=True)

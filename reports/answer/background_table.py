@@ -15,8 +15,8 @@ from rich.text import Text
 
 from reports.answer.table import short_name
 from reports.metrics.background import MEAN_TTFT, P95_TTFT
-from reports.phrasing import seconds, share
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds, share
 
 HEADS = ("requests", "served", "mean TTFT", "P95 TTFT")
 

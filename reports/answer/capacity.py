@@ -20,10 +20,10 @@ from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Slo
-from reports.phrasing import counted, listed, seconds, times
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds, winners
 from reports.statistics.points import Point
+from servers.basics.phrasing import counted, listed, seconds, times
 
 AFTER_A_BURST = "docs/design/statistics.md, After a burst"
 """Where the capacities of some schedulers with and without the burst are."""

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from reports.answer.asked import Asked
 from reports.capacity.estimate import Kind
-from reports.phrasing import counted, listed, seconds, times
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal, some_seeds
+from servers.basics.phrasing import counted, listed, seconds, times
 
 MOST_NAMES = 5
 """A headline names at most this many schedulers that tie; the table has all."""

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from reports.answer.asked import Price
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.phrasing import times
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
+from servers.basics.phrasing import times
 
 DASH = "–"
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}

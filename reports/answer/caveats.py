@@ -12,9 +12,9 @@ from reports.answer.starvation import starvation
 from reports.answer.workload import pauses
 from reports.metrics.cells import Results
 from reports.metrics.steady import MIN_THROUGHPUT, grows_beyond_chance
-from reports.phrasing import counted, listed, seconds, share
 from reports.statistics.bootstrap import MIN_SEEDS
 from reports.statistics.points import Point, with_unstable
+from servers.basics.phrasing import counted, listed, seconds, share
 
 SETTLING_JCTS = 8
 """A run is short if its arrivals take fewer mean JCTs than this."""

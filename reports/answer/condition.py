@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports.phrasing import listed
-from servers.errors import InvalidInput
-from servers.nearest import nearest
+from servers.basics.errors import InvalidInput
+from servers.basics.nearest import nearest
+from servers.basics.phrasing import listed
 
 OPTION = "--fail-unless"
 FUNCTIONS = ("capacity", "mean_jct", "p50_jct", "p90_jct", "p95_jct", "p99_jct")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from reports.answer.speed_headline import NEGLIGIBLE
-from reports.phrasing import listed, share, times
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
+from servers.basics.phrasing import listed, share, times
 
 
 def at_load(points: Sequence[Point], load: str) -> list[Point]:

@@ -24,10 +24,10 @@ from reports.answer.condition import (
 from reports.answer.ranges import UNBOUNDED, Range, combined, compared
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
-from reports.phrasing import listed
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.points import Point
+from servers.basics.phrasing import listed
 
 JCTS: Mapping[str, Callable[[Point], float]] = {
     "mean_jct": lambda p: p.jct_mean_s.value,

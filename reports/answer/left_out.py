@@ -12,9 +12,9 @@ from typing import Any
 
 from reports.answer.provenance import without_name
 from reports.metrics.cells import Results
-from reports.phrasing import counted, listed
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
+from servers.basics.phrasing import counted, listed
 
 MANY = 0.05
 """From this share of the programs on, the first sentence says that they are left out."""

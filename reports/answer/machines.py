@@ -16,11 +16,11 @@ from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.phrasing import counted, listed, seconds, times
 from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.points import Point
+from servers.basics.phrasing import counted, listed, seconds, times
 
 NO_RESULT = ("–", "no result")
 """Text and title of a cell."""

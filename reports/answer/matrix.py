@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.answer.capacity_rows import DASH, CapacityRow
-from reports.phrasing import seconds
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds
 
 UNIT = " jobs/s"
 UNSTABLE = "unstable"

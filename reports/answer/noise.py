@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from reports.answer.capacity_headline import WORDS
-from reports.phrasing import listed, times
 from reports.run_folder.turns import VIRTUAL
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
 from reports.statistics.points import Comparison, Point
+from servers.basics.phrasing import listed, times
 
 
 class Noise(NamedTuple):

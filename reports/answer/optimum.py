@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.phrasing import listed, seconds, share
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
+from servers.basics.phrasing import listed, seconds, share
 
 MOST_NAMES = 5
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.answer.workload import compared_with_agents
-from reports.phrasing import counted, gpus_in_words, listed, share
 from reports.run_folder.turns import VIRTUAL
+from servers.basics.phrasing import counted, gpus_in_words, listed, share
 
 ORIGINS = {
     "analytic": " (a roofline of published peaks, not a measurement)",

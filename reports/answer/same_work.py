@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from reports.metrics.cells import Results
-from reports.phrasing import seconds
 from reports.run_folder.turns import VIRTUAL
+from servers.basics.phrasing import seconds
 
 PARTS = {"tool_s": "tool time", "decode_s": "decode time"}
 MOST = 0.1

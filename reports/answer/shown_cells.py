@@ -8,7 +8,7 @@ from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.read import Cell, Run
-from servers.errors import UnknownCell
+from servers.basics.errors import UnknownCell
 
 MAX_CELLS = 20
 """At most this many cells have a memory figure, which limits the size of the page."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
-from reports.phrasing import listed, seconds, times
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.points import Comparison, Point
+from servers.basics.phrasing import listed, seconds, times
 
 NEGLIGIBLE = 0.02
 """Smaller relative differences between mean JCTs do not matter in practice."""

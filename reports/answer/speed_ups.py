@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.answer.verdict import Answer
-from reports.phrasing import counted, seconds
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
 from reports.statistics.seeds_needed import DIFFERENCE
+from servers.basics.phrasing import counted, seconds
 
 NO_MARKS = {"hollow": False, "best": False}
 MIN_GAIN = 1.005

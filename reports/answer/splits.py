@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from reports.capacity.estimate import Kind
-from reports.phrasing import seconds, times
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, capacity_ratio
 from reports.statistics.points import Comparison, Point
+from servers.basics.phrasing import seconds, times
 
 NONE = "none"
 BOTH = "engines that both prefill and decode"

@@ -14,10 +14,10 @@ from reports.metrics.background import LATENCIES, MEAN_TTFT
 from reports.metrics.cells import Results
 from reports.metrics.fairness import LONGEST_TENTH
 from reports.metrics.steady import MIN_THROUGHPUT
-from reports.phrasing import listed, seconds, share, times
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate, interval
 from reports.statistics.over_seeds import paired_ratio
 from reports.statistics.points import Point
+from servers.basics.phrasing import listed, seconds, share, times
 
 Measures = Mapping[str, str]
 """Phrases by column of `cells.csv`."""

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.answer.speed_headline import NEGLIGIBLE
-from reports.phrasing import seconds, share, times
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds, share, times
 
 Column = tuple[str, Callable[[Point], str]]
 

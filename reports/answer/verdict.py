@@ -44,7 +44,6 @@ from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
 from reports.answer.unfinished import so_far
 from reports.metrics.cells import Results
-from reports.phrasing import listed, seconds
 from reports.statistics.bootstrap import widened_by
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import ROUNDING
@@ -57,6 +56,7 @@ from reports.statistics.points import (
     with_unstable,
 )
 from reports.statistics.seeds_needed import advice
+from servers.basics.phrasing import listed, seconds
 
 
 @dataclass(frozen=True, slots=True)

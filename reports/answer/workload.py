@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from reports.metrics.cells import Results
-from reports.phrasing import seconds, share
 from reports.statistics.capacities import VariantCapacity
+from servers.basics.phrasing import seconds, share
 from traces.synthesis.known import fitted_recipe, shipped
 
 QUANTITIES = {

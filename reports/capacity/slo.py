@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reports.phrasing import listed
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import listed
 
 DEFAULT_SLO = "mean<=2x"
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")

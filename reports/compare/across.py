@@ -14,13 +14,13 @@ from typing import Any
 
 from reports.answer.asked import Price, price_of
 from reports.compare.settings import TRACE
-from reports.phrasing import gpus_in_words, listed
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity, from_seeds
 from reports.statistics.searched import searched
-from servers.errors import InvalidInput, NotComparable
+from servers.basics.errors import InvalidInput, NotComparable
+from servers.basics.phrasing import gpus_in_words, listed
 
 AXES = ("hardware", "model")
 SAME = ("engine", "arrivals", "background", "steady_state", "baseline")

@@ -14,10 +14,10 @@ from reports.answer.machines import unlike_step_times
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
 from reports.compare.across import Across, OnMachine, differing
-from reports.phrasing import listed, seconds, times
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
+from servers.basics.phrasing import listed, seconds, times
 
 DASH = "–"
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}

@@ -12,8 +12,8 @@ from reports.compare.across_figures import figures
 from reports.figures.legend import legend
 from reports.figures.styles import styles
 from reports.page.page import with_figures
-from reports.phrasing import counted, seconds
-from reports.run_folder.atomic import write_file
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted, seconds
 
 ACROSS = "across.html"
 

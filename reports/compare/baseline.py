@@ -20,14 +20,15 @@ from reports.capacity.estimate import Kind
 from reports.metrics.cells import collect, load_label
 from reports.metrics.jobs import job_columns
 from reports.metrics.steady import unstable_cells
-from reports.run_folder.atomic import write_file
 from reports.run_folder.documents import Name
 from reports.run_folder.read import Run, load_run
 from reports.run_folder.turns import read_columns
 from reports.statistics.searched import searched
 from servers.admission import Admission
-from servers.errors import InvalidBaseline, TraceRejected
-from traces.lenient import bounded, first_error, one_line
+from servers.basics.atomic import write_file
+from servers.basics.errors import InvalidBaseline, TraceRejected
+from servers.basics.text import first_error, one_line
+from traces.lenient import bounded
 
 FORMAT = "turnstile-baseline-1"
 SETTINGS = (

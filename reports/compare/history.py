@@ -36,12 +36,12 @@ from reports.compare.baseline import DECIMALS, Side
 from reports.compare.settings import comparable_settings, differences
 from reports.compare.verdict import NOT_STEADY
 from reports.metrics.cells import jct_percentiles
-from reports.phrasing import counted
-from reports.run_folder.atomic import make_folder, sync, write_all
 from reports.run_folder.documents import Name
 from reports.statistics.points import mean_jct
-from servers.errors import CannotWrite, InvalidHistory
-from traces.lenient import first_error, one_line
+from servers.basics.atomic import make_folder, sync, write_all
+from servers.basics.errors import CannotWrite, InvalidHistory
+from servers.basics.phrasing import counted
+from servers.basics.text import first_error, one_line
 
 FORMAT = "turnstile-history-1"
 NUMBERS = (

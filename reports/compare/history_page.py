@@ -16,8 +16,8 @@ from reports.figures.drawing import Figure, Spec, Trace, plain
 from reports.figures.legend import MAX_ALL_HIGHLIGHTED, legend
 from reports.figures.styles import Style, styles
 from reports.page.page import with_figures
-from reports.phrasing import counted, listed, seconds
-from reports.run_folder.atomic import write_file
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted, listed, seconds
 
 COMMIT_LETTERS = 10
 ABOVE = 1.5

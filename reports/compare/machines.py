@@ -12,9 +12,9 @@ from pathlib import Path
 from reports.compare.baseline import Side, read_side
 from reports.compare.regression import invalid_cells
 from reports.compare.verdict import Verdict
-from reports.phrasing import listed
 from reports.run_folder.machines import Member, has_members, read_members
-from servers.errors import NotComparable
+from servers.basics.errors import NotComparable
+from servers.basics.phrasing import listed
 
 Compare = Callable[[Side, Side], Verdict]
 

@@ -24,8 +24,8 @@ from reports.compare.verdict import (
     Change,
     Outcome,
 )
-from reports.phrasing import counted, listed
 from reports.statistics.bootstrap import Estimate
+from servers.basics.phrasing import counted, listed
 
 LOST, GAINED, EQUAL = math.inf, -math.inf, math.nan
 """Changes of a JCT that becomes infinite, or was."""

@@ -13,8 +13,8 @@ from reports.compare.verdict_files import HEAD, headline, notes, row, shown
 from reports.figures.legend import legend
 from reports.figures.styles import styles
 from reports.page.page import with_figures
-from reports.phrasing import counted
-from reports.run_folder.atomic import write_file
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted
 
 COMPARISON = "compare.html"
 

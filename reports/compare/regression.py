@@ -24,11 +24,11 @@ from reports.compare.outcomes import (
 from reports.compare.pairs import pairs
 from reports.compare.settings import allowed_differences, refuse_different
 from reports.compare.verdict import CAPACITY, JOBS_PER_S, Change, Outcome, Verdict
-from reports.phrasing import listed
 from reports.run_folder.lines import RERUN
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
-from servers.errors import NotComparable
+from servers.basics.errors import NotComparable
+from servers.basics.phrasing import listed
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
 """Percentiles by the name of the metric. None is the mean."""

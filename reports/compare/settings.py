@@ -10,9 +10,9 @@ from dataclasses import fields
 from typing import Any
 
 from reports.compare.baseline import Side
-from reports.phrasing import listed
-from servers.errors import InvalidInput, NotComparable
-from servers.nearest import nearest
+from servers.basics.errors import InvalidInput, NotComparable
+from servers.basics.nearest import nearest
+from servers.basics.phrasing import listed
 from servers.profiles.profile import Profile
 from servers.sim.settings import Limits
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from reports.compare.verdict import NONE_SUSTAINED, NOT_STEADY, STEADY, Change, Verdict
-from reports.phrasing import counted, listed, seconds
+from servers.basics.phrasing import counted, listed, seconds
 
 SIGNS = {
     "identical": "identical",

@@ -23,9 +23,9 @@ import pandas as pd
 
 from reports.experiment.claims import Check
 from reports.experiment.significance import Outcome, Value, judged
-from reports.phrasing import counted, listed, share
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import SeedShare, some_seeds
+from servers.basics.phrasing import counted, listed, share
 
 RISING_TOLERANCE = 0.97
 """A number counts as rising if it falls by at most 3% from one arm to the next."""

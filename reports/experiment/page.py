@@ -25,10 +25,10 @@ from reports.figures.legend import MAX_ALL_HIGHLIGHTED, Legend, highlighted, leg
 from reports.figures.overview import figures
 from reports.figures.styles import Style, styles
 from reports.page.page import with_figures
-from reports.phrasing import counted, listed
-from reports.run_folder.atomic import write_file
 from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point, points
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted, listed
 
 SHOWN = ("jct-mean", "jct-p95")
 

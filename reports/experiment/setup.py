@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reports.phrasing import listed
 from reports.run_folder.turns import VIRTUAL
+from servers.basics.phrasing import listed
 from servers.profiles.kv_groups import kv_tokens
 
 STEP_TIMES = {

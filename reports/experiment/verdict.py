@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from reports.experiment.judge import Finding
 from reports.experiment.significance import Outcome
-from reports.phrasing import counted, listed
+from servers.basics.phrasing import counted, listed
 
 BEGINS = {
     Outcome.HOLDS: "Holds",

@@ -18,7 +18,7 @@ from reports.exports.phases import stretches
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import HITS
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 
 PROGRAMS, ENGINE = 1, 2
 """Process ids (`pid`)."""

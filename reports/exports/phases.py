@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 
 COMPUTES = "prefill"
 """State of a computing turn before its first token; afterwards it is `decode`."""

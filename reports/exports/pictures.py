@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from reports.page.write import REPORT, write
-from reports.run_folder.atomic import atomic_path, write_file
-from servers.errors import BrowserUnavailable, InvalidRunFolder
+from servers.basics.atomic import atomic_path, write_file
+from servers.basics.errors import BrowserUnavailable, InvalidRunFolder
 
 BROWSERS = (
     *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),

@@ -24,8 +24,8 @@ from reports.run_folder.read import Cell
 from reports.run_folder.reference import fields_of
 from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_turns
 from reports.spreadsheet import escape_formula
-from servers.errors import LibraryUnavailable
-from servers.records import TurnRecord
+from servers.basics.errors import LibraryUnavailable
+from servers.records.turns import TurnRecord
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
 Row = Mapping[str, Any]
@@ -50,8 +50,8 @@ TURNS: dict[str, Kind] = {
     **{name: KINDS[_TYPES[name]] for name in TURN_COLUMNS},
     "measured": "flag",
 }
-"""Fields of `servers.records.TurnRecord`, and whether the job of the turn is measured. The requests
-of a background are rows of turns, too."""
+"""Fields of `TurnRecord`, and whether the job of the turn is measured. The requests of a background
+are rows of turns, too."""
 JOBS: dict[str, Kind] = {
     **OF_CELL,
     "job_id": "text",

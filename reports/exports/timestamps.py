@@ -14,8 +14,8 @@ from msgspec import to_builtins
 
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
-from servers.errors import InvalidRunFolder
-from servers.records import EventRecord
+from servers.basics.errors import InvalidRunFolder
+from servers.records.turns import EventRecord
 
 KEYS = {
     "arrival": "Request_arrival_time",

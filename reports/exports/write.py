@@ -12,11 +12,11 @@ from reports.exports.pictures import pictures
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.exports.timestamps import scheduler_timestamps
 from reports.metrics.steady import unstable_cells
-from reports.run_folder.atomic import atomic_path, write_file
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import Cell, load_run
-from servers.errors import InvalidInput, InvalidRunFolder
+from servers.basics.atomic import atomic_path, write_file
+from servers.basics.errors import InvalidInput, InvalidRunFolder
 
 TABLES: dict[str, Opens] = {"csv": open_csv, "parquet": open_parquet}
 CELL_FORMATS: dict[str, tuple[str, Callable[[Cell], bytes]]] = {

@@ -18,8 +18,8 @@ from reports.fidelity.distance import Fidelity, Point, Ranking, Span
 from reports.fidelity.dumbbells import dumbbells
 from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, Verdict
 from reports.page.environment import environment
-from reports.phrasing import counted, seconds, share
 from reports.run_folder.read import Run
+from servers.basics.phrasing import counted, seconds, share
 
 Invalid = tuple[str, str, str]
 """Run, cell, and the reason why the cell is not valid."""

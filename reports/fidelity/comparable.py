@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reports.phrasing import listed
 from reports.run_folder.read import Run
 from reports.run_folder.turns import VIRTUAL
-from servers.errors import NotComparable
+from servers.basics.errors import NotComparable
+from servers.basics.phrasing import listed
 
 MAX_NAMED = 4
 

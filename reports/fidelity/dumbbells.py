@@ -12,7 +12,7 @@ from typing import Any
 
 from reports.fidelity.distance import Point
 from reports.figures.drawing import short
-from reports.phrasing import seconds
+from servers.basics.phrasing import seconds
 
 WIDTH, ROW, TOP, BOTTOM, RIGHT = 520, 30, 18, 34, 66
 PER_LETTER = 7.4

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from reports.fidelity.targets import Check, Verdict
-from reports.phrasing import counted
+from servers.basics.phrasing import counted
 
 MAX_TTFT_ERROR, MAX_TPOT_ERROR = 0.15, 0.10
 """Targets of the median absolute errors of dense models in 16 or 8 bits."""

@@ -27,8 +27,8 @@ from reports.fidelity.end_to_end import (
 from reports.fidelity.scatter import scatter
 from reports.fidelity.targets import Verdict
 from reports.page.environment import environment
-from reports.phrasing import counted
-from reports.run_folder.atomic import write_file
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted
 
 COLUMNS = (
     *("Rows", "TTFT: median |error|", "P90 |error|", "bias"),

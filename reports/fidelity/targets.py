@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from reports.fidelity.distance import Fidelity, Point, Span
-from reports.phrasing import counted
+from servers.basics.phrasing import counted
 
 MAX_MEAN_ERROR, MAX_P95_ERROR = 0.05, 0.08
 MIN_TAU = 0.9

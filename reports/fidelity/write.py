@@ -15,9 +15,9 @@ from reports.fidelity.comparable import caveats, check_comparable
 from reports.fidelity.distance import Fidelity, fidelity
 from reports.fidelity.targets import Verdict, judge
 from reports.metrics.cells import Results, collect
-from reports.run_folder.atomic import write_file
 from reports.run_folder.read import Run, load_run
-from servers.errors import NotComparable
+from servers.basics.atomic import write_file
+from servers.basics.errors import NotComparable
 
 
 @dataclass(frozen=True, slots=True)

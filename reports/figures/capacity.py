@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from reports.figures.drawing import Figure, Spec, Trace, dot, number, plain, short
 from reports.figures.styles import Style
-from reports.phrasing import times
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
+from servers.basics.phrasing import times
 
 TIE = (
     f"Bold: these tie, not significantly lower than the highest, or by at most {EQUAL_WITHIN:.0%}."

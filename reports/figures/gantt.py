@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, plain, short
-from reports.phrasing import counted
 from reports.run_folder.lines import json_lines
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import read_turns
+from servers.basics.phrasing import counted
 
 MAX_PROGRAMS = 60
 MAX_TURNS = 1500

@@ -23,7 +23,7 @@ from reports.figures.drawing import (
 )
 from reports.figures.styles import Style
 from reports.metrics.waterfall import WATERFALL, WITH_PAUSES
-from reports.phrasing import counted, seconds, share
+from servers.basics.phrasing import counted, seconds, share
 
 CHOICE = "load"
 MIN_RESIDUAL = 5e-4

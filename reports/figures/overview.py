@@ -21,9 +21,9 @@ from reports.figures.drawing import (
 )
 from reports.figures.slo_lines import Mark, SloLines, band_note
 from reports.figures.styles import Style
-from reports.phrasing import seconds, share, times
 from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds, share, times
 
 
 class Measure(NamedTuple):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from reports.figures.drawing import Trace, number, plain
 from reports.figures.styles import Style
-from reports.phrasing import listed, seconds
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
+from servers.basics.phrasing import listed, seconds
 
 
 class Mark(NamedTuple):

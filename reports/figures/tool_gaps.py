@@ -12,10 +12,10 @@ from typing import Any
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
 from reports.figures.styles import FIRST_COLOUR
-from reports.phrasing import counted, listed, seconds, share
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
-from servers.records import TurnRecord
+from servers.basics.phrasing import counted, listed, seconds, share
+from servers.records.turns import TurnRecord
 
 MAX_TOOLS = 8
 MAX_POINTS = 120

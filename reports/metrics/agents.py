@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from reports.phrasing import share
-from reports.run_folder.atomic import write_file
 from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import Cell, Run
-from servers.errors import InvalidRunFolder
-from servers.records import TurnRecord
-from traces.lenient import text
+from servers.basics.atomic import write_file
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.phrasing import share
+from servers.basics.text import text
+from servers.records.turns import TurnRecord
 
 EVALUATION = "evaluation.json"
 RESOLVED = "resolved_ids"

@@ -18,10 +18,10 @@ import pandas as pd
 
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import VIRTUAL, Column, Turns
-from servers.clock import PS_PER_S
-from servers.errors import InvalidRunFolder
+from servers.basics.clock import PS_PER_S
+from servers.basics.errors import InvalidRunFolder
 from servers.profiles import Profile, TableProfile, profile_of
-from servers.records import MAX_VALUE
+from servers.records.turns import MAX_VALUE
 
 Floats = npt.NDArray[np.float64]
 

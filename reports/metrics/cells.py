@@ -29,7 +29,7 @@ from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
 from reports.run_folder.read import Cell, Run, read_cell
 from reports.run_folder.turns import HITS, Column, Turns, failed_turns, read_with_background
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2

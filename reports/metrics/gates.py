@@ -13,10 +13,10 @@ import pandas as pd
 from reports.metrics.jobs import extremes
 from reports.metrics.steady import window_of
 from reports.metrics.waterfall import WATERFALL, in_server
-from reports.phrasing import counted, listed
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import PARTS, TRANSFER, Turns, failed_turns
-from traces.lenient import one_line
+from servers.basics.phrasing import counted, listed
+from servers.basics.text import one_line
 
 MAX_RESIDUAL = 0.01
 """Largest allowed difference between a program's span and the sum of its parts, as a share."""

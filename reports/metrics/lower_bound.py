@@ -33,7 +33,7 @@ from reports.metrics.alone import (
 )
 from reports.metrics.jobs import extremes
 from reports.run_folder.turns import Column, Turns
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.profiles import TableProfile
 
 TOKEN_PRICES = (0.0, 0.5, 0.9, 1.0)

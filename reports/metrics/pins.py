@@ -14,9 +14,9 @@ from msgspec.json import Decoder
 
 from reports.run_folder.lines import DISCARD_AND_RERUN, read_records
 from reports.run_folder.read import Cell
-from servers.errors import InvalidRunFolder
-from servers.records import EventRecord
-from traces.lenient import MALFORMED
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.text import MALFORMED
+from servers.records.turns import EventRecord
 
 
 class PinTime(NamedTuple):

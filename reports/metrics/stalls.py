@@ -12,7 +12,7 @@ import numpy as np
 
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import Column, Turns, read_columns
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 MAX_STALLED = 0.05
 """Largest share of the jobs of a cell that are left out. With more, they count, and the gate of

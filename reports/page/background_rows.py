@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reports.phrasing import seconds, share
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds, share
 
 HEADS = ("Mean latency", "P95 latency", "Mean TTFT", "P95 TTFT", "Requests/s", "Served")
 """Heads of the numbers of `Row`."""

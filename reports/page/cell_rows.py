@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from reports.phrasing import seconds, share, times
+from servers.basics.phrasing import seconds, share, times
 
 
 class Column(NamedTuple):

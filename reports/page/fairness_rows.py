@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reports.metrics.fairness import LONGEST_TENTH, THIRDS
-from reports.phrasing import seconds
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds
 
 HEADS = (
     *("Mean JCT", "÷ bound", "P99 slowdown", "Max.", "Longest wait"),

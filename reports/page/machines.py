@@ -22,11 +22,11 @@ from reports.answer.provenance import timing, workload
 from reports.answer.unfinished import so_far
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
-from reports.phrasing import counted, gpus_in_words, listed
-from reports.run_folder.atomic import write_file
 from reports.run_folder.machines import Member, read_machines
 from reports.run_folder.read import read_sweep
 from reports.run_folder.turns import VIRTUAL
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted, gpus_in_words, listed
 
 
 @dataclass(frozen=True, slots=True)

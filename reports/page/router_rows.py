@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from reports.answer.verdict import Answer
-from reports.phrasing import seconds, share
 from reports.statistics.points import Point
+from servers.basics.phrasing import seconds, share
 
 HEADS = (
     *("Busiest ÷ mean", "Memory", "Migrations per job", "Hits lost"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from reports.phrasing import listed
+from servers.basics.phrasing import listed
 from servers.policies.fcfs import Fcfs
 
 

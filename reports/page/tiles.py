@@ -12,10 +12,10 @@ from typing import NamedTuple
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.phrasing import counted, seconds, share, times
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, SeedShare, VariantCapacity, some_seeds
 from reports.statistics.points import Point
+from servers.basics.phrasing import counted, seconds, share, times
 from servers.policies.fcfs import Fcfs
 
 

@@ -39,12 +39,12 @@ from reports.figures.tool_gaps import tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
 from reports.page.page import Drawn, Link, page
-from reports.run_folder.atomic import write_file
 from reports.run_folder.machines import siblings
 from reports.run_folder.read import Cell, Run, load_run
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_unstable
 from reports.statistics.searched import Searched, searched
+from servers.basics.atomic import write_file
 
 REPORT = "report.html"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.phrasing import listed
-from servers.errors import UnknownCell
-from servers.nearest import nearest
+from servers.basics.errors import UnknownCell
+from servers.basics.nearest import nearest
+from servers.basics.phrasing import listed
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:

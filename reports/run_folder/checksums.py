@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from reports.run_folder.lines import RERUN
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 CHECKSUMS = "SHA256SUMS"
 DOCUMENTS = ("cell.json", "turns.jsonl", "engine.jsonl", "programs.jsonl", "done.json")

@@ -2,7 +2,8 @@
 
 A run folder may come from an untrusted source, so these fields are checked: types as in
 docs/reference/run-folder.md, numbers within `MAX_VALUE`, names without control characters. Other
-fields are allowed and ignored. `servers.records` has the types of turns.jsonl and engine.jsonl.
+fields are allowed and ignored. `servers.records.turns` has the types of turns.jsonl and
+engine.jsonl.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from servers.records import MAX_VALUE, Scalar
-from traces.lenient import MAX_CHARACTERS, brief, first_error, has_control, requirement
+from servers.basics.text import MAX_CHARACTERS, brief, first_error, has_control, requirement
+from servers.records.turns import MAX_VALUE, Scalar
 
 MAX_CELLS = 100_000
 """Largest product of variants, rates and seeds."""

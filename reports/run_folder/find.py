@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reports.phrasing import counted, gpus_in_words, listed
 from reports.run_folder.machines import has_members
 from reports.run_folder.read import planned_rates, read_sweep
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.phrasing import counted, gpus_in_words, listed
 
 RUNS = Path("runs")
 """Where runs are written, in the working directory, unless the user names another folder."""

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from msgspec.json import Decoder
 
-from servers.errors import InvalidRunFolder
-from traces.lenient import MALFORMED, line_problem, one_line
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.text import MALFORMED, line_problem, one_line
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from reports.phrasing import gpus_in_words, listed
 from reports.run_folder.documents import Count, MadeBy, Name
-from servers.errors import InvalidRunFolder
-from traces.lenient import first_error, one_line
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.phrasing import gpus_in_words, listed
+from servers.basics.text import first_error, one_line
 
 MACHINES = "machines.json"
 FORMAT = "turnstile-machines-1"

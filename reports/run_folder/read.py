@@ -14,13 +14,13 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from reports.phrasing import counted
 from reports.run_folder.checksums import check_checksums
 from reports.run_folder.documents import MAX_CELLS, CellConfig, Done, Sweep, problem
 from reports.run_folder.lines import RERUN
 from reports.run_folder.machines import refuse_members
-from servers.errors import InvalidRunFolder
-from traces.lenient import one_line
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.phrasing import counted
+from servers.basics.text import one_line
 
 NOT_RUN, NOT_FINISHED = "not run yet", "not finished"
 """Reasons why a cell has no result, if it did not fail."""

@@ -1,4 +1,4 @@
-"""Generates the tables of fields in docs/reference/run-folder.md from `servers.records`.
+"""Generates the tables of fields in docs/reference/run-folder.md from `servers.records.turns`.
 
 `python -m reports.run_folder.reference` rewrites the tables of the page; a test checks that they
 are current.
@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 from msgspec import Meta, Struct, UnsetType
 
-from reports.run_folder.atomic import write_file
-from servers.records import EventRecord, TurnRecord
+from servers.basics.atomic import write_file
+from servers.records.turns import EventRecord, TurnRecord
 
 PAGE = Path(__file__).parents[2] / "docs/reference/run-folder.md"
 TABLES: dict[str, type[Struct]] = {"turns.jsonl": TurnRecord, "engine.jsonl": EventRecord}

@@ -18,8 +18,8 @@ from msgspec import UNSET
 
 from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN, record_pieces
 from reports.run_folder.read import Cell
-from servers.errors import InvalidRunFolder
-from servers.records import TurnRecord
+from servers.basics.errors import InvalidRunFolder
+from servers.records.turns import TurnRecord
 
 Column = npt.NDArray[Any]
 Turns = dict[str, Column]

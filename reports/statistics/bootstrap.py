@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import stdtrit
 
-from reports.phrasing import decimals
+from servers.basics.phrasing import decimals
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from reports.capacity.slo import Slo, parse_slo
 from reports.metrics.cells import Results
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
-from servers.errors import InvalidInput, InvalidRunFolder
+from servers.basics.errors import InvalidInput, InvalidRunFolder
 
 Known = Mapping[Chain, Mapping[float, Outcome]]
 

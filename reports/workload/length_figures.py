@@ -15,10 +15,10 @@ import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, numbers, plain, thinned
 from reports.figures.styles import Style
-from reports.phrasing import counted, share
 from reports.workload.compared import Compared, Described
 from reports.workload.lines import MAX_POINTS, curve
 from reports.workload.provenance import PACKS
+from servers.basics.phrasing import counted, share
 from traces import Program
 
 Styles = dict[str, Style]

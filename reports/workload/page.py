@@ -12,8 +12,6 @@ from pathlib import Path
 from reports.figures.drawing import Figure
 from reports.figures.legend import legend
 from reports.page.page import with_figures
-from reports.phrasing import counted
-from reports.run_folder.atomic import write_file
 from reports.workload.compared import Compared, compared
 from reports.workload.length_figures import (
     Styles,
@@ -34,6 +32,8 @@ from reports.workload.provenance import (
 )
 from reports.workload.tables import HEADS, MAX_TOOLS, TOOL_HEADS, tool_rows, workload_rows
 from reports.workload.time_figures import starts_figure, tools_figure
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted
 from traces import TraceSet
 from traces.synthesis.nearest import LIKE
 

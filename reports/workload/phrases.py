@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from reports.page.tiles import Tile
-from reports.phrasing import counted, seconds, share
 from reports.workload.compared import Compared
 from reports.workload.provenance import counts, is_drawn, of_lengths
+from servers.basics.phrasing import counted, seconds, share
 from traces import TraceSet
 from traces.synthesis.figures import value_of
 from traces.synthesis.fitted import Figure

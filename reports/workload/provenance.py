@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from reports.phrasing import listed
+from servers.basics.phrasing import listed
 from traces import Program, TraceSet
 from traces.formats.facts import FACTS, STATED
 from traces.synthesis.recipes import SOURCE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.figures.drawing import short
-from reports.phrasing import seconds, share
 from reports.workload.compared import Compared, Described
+from servers.basics.phrasing import seconds, share
 from traces.stats import ToolGaps
 from traces.synthesis.figures import value_of
 

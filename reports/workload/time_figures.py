@@ -11,9 +11,9 @@ import numpy as np
 from reports.figures.drawing import Figure, KeyEntry, Spec, numbers, short
 from reports.figures.styles import FIRST_COLOUR, INK, Style
 from reports.figures.tool_gaps import DASHES
-from reports.phrasing import counted, seconds
 from reports.workload.compared import THIS, Compared
 from reports.workload.lines import MAX_POINTS, curve
+from servers.basics.phrasing import counted, seconds
 from traces import Program
 
 MAX_TOOLS = 6

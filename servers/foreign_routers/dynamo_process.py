@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Self
 
-from servers.errors import RouterFailed
+from servers.basics.errors import RouterFailed
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker
 from servers.foreign_routers.installation import RouterInstallation

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.checkout import make_or
-from servers.errors import RouterUnavailable
+from servers.basics.checkout import make_or
+from servers.basics.errors import RouterUnavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
 PYTHON = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile
 
 PREFILL_POINTS, TOTAL_POINTS, MEAN_POINTS = 200, 100, 300

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from servers.errors import RouterFailed
+from servers.basics.errors import RouterFailed
 from servers.foreign_routers import sglang_router, thunderagent_org, vllm_router
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation

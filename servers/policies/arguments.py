@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
-from servers.errors import InvalidPolicy
-from servers.nearest import nearest
+from servers.basics.errors import InvalidPolicy
+from servers.basics.nearest import nearest
 
 Value = Any
 """bool, int, float, str, None, or a tuple of these."""

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
 from servers.policies.estimates.recent import Recent
 

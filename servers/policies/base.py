@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from servers.admission import STEP_TOKENS
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 
 # Compiled, a constructor that is written out is faster than one that `dataclass` generates.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, SHELL_PREAMBLE, Costs, Need, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.policies.estimates.ttl_model import TtlModel

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import ClassVar, Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import Costs, Need, Pin, Policy, Rank, Request, Retention
 from servers.policies.estimates.queue_delays import WINDOW
 from servers.policies.estimates.ttl_model import K, TtlModel, Turns

@@ -16,12 +16,12 @@ from dataclasses import fields, replace
 from types import CodeType, FunctionType
 from typing import Any
 
-from servers.errors import InvalidPolicy
-from servers.nearest import nearest
+from servers.basics.errors import InvalidPolicy
+from servers.basics.nearest import nearest
+from servers.basics.registry import NAME
 from servers.policies.arguments import arguments_text
 from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Rank, Request, Retention
 from servers.policies.user_code import NeverReturned, call_limit, place, raised_in, roots_of
-from servers.registry import NAME
 
 EVENTS = (
     "arrived",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import Policy
 
 

@@ -47,7 +47,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.recent import Recent
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, NamedTuple
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
 from servers.policies.estimates.recent import Recent
 

@@ -6,7 +6,7 @@ No departure from the source is known.
 
 from __future__ import annotations
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import Policy, Rank, Request
 from servers.policies.program_order import first_programs_first
 

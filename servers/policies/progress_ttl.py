@@ -59,7 +59,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import ClassVar, Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import (
     FREE,
     Admit,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import ClassVar
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Need, Pin, Request, Retention, pin
 from servers.policies.estimates.queue_delays import WINDOW, QueueDelays
 from servers.policies.estimates.ttl_model import default_ttl_s

@@ -54,7 +54,7 @@ import math
 from collections import OrderedDict
 from typing import ClassVar, Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Admit, Costs, Need, Policy, Rank, Request, Retention
 
 INTERVAL_S = 5.0

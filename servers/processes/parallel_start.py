@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from functools import partial
 from typing import Protocol, TypeVar
 
-from servers.errors import StartAbandoned
+from servers.basics.errors import StartAbandoned
 
 Progress = Callable[[float, str], None]
 """Receives the seconds since the start and the last line of the log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from servers.errors import PortTaken
+from servers.basics.errors import PortTaken
 
 
 class Port:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from servers.errors import EngineError
+from servers.basics.errors import EngineError
 from servers.processes import supervisor
 
 GRACE_S = 10.0

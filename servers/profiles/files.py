@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from servers.admission import STEP_TOKENS
-from servers.errors import DoesNotFit, InvalidProfile
+from servers.basics.errors import DoesNotFit, InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache

@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 
 Floats = NDArray[np.float64]
 KNEES = 80

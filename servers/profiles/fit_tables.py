@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 
 KNOTS = tuple(2**k for k in range(14))
 """Tokens of a step between which the time of the matrix products is linear: 1 to 8,192. The experts

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from servers.errors import InvalidProfile
+from servers.basics.errors import InvalidProfile
 from servers.profiles.fit_tables import TableStep, fit_table_steps
 from servers.profiles.measured import (
     MIN_MEASUREMENTS,

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
-from servers.errors import UnknownProfile
-from servers.nearest import nearest
+from servers.basics.errors import UnknownProfile
+from servers.basics.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)

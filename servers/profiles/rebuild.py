@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from servers.clock import seconds
-from servers.errors import InvalidInput
+from servers.basics.clock import seconds
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.profile import Profile

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from servers.admission import STEP_TOKENS
-from servers.clock import PS_PER_S
-from servers.errors import DoesNotFit, InvalidInput
+from servers.basics.clock import PS_PER_S
+from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import longest_turn, pool, turn_blocks

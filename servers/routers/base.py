@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import Costs
 
 # Compiled, a constructor that is written out is faster than one that `dataclass` generates.

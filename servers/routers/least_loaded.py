@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.routers.base import Replica, RoutedTurn, Router, least_busy, usable
 
 REPORT_S = 1.0

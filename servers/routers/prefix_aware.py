@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.routers.base import Replica, RoutedTurn, Router, Runs, least_busy, usable
 
 THRESHOLD = 0.3

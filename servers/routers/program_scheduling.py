@@ -57,7 +57,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.policies.progress_machine import patience_s
 from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.program_backend import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servers.compiled_core import mypyc_attr
+from servers.basics.compiled_core import mypyc_attr
 from servers.routers.base import Replica, RoutedTurn, Router, usable
 
 

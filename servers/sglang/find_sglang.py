@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.errors import SglangNotInstalled, SglangUnavailable
+from servers.basics.errors import SglangNotInstalled, SglangUnavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
 VARIABLE = "TURNSTILE_SGLANG_PYTHON"

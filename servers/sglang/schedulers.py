@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from servers.errors import InvalidVariant
+from servers.basics.errors import InvalidVariant
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
 from servers.variants import FORM, POLICIES, Variant, split

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from servers.errors import ServerFailed
+from servers.basics.errors import ServerFailed
 from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.parallel_start import Progress, start_parallel
 from servers.processes.port import Port

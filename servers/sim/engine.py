@@ -11,10 +11,10 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Policy
 from servers.profiles import Profile
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler

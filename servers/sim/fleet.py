@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from servers.clock import PS_PER_S, seconds
-from servers.errors import InvalidRouter
+from servers.basics.clock import PS_PER_S, seconds
+from servers.basics.errors import InvalidRouter
 from servers.profiles import Profile
 from servers.routers.base import Replica, Router
 from servers.sim.engine import Engine, OnEnd

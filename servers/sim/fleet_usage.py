@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servers.clock import seconds
+from servers.basics.clock import seconds
 from servers.routers.base import Replica
 from servers.sim.engine import Engine
 from servers.sim.sequence import Usage

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from servers.clock import PS_PER_S, seconds
-from servers.errors import InvalidRouter
+from servers.basics.clock import PS_PER_S, seconds
+from servers.basics.errors import InvalidRouter
 from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.routers.base import Replica, RoutedTurn, Router, Runs

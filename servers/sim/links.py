@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 
 
 class Link:

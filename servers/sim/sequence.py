@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from servers.clock import seconds
-from servers.errors import InvalidInput
+from servers.basics.clock import seconds
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Future, Request
 from servers.policy_runner import EngineTurn
 from servers.profiles import Profile

@@ -1,8 +1,9 @@
 """The limits of an engine in virtual time, the sizes of its offload tiers, and the link between
 engines, as users set them.
 
-The compiled core (`servers.compiled_core`) has no copy of this module: its classes are also used by
-processes that do not use that core, and their instances are sent from one process to another.
+The compiled core (`servers.basics.compiled_core`) has no copy of this module: its classes are also
+used by processes that do not use that core, and their instances are sent from one process to
+another.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

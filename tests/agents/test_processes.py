@@ -13,7 +13,7 @@ import pytest
 
 from agents import processes
 from agents.processes import Process
-from servers.errors import AgentStartError
+from servers.basics.errors import AgentStartError
 from tests.leaks import has_ended
 from tests.processes import wait_until
 

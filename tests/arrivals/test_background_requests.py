@@ -10,8 +10,8 @@ import pytest
 
 from harness.load.background import Background, load_background, parse_background
 from harness.load.workload import Longest
-from servers.clock import PS_PER_S
-from servers.errors import InvalidInput, ProgramTooLong
+from servers.basics.clock import PS_PER_S
+from servers.basics.errors import InvalidInput, ProgramTooLong
 from traces import Program, SharedPrefix, Turn
 
 ANY = Longest(None, "")

@@ -15,7 +15,7 @@ from harness.replay.virtual import replay
 from servers.profiles import costs
 from servers.profiles.files import profile_for
 from servers.profiles.step_times import StepTimes
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import make_policy, variants
 from traces import Program, read_traces

@@ -41,9 +41,9 @@ import pytest
 from numpy.random import Generator
 
 from harness.replay import virtual as harness_replay
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, analytic_profile, costs
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.lines import line_of

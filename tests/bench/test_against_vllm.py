@@ -19,7 +19,7 @@ import pytest
 
 from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
-from servers.errors import VllmUnavailable
+from servers.basics.errors import VllmUnavailable
 from servers.profiles import analytic_profile, costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants

@@ -16,7 +16,7 @@ from statistics import median
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from servers.compiled_core import WORKER, find_core
+from servers.basics.compiled_core import WORKER, find_core
 from servers.profiles.step_times import StepTimes
 from servers.variants import variants
 from tests.bench.contended_cell import load, simulate

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.capacity.slo import STATISTICS, Limit, parse_slo
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 IDLE_S = {"mean": 40.0, "p50": 30.0, "p90": 80.0, "p95": 100.0, "p99": 150.0}
 

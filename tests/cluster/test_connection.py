@@ -13,7 +13,7 @@ from harness.cells.folder import CellFolder
 from harness.cluster import connection
 from harness.cluster.connection import Needs
 from harness.cluster.tasks import bring_home, needs_of
-from servers.errors import CannotWrite, InvalidInput
+from servers.basics.errors import CannotWrite, InvalidInput
 from tests.harness.in_process import bench
 from tests.harness.small import small_plan
 

@@ -216,7 +216,7 @@ def test_in_a_ray_job_a_cell_that_kills_its_worker_fails_after_three_retries(
 def test_cells_that_no_node_can_run_are_refused(nodes: Nodes) -> None:
     code = f"""
 from harness.cluster.connection import Needs, connected
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 try:
     with connected({nodes.address!r}, 1, Needs(cores=1, gpus=2)):
         pass

@@ -15,8 +15,8 @@ import pytest
 from harness.cells.folder import CellFolder
 from harness.cells.locks import locked
 from harness.gateway.recording import recording
-from reports.run_folder.atomic import write_file
-from servers.errors import CannotWrite
+from servers.basics.atomic import write_file
+from servers.basics.errors import CannotWrite
 from tests.crash.faults import STOPPED, Fault, operations
 from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import TIMEOUT_S, Warm, bytes_of, contents

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.cli import reference
 from harness.cli.main import SUB_APPS
 from tests.docs.pages import DOCS, GENERATED, ROOT
+from tools import command_reference as reference
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from harness.replay.dynamo import Frontend
 from harness.replay.live import Replica, replay_live
-from servers.errors import RouterUnavailable
+from servers.basics.errors import RouterUnavailable
 from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import DynamoCluster, launch_dynamo
 from servers.foreign_routers.installation import RouterInstallation, find_installation

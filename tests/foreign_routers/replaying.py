@@ -17,7 +17,7 @@ from aiohttp import web
 from harness.replay.api import OPENAI, Apis
 from harness.replay.identity import SessionEnd
 from harness.replay.live import Replica, replay_live
-from servers.errors import RouterUnavailable
+from servers.basics.errors import RouterUnavailable
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router

@@ -16,7 +16,7 @@ import pytest
 
 from harness.engines.url import url_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.errors import RouterFailed
+from servers.basics.errors import RouterFailed
 from servers.foreign_routers import dynamo_process
 from servers.processes.port import Port
 from servers.processes.supervisor import descendants

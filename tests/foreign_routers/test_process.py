@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import RouterFailed
+from servers.basics.errors import RouterFailed
 from servers.foreign_routers import process
 from servers.foreign_routers.process import RouterProcess, launch_router
 from servers.processes.loopback import request

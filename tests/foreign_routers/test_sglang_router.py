@@ -13,7 +13,7 @@ from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import Replica, replay_live
 from harness.replay.sglang import SGLANG
-from servers.errors import RouterFailed
+from servers.basics.errors import RouterFailed
 from servers.foreign_routers.process import launch_router
 from servers.routing import ForeignRouter
 from tests.bench.trivial_server import trivial_server

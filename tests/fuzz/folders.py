@@ -14,7 +14,7 @@ from reports.metrics.cells import collect
 from reports.page.write import write
 from reports.run_folder.checksums import CHECKSUMS
 from reports.run_folder.read import load_run
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 from tests.fuzz import injected
 from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated

@@ -8,13 +8,13 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
+from servers.basics.text import has_control
 from tests.fuzz.mutations import mutated, mutated_gzip
 from tests.fuzz.samples import TRACES
 from tests.fuzz.target import Target
 from traces import read_traces
 from traces.formats.native import parse_programs, program_line
-from traces.lenient import has_control
 
 
 def read(name: str, data: bytes) -> bool:

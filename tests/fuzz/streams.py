@@ -19,8 +19,8 @@ from harness.replay.completion import Answer, error_message, measure
 from harness.replay.sglang import GeneratedAnswer
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Conversation
-from servers.errors import InvalidProgramId, TurnFailed
-from servers.records import TurnRecord
+from servers.basics.errors import InvalidProgramId, TurnFailed
+from servers.records.turns import TurnRecord
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
 from traces import Program, Turn

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from tests.fuzz.target import bounded
 from traces import Program, Turn, lenient, read_traces, stored, table
 from traces.formats.native import program_line

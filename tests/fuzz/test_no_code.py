@@ -20,7 +20,7 @@ CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml
          "importlib.import_module", "import_module"}  # fmt: skip
 ALLOWED = {
     (
-        "servers/registry.py",
+        "servers/basics/registry.py",
         "importlib.import_module",
     ): "a plug-in that the user chose",
     ("harness/cluster/node.py", "pickle"): "a cell from the driver, which may run any code here",

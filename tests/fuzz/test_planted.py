@@ -20,13 +20,13 @@ from reports.exports.write import export
 from reports.page.write import write
 from reports.run_folder.read import load_run
 from reports.spreadsheet import escape_formula, is_formula
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
+from servers.basics.text import has_control
 from tests.fuzz import injected
 from tests.fuzz.samples import turn
 from tests.reports.make_run import write_cell, write_lines, write_sweep
 from traces import Program, Turn, read_traces
 from traces.formats.native import program_line
-from traces.lenient import has_control
 
 MARKUP = (
     "<script>alert(1)</script>",

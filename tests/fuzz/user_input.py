@@ -22,7 +22,8 @@ from harness.load.settings_file import read_settings, settings_toml
 from reports.compare.baseline import read_side
 from reports.compare.history import read_history
 from reports.compare.history_page import draw
-from servers.errors import InvalidBaseline, TurnstileError
+from servers.basics.errors import InvalidBaseline, TurnstileError
+from servers.basics.text import printable
 from servers.profiles import MODELS, analytic_profile, model, notes
 from servers.profiles.files import read_measured
 from servers.vllm.launch.cost_curve import read_costs
@@ -32,7 +33,6 @@ from tests.fuzz.mutations import mutated, mutated_gzip
 from tests.fuzz.target import Target
 from tests.profiles.test_measured import measured
 from traces.check import check
-from traces.lenient import printable
 from traces.synthesis.draw import ProgramDraws
 from traces.synthesis.known import FOLDER as RECIPES
 from traces.synthesis.recipe_files import read_recipe

@@ -11,7 +11,7 @@ import orjson
 from harness.load.arrivals import parse_arrivals, roots
 from harness.load.workload import Longest, load_workload
 from harness.replay.virtual import replay
-from servers.errors import InvalidTrace, ProgramTooLong, TraceRejected
+from servers.basics.errors import InvalidTrace, ProgramTooLong, TraceRejected
 from servers.profiles import costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants

@@ -10,7 +10,7 @@ from harness.gateway.answers import Answer
 from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
 from harness.gateway.programs import Programs
-from servers.errors import InvalidProgramId
+from servers.basics.errors import InvalidProgramId
 
 
 @pytest.mark.parametrize(

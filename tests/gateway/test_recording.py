@@ -18,8 +18,8 @@ import pytest
 from harness.cells.folder import Lines
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.recording import recording
-from servers.errors import InvalidTrace
-from servers.records import TurnRecord
+from servers.basics.errors import InvalidTrace
+from servers.records.turns import TurnRecord
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
 from tests.harness import in_process

@@ -21,7 +21,7 @@ from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.gateway.recording import backends, router_for
 from harness.replay.http import client_session
 from harness.replay.load_reports import LoadReports
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.prefix_aware import PrefixAware

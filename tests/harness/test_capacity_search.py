@@ -37,7 +37,7 @@ from reports.page.write import Report
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from tests.harness import worker_threads
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from harness.calibrate.closed_loop import Latencies, closed_loop
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.sim import Limits
 from tests.sim.worlds import profile
 

@@ -12,7 +12,7 @@ from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
-from servers.errors import InvalidInput, UnknownName
+from servers.basics.errors import InvalidInput, UnknownName
 
 SETTINGS = SweepSettings(
     jps="0.3",

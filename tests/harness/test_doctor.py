@@ -11,7 +11,7 @@ import pytest
 
 from harness.cli.commands.doctor import checks
 from harness.installation import Check
-from servers import checkout
+from servers.basics import checkout
 
 
 def checks_by_name() -> dict[str, Check]:

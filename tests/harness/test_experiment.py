@@ -13,7 +13,7 @@ import pytest
 
 from harness.experiments.definition import load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.errors import InvalidExperiment, InvalidInput
+from servers.basics.errors import InvalidExperiment, InvalidInput
 from tests.harness import in_process
 
 ROWS = (
@@ -325,7 +325,7 @@ def test_without_vllm_experiments_that_need_it_are_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness.experiments import special_kinds as experiment_kinds
-    from servers.errors import VllmNotInstalled
+    from servers.basics.errors import VllmNotInstalled
 
     def no_vllm() -> None:
         raise VllmNotInstalled("vLLM is not installed here; get it with: make vllm")

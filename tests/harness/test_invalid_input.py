@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from harness.cli.main import app
 from harness.sweep.resolve import refuse_same_folder
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from traces import Program, Turn
 from traces.formats.native import write_programs
 

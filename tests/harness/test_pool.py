@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
-from servers.errors import CannotWrite
+from servers.basics.errors import CannotWrite
 from tests.leaks import has_ended
 from tests.processes import wait_until
 

@@ -219,7 +219,7 @@ def test_the_modules_of_a_custom_router_decide_its_cells(flat: Path) -> None:
 
 def test_installed_packages_that_a_policy_imports_do_not_decide_its_cells(flat: Path) -> None:
     module = flat / "own_number.py"
-    module.write_text("import json, numpy, own_lazily, servers.clock, nowhere.at_all\n")
+    module.write_text("import json, numpy, own_lazily, servers.basics.clock, nowhere.at_all\n")
     assert list(_imported(module)) == [flat / "own_lazily.py"]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from harness.cells.folder import CellFolder, Lines, is_done, mark_failed
 from harness.cells.locks import locked
-from servers.errors import CannotWrite
+from servers.basics.errors import CannotWrite
 
 
 def test_a_cell_starts_with_its_config_and_ends_with_done_json(tmp_path: Path) -> None:

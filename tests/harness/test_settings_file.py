@@ -14,8 +14,8 @@ from small import contents, programs
 from harness.load.option import build, settings_of, values_of
 from harness.load.settings import Agents, Execution, Machine, Server, SweepSettings
 from harness.load.settings_file import read_settings, settings_toml
-from harness.redact import REDACTED
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.redact import REDACTED
 from tests.harness.in_process import bench
 from traces.formats.native import write_programs
 

@@ -19,7 +19,7 @@ from harness.sweep.folder import claimed
 from harness.sweep.plan import SweepPlan
 from harness.sweep.shards import cells_of_shard, refuse_shard
 from reports.capacity.slo import DEFAULT_SLO, parse_slo
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from traces.formats.native import write_programs
 
 SWEEP = (

@@ -13,7 +13,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.stream import BLOCK, ArrivingJob, JobStream, in_drawn_order, with_burst
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
 from harness.sweep.run import run_sweep
-from servers.errors import CellFailed
+from servers.basics.errors import CellFailed
 from tests.lines import read_lines
 from traces import Fork, Program, SharedPrefix, Turn
 from traces.check import check

@@ -14,7 +14,7 @@ from small import programs
 from harness.cli.until import parse_until, run_until
 from harness.load.settings import SweepSettings
 from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from traces.formats.native import write_programs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
 from traces import Program

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.replay.live_router import LiveRouter
-from servers.errors import InvalidRouter
+from servers.basics.errors import InvalidRouter
 from servers.routers.base import RoutedTurn
 from tests.live.test_live_router import Never, OneAtATime, send, with_router
 

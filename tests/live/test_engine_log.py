@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from harness.replay.engine_events import EngineLog, EngineLogs
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from tests.lines import Line, into, line_of
 
 ORIGIN_S = 1000.0

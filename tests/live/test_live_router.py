@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.replay.live_router import AVOIDED_S, LiveRouter
-from servers.errors import InvalidRouter
+from servers.basics.errors import InvalidRouter
 from servers.routers.base import Replica, RoutedTurn, Router, least_busy, usable
 from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent

@@ -10,7 +10,7 @@ import pytest
 from harness.calibrate.probe import Target
 from harness.calibrate.step_times import Times, measure, step_seconds
 from harness.engines.vllm_at_url import describe
-from servers.errors import MeasurementFailed, ServerUnavailable
+from servers.basics.errors import MeasurementFailed, ServerUnavailable
 from tests.live.server import Server, serving
 
 TOKENS = 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import CellFailed
+from servers.basics.errors import CellFailed
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
 from traces import Message, Program, Turn

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.replay.live import Replica, replay_live
-from servers.errors import InvalidRouter
+from servers.basics.errors import InvalidRouter
 from servers.routers.base import RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.round_robin import RoundRobin

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.replay.completion import text_body
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
 from traces import Message, Program, Turn, read_traces

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from policy_turns import COSTS, turn
 
 from harness.cells.names import slug
-from servers.errors import InvalidInput, InvalidPolicy, InvalidVariant
+from servers.basics.errors import InvalidInput, InvalidPolicy, InvalidVariant
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
 from servers.policies.continuum import Continuum

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from policy_turns import TIERED, held, order, turn
 
-from servers.errors import InvalidPolicy
+from servers.basics.errors import InvalidPolicy
 from servers.policies.base import Pin, Request
 from servers.policies.mori import CPU, GPU, WAITING, Mori
 from servers.variants import variant

@@ -7,7 +7,7 @@ import math
 import pytest
 from policy_turns import order, turn
 
-from servers.errors import InvalidPolicy
+from servers.basics.errors import InvalidPolicy
 from servers.policies.base import Costs, Pin, Request, Retention
 from servers.policies.estimates.lognormal import LogNormalTimes, utility
 from servers.policies.estimates.turn_window import TurnWindow

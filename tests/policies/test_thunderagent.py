@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from policy_turns import order, turn
 
-from servers.errors import InvalidPolicy
+from servers.basics.errors import InvalidPolicy
 from servers.policies.base import Costs, Request
 from servers.policies.thunderagent import ThunderAgent
 from servers.sim import Engine, Limits, Sequence

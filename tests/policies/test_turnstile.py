@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from policy_turns import SMALL, held, order, run, tool_call, turn
 
-from servers.errors import InvalidPolicy
+from servers.basics.errors import InvalidPolicy
 from servers.policies.contract import check
 from servers.policies.estimates.lost_share import LostShare
 from servers.policies.turnstile import Turnstile

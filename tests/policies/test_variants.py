@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidPlugin, InvalidVariant, UnknownName
+from servers.basics.errors import InvalidPlugin, InvalidVariant, UnknownName
 from servers.policies import user_code
 from servers.policies.fcfs import Fcfs
 from servers.variants import ALL, ONLY_OVER_TIER, POLICIES, variant, variants
@@ -115,7 +115,7 @@ AGES = """
         ("Mine = 3", r"[a-z0-9_]+:Mine: is not a class; derive one from"),
         ("Other = 3", "has no Mine"),
         ("import nowhere_to_be_found", "nowhere_to_be_found"),
-        ("\nraise RuntimeError('no GPU')", r"RuntimeError: no GPU at .*policies_of_\d+.py:3; correct"),
+        ("\nraise RuntimeError('no GPU')", r"RuntimeError: no GPU at .*_of_\d+.py:3; correct that"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("class Mine(Policy): pass", r'name is None: set name = "my-policy"'),
         (broken("", '    name = "a b"'), "name is 'a b'"),

@@ -18,7 +18,7 @@ from harness.calibrate.operator_tables import (
     open_tables,
     profile_from_tables,
 )
-from servers.errors import InvalidInput, InvalidProfile, UnknownProfile
+from servers.basics.errors import InvalidInput, InvalidProfile, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables

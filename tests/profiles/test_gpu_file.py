@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidProfile, UnknownProfile
+from servers.basics.errors import InvalidProfile, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
 from servers.profiles.step_times import StepTimes

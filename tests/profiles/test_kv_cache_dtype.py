@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidProfile
+from servers.basics.errors import InvalidProfile
 from servers.profiles import Profile, analytic_profile, costs, hardware, model
 from servers.profiles.files import measured_for, notes_for, profile_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache

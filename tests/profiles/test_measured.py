@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import DoesNotFit, InvalidProfile
+from servers.basics.errors import DoesNotFit, InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.files import profile_for, read_measured
 from servers.profiles.measured import DecodeTimes, Measured, PrefillTimes, ReloadTimes, fitted

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import UnknownModel
+from servers.basics.errors import UnknownModel
 from servers.profiles import MODELS, Model, analytic_profile
 from servers.profiles.models.config import ARCHITECTURES, model_of
 

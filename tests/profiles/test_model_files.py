@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import DoesNotFit, InvalidInput, TurnstileError, UnknownModel
+from servers.basics.errors import DoesNotFit, InvalidInput, TurnstileError, UnknownModel
 from servers.profiles import MODELS, analytic_profile, model
 from servers.profiles.files import notes_for, profile_for
 from servers.profiles.models.files import model_name

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servers.errors import UnknownProfile
+from servers.basics.errors import UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Hardware, Model, analytic_profile, hardware, model
 from servers.profiles.kv_groups import Groups, groups_of, kv_tokens_of
 from servers.profiles.roofline import GPU_MEMORY_UTILIZATION, kv_budget_bytes

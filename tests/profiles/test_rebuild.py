@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, analytic_profile, costs
 from servers.profiles.rebuild import prefill_ps
 

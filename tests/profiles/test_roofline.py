@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from servers.errors import DoesNotFit
+from servers.basics.errors import DoesNotFit
 from servers.profiles import HARDWARE, MODELS, analytic_profile, model, notes
 
 PER_MS = 1_000_000_000

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.calibrate.step_times_page import page
-from harness.calibrate.step_times_picture import picture
-from servers.errors import InvalidProfile
+from servers.basics.errors import InvalidProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.end_to_end import EndToEnd
@@ -23,6 +21,8 @@ from servers.profiles.models.listed import model
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.step_times import StepTimes
+from tools.step_times_page import page
+from tools.step_times_picture import picture
 
 SHIPPED = [
     (gpu, llm, n)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import ContainersUnavailable, ServerFailed
+from servers.basics.errors import ContainersUnavailable, ServerFailed
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import find_vllm

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from harness.replay.live import Replica, replay_live
-from servers.errors import ServerFailed
+from servers.basics.errors import ServerFailed
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch

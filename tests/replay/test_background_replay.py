@@ -19,7 +19,7 @@ from harness.load.stream import JobStream
 from harness.load.workload import Workload
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import replay, replay_stream
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
 from servers.sim import Engine, Limits

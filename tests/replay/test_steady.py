@@ -14,7 +14,7 @@ from harness.cells.job_times import Jct
 from harness.load.stream import ArrivingJob
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import replay_stream
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
 from servers.sim import Engine, Limits

@@ -18,7 +18,7 @@ from reports.compare.across_answer import caveats, findings, headline, rows
 from reports.compare.across_figures import figures
 from reports.figures.styles import styles
 from reports.statistics.capacities import capacities
-from servers.errors import InvalidInput, NotComparable
+from servers.basics.errors import InvalidInput, NotComparable
 from tests.harness.in_process import bench
 from tests.reports.make_run import seal, turn, write_cell, write_sweep
 

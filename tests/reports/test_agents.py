@@ -12,7 +12,7 @@ from reports import write_report
 from reports.figures.gantt import gantt
 from reports.metrics.agents import keep_evaluation, unequal_work
 from reports.run_folder.read import load_run
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
 CELL = "fcfs_jps0.5_seed1"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.run_folder.atomic import atomic_path, refuse_unwritable, write_file
-from servers.errors import CannotWrite
+from servers.basics.atomic import atomic_path, refuse_unwritable, write_file
+from servers.basics.errors import CannotWrite
 
 
 def test_the_old_content_stays_until_the_new_file_is_complete(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports.compare.baseline import FORMAT, read_side
-from servers.errors import InvalidBaseline
+from servers.basics.errors import InvalidBaseline
 from traces import lenient
 
 GOOD: dict[str, Any] = {

@@ -16,7 +16,7 @@ from reports.page.write import write
 from reports.run_folder.checksums import CHECKSUMS
 from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN
 from reports.run_folder.read import load_run, read_cell
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
 FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", b"[]\n", b"{}\n")

@@ -15,7 +15,7 @@ from reports.capacity.estimate import Capacity, Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 VARIANTS = ("fcfs", "continuum", "continuum+", "continuum(k=50)", "my_policies:KeepShortTools")
 

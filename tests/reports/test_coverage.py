@@ -11,7 +11,7 @@ import pytest
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.statistics.capacities import capacities
-from reports.statistics.coverage import capacities_by_seed, coverage, jcts_by_seed
+from tools.coverage import capacities_by_seed, coverage, jcts_by_seed
 
 
 def test_only_triples_of_equal_values_miss_a_truth_in_the_middle() -> None:

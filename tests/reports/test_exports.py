@@ -22,8 +22,8 @@ from reports.metrics.jobs import jobs_of
 from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_turns
-from servers.errors import UnknownCell
-from servers.records import EventRecord, TurnRecord
+from servers.basics.errors import UnknownCell
+from servers.records.turns import EventRecord, TurnRecord
 
 
 def events_of(*named: tuple[float, str], **lengths: Any) -> list[EventRecord]:

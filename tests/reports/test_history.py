@@ -16,7 +16,7 @@ from reports.compare.baseline import Side
 from reports.compare.history import Series, add, read_history, row
 from reports.compare.history_page import ABOVE, draw, line
 from reports.figures.styles import Style
-from servers.errors import InvalidBaseline, InvalidHistory
+from servers.basics.errors import InvalidBaseline, InvalidHistory
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import orjson
 
-from reports.compare.job_times_page import page
-from reports.compare.measured_capacities import write_sweeps
-from reports.compare.measured_job_times import (
+from tests.docs.pages import DOCS
+from tools.job_times_page import page
+from tools.measured_capacities import write_sweeps
+from tools.measured_job_times import (
     JobTimes,
     Load,
     LoadedSweep,
@@ -17,7 +18,6 @@ from reports.compare.measured_job_times import (
     merged_loads,
     read_loaded,
 )
-from tests.docs.pages import DOCS
 
 REFERENCE = DOCS / "reference"
 CELLS = """\

@@ -10,15 +10,15 @@ import orjson
 import pytest
 
 from reports.capacity.estimate import Kind
-from reports.compare.capacities_page import page
-from reports.compare.measured_capacities import (
+from tests.docs.pages import DOCS
+from tools.capacities_page import page
+from tools.measured_capacities import (
     Sweep,
     merged,
     read_sweeps,
     sweep_of,
     write_sweeps,
 )
-from tests.docs.pages import DOCS
 
 REFERENCE = DOCS / "reference"
 WORDS = (

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct
 
 from reports.run_folder.reference import PAGE, fields_of, page
-from servers.records import EventRecord, TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 
 
 def test_the_tables_of_the_page_are_current() -> None:

@@ -29,7 +29,7 @@ from reports.compare.regression import compare_sides
 from reports.compare.settings import parse_allowed
 from reports.compare.verdict import SUSTAINED, Outcome, Verdict
 from reports.compare.verdict_files import headline, junit, markdown, row
-from servers.errors import InvalidBaseline, InvalidInput, NotComparable
+from servers.basics.errors import InvalidBaseline, InvalidInput, NotComparable
 
 SETTINGS: dict[str, Any] = {
     "engine": "sim",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.gateway.access import TOKEN
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import vllm_in_image

@@ -24,8 +24,8 @@ from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from harness.replay.load_reports import LoadReports, kv_tokens_of, replicas_of
 from harness.replay.served_models import served_models
 from harness.replay.sglang import flush_cache
-from servers.errors import CellFailed, MeasurementFailed, ServerUnavailable
-from servers.records import TurnRecord
+from servers.basics.errors import CellFailed, MeasurementFailed, ServerUnavailable
+from servers.records.turns import TurnRecord
 from tests.gateway.test_proxy import ASK, post
 from tests.harness.in_process import bench
 from tests.loopback import on_loopback

@@ -20,16 +20,16 @@ import pytest
 from aiohttp import web
 
 from harness.cli.run_from_settings import same_command
-from harness.redact import (
+from harness.replay.completion import Answer, error_message
+from harness.replay.http import failure_reason, known_keys
+from servers.basics.errors import TurnFailed
+from servers.basics.redact import (
     is_distinctive,
     redact,
     redact_command_line,
     redact_settings,
     server_url,
 )
-from harness.replay.completion import Answer, error_message
-from harness.replay.http import failure_reason, known_keys
-from servers.errors import TurnFailed
 from servers.vllm.launch.container import container_command
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.test_runs import AGENT, WITHOUT_SANDBOX

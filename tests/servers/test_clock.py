@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.clock import quotient, seconds
+from servers.basics.clock import quotient, seconds
 
 INTEGERS = st.integers(-(2**70), 2**70)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from servers import compiled_core
-from servers.compiled_core import CHOICE, FOLDER, MANIFEST, SUFFIX, WORKER, Core, find_core
+from servers.basics import compiled_core
+from servers.basics.compiled_core import CHOICE, FOLDER, MANIFEST, SUFFIX, WORKER, Core, find_core
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_core_with_a_damaged_manifest_is_not_used(manifest: str, tmp_path: Pat
 def test_without_a_choice_the_core_beside_the_packages_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert Path(compiled_core.__file__).parents[1] / "turnstile_core" == FOLDER
+    assert Path(compiled_core.__file__).parents[2] / "turnstile_core" == FOLDER
     monkeypatch.setattr(compiled_core, "FOLDER", tmp_path)
     assert find_core({}) == Core(None, "absent")
     write_manifest(tmp_path)
@@ -68,12 +68,13 @@ def test_without_a_choice_the_core_beside_the_packages_is_used(
 
 
 @pytest.mark.parametrize(
-    "change", ["servers/sim/kv.py", "servers/clock.py", "servers/policies/fcfs.py", "traces/new.py"]
+    "change",
+    ["servers/sim/kv.py", "servers/basics/clock.py", "servers/policies/fcfs.py", "traces/new.py"],
 )
 def test_any_change_of_a_source_gives_another_hash(
     change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("servers/sim/kv.py", "servers/clock.py", "servers/policies/fcfs.py"):
+    for name in ("servers/sim/kv.py", "servers/basics/clock.py", "servers/policies/fcfs.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("before")
     monkeypatch.setattr(compiled_core, "ROOT", tmp_path)
@@ -86,13 +87,17 @@ def test_any_change_of_a_source_gives_another_hash(
 
 def test_modules_that_other_processes_share_are_not_compiled() -> None:
     compiled = {path.as_posix() for path in compiled_core.modules()}
-    assert {"servers/sim/engine.py", "servers/policies/fcfs.py", "servers/clock.py"} <= compiled
+    assert {
+        "servers/sim/engine.py",
+        "servers/policies/fcfs.py",
+        "servers/basics/clock.py",
+    } <= compiled
     assert not compiled & {
         "servers/sim/settings.py",
         "servers/sim/__init__.py",
         "servers/policies/arguments.py",
         "servers/policies/contract.py",
-        "servers/records.py",
+        "servers/records/turns.py",
     }
 
 

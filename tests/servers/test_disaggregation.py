@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from servers.basics.errors import InvalidInput
 from servers.disaggregation import Split, engines_of, parse_splits
-from servers.errors import InvalidInput
 
 
 def test_a_split_names_its_prefill_and_its_decode_engines() -> None:

@@ -20,13 +20,13 @@ from harness.load.settings import Machine, Server, SweepSettings
 from harness.replay.completion import Answer, completion_body
 from harness.replay.dynamo import Frontend
 from harness.replay.token_prompts import Prompts
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
+from servers.basics.refused_flags import check_flags
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker, worker_ids
 from servers.foreign_routers.mocker_times import write_step_times
 from servers.profiles import Profile, analytic_profile
-from servers.records import TurnRecord
-from servers.refused_flags import check_flags
+from servers.records.turns import TurnRecord
 from tests.harness import in_process
 from traces import Program, Turn
 

@@ -19,10 +19,16 @@ from pathlib import Path
 import pytest
 
 from servers.admission import Admission
-from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
+from servers.basics.errors import (
+    CannotServe,
+    PortTaken,
+    ServerFailed,
+    UnknownModel,
+    VllmUnavailable,
+)
+from servers.basics.refused_flags import check_flags
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.refused_flags import check_flags
 from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm

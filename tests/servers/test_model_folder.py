@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servers.errors import InvalidCosts
+from servers.basics.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import MODELS
 from servers.profiles.files import profile_for

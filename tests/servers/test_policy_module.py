@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.variants import variant
 from servers.vllm.launch.policy_module import check_loads, link_modules, module_root
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.engines.vllm import vllm_engine
 from harness.load.settings import Answers, Machine, Prompts, Server, SweepSettings
-from servers.errors import CannotServe, InvalidInput
+from servers.basics.errors import CannotServe, InvalidInput
 from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import VllmInstallation
 from servers.vllm.models.model_folder import resolve_model

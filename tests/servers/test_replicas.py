@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.processes import supervised
 from servers.vllm.launch import replicas
 from servers.vllm.launch.command_line import ServerConfig

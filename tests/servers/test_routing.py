@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from harness.engines.foreign_router import find_routers
 from harness.load.settings import Agents, SweepSettings
-from servers.errors import (
+from servers.basics.errors import (
     InvalidInput,
     InvalidPlugin,
     InvalidPolicy,

@@ -12,7 +12,7 @@ import pytest
 
 from harness.engines.sglang import sglang_engine
 from harness.load.settings import Machine, Prompts, Server, SweepSettings
-from servers.errors import CannotServe, InvalidInput, SglangNotInstalled, SglangUnavailable
+from servers.basics.errors import CannotServe, InvalidInput, SglangNotInstalled, SglangUnavailable
 from tests.lines import read_lines
 from tests.live.replaying import program
 from tests.servers.substitute_vllm import living

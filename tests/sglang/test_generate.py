@@ -12,7 +12,7 @@ from harness.replay.api import Apis
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import Replica, replay_live
 from harness.replay.sglang import SGLANG, flush_cache
-from servers.errors import CellFailed
+from servers.basics.errors import CellFailed
 from servers.processes.metrics_page import server_load
 from tests.lines import Line, into
 from tests.live.replaying import program

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from servers.errors import CannotServe, InvalidInput
+from servers.basics.errors import CannotServe, InvalidInput
+from servers.basics.refused_flags import check_flags
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.refused_flags import check_flags
 from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.command_line import REFUSED_FLAGS, flags
 from servers.sglang.schedulers import SglangScheduler, sglang_variants

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay.virtual import Replay, replay
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.routers.round_robin import RoundRobin
 from servers.routers.sticky import Sticky
 from servers.sim import DisaggregatedFleet, Engine, Limits, Transfer

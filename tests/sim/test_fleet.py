@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay.virtual import Replay, replay
-from servers.errors import InvalidRouter
+from servers.basics.errors import InvalidRouter
 from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.power_of_two import PowerOfTwo

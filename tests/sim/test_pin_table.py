@@ -12,7 +12,7 @@ import pytest
 
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.sim import Segment, Sequence, Submission
 from servers.sim.sequence import Phase, refuse_unfit
 from tests.sim.worlds import profile

@@ -26,7 +26,7 @@ from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
 from harness.load.arrivals import choose_programs
 from harness.replay.live import Replica, replay_live
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from tests.bench.trivial_server import trivial_server
 from traces import Program, Turn
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from tests.traces.span_samples import SYSTEM, atif
 from traces import Fork, Program, Provenance
 from traces.assumptions import Assumptions

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from tests.traces.samples import json_lines
 from traces import Program, Provenance
 from traces.assumptions import Assumptions

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from harness.load.arrivals import choose_programs
 from harness.replay.contents import Contents
 from harness.replay.token_prompts import Prompts
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from tests.live.server import common_prefix
 from tests.replay.test_contents import blocks
 from tests.sim.worlds import BLOCK

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from tests.traces.claude_code import Line, answer, line, result, session, tool, user, written
 from traces import Program, Provenance, read_traces
 from traces.check import check

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from tests.traces.claude_code import iso
 from tests.traces.samples import json_lines
 from traces import Fork, Program, Provenance, read_traces

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces
 from traces.check import check
 from traces.cut import cut

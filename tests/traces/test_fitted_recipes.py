@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces, synthesize
 from traces.check import check
 from traces.synthesis.figures import Distance, distances, figure, figures

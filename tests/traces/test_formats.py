@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness.replay.virtual import replay
-from servers.errors import InvalidPlugin, InvalidTrace, TraceRejected, UnknownName
+from servers.basics.errors import InvalidPlugin, InvalidTrace, TraceRejected, UnknownName
 from servers.policies.base import Costs
-from servers.records import TurnRecord
+from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import BLOCK, profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.lenient import MAX_CHARACTERS, has_control, identifier
+from servers.basics.text import MAX_CHARACTERS, has_control, identifier
 
 
 def test_long_ids_are_shortened_and_stay_distinct() -> None:

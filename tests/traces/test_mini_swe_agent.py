@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces import Program, Provenance
 from traces.formats.mini_swe_agent import read_trajectory as load
 from traces.lenient import Repairs

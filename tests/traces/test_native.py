@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.errors import CannotWrite, InvalidTrace
+from servers.basics.errors import CannotWrite, InvalidTrace
 from traces import Fork, Message, Program, Provenance, SharedPrefix, Turn, read_traces
 from traces.formats.native import parse_programs, program_line, write_programs
 
@@ -202,5 +202,5 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "no").touch()
-    with pytest.raises(CannotWrite, match=f"^cannot write {tmp_path}/no/t.jsonl: file exists;"):
+    with pytest.raises(CannotWrite, match=f"^cannot write {tmp_path}/no: file exists;"):
         write_programs(tmp_path / "no" / "t.jsonl", [])

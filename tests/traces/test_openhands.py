@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces import Fork, Program, Provenance, SharedPrefix, read_traces
 from traces.check import check
 from traces.formats.openhands import has_events as matches

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import Program, SharedPrefix, Turn, read_traces
 from traces.formats.native import program_line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import TraceSet, read_traces
 
 LEFT_OUT = "a turn of a job that had not finished, or of a later one: left out"

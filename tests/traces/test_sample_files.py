@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import TraceSet, read_traces
 from traces.check import check
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces import Fork, Program, Provenance
 from traces.formats import (
     agentic_mooncake,

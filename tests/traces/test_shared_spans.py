@@ -12,7 +12,7 @@ from statistics import median
 
 import pytest
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import read_traces
 from traces.formats.mini_swe_agent import read_trajectory
 from traces.lenient import Repairs

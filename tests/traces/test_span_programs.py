@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces import Fork, Message, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check

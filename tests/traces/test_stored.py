@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
-from servers.errors import InvalidTrace, TraceRejected
+from servers.basics.errors import InvalidTrace, TraceRejected
 from tests.traces.samples import SAMPLES
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, packs, read_traces, streaming
 from traces.read import Note

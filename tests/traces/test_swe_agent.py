@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces import Program, Provenance
 from traces.assumptions import Assumptions
 from traces.formats.swe_agent import load_with, sniff

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces import RECIPES, Program, Provenance, packs, synthesize
 from traces.check import check
 from traces.files import PACKS

@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from tests.traces.span_samples import bfcl
 from tests.traces.test_traces_cli import bench
 from traces import read_traces

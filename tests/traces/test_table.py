@@ -10,7 +10,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from tests.traces.samples import json_lines
 from traces import Fork, Provenance, TraceSet, read_traces
 

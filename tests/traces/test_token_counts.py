@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from tests.traces.samples import json_lines
 from traces import read_traces
 from traces.token_counts import by_tokenizer, default_counter

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servers.errors import UnknownName
+from servers.basics.errors import UnknownName
 from tests.traces.exported_worlds import jobs
 from tests.traces.hashed_worlds import HashedWorld, hashed_worlds
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces

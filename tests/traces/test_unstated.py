@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
-from servers.errors import InvalidTrace, NoTraceRead
+from servers.basics.errors import InvalidTrace, NoTraceRead
 from traces import Program, TraceSet, read_traces
 from traces.formats.native import program_line
 

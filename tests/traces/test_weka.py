@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces import Fork, Program, Provenance
 from traces.formats.weka import read_session as load
 from traces.lenient import Repairs

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from servers.errors import CannotWrite, InvalidTrace
-from traces.atomic import write_atomically
+from servers.basics.atomic import write_chunks
+from servers.basics.errors import CannotWrite, InvalidTrace
+from servers.basics.text import one_line
 from traces.exports.registry import NATIVE, Losses, load_export
-from traces.lenient import one_line
 from traces.program import Program
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -38,7 +38,7 @@ def write_export(name: str, out: Path, programs: Sequence[Program]) -> list[str]
     losses = Losses()
     if name != NATIVE and any(program.inferred_tokens for program in programs):
         losses.add(NOT_MARKED)
-    write = _write_folder if export.FOLDER else write_atomically
+    write = _write_folder if export.FOLDER else write_chunks
     write(out, export.write(programs, losses))
     return losses.reasons()
 

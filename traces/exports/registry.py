@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
 
-from servers.errors import UnknownName
-from servers.nearest import nearest
-from servers.registry import load_path
+from servers.basics.errors import UnknownName
+from servers.basics.nearest import nearest
+from servers.basics.registry import load_path
 from traces.lenient import Repairs
 from traces.program import Program
 

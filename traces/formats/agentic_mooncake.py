@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.block_hashes import Hashes, share_blocks
 from traces.formats.mooncake import Request, block_tokens, usable_hashes
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, Repairs, identifier, items, mapping, text, tokens
+from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
 SCHEMA = "dynamo.agentic_mooncake"

@@ -7,10 +7,11 @@ other than `lead` are its sub-agents.
 
 from __future__ import annotations
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.formats.shared.rows import clock_s, first_row, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import Repairs, identifier, text, tokens
+from traces.lenient import Repairs, tokens
 from traces.program import Program
 
 LEAD = "lead"

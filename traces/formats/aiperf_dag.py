@@ -16,11 +16,12 @@ from typing import Any
 
 import orjson
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.shared.rows import first_row, in_seconds, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, identifier, items, mapping, text, tokens
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, SharedPrefix, Turn
 from traces.token_counts import TokenCounter
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.shared.calls import (
@@ -27,16 +28,7 @@ from traces.formats.shared.calls import (
 )
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
-from traces.lenient import (
-    Repairs,
-    document_start,
-    identifier,
-    items,
-    mapping,
-    parse_json,
-    text,
-    tokens,
-)
+from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
 MAX_DEPTH = 20

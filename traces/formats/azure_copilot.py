@@ -13,19 +13,11 @@ from typing import Any
 
 import orjson
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import (
-    Repairs,
-    document_start,
-    identifier,
-    items,
-    line_start,
-    mapping,
-    text,
-    tokens,
-)
+from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
 

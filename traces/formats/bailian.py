@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces.formats.mooncake import usable_hashes
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import (

@@ -12,19 +12,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.shared.calls import Call, fill_usage, make_turn, unique_id
 from traces.lenient import (
     Repairs,
     document_start,
-    identifier,
     items,
     line_start,
     lines,
     mapping,
     parse_json,
-    text,
     tokens,
 )
 from traces.program import Program

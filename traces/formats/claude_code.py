@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.shared.linked import Part, first_lines, split, stem
 from traces.formats.shared.sessions import Launch, make_programs
-from traces.lenient import Repairs, identifier
+from traces.lenient import Repairs
 from traces.program import Program
 
 AGENT_FILE = "agent-"

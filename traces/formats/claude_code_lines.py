@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from servers.basics.text import identifier, text
 from traces.formats.shared.sessions import Call, Thread, Tool, tool_name
-from traces.lenient import Repairs, identifier, items, mapping, moment, seconds, text, tokens
+from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.shared.linked import first_lines, split
 from traces.formats.shared.sessions import Launch, make_programs
-from traces.lenient import Repairs, identifier, mapping, text
+from traces.lenient import Repairs, mapping
 from traces.program import Program
 
 KINDS = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})

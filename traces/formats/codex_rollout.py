@@ -9,19 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.formats.shared.sessions import Call, Thread, Tool, tool_name
-from traces.lenient import (
-    Repairs,
-    identifier,
-    items,
-    mapping,
-    moment,
-    parse_json,
-    seconds,
-    text,
-    tokens,
-)
+from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
 PARENT_FIELDS = ("forked_from_id", "parent_thread_id")

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier
 from traces.formats.mooncake import SINGLE_TURNS, usable_hashes
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import (
@@ -22,7 +23,7 @@ from traces.formats.shared.timed_calls import (
     programs_of,
     share_hashes,
 )
-from traces.lenient import Repairs, identifier, mapping, tokens
+from traces.lenient import Repairs, mapping, tokens
 from traces.program import Program
 
 SCHEMA = "dynamo.request.trace.v1"

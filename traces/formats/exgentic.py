@@ -6,7 +6,7 @@ In: `trajectory.jsonl` (`{event, run_id, session_id, step, action | observation}
 
 from __future__ import annotations
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces.lenient import Repairs, document_start, line_start, mapping
 from traces.program import Program
 

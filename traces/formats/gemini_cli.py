@@ -12,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.formats.shared.linked import split
 from traces.formats.shared.sessions import Call, Thread, Tool, make_programs, tool_name
 from traces.lenient import (
     Repairs,
     document_start,
-    identifier,
     items,
     line_start,
     mapping,
     moment,
     parse_json,
-    text,
     tokens,
 )
 from traces.program import Message, Program

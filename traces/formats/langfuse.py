@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import text
 from traces.assumptions import Assumptions
 from traces.formats.otel import documents
 from traces.formats.shared.calls import first_count
@@ -20,7 +21,7 @@ from traces.formats.shared.chat_messages import called_tools, flat_text, from_te
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Kind, Span, Usage
-from traces.lenient import Repairs, document_start, items, line_start, mapping, text, tokens
+from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program
 
 KINDS = {"GENERATION": Kind.MODEL, "TOOL": Kind.TOOL, "AGENT": Kind.AGENT}

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.block_hashes import Hashes, extend_prefixes, kept_tokens, share_blocks
 from traces.formats.shared.rows import clock_s, first_row, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import MAX_TOKENS, Repairs, identifier, text
+from traces.lenient import MAX_TOKENS, Repairs
 from traces.program import Program, Turn
 
 BLOCK_TOKENS = 16

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from servers.nearest import nearest
-from traces.lenient import mapping, one_line
+from servers.basics.nearest import nearest
+from servers.basics.text import one_line
+from traces.lenient import mapping
 
 NOT_READ = "which cannot be read here; convert it to turnstile-trace-1"
 MAX_KEYS = 5

@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from servers.tool_names import command_names, tool_names
 from traces.formats.shared.calls import (
     Call,
@@ -27,12 +28,10 @@ from traces.lenient import (
     Repairs,
     document_start,
     epoch,
-    identifier,
     items,
     mapping,
     parse_json,
     seconds,
-    text,
     tokens,
 )
 from traces.program import Message, Program, Provenance

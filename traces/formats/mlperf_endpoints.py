@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.shared.calls import Call, make_turn, shortest_prefixes, system_prefix
@@ -19,14 +20,12 @@ from traces.formats.shared.chat_messages import as_json, called_tools, flat_text
 from traces.lenient import (
     Repairs,
     document_start,
-    identifier,
     items,
     line_start,
     lines,
     mapping,
     parse_json,
     seconds,
-    text,
     tokens,
 )
 from traces.program import Message, Program, Provenance

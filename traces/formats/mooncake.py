@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from math import ceil
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier
 from traces.block_hashes import Hashes, common_blocks, kept_tokens, share_blocks
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import estimated_api_s
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, identifier
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs
 from traces.program import Program, Provenance, Turn
 
 BLOCK_TOKENS = 512

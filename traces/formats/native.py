@@ -18,12 +18,13 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from servers.errors import InvalidTrace
-from traces.atomic import write_atomically
+from servers.basics.atomic import write_chunks
+from servers.basics.errors import InvalidTrace
+from servers.basics.text import text
 from traces.block_hashes import kept_tokens
 from traces.check import check
 from traces.formats.native_errors import problem
-from traces.lenient import MAX_TOKENS, Repairs, line_start, lines, mapping, text
+from traces.lenient import MAX_TOKENS, Repairs, line_start, lines, mapping
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
@@ -184,4 +185,4 @@ def _fields(value: Turn | SharedPrefix | Fork) -> dict[str, Any]:
 
 def write_programs(path: Path, programs: Iterable[Program]) -> None:
     """Write the file atomically, so that an error leaves an existing file unchanged."""
-    write_atomically(path, map(program_line, programs))
+    write_chunks(path, map(program_line, programs))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from pydantic import ValidationError
 
-from servers.nearest import nearest
-from traces.lenient import brief, describe_first_error, one_line
+from servers.basics.nearest import nearest
+from servers.basics.text import brief, describe_first_error, one_line
 
 FOREIGN_FIELDS = {
     "prompt_tokens": (

@@ -15,14 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import identifier, text
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.calls import shortest_prefixes
 from traces.lenient import (
     Repairs,
     document_start,
-    identifier,
     items,
     line_start,
     lines,
@@ -30,7 +30,6 @@ from traces.lenient import (
     parse_json,
     read_bytes,
     seconds,
-    text,
 )
 from traces.program import Program
 

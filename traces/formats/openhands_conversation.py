@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces.formats.openhands_events import Role, Utterance
 from traces.formats.shared.calls import Call, fill_usage, first_count, make_turn, system_prefix
 from traces.lenient import Repairs, mapping, tokens

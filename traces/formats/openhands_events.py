@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from servers.basics.text import text
 from servers.tool_names import call_names
-from traces.lenient import items, mapping, moment, text
+from traces.lenient import items, mapping, moment
 
 STATES = ("null", "agent_state_changed")
 """Legacy observations that are not the result of a tool."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import text
 from traces.assumptions import Assumptions
 from traces.formats import otel_attributes as read
 from traces.formats.shared.moments import moment
@@ -27,7 +28,6 @@ from traces.lenient import (
     mapping,
     number,
     parse_json,
-    text,
     tokens,
 )
 from traces.program import Program

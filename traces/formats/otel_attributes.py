@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from servers.basics.text import text
 from traces.formats.shared.calls import first_count
 from traces.formats.shared.chat_messages import (
     as_json,
@@ -18,7 +19,7 @@ from traces.formats.shared.chat_messages import (
     numbered,
 )
 from traces.formats.shared.spans import Kind, Usage
-from traces.lenient import items, mapping, text
+from traces.lenient import items, mapping
 from traces.program import Message, Provenance
 
 Attributes = Mapping[str, Any]

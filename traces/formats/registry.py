@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from servers.errors import InvalidPlugin
-from servers.registry import Registry
+from servers.basics.errors import InvalidPlugin
+from servers.basics.registry import Registry
 from traces.assumptions import Assumptions
 from traces.formats.shared.linked import LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts

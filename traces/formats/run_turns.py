@@ -15,21 +15,10 @@ from collections.abc import Sequence
 from msgspec import ValidationError
 from msgspec.json import Decoder
 
-from servers.errors import TraceRejected
-from servers.records import TurnRecord
-from traces.lenient import (
-    MALFORMED,
-    Repairs,
-    brief,
-    identifier,
-    line_problem,
-    line_start,
-    lines,
-    mapping,
-    seconds,
-    text,
-    tokens,
-)
+from servers.basics.errors import TraceRejected
+from servers.basics.text import MALFORMED, brief, identifier, line_problem, text
+from servers.records.turns import TurnRecord
+from traces.lenient import Repairs, line_start, lines, mapping, seconds, tokens
 from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 
 

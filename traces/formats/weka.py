@@ -14,21 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import brief, identifier, text
 from traces.block_hashes import common_blocks, kept_tokens
 from traces.formats.shared.timed_calls import estimated_api_s
-from traces.lenient import (
-    Repairs,
-    brief,
-    document_start,
-    identifier,
-    items,
-    mapping,
-    parse_json,
-    seconds,
-    text,
-    tokens,
-)
+from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20

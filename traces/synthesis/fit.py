@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 from pydantic import ValidationError
 
-from servers.errors import InvalidTrace
-from traces.lenient import first_error, requirement
+from servers.basics.errors import InvalidTrace
+from servers.basics.text import first_error, requirement
 from traces.program import Program, Turn
 from traces.synthesis.draw_turns import TurnDraws
 from traces.synthesis.figures import figures

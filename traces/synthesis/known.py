@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces.synthesis.recipes import PUBLISHED
 
 if TYPE_CHECKING:

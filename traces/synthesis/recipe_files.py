@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from servers.errors import InvalidTrace, TraceRejected
-from traces.atomic import write_atomically
-from traces.lenient import describe_first_error, one_line, read_bytes
+from servers.basics.atomic import write_chunks
+from servers.basics.errors import InvalidTrace, TraceRejected
+from servers.basics.text import describe_first_error, one_line
+from traces.lenient import read_bytes
 from traces.synthesis.fitted import FittedRecipe
 
 HEAD = """\
@@ -39,7 +40,7 @@ def write_recipe(path: Path, recipe: FittedRecipe) -> None:
     """Write the file atomically. Raises CannotWrite."""
     values = recipe.model_dump(mode="json", exclude_none=True)
     text = HEAD + "\n".join(_lines(values, ()))
-    write_atomically(path, [text.encode()])
+    write_chunks(path, [text.encode()])
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:

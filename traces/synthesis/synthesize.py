@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.synthesis.distributions import stratified
 from traces.synthesis.known import program_draws

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces.lenient import Repairs
 from traces.program import Program, Turn
 

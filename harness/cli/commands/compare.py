@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
-from servers.errors import InvalidInput, NotComparable
+from servers.basics.errors import InvalidInput, NotComparable
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -117,8 +117,8 @@ def compare(
     from reports.compare.regression import compare_sides
     from reports.compare.settings import parse_allowed
     from reports.compare.verdict import Verdict
-    from reports.phrasing import counted
-    from reports.run_folder.atomic import write_file
+    from servers.basics.atomic import write_file
+    from servers.basics.phrasing import counted
 
     with one_line_errors():
         if across is not None:

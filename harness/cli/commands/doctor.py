@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.installation import PACKAGES, Check, check_package, cpu_cores
-from servers.checkout import INSTALL, REINSTALL, make_or
-from servers.compiled_core import find_core
+from servers.basics.checkout import INSTALL, REINSTALL, make_or
+from servers.basics.compiled_core import find_core
 
 if TYPE_CHECKING:
     from servers.vllm.launch.find_vllm import VllmInstallation
@@ -91,7 +91,7 @@ def _compiled_core() -> Check:
 
 def _vllm() -> list[Check]:
     """Check vLLM and the GPUs. A missing vLLM passes, because virtual time does not need it."""
-    from servers.errors import VllmNotInstalled, VllmUnavailable
+    from servers.basics.errors import VllmNotInstalled, VllmUnavailable
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
@@ -137,7 +137,7 @@ def _lmcache(vllm: VllmInstallation) -> Check:
 
 def _sglang() -> Check:
     """Check for SGLang, which only `--engine sglang` needs."""
-    from servers.errors import SglangNotInstalled, SglangUnavailable
+    from servers.basics.errors import SglangNotInstalled, SglangUnavailable
     from servers.sglang.find_sglang import find_sglang
 
     try:
@@ -151,7 +151,7 @@ def _sglang() -> Check:
 
 def _foreign_routers() -> list[Check]:
     """Check for the routers of other projects, which only live sweeps with several servers need."""
-    from servers.errors import RouterUnavailable
+    from servers.basics.errors import RouterUnavailable
     from servers.foreign_routers.installation import find_installation
     from servers.routing import FOREIGN, PACKAGES
 

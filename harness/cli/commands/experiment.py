@@ -12,7 +12,7 @@ from harness.cli.errors import one_line_errors
 from harness.console import print_message
 from harness.installation import cpu_cores
 from servers.admission import Admission
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def run_command(
 def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> ExperimentReport:
     from harness.experiments.run import measure
     from reports.experiment.page import ExperimentText, finish
-    from servers.errors import MeasurementUnavailable
+    from servers.basics.errors import MeasurementUnavailable
 
     about = ExperimentText(**{name: getattr(experiment, name) for name in ExperimentText.__slots__})
     if experiment.not_testable:

@@ -18,7 +18,7 @@ from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
 from harness.load.settings import MACHINE, RUN, Execution, Machine, Server, SweepSettings
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
     from reports.fidelity.write import Card

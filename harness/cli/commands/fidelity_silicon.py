@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from harness.cli.errors import one_line_errors
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.calibrate.silicon_rows import Row
@@ -28,7 +28,7 @@ def run_silicon(
     from harness.calibrate.silicon import errors_file
     from harness.calibrate.silicon_rows import package, read_rows
     from reports.fidelity.end_to_end_card import write_end_to_end
-    from reports.run_folder.atomic import refuse_unwritable, write_file
+    from servers.basics.atomic import refuse_unwritable, write_file
 
     with one_line_errors():
         if save is not None:

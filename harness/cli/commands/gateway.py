@@ -116,7 +116,7 @@ def gateway(
 
 def print_recording(recorded: Recording) -> bool:
     """Write the trace and print a summary. Return whether a turn succeeded."""
-    from reports.phrasing import counted
+    from servers.basics.phrasing import counted
 
     trace = recorded.write_trace()
     if trace is None:

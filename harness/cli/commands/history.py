@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 HELP = "Record and draw the trend of results over commits."
 app = typer.Typer(rich_markup_mode="rich", add_completion=False, no_args_is_help=True, help=HELP)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reports.run_folder.find import RUNS, newest_report
 from reports.run_folder.machines import has_members
-from servers.errors import InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 
 def report_to_open(run: Path | None) -> Path:

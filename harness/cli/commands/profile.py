@@ -19,8 +19,8 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
 from harness.console import print_message
 from harness.load.settings import Machine, Server
-from harness.redact import server_url
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.redact import server_url
 
 if TYPE_CHECKING:
     from servers.profiles.measured import Measured
@@ -166,7 +166,7 @@ def _refuse(options: dict[str, str | float | None], why: str) -> None:
 def _check_out(path: Path) -> None:
     """Raise InvalidInput unless --hardware can name the file, and it can be written without
     replacing another."""
-    from reports.run_folder.atomic import refuse_unwritable
+    from servers.basics.atomic import refuse_unwritable
 
     if path.suffix != ".json":
         raise InvalidInput(f"--out {path}: give a name that ends in .json, as --hardware needs it")
@@ -186,7 +186,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     from harness.cells.names import slug
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
-    from reports.run_folder.atomic import write_file
+    from servers.basics.atomic import write_file
     from servers.profiles.files import profile_for
     from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.models.files import model_name
@@ -228,8 +228,8 @@ def measure_profile(
     from harness.cells.names import slug
     from harness.cli.print_profile import print_measured
     from harness.load.server_config import server_config
-    from reports.run_folder.atomic import write_file
-    from servers.errors import MeasurementFailed
+    from servers.basics.atomic import write_file
+    from servers.basics.errors import MeasurementFailed
 
     with one_line_errors():
         _check_out(out or _unused(Path("profile.json")))

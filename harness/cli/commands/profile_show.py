@@ -10,7 +10,7 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
 from harness.console import print_message
 from harness.load.settings import Machine
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.redact import server_url
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.redact import server_url
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 TERMINATE_TIMEOUT_S = 10.0

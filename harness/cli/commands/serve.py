@@ -19,7 +19,7 @@ from harness.cli.options import Only, takes_settings
 from harness.cli.start_server import fresh_folder, running_servers
 from harness.load.server_config import server_config
 from harness.load.settings import MACHINE, Machine, Server
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.processes.port import Port as ReservedPort
 from servers.processes.supervised import first_failure
 from servers.variants import Tier, variants

@@ -31,7 +31,7 @@ from harness.cli.trace_options import (
     print_notes,
     read_files,
 )
-from reports.phrasing import counted
+from servers.basics.phrasing import counted
 from traces import TraceSet
 from traces.anonymize import Names
 from traces.stats import statistics

@@ -11,13 +11,13 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
 from harness.cli.trace_options import Paths, TraceReading, print_notes, read_files
-from reports.phrasing import counted
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import counted
+from servers.basics.text import printable
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
 from traces.exports.registry import EXPORTS, NATIVE
 from traces.files import check_not_read
-from traces.lenient import printable
 
 CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
 

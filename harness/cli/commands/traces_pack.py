@@ -17,9 +17,9 @@ from harness.cli.trace_options import (
     print_notes,
     print_unused_recipe,
 )
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
+from servers.basics.text import one_line, printable
 from traces.files import check_not_read
-from traces.lenient import one_line, printable
 from traces.stored import SUFFIX
 from traces.streaming import Progress, store
 

@@ -19,12 +19,12 @@ from harness.cli.trace_options import (
     read_files,
     write_trace,
 )
-from reports.phrasing import counted
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
+from servers.basics.phrasing import counted
+from servers.basics.text import one_line
 from traces import Program, read_traces
 from traces.anonymize import anonymized, findings
 from traces.files import check_not_read
-from traces.lenient import one_line
 
 ANONYMIZE_HELP = """Write a trace without texts, commands, paths and names, which can be shared.
 

@@ -21,10 +21,10 @@ from harness.cli.trace_options import (
     read_files,
     write_trace,
 )
-from reports.phrasing import counted
-from servers.errors import InvalidTrace
+from servers.basics.errors import InvalidTrace
+from servers.basics.phrasing import counted
+from servers.basics.text import one_line
 from traces import RECIPES, synthesize
-from traces.lenient import one_line
 
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
 

@@ -15,8 +15,8 @@ from harness.cli.trace_options import (
     print_notes,
     read_files,
 )
-from servers.errors import InvalidInput
-from traces.lenient import one_line
+from servers.basics.errors import InvalidInput
+from servers.basics.text import one_line
 
 REPORT_HELP = """Draw a page about what a workload is like, beside the recipes.
 

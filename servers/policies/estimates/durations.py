@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from math import isqrt
 
-from servers.clock import quotient
+from servers.basics.clock import quotient
 
 MIN_BLOCK_LIMIT = 128
 """Maximum number of samples in a block. With more than 1024 samples the maximum is four times the

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from servers.clock import quotient
+from servers.basics.clock import quotient
 
 SHORTEST_S = 0.05
 """The shortest time above 0 that is tried."""

@@ -11,7 +11,7 @@ minus covariance over variance. All sums are integers, hence exact.
 
 from __future__ import annotations
 
-from servers.clock import quotient
+from servers.basics.clock import quotient
 from servers.policies.estimates.recent import Recent
 
 

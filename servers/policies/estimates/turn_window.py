@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from servers.clock import quotient
+from servers.basics.clock import quotient
 
 
 class Sample(NamedTuple):

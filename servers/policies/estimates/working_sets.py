@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from servers.clock import quotient
+from servers.basics.clock import quotient
 from servers.policies.base import Costs, Pin, Request
 from servers.policies.estimates.recent import Recent
 

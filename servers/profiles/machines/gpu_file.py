@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from servers.errors import InvalidProfile, UnknownProfile
-from servers.nearest import nearest
+from servers.basics.errors import InvalidProfile, UnknownProfile
+from servers.basics.nearest import nearest
 from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.profile import find
 

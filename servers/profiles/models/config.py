@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from servers.errors import UnknownModel
-from servers.nearest import nearest
+from servers.basics.errors import UnknownModel
+from servers.basics.nearest import nearest
 from servers.profiles.models.fields import Fields
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
 from servers.profiles.models.shape import LayerKind, Model, Use, Weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from servers.errors import UnknownModel
+from servers.basics.errors import UnknownModel
 
 MOST = 2**31
 

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from servers.errors import UnknownModel
+from servers.basics.errors import UnknownModel
 
 CONFIG = "config.json"
 QUANTIZATION = "hf_quant_config.json"

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from servers.errors import UnknownModel, UnknownProfile
-from servers.nearest import nearest
+from servers.basics.errors import UnknownModel, UnknownProfile
+from servers.basics.nearest import nearest
 from servers.profiles.models.config import model_of
 from servers.profiles.models.files import names_config, read_config
 from servers.profiles.models.shape import Model

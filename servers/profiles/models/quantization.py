@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from servers.errors import UnknownModel
+from servers.basics.errors import UnknownModel
 from servers.profiles.models.fields import written
 
 SIXTEEN_BITS = 16

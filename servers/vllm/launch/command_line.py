@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.errors import CannotServe, InvalidInput
+from servers.basics.errors import CannotServe, InvalidInput
+from servers.basics.refused_flags import check_flags
 from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
-from servers.refused_flags import check_flags
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names

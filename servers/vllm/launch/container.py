@@ -4,7 +4,7 @@
 that represents the container: it prints the container's log, exits with its exit code, and stops
 and removes it on SIGTERM. So containers are supervised like server processes. A container shares
 the host's network, since the server binds to loopback. Run as a script, this module imports only
-the `docker` package and `servers.errors`.
+the `docker` package and `servers.basics.errors`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from servers.errors import ContainersUnavailable
+from servers.basics.errors import ContainersUnavailable
 
 STOP_TIMEOUT_S = 5
 """Time between SIGTERM and SIGKILL; less than the supervisor's."""

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.admission import STEP_TOKENS
-from servers.errors import InvalidCosts
+from servers.basics.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.profiles import model as model_named

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.checkout import make_or
-from servers.errors import VllmNotInstalled, VllmUnavailable
+from servers.basics.checkout import make_or
+from servers.basics.errors import VllmNotInstalled, VllmUnavailable
 from servers.vllm.plugin.compatibility import OLDEST
 
 ROOT = Path(__file__).resolve().parents[3]

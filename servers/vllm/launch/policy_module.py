@@ -13,14 +13,14 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.variants import variant
 
 SERVERS = Path(__file__).resolve().parents[2]
 LOAD_TIMEOUT_S = 60.0
 LOAD = """
 import sys
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.variants import variant
 try:
     variant(sys.argv[1])

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 from servers.processes.parallel_start import Progress, start_parallel
 from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, gpu_names, vllm_in_image

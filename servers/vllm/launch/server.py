@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from servers.errors import ServerFailed, TierFailed
+from servers.basics.errors import ServerFailed, TierFailed
 from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.metrics_page import samples
 from servers.processes.parallel_start import Progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from servers.errors import UnknownModel
+from servers.basics.errors import UnknownModel
 from servers.profiles import MODELS
 from servers.vllm.models.tiny_model import TINY_CONFIG
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from servers.errors import UnknownModel
+from servers.basics.errors import UnknownModel
 from servers.profiles import MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.models.config import model_of

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from servers.errors import InvalidInput, UnknownModel
+from servers.basics.errors import InvalidInput, UnknownModel
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
 from servers.vllm.models.configs import CONFIGS, text_config

@@ -12,7 +12,7 @@ import inspect
 import re
 from typing import Any
 
-from servers.errors import UnsupportedVllm
+from servers.basics.errors import UnsupportedVllm
 
 OLDEST = (0, 24)
 TESTED = "0.24, 0.28, 0.30, 0.32 and 0.33"

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.json import encode
 
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.vllm.plugin.request_tags import Turn
 
 

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
 
-from servers.errors import InvalidEnvironment, UnsupportedVllm
+from servers.basics.errors import InvalidEnvironment, UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
 from servers.policy_runner import PolicyRunner

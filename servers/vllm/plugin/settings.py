@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from servers.errors import InvalidEnvironment
+from servers.basics.errors import InvalidEnvironment
 from servers.policies.base import Costs, Oracle, Policy
 from servers.variants import make_policy, variants
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import convert
 
-from servers.errors import VirtualVllmFailed
+from servers.basics.errors import VirtualVllmFailed
 from servers.policies.base import Request
 from servers.profiles import Profile
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.sim import Limits, Segment, Sequence, Submission, Usage, refuse_unfit
 from servers.vllm.launch.find_vllm import ROOT
 from servers.vllm.launch.policy_module import link_modules

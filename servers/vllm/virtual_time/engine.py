@@ -16,11 +16,11 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.policies.base import Future, Policy
 from servers.profiles import Profile
 from servers.profiles.kv_groups import kv_tokens_of
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.sim import Limits, Path, Phase, Segment, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.strides import duration_ps, steps_until
 from servers.vllm.plugin.request_tags import Turn

@@ -22,11 +22,11 @@ from typing import IO, Any
 
 from msgspec import to_builtins
 
-from servers.errors import UnsupportedVllm
+from servers.basics.errors import UnsupportedVllm
 from servers.policies.base import Future
 from servers.policies.user_code import NeverReturned, call_limit, raised_in
 from servers.profiles import costs, profile_of
-from servers.records import EventRecord
+from servers.records.turns import EventRecord
 from servers.sim import Limits, Segment, Sequence, Submission
 from servers.variants import make_policy, variants
 from servers.vllm.virtual_time.engine import VirtualVllm

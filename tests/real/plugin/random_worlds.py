@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from harness.replay.virtual import OnEnd
 from servers.admission import Admission
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, WindowTimes
 from servers.profiles.kv_groups import Groups, turn_blocks
 from servers.sim import Limits, Submission

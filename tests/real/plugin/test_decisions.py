@@ -12,7 +12,7 @@ import pytest
 from vllm.config import CacheConfig
 
 from servers.admission import Admission
-from servers.errors import UnsupportedVllm
+from servers.basics.errors import UnsupportedVllm
 from servers.policies.base import Policy
 from servers.sim import Limits
 from servers.variants import variant

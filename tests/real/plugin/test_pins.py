@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from vllm.v1.request import RequestStatus
 
-from servers.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.variants import make_policy, variant

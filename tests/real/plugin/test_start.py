@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from servers.errors import InvalidEnvironment, UnsupportedVllm
+from servers.basics.errors import InvalidEnvironment, UnsupportedVllm
 from servers.vllm.plugin import scheduler as plugin
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.settings import read_policy

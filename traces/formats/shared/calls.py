@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servers.errors import TraceRejected
-from traces.lenient import Repairs, brief, tokens
+from servers.basics.errors import TraceRejected
+from servers.basics.text import brief
+from traces.lenient import Repairs, tokens
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.token_counts import CHARACTERS_PER_TOKEN
 

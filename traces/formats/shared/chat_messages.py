@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from servers.errors import TraceRejected
-from traces.lenient import items, mapping, parse_json, text
+from servers.basics.errors import TraceRejected
+from servers.basics.text import text
+from traces.lenient import items, mapping, parse_json
 from traces.program import Message
 
 MAX_DEPTH = 20

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from servers.errors import TraceRejected
-from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes, text
+from servers.basics.errors import TraceRejected
+from servers.basics.text import text
+from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes
 
 MARKER = "turnstile_file"
 MARKER_START = b'{"turnstile_file"'

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from traces.lenient import epoch, text
+from servers.basics.text import text
+from traces.lenient import epoch
 
 UNITS = (1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)
 """A Unix time from each of these values on is in nanoseconds, microseconds, milliseconds."""

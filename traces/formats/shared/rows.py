@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
+from servers.basics.text import brief
 from traces.lenient import (
     MAX_START_S,
     Repairs,
-    brief,
     epoch,
     line_start,
     lines,

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from servers.basics.text import identifier
 from servers.tool_names import call_names
 from traces.formats.shared.calls import COUNTING_ERROR
-from traces.lenient import MAX_GAP_S, Repairs, identifier
+from traces.lenient import MAX_GAP_S, Repairs
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 ABSENCE_S = 3600.0

@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from servers.basics.text import identifier
 from traces.formats.shared.calls import unique_id
 from traces.formats.shared.spans import Kind, Span, SpanTree
-from traces.lenient import identifier
 
 WITHIN_S = 0.005
 """How much later than its tool a sub-agent may end, if the tool is not its ancestor."""

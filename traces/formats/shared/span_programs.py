@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 
+from servers.basics.text import identifier
 from traces.assumptions import Assumptions
 from traces.formats.shared.calls import (
     Call,
@@ -23,7 +24,7 @@ from traces.formats.shared.calls import (
 )
 from traces.formats.shared.span_groups import Group, groups
 from traces.formats.shared.spans import Span, SpanTree
-from traces.lenient import Repairs, identifier
+from traces.lenient import Repairs
 from traces.program import Fork, Message, Program, Turn
 
 SKEW_S = 0.1

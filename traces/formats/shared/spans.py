@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from servers.errors import TraceRejected
+from servers.basics.errors import TraceRejected
 from traces.lenient import Repairs
 from traces.program import Message, Provenance
 

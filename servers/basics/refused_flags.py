@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from servers.errors import CannotServe
+from servers.basics.errors import CannotServe
 
 
 def check_flags(flags: Sequence[str], refused: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Generate the command-line reference of the documentation from the Typer app.
 
-`python -m harness.cli.reference` prints the page as Markdown; `make docs` writes it to
+`python -m tools.command_reference` prints the page as Markdown; `make docs` writes it to
 `docs/reference/command-line.md`, which is not kept in git.
 """
 

@@ -15,9 +15,9 @@ import msgspec
 import orjson
 
 from reports.answer.document import ANSWER
-from reports.compare.measured_capacities import Measured, unchanged, with_seeds_of
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
+from tools.measured_capacities import Measured, unchanged, with_seeds_of
 
 CELLS = "cells.csv"
 

@@ -32,7 +32,7 @@ else:
         return lambda cls: cls
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "turnstile_core"
 MANIFEST = "core.json"
 SUFFIX = EXTENSION_SUFFIXES[0]
@@ -43,7 +43,7 @@ WORKER = "TURNSTILE_WORKER_CORE"
 """Set by `bench` for its workers: the folder of their core."""
 
 MODULES = (
-    "servers/clock.py",
+    "servers/basics/clock.py",
     "servers/pin_table.py",
     "servers/policy_runner.py",
     "servers/programs.py",
@@ -69,6 +69,8 @@ frames of code that runs in Python."""
 SOURCES = (
     *MODULES,
     "servers/*.py",
+    "servers/basics/*.py",
+    "servers/records/*.py",
     "servers/profiles/**/*.py",
     "harness/replay/*.py",
     "traces/**/*.py",

@@ -8,7 +8,7 @@ INSTALL = "pip install CHECKOUT"
 """CHECKOUT: the folder of Turnstile's sources, since no package index has it yet."""
 REINSTALL = "pip install --force-reinstall --no-deps CHECKOUT"
 """Compiles the core if TURNSTILE_COMPILE is set."""
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_or(target: str, command: str) -> str:

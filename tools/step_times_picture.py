@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import log
 
 from harness.calibrate.operator_tables import Reach, evaluate, open_tables
-from harness.calibrate.step_times_page import without_cpu_time
 from servers.profiles import Profile
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.reference_steps import PS_PER_MS
+from tools.step_times_page import without_cpu_time
 
 GPU, MODEL, GPUS = "h100", "llama-3.1-8b", 1
 CACHED = {32768: (-1, -8, -12), 0: (5, 12, 16)}

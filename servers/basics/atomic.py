@@ -12,12 +12,16 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from servers.errors import CannotWrite
+from servers.basics.errors import CannotWrite
 
+GZIP = 31
+"""zlib's number of a gzip container. Its header has no name and no time, so that equal contents
+give equal bytes."""
 LOCK_TIMEOUT_S = 30.0
 """Seconds to wait for another process that writes the same file."""
 LOCK_POLL_S = 0.05
@@ -63,6 +67,22 @@ def write_file(path: Path, content: bytes) -> None:
         _write(path, content)
     except OSError as error:
         raise CannotWrite.of(path, error) from None
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file atomically from its parts, compressed if its suffix is .gz. Raises
+    CannotWrite."""
+    if path.suffix == ".gz":
+        chunks = _compressed(chunks)
+    with atomic_path(path) as part, part.open("wb") as file:
+        file.writelines(chunks)
+
+
+def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    packing = zlib.compressobj(9, zlib.DEFLATED, GZIP)
+    for chunk in chunks:
+        yield packing.compress(chunk)
+    yield packing.flush()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -14,7 +14,10 @@ from statistics import median
 from typing import NamedTuple
 
 from reports.capacity.estimate import Kind
-from reports.compare.measured_capacities import (
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.over_seeds import paired_ratio
+from servers.basics.phrasing import listed
+from tools.measured_capacities import (
     Measured,
     Sweep,
     merged,
@@ -22,9 +25,6 @@ from reports.compare.measured_capacities import (
     sweep_of,
     write_sweeps,
 )
-from reports.phrasing import listed
-from reports.statistics.bootstrap import Estimate
-from reports.statistics.over_seeds import paired_ratio
 
 MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
 BASELINE = "fcfs"

@@ -25,8 +25,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from servers.errors import InvalidPlugin, UnknownName
-from servers.nearest import nearest
+from servers.basics.errors import InvalidPlugin, UnknownName
+from servers.basics.nearest import nearest
 
 OURS = "turnstile-bench"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

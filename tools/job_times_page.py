@@ -12,16 +12,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reports.compare.capacities_page import DASH, MACHINES, interval, machine, table
-from reports.compare.measured_capacities import write_sweeps
-from reports.compare.measured_job_times import (
+from servers.basics.phrasing import counted
+from tools.capacities_page import DASH, MACHINES, interval, machine, table
+from tools.measured_capacities import write_sweeps
+from tools.measured_job_times import (
     Load,
     LoadedSweep,
     loaded_sweep,
     merged_loads,
     read_loaded,
 )
-from reports.phrasing import counted
 
 OURS, OTHER, REFERENCE = "turnstile", "continuum", "clairvoyant"
 SEEDS = 5

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
-from servers.errors import InvalidInput
+from servers.basics.errors import InvalidInput
 
 REDACTED = "***"
 MIN_CHARS = 8

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.calibrate.operator_tables import SYSTEMS, Reach, StepSeconds, open_tables
 from harness.calibrate.operator_tables import evaluate as evaluate_tables
-from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
+from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import MODELS
 from servers.profiles.from_tables import Tables, fitted_to_tables
 from servers.profiles.reference_steps import DECODES, MIXED, PREFILLS

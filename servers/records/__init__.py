@@ -1,0 +1,1 @@
+"""What a run writes and a report reads: the documents of a run folder, each defined once."""

@@ -1,0 +1,1 @@
+"""What only `make` calls: generators of pages and of shipped data. Not in the wheel."""
