@@ -118,7 +118,7 @@ def _pool(
 
     needs = needs_of(plan, cluster)
     with connected(cluster, workers or cpu_cores(), needs):
-        yield RayPool(folder, needs, plan.engine.name == "sim", workers)
+        yield RayPool(folder, needs, plan.engine.kind.has_compiled_core, workers)
 
 
 def _print_shard(shard: Shard, outcome: Outcome, cells: int) -> None:

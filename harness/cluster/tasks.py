@@ -179,24 +179,24 @@ class RayPool:
 def needs_of(plan: SweepPlan, cluster: str) -> Needs:
     """Return what a cell needs of its node. Raises InvalidInput for cells that cannot run on
     another machine, or not beside each other."""
-    name = plan.engine.name
+    kind = plan.engine.kind
     if plan.agents is not None:
         raise InvalidInput(
             f"--cluster {cluster}: {plan.settings.agents.flag} needs files of this machine; run a "
             "shard on each machine with --shard instead"
         )
-    if plan.engine.parallel:
+    if kind.is_virtual:
         return Needs(1, 0)
-    if "://" in name:
+    if kind.is_remote:
         raise InvalidInput(
-            f"--cluster {cluster}: --engine {name} is one server, on which cells run one after the "
-            "other; remove --cluster"
+            f"--cluster {cluster}: --engine {kind.name} is one server, on which cells run one "
+            "after the other; remove --cluster"
         )
     gpus = plan.engine.sweep_json().get("gpus")
     if not gpus:
         raise InvalidInput(
-            f"--cluster {cluster}: --engine {name} uses all cores of a machine without GPUs, so "
-            "cells would disturb each other; run a shard on each machine with --shard instead"
+            f"--cluster {cluster}: --engine {kind.name} uses all cores of a machine without GPUs, "
+            "so cells would disturb each other; run a shard on each machine with --shard instead"
         )
     return Needs(1, gpus)
 

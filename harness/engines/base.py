@@ -7,14 +7,17 @@ workers that only take time). `harness.engines.url` is the engine for the URL of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from harness.cells.job import Job
-from harness.load.settings import Server, SweepSettings
+from harness.load.option import option_name, values_of
+from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from servers.basics.errors import InvalidInput
-from servers.basics.registry import Registry
+from servers.basics.registry import Registry, load_path
 from servers.disaggregation import engines_of, parse_splits
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ENGINES as ROUTER_ENGINES
@@ -25,18 +28,18 @@ ENGINES = Registry(
     kind="engine",
     group="turnstile.engines",
     built_in={
-        "sim": "harness.engines.sim:resolve_sim",
-        "vllm": "harness.engines.vllm:vllm_engine",
-        "vllm-virtual": "harness.engines.vllm_virtual:virtual_engine",
-        "sglang": "harness.engines.sglang:sglang_engine",
-        "dynamo-mocker": "harness.engines.dynamo_mocker:resolve_dynamo",
+        "sim": "harness.engines.sim:SIM",
+        "vllm": "harness.engines.vllm:VLLM",
+        "vllm-virtual": "harness.engines.vllm_virtual:VLLM_VIRTUAL",
+        "sglang": "harness.engines.sglang:SGLANG_ENGINE",
+        "dynamo-mocker": "harness.engines.dynamo_mocker:DYNAMO_MOCKER",
     },
     remedy="give the URL of a running server (http://…)",
     option="--engine",
 )
-"""Functions of type `ResolveEngine` by name."""
-VIRTUAL = ("sim", "vllm-virtual")
-"""The engines in virtual time."""
+"""Objects of type `EngineKind` by name."""
+URL_KIND = "harness.engines.url:url_kind"
+"""Returns the `EngineKind` of a running server."""
 
 
 class Unsupported(NamedTuple):
@@ -120,20 +123,11 @@ class Engine(Protocol):
     """A resolved engine, with all engine settings that determine the result of a cell."""
 
     @property
-    def name(self) -> str: ...
+    def kind(self) -> EngineKind: ...
     @property
     def model(self) -> str: ...
     @property
     def hardware(self) -> str: ...
-    @property
-    def parallel(self) -> bool:
-        """Whether cells can run at the same time without affecting each other."""
-
-    @property
-    def cells_reusable(self) -> bool:
-        """Whether finished cells of other runs with the same settings can be reused. False for a
-        running server, whose state is unknown."""
-
     @property
     def longest(self) -> Longest:
         """The longest context, and the reason for the limit."""
@@ -159,7 +153,84 @@ class Engine(Protocol):
         """
 
 
-ResolveEngine = Callable[
-    [SweepSettings], tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
-]
-"""Resolves settings to the variants to run, the engine, and the unsupported variants."""
+Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
+"""The variants to run, the engine, and the variants that it does not support."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What an engine can do, which settings it takes, and how they become an engine."""
+
+    name: str
+    """What `--engine` calls it: for a running server, its URL."""
+    resolve: Callable[[SweepSettings], Resolved]
+    takes: Collection[str] = ()
+    """Settings of `Server` that it takes. Others must have their defaults."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """Why settings are refused, and the remedy: the ends of the messages. Those of `Machine` are
+    refused only if they are here."""
+    is_virtual: bool = False
+    """Whether cells run in virtual time: equal settings give equal results, and cells that run at
+    the same time do not affect each other."""
+    is_remote: bool = False
+    """Whether it is a server that runs already, in an unknown state: its cells run one after the
+    other, and are not reused."""
+    has_compiled_core: bool = False
+
+    def refuse_unsupported(self, settings: SweepSettings) -> None:
+        """Raise InvalidInput for a setting that the engine does not take.
+
+        `vllm_python` is exempt, because it may come from the environment.
+        """
+        _refuse_flags(settings.server.vllm_flags, self)
+        machine, server = values_of(settings.machine), values_of(settings.server)
+        defaults = {**values_of(Machine()), **values_of(Server())}
+        optional = {*self.takes, "vllm_python", *(machine.keys() - self.refuses.keys())}
+        for name, value in {**server, **machine}.items():
+            if name in optional or value == defaults[name]:
+                continue
+            reason = self.refuses.get(name)
+            if reason is None and name in DISAGGREGATION:
+                reason = "; remove it, or use --engine sim"
+            given = option_name(name) if reason is None else f"{option_name(name)} {value}"
+            raise InvalidInput(
+                f"{given}: not supported by --engine {self.name}{reason or '; remove it'}"
+            )
+
+
+OWN_SCHEDULING = {
+    "scheduling": ", which has its own step times; remove it, and start vLLM with "
+    "--no-async-scheduling instead"
+}
+"""Why live engines refuse `--scheduling`."""
+
+
+def _refuse_flags(flags: Sequence[str], kind: EngineKind) -> None:
+    if not flags or "vllm_flags" in kind.takes:
+        return
+    first = Path(flags[0])
+    if (first / "sweep.toml").is_file():
+        raise InvalidInput(f"{first}: not a settings file; did you mean {first}/sweep.toml?")
+    raise InvalidInput(
+        f"{' '.join(flags)}: flags for vLLM, not supported by --engine {kind.name}; remove them "
+        "(traces are given with --traces, a settings file ends in .toml)"
+    )
+
+
+def engine_kind(name: str) -> EngineKind:
+    """Return the engine with this name or URL. Raise UnknownName or InvalidPlugin.
+
+    An engine is imported only when it is needed: virtual time needs no HTTP client.
+    """
+    kind: EngineKind
+    if name.startswith(("http://", "https://")):
+        kind = load_path(URL_KIND)(name)
+    else:
+        kind = ENGINES.load(name)
+    return kind
+
+
+def resolve_engine(settings: SweepSettings) -> Resolved:
+    kind = engine_kind(settings.machine.engine)
+    kind.refuse_unsupported(settings)
+    return kind.resolve(settings)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported, replicas_of
+from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported, replicas_of
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.sim import SimEngine, sim_engine
@@ -21,7 +21,6 @@ from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from servers.admission import Admission
 from servers.basics.errors import CellFailed, InvalidInput, RouterFailed
 from servers.basics.refused_flags import check_flags
 from servers.disaggregation import parse_splits
@@ -37,10 +36,6 @@ from servers.vllm.models.model_folder import BYTES
 
 NAME, PROJECT = "dynamo-mocker", "dynamo"
 DEFAULT_ROUTER = "dynamo:kv"
-OPTIONS = (
-    *("vllm_flags", "replicas", "router", "disaggregate"),
-    *("ready_within_s", "turn_timeout_s", "lost_after_s", "stuck_after_s"),
-)
 
 
 class Workers(NamedTuple):
@@ -65,9 +60,10 @@ class DynamoEngine:
     ready_within_s: float
     turn_timeout_s: float
     timeouts: ServerTimeouts
-    name: str = NAME
-    parallel: bool = False
-    cells_reusable: bool = True
+
+    @property
+    def kind(self) -> EngineKind:
+        return DYNAMO_MOCKER
 
     @property
     def model(self) -> str:
@@ -179,14 +175,7 @@ class DynamoEngine:
 def resolve_dynamo(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], DynamoEngine, tuple[Unsupported, ...]]:
-    server, machine = settings.server, settings.machine
-    server.refuse_unsupported(NAME, OPTIONS)
-    machine.refuse_scheduling(NAME)
-    if machine.admission != Admission.WHOLE_PROMPT:
-        raise InvalidInput(
-            f"--admission {machine.admission}: not supported by --engine {NAME}, whose workers "
-            "have a rule of their own; remove it"
-        )
+    server = settings.server
     check_flags(server.vllm_flags, REFUSED_FLAGS)
     workers = _workers(server)
     chosen, installed = find_routers(_variants(settings.policies, server), settings)
@@ -252,3 +241,17 @@ def _kv_gb_per_s(sim: SimEngine) -> float | None:
         return None
     gpu = sim.gpu or hardware(sim.hardware)
     return (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * sim.gpus / 1e9
+
+
+DYNAMO_MOCKER = EngineKind(
+    NAME,
+    resolve_dynamo,
+    takes=(
+        *("vllm_flags", "replicas", "router", "disaggregate"),
+        *("ready_within_s", "turn_timeout_s", "lost_after_s", "stuck_after_s"),
+    ),
+    refuses={
+        **OWN_SCHEDULING,
+        "admission": ", whose workers have a rule of their own; remove it",
+    },
+)

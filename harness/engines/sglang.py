@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported, with_routers
+from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported, with_routers
 from harness.engines.foreign_router import find_routers, start_router
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import send_prompts
@@ -24,7 +24,6 @@ from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.sglang import SGLANG, flush_cache, sampling_params
-from servers.admission import Admission
 from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
@@ -44,10 +43,6 @@ from servers.vllm.launch.replicas import gpu_shares
 from servers.vllm.models.model_folder import resolve_model
 
 MODEL = "llama-3.1-8b"
-SGLANG_OPTIONS = (
-    *("vllm_flags", "weights", "replicas", "router", "ready_within_s", "turn_timeout_s"),
-    *("lost_after_s", "stuck_after_s", "prompts"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +58,10 @@ class SglangEngine:
     text: bool
     routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
     """Where the routers of other projects are installed, by project."""
-    name: str = "sglang"
-    parallel: bool = False
-    cells_reusable: bool = True
+
+    @property
+    def kind(self) -> EngineKind:
+        return SGLANG_ENGINE
 
     @property
     def model(self) -> str:
@@ -85,7 +81,7 @@ class SglangEngine:
     def sweep_json(self) -> dict[str, Any]:
         config = self.config
         return {
-            "engine": self.name,
+            "engine": self.kind.name,
             "hardware": self.hardware,
             "model": self.model,
             "gpus": tensor_parallel(config) * self.replicas,
@@ -223,13 +219,6 @@ def sglang_engine(
 ) -> tuple[tuple[Variant, ...], SglangEngine, tuple[Unsupported, ...]]:
     machine, server = settings.machine, settings.server
     chosen = sglang_variants(settings.policies)
-    server.refuse_unsupported("sglang", SGLANG_OPTIONS)
-    machine.refuse_scheduling("sglang")
-    if machine.admission != Admission.WHOLE_PROMPT:
-        raise InvalidInput(
-            f"--admission {machine.admission}: not supported by --engine sglang, which has its own "
-            "rule; remove it"
-        )
     config = server_config(machine, server, machine.model or MODEL)
     check_flags(config.flags, command_line.REFUSED_FLAGS)
     load = resolve_model(config.model, server.weights)
@@ -272,3 +261,14 @@ def _check_router(variant: Variant, *, text: bool) -> None:
             f"--router {router.name}: needs the times of prefills and decode steps, which SGLang "
             "does not report; use --engine vllm, or another router, such as thunderagent"
         )
+
+
+SGLANG_ENGINE = EngineKind(
+    "sglang",
+    sglang_engine,
+    takes=(
+        *("vllm_flags", "weights", "replicas", "router", "ready_within_s", "turn_timeout_s"),
+        *("lost_after_s", "stuck_after_s", "prompts"),
+    ),
+    refuses={**OWN_SCHEDULING, "admission": ", which has its own rule; remove it"},
+)

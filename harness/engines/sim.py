@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported, replicas_of, split_supported, with_routers
+from harness.engines.base import EngineKind, Unsupported, replicas_of, split_supported, with_routers
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
@@ -65,9 +65,7 @@ class SimEngine:
     """Machines of this kind, with the whole model each."""
     transfer: Transfer | None = None
     """The link of each prefill engine, if a variant has some."""
-    name: str = "sim"
-    parallel: bool = True
-    cells_reusable: bool = True
+    kind: EngineKind = field(default_factory=lambda: SIM)
 
     @property
     def model(self) -> str:
@@ -146,7 +144,7 @@ class SimEngine:
         before the option existed have equal settings."""
         auto = self.kv_cache_dtype == KvCacheDtype.AUTO
         return {
-            "engine": self.name,
+            "engine": self.kind.name,
             "hardware": self.hardware,
             "model": self.model,
             "gpus": None if self.gpus is None else self.gpus * self.replicas,
@@ -206,7 +204,6 @@ def resolve_sim(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], SimEngine, tuple[Unsupported, ...]]:
     server = settings.server
-    server.refuse_unsupported("sim", ("replicas", "router", *DISAGGREGATION))
     plain, left_out = split_supported(settings.policies, partial(_check_tier, server))
     chosen = with_routers(plain, server, "sim")
     return chosen, sim_engine(settings, chosen), left_out
@@ -317,3 +314,12 @@ def _offload_gb(machine: Machine, found: ResolvedProfile) -> float:
     if found.file is not None or found.gpus is None:
         return MEASURED_OFFLOAD_GB
     return hardware(machine.hardware or DEFAULT_HARDWARE).offload_gb * found.gpus
+
+
+SIM: EngineKind = EngineKind(
+    "sim",
+    resolve_sim,
+    takes=("replicas", "router", *DISAGGREGATION),
+    is_virtual=True,
+    has_compiled_core=True,
+)

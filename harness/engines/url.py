@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported
+from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
-from harness.load.settings import Prompts, Server, SweepSettings
+from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
@@ -28,25 +28,22 @@ from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG, flush_cache, is_sglang
-from servers.admission import Admission
-from servers.basics.errors import InvalidInput, InvalidVariant, ServerUnavailable, UnknownName
+from servers.basics.errors import InvalidVariant, ServerUnavailable, UnknownName
 from servers.basics.redact import server_url
 from servers.basics.registry import is_path
 from servers.basics.text import MAX_CHARACTERS, brief, has_control, one_line
 from servers.policies.base import Policy
-from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
 
 AS_SERVED = "as-served"
-URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "prompts", "events")
 
 
 @dataclass(frozen=True, slots=True)
 class UrlEngine:
-    name: str
-    """The URL of the server."""
+    kind: EngineKind
+    """Its name is the URL of the server."""
     model: str
     models: int
     """Number of models that the server lists; 1 if --model names one."""
@@ -64,19 +61,17 @@ class UrlEngine:
     is_dynamo: bool = False
     """Whether the server is a frontend of Dynamo, which rejects the fields that vLLM knows."""
     hardware: str = "unknown"
-    parallel: bool = False
-    cells_reusable: bool = False
 
     def describe(self) -> str:
         note = f" (first of {self.models}; choose with --model)" if self.models > 1 else ""
         return (
-            f"engine {self.name}: a running server, {self.model}{note}; its scheduler and "
+            f"engine {self.kind.name}: a running server, {self.model}{note}; its scheduler and "
             "machine are unknown"
         )
 
     def sweep_json(self) -> dict[str, Any]:
         return {
-            "engine": self.name,
+            "engine": self.kind.name,
             "hardware": self.hardware,
             "model": self.model,
             "server": {
@@ -105,11 +100,15 @@ class UrlEngine:
         dynamo = Frontend(has_sessions=True) if self.is_dynamo else None
         if self.is_sglang:
             on_stage("emptying the cache")
-            flush_cache(Replica(self.name).root)
+            flush_cache(Replica(self.kind.name).root)
         done = replay_on(
             [
                 Replica(
-                    self.name, self.events, session_ends=self.session_ends, apis=apis, dynamo=dynamo
+                    self.kind.name,
+                    self.events,
+                    session_ends=self.session_ends,
+                    apis=apis,
+                    dynamo=dynamo,
                 )
             ],
             job,
@@ -128,33 +127,10 @@ class UrlEngine:
         return {**done, "prompt_seed": seed}
 
 
-def _refuse_replicas(server: Server, url: str) -> None:
-    """Raises InvalidInput, since one URL is one server."""
-    for option, value in (("--replicas", server.replicas), ("--router", server.router)):
-        if value != getattr(Server(), option[2:]):
-            raise InvalidInput(
-                f"{option} {value}: not supported by --engine {url}; for several servers, start "
-                "bench gateway URL1 URL2 --router NAME, and give its URL as --engine"
-            )
-
-
 def url_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
-    _refuse_replicas(settings.server, settings.machine.engine)
-    settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
     url = server_url(settings.machine.engine, "--engine")
-    settings.machine.refuse_scheduling(url)
-    if settings.machine.admission != Admission.WHOLE_PROMPT:
-        raise InvalidInput(
-            f"--admission {settings.machine.admission}: not supported by --engine {url}, whose "
-            "server has its own rule; remove it here, and give it to bench serve"
-        )
-    if settings.machine.kv_cache_dtype != KvCacheDtype.AUTO:
-        raise InvalidInput(
-            f"--kv-cache-dtype {settings.machine.kv_cache_dtype}: not supported by --engine {url}, "
-            "whose server has its own format; remove it here, and give it to bench serve"
-        )
     served = served_models(url, "--engine")
     model = _served_model(served, settings.machine.model, url)
     longest = model.get("max_model_len") or model.get("context_window") or None  # Dynamo: 0
@@ -163,7 +139,7 @@ def url_engine(
             f"--events {settings.server.events}: no such file; use the path from bench serve"
         )
     engine = UrlEngine(
-        name=url,
+        kind=url_kind(url),
         model=model["id"],
         models=len(served) if settings.machine.model is None else 1,
         longest=Longest(
@@ -222,4 +198,24 @@ def _as_served(policies: str) -> Variant:
         bound=False,
         description="named by the user" if name != AS_SERVED else "the server's own scheduler",
         source="not checked",
+    )
+
+
+def url_kind(url: str) -> EngineKind:
+    several = (
+        "; for several servers, start bench gateway URL1 URL2 --router NAME, and give its URL as "
+        "--engine"
+    )
+    own = ", whose server has its own {}; remove it here, and give it to bench serve"
+    return EngineKind(
+        url,
+        url_engine,
+        takes=("turn_timeout_s", "lost_after_s", "stuck_after_s", "prompts", "events"),
+        refuses={
+            **OWN_SCHEDULING,
+            **dict.fromkeys(("replicas", "router"), several),
+            "admission": own.format("rule"),
+            "kv_cache_dtype": own.format("format"),
+        },
+        is_remote=True,
     )

@@ -12,7 +12,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported, split_supported, with_routers
+from harness.engines.base import (
+    OWN_SCHEDULING,
+    EngineKind,
+    Unsupported,
+    split_supported,
+    with_routers,
+)
 from harness.engines.foreign_router import find_routers, start_router
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
@@ -45,7 +51,6 @@ from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from servers.vllm.models.model_folder import resolve_model
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
-VLLM_OPTIONS = tuple(settings_of(Server).keys() - {"events", *DISAGGREGATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,10 @@ class VllmEngine:
     text: bool
     routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
     """Where the routers of other projects are installed, by project."""
-    name: str = "vllm"
-    parallel: bool = False
-    cells_reusable: bool = True
+
+    @property
+    def kind(self) -> EngineKind:
+        return VLLM
 
     @property
     def model(self) -> str:
@@ -99,7 +105,7 @@ class VllmEngine:
         auto = config.kv_cache_dtype == KvCacheDtype.AUTO
         gpu = gpu_of_file(config.hardware)  # the policy's costs follow from it
         return {
-            "engine": self.name,
+            "engine": self.kind.name,
             "hardware": self.hardware,
             **({} if gpu is None else {"gpu": asdict(gpu)}),
             "model": self.model,
@@ -252,8 +258,6 @@ def vllm_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
     server = settings.server
-    server.refuse_unsupported("vllm", VLLM_OPTIONS)
-    settings.machine.refuse_scheduling("vllm")
     check_flags(server.vllm_flags, command_line.REFUSED_FLAGS)
     if server.image is None:
         vllm = find_vllm(server.vllm_python)
@@ -290,3 +294,11 @@ def vllm_engine(
             "use one of our routers, or --answers generated"
         )
     return behind, replace(engine, routers=routers), left_out
+
+
+VLLM = EngineKind(
+    "vllm",
+    vllm_engine,
+    takes=settings_of(Server).keys() - {"events", *DISAGGREGATION},
+    refuses=OWN_SCHEDULING,
+)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported, split_supported
+from harness.engines.base import EngineKind, Unsupported, split_supported
 from harness.engines.sim import SimEngine, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import SweepSettings
@@ -32,9 +32,10 @@ class VirtualEngine:
     sim: SimEngine
     """The `sim` engine with the same machine and model."""
     vllm: VllmInstallation
-    name: str = "vllm-virtual"
-    parallel: bool = True
-    cells_reusable: bool = True
+
+    @property
+    def kind(self) -> EngineKind:
+        return VLLM_VIRTUAL
 
     @property
     def model(self) -> str:
@@ -63,7 +64,7 @@ class VirtualEngine:
         return self._json(self.sim.cell_json(variant))
 
     def _json(self, sim_json: dict[str, Any]) -> dict[str, Any]:
-        return {**sim_json, "engine": self.name, "server": {"vllm": self.vllm.version}}
+        return {**sim_json, "engine": self.kind.name, "server": {"vllm": self.vllm.version}}
 
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
         return self.sim.offload_json(variant)
@@ -99,7 +100,6 @@ def _process(python: str, policy_module: Path | None) -> VllmProcess:
 def virtual_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
-    settings.server.refuse_unsupported("vllm-virtual")
     vllm = find_vllm(settings.server.vllm_python)
     check_admission(settings.machine.admission, vllm)
 
@@ -116,3 +116,6 @@ def _refuse_tier(variant: Variant) -> None:
         raise InvalidInput(
             f"--policies {variant.name}: vllm-virtual has no offload tier; use --engine sim"
         )
+
+
+VLLM_VIRTUAL = EngineKind("vllm-virtual", virtual_engine, is_virtual=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.cells.names import slug
-from harness.engines.base import with_routers
+from harness.engines.base import engine_kind, with_routers
 from harness.load.arrivals import parse_arrivals
 from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
@@ -301,7 +301,7 @@ def with_engine(
             admission=admission or machine.admission,
             scheduling=scheduling or machine.scheduling,
         )
-        if engine not in ("sim", "vllm-virtual"):
+        if not engine_kind(engine).is_virtual:
             machine = replace(
                 machine,
                 hardware=None,

@@ -97,10 +97,6 @@ def plan_agents(settings: SweepSettings, longest: Longest) -> tuple[AgentPlan, W
         raise InvalidInput(
             "agent options without an agent; add --agent or --agent-command, or remove the options"
         )
-    if settings.machine.engine in ("sim", "vllm-virtual"):
-        raise InvalidInput(
-            f"{agents.flag}: agents need a live server; use --engine vllm or a server's URL"
-        )
     agent = _agent(agents)
     workload, tasks = _load(settings, longest)
     sandbox, by_program = _sandbox(agents), _by_program(tasks, workload.programs)

@@ -16,9 +16,6 @@ from servers.basics.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured
 from servers.profiles.models.files import model_name
 
-ENGINES = ("sim", "vllm-virtual")
-"""Engines that can run several machines, since virtual time needs none of them."""
-
 
 def is_list(machine: Machine) -> bool:
     return len(elements(machine.hardware)) > 1 or len(elements(machine.model)) > 1
@@ -41,11 +38,6 @@ def refuse_list(machine: Machine) -> None:
 def each_machine(settings: SweepSettings) -> tuple[SweepSettings, ...]:
     """Return the settings for each machine. Raise InvalidInput or InvalidProfile."""
     machine = settings.machine
-    if machine.engine not in ENGINES:
-        raise InvalidInput(
-            f"--engine {machine.engine}: runs on one machine, and --hardware or --model is a list; "
-            "give one of them, or use --engine sim"
-        )
     hardware = _named_once("--hardware", elements(machine.hardware)) or (None,)
     models = _named_once("--model", elements(machine.model)) or (None,)
     pairs = [(gpu, model) for gpu in hardware for model in _models_on(gpu, models)]

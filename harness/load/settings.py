@@ -12,9 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from harness.load.option import Option, option_name, values_of
+from harness.load.option import Option
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
@@ -277,14 +276,6 @@ class Machine:
         ),
     ] = None
 
-    def refuse_scheduling(self, engine: str) -> None:
-        """Raise InvalidInput if `scheduling` is set, for an engine with step times of its own."""
-        if self.scheduling != Scheduling.ASYNC:
-            raise InvalidInput(
-                f"--scheduling {self.scheduling}: not supported by --engine {engine}, which has "
-                "its own step times; remove it, and start vLLM with --no-async-scheduling instead"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -431,40 +422,6 @@ class Server:
         Path | None,
         Option("Event log of a server of bench serve, which prints its path.", SERVER, "FILE"),
     ] = None
-
-    def refuse_unsupported(self, engine: str, supported: tuple[str, ...] = ()) -> None:
-        """Raise InvalidInput for a setting that the engine does not support.
-
-        `vllm_python` is exempt, because it may come from the environment.
-        """
-        if self.vllm_flags and "vllm_flags" not in supported:
-            first = Path(self.vllm_flags[0])
-            if (first / "sweep.toml").is_file():
-                raise InvalidInput(
-                    f"{first}: not a settings file; did you mean {first}/sweep.toml?"
-                )
-            raise InvalidInput(
-                f"{' '.join(self.vllm_flags)}: flags for vLLM, not supported by --engine {engine}; "
-                "remove them (traces are given with --traces, a settings file ends in .toml)"
-            )
-        if "disaggregate" not in supported:
-            self.refuse_disaggregation(engine)
-        defaults = values_of(Server())
-        for name, value in values_of(self).items():
-            if name not in (*supported, "vllm_python") and value != defaults[name]:
-                raise InvalidInput(
-                    f"{option_name(name)}: not supported by --engine {engine}; remove it"
-                )
-
-    def refuse_disaggregation(self, engine: str) -> None:
-        """Raise InvalidInput for settings of separate prefill and decode engines."""
-        defaults, given = values_of(Server()), values_of(self)
-        for name in DISAGGREGATION:
-            if given[name] != defaults[name]:
-                raise InvalidInput(
-                    f"{option_name(name)} {given[name]}: not supported by --engine {engine}; "
-                    "remove it, or use --engine sim"
-                )
 
 
 @dataclass(frozen=True, slots=True)

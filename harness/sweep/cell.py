@@ -45,7 +45,7 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     def on_turn(record: TurnRecord) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(record)
-        if not plan.engine.parallel:  # a measurement is not repeatable, so keep each turn
+        if not plan.engine.kind.is_virtual:  # a measurement is not repeatable, so keep each turn
             out.turns.flush()
         turns += record.background is UNSET
         if time.monotonic() >= tick_at_s:

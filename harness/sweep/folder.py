@@ -23,8 +23,8 @@ import orjson
 from harness.cells.folder import read_json, write_json
 from harness.cells.locks import is_lock, locked, plan_locked
 from harness.cells.names import slug
-from harness.engines.base import VIRTUAL
-from harness.load.settings import SweepSettings
+from harness.engines.base import engine_kind
+from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
 from harness.sweep.plan import SweepPlan
@@ -62,8 +62,8 @@ def default_folder(plan: SweepPlan) -> Path:
     digest = hashlib.sha256(orjson.dumps(plan.as_json())).hexdigest()[:8]
     engine = plan.engine
     parts = [plan.workload.name, engine.model, engine.hardware]
-    if engine.name != "sim":
-        parts.append(engine.name)
+    if engine.kind.name != Machine().engine:
+        parts.append(engine.kind.name)
     return RUNS / "_".join([*map(slug, parts), digest])
 
 
@@ -196,7 +196,11 @@ def with_copies(settings: SweepSettings) -> tuple[SweepSettings, dict[str, bytes
         copies[PROFILE] = Path(hardware).read_bytes()
     for name in copies:
         machine = replace(machine, hardware=name)
-    if machine.model and machine.engine in VIRTUAL and (content := model_copy(machine.model)):
+    if (
+        machine.model
+        and engine_kind(machine.engine).is_virtual
+        and (content := model_copy(machine.model))
+    ):
         copies[MODEL] = content
         machine = replace(machine, model=MODEL)
     return replace(settings, machine=machine), copies

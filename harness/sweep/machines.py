@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from harness.cells.names import slug
+from harness.engines.base import engine_kind
 from harness.load.machines import each_machine
 from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
@@ -77,6 +78,12 @@ class MachinesPlan:
 
 
 def resolve_machines(settings: SweepSettings) -> MachinesPlan:
+    kind = engine_kind(settings.machine.engine)
+    if not kind.is_virtual:
+        raise InvalidInput(
+            f"--engine {kind.name}: runs on one machine, and --hardware or --model is a list; give "
+            "one of them, or use --engine sim"
+        )
     plans: dict[str, SweepPlan] = {}
     for plan in resolve_each(each_machine(settings)):
         name = f"{slug(plan.engine.hardware)}_{slug(plan.engine.model)}"

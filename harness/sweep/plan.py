@@ -89,14 +89,14 @@ class SweepPlan:
         )
 
     def _rotated(self, index: int) -> tuple[Variant, ...]:
-        first = 0 if self.engine.parallel else index % len(self.variants)
+        first = 0 if self.engine.kind.is_virtual else index % len(self.variants)
         return self.variants[first:] + self.variants[:first]
 
     @property
     def cells_reusable(self) -> bool:
         """Whether settings determine the result of a cell, so that another run folder can reuse it.
         They do not with real agents, whose workspaces may change between runs."""
-        return self.engine.cells_reusable and self.agents is None
+        return not self.engine.kind.is_remote and self.agents is None
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

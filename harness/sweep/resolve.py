@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from harness.cells.names import slug
-from harness.engines.base import ENGINES, VIRTUAL, Engine, ResolveEngine, Unsupported
+from harness.engines.base import Resolved, engine_kind, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.machines import refuse_list
@@ -24,7 +24,7 @@ from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
-from servers.variants import Variant, second_arm, variant
+from servers.variants import second_arm, variant
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -33,8 +33,6 @@ DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINES = ("fcfs", "fcfs@sticky")
 DEFAULT_SEEDS, DEFAULT_SEEDS_ONCE = "1..3", "1"
 AUTO = "auto"
-Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
-"""The variants to run, the engine, and the variants that it does not support."""
 
 
 def resolve(settings: SweepSettings) -> SweepPlan:
@@ -102,7 +100,7 @@ def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
     too_large: list[str] = []
     for each in settings:
         try:
-            engines.append(_engine(each))
+            engines.append(resolve_engine(each))
         except DoesNotFit as error:
             too_large.append(str(error))
     if too_large:
@@ -116,7 +114,8 @@ def _with_second_arm(
 ) -> list[Resolved]:
     """Append the baseline under another name, if `--aa` asks for it."""
     again = "--aa" if settings.aa else f"--repeats {settings.repeats}"
-    if settings.machine.engine in VIRTUAL and (settings.aa or settings.repeats > 1):
+    is_virtual = engine_kind(settings.machine.engine).is_virtual
+    if is_virtual and (settings.aa or settings.repeats > 1):
         raise InvalidInput(
             f"{again}: is for live engines (--engine vllm or a URL); in virtual time a second "
             "measurement has exactly the same numbers"
@@ -140,6 +139,11 @@ def _load(
     if settings.agents != Agents():
         from harness.load.agent_plan import plan_agents
 
+        if engine_kind(settings.machine.engine).is_virtual:
+            raise InvalidInput(
+                f"{settings.agents.flag}: agents need a live server; use --engine vllm or a "
+                "server's URL"
+            )
         return plan_agents(settings, longest)
     return None, load_workload(
         settings.load.traces,
@@ -164,16 +168,6 @@ def _background(settings: SweepSettings, longest: Longest, workload: Workload) -
     if background is not None:
         refuse_same_ids(workload)
     return background
-
-
-def _engine(settings: SweepSettings) -> Resolved:
-    """Imports an engine only when it is needed: virtual time needs no HTTP client."""
-    if settings.machine.engine.startswith(("http://", "https://")):
-        from harness.engines.url import url_engine
-
-        return url_engine(settings)
-    resolve_engine: ResolveEngine = ENGINES.load(settings.machine.engine)
-    return resolve_engine(settings)
 
 
 def refuse_same_folder(names: Sequence[str]) -> None:
@@ -211,8 +205,9 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
 
 def fixed_by(settings: SweepSettings) -> str:
     """Return the option that makes the jobs of a cell a fixed set; empty if none does."""
-    if (engine := settings.machine.engine) not in VIRTUAL:
-        return f"--engine {'URL' if '://' in engine else engine}"
+    kind = engine_kind(settings.machine.engine)
+    if not kind.is_virtual:
+        return f"--engine {'URL' if kind.is_remote else kind.name}"
     if not parse_arrivals(settings.load.arrivals).takes_rate:
         return f"--arrivals {settings.load.arrivals}"
     return "--once" if settings.load.once else ""
@@ -220,7 +215,7 @@ def fixed_by(settings: SweepSettings) -> str:
 
 def _refuse_equal_seeds(settings: SweepSettings) -> None:
     """Refuse seeds that would be copies of each other and look like agreement."""
-    if settings.machine.engine in VIRTUAL:
+    if engine_kind(settings.machine.engine).is_virtual:
         raise InvalidInput(
             f"--seeds {settings.seeds}: with --arrivals recorded a seed draws nothing, so in "
             "virtual time all seeds would have the same results; use one seed, or "

@@ -16,7 +16,7 @@ from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.job_times import Jct
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
-from harness.engines.base import VIRTUAL, Engine
+from harness.engines.base import Engine
 from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.finished import finished_names, is_valid, take_finished
@@ -81,7 +81,7 @@ def run_sweep(
         on_begin()
         search = search_of(plan, folder, idle, reuse)
         todo, found_done = unfinished(plan, given, folder, reuse)
-        if pool is None and not plan.engine.parallel:
+        if pool is None and not plan.engine.kind.is_virtual:
             workers = 1
         work = Work(plan, folder, dict(search.idle) if search else {})
         turns, more = plan.turns_per_cell, search.next_cells if search else no_more
@@ -122,7 +122,7 @@ def unfinished(
 ) -> tuple[list[Cell], int]:
     """Return which of the cells must be run in a claimed folder, and how many were finished in it.
     A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
-    live = plan.engine.name not in VIRTUAL
+    live = not plan.engine.kind.is_virtual
     finished = finished_names([cell.name for cell in cells], folder)
     todo = [cell for cell in cells if cell.name not in finished]
     invalid = [
@@ -146,7 +146,7 @@ def unfinished(
 def core_for(engine: Engine) -> Core:
     """Return the core that simulates cells of this engine, and print a notice if there is a
     compiled one that cannot be used."""
-    if engine.name != "sim":
+    if not engine.kind.has_compiled_core:
         return SOURCES_ONLY
     core = find_core()
     if core.is_outdated:

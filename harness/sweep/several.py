@@ -73,7 +73,7 @@ def run_several(
             for name, plan in plans.items()
         }
         first, more = next(iter(plans.values())), partial(_next_cells, searches)
-        workers = workers if first.engine.parallel or pool is not None else 1
+        workers = workers if first.engine.kind.is_virtual or pool is not None else 1
         with offered_to_workers(core_for(first.engine)):
             failed = run_cells(
                 todo,

@@ -22,10 +22,10 @@ def refuse_shard(plan: SweepPlan, shard: Shard) -> None:
             f"--shard {shard}: a search for capacities chooses its cells by the results of others; "
             "add --no-capacity, with --jps for other rates than the default ones"
         )
-    if "://" in plan.engine.name:
+    if plan.engine.kind.is_remote:
         raise InvalidInput(
-            f"--shard {shard}: --engine {plan.engine.name} is one server, on which cells run one "
-            "after the other; remove --shard"
+            f"--shard {shard}: --engine {plan.engine.kind.name} is one server, on which cells run "
+            "one after the other; remove --shard"
         )
 
 
@@ -48,7 +48,7 @@ def cells_of_shard(
 
 def _blocks(plan: SweepPlan) -> list[tuple[Cell, ...]]:
     cells = plan.cells()
-    size = 1 if plan.engine.parallel else len(plan.variants)
+    size = 1 if plan.engine.kind.is_virtual else len(plan.variants)
     return [cells[first : first + size] for first in range(0, len(cells), size)]
 
 

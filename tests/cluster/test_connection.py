@@ -13,6 +13,7 @@ from harness.cells.folder import CellFolder
 from harness.cluster import connection
 from harness.cluster.connection import Needs
 from harness.cluster.tasks import bring_home, needs_of
+from harness.engines.base import engine_kind
 from servers.basics.errors import CannotWrite, InvalidInput
 from tests.harness.in_process import bench
 from tests.harness.small import small_plan
@@ -56,7 +57,7 @@ def test_an_address_that_does_not_answer_is_refused_before_anything_starts(
 
 def test_a_virtual_cell_needs_a_core_and_a_live_one_its_gpus() -> None:
     plan = small_plan()
-    live = replace(plan, engine=replace(plan.engine, name="vllm", parallel=False, gpus=4))
+    live = replace(plan, engine=replace(plan.engine, kind=engine_kind("vllm"), gpus=4))
     assert needs_of(plan, "ray") == Needs(cores=1, gpus=0)
     assert needs_of(live, "ray") == Needs(cores=1, gpus=4)
 
@@ -70,7 +71,7 @@ def test_a_virtual_cell_needs_a_core_and_a_live_one_its_gpus() -> None:
 )
 def test_cells_that_would_disturb_each_other_are_refused(name: str, reason: str) -> None:
     plan = small_plan()
-    engine = replace(plan.engine, name=name, parallel=False, gpus=None)
+    engine = replace(plan.engine, kind=engine_kind(name), gpus=None)
     with pytest.raises(InvalidInput, match=f"^--cluster ray: {reason}"):
         needs_of(replace(plan, engine=engine), "ray")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.url import url_engine
+from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, SweepSettings
 from servers.basics.errors import RouterFailed
 from servers.foreign_routers import dynamo_process
@@ -47,7 +47,7 @@ def test_the_kv_router_returns_to_the_cache_and_a_killed_worker_fails_with_its_l
         assert len({line["replica"] for line in of_a}) == 1
         assert {line["held_s"] for line in of_a} == {0.0}
         # A frontend that runs already is recognized at its URL.
-        _, engine, _ = url_engine(SweepSettings(machine=Machine(engine=cluster.base_url)))
+        _, engine, _ = resolve_engine(SweepSettings(machine=Machine(engine=cluster.base_url)))
         assert (engine.is_dynamo, engine.is_vllm) == (True, False)
 
         (worker,) = descendants(cluster.pids["worker-1"])

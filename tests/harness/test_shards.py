@@ -14,6 +14,7 @@ from in_process import bench
 from small import contents, programs, small_plan
 
 from harness.cells.locks import locked
+from harness.engines.base import engine_kind
 from harness.load.shard import Shard, parse_shard
 from harness.sweep.folder import claimed
 from harness.sweep.plan import SweepPlan
@@ -175,7 +176,7 @@ def test_the_recorded_command_is_that_of_all_shards() -> None:
 
 def test_measurements_of_a_rate_and_seed_stay_in_one_shard() -> None:
     plan = replace(small_plan("fcfs,continuum,infercept", (0.5, 0.7)), seeds=(1, 2))
-    live = replace(plan, engine=replace(plan.engine, parallel=False))
+    live = replace(plan, engine=replace(plan.engine, kind=engine_kind("vllm")))
     for number in (1, 2, 3):
         cells = cells_of_shard({"": live}, Shard(number, 3))[""]
         together = Counter((cell.jps, cell.seed) for cell in cells)
@@ -188,7 +189,9 @@ def test_measurements_of_a_rate_and_seed_stay_in_one_shard() -> None:
 
 def test_a_running_server_is_not_shared_by_shards() -> None:
     plan = small_plan()
-    at_url: SweepPlan = replace(plan, engine=replace(plan.engine, name="http://127.0.0.1:9"))
+    at_url: SweepPlan = replace(
+        plan, engine=replace(plan.engine, kind=engine_kind("http://127.0.0.1:9"))
+    )
     with pytest.raises(InvalidInput, match="is one server, on which cells run one after the other"):
         refuse_shard(at_url, Shard(1, 2))
 

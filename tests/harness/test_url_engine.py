@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from harness.engines.url import url_engine
+from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, SweepSettings
 from harness.replay.identity import PROBE_ID
 from tests.harness import in_process
@@ -280,7 +280,7 @@ def test_a_missing_key_and_a_refused_key_give_different_errors(
 def test_of_several_models_the_first_is_used_and_named() -> None:
     with threaded(serving_models(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
         first, named = (
-            url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
+            resolve_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
             for model in (None, "b")
         )
     assert "server, a (first of 2; choose with --model); its" in first

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from harness.engines.dynamo_mocker import resolve_dynamo
+from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.replay.completion import Answer, completion_body
 from harness.replay.dynamo import Frontend
@@ -286,7 +286,7 @@ def test_a_run_records_versions_workers_and_bandwidth(
     monkeypatch.setenv("TURNSTILE_DYNAMO_PYTHON", substitute(tmp_path))
     server = Server(disaggregate="2P6D", router="dynamo:kv,dynamo:round-robin")
     settings = SweepSettings(machine=Machine(engine="dynamo-mocker", kv_blocks=400), server=server)
-    chosen, engine, left_out = resolve_dynamo(settings)
+    chosen, engine, left_out = resolve_engine(settings)
     assert [each.name for each in chosen] == ["fcfs@dynamo:kv", "fcfs@dynamo:round-robin"]
     assert left_out == ()
     assert engine.describe() == (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.vllm import vllm_engine
+from harness.engines.base import resolve_engine
 from harness.load.settings import Answers, Machine, Prompts, Server, SweepSettings
 from servers.basics.errors import CannotServe, InvalidInput
 from servers.vllm.launch.command_line import ServerConfig, flags
@@ -56,7 +56,7 @@ def test_it_needs_recorded_texts(tmp_path: Path) -> None:
     server = Server(vllm_python=vllm, answers=Answers.RECORDED)
     settings = SweepSettings(machine=Machine(engine="vllm"), server=server, policies="fcfs")
     with pytest.raises(InvalidInput, match="--answers recorded: needs the recorded messages"):
-        vllm_engine(settings)
+        resolve_engine(settings)
 
 
 def test_the_run_folder_says_which_answers_there_were(
@@ -67,6 +67,6 @@ def test_the_run_folder_says_which_answers_there_were(
     for answers in Answers:
         server = Server(vllm_python=vllm, prompts=Prompts.TEXT, answers=answers)
         settings = SweepSettings(machine=Machine(engine="vllm"), server=server, policies="fcfs")
-        _, engine, _ = vllm_engine(settings)
+        _, engine, _ = resolve_engine(settings)
         recorded = answers is Answers.RECORDED
         assert engine.sweep_json()["server"].get("answers") == ("recorded" if recorded else None)

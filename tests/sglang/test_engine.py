@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.sglang import sglang_engine
+from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Prompts, Server, SweepSettings
 from servers.basics.errors import CannotServe, InvalidInput, SglangNotInstalled, SglangUnavailable
 from tests.lines import read_lines
@@ -84,15 +84,15 @@ def test_a_missing_or_an_old_sglang_is_refused_with_the_command_to_install_it(
     settings = SweepSettings(policies="fcfs", machine=Machine(engine="sglang", model="tiny"))
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
     with pytest.raises(SglangNotInstalled, match=r"has no SGLang; .*/pip install sglang \(or set"):
-        sglang_engine(settings)
+        resolve_engine(settings)
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", str(tmp_path / "python"))
     with pytest.raises(SglangUnavailable, match="No such file"):
-        sglang_engine(settings)
+        resolve_engine(settings)
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", substitute(tmp_path, "0.4.9"))
     with pytest.raises(
         SglangUnavailable, match=r"has SGLang 0\.4\.9, and Turnstile needs 0\.5\.23"
     ):
-        sglang_engine(settings)
+        resolve_engine(settings)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,6 @@ def test_what_it_cannot_do_is_refused_before_anything_starts(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     machine = Machine(engine="sglang", model="tiny")
     with pytest.raises(error, match=message):
-        sglang_engine(SweepSettings(policies="fcfs(sessions=true)", machine=machine, server=server))
+        resolve_engine(
+            SweepSettings(policies="fcfs(sessions=true)", machine=machine, server=server)
+        )
