@@ -13,18 +13,19 @@ import sys
 import time
 from typing import Any
 
-from harness.calibrate.operator_tables import SYSTEMS, Reach, StepSeconds, open_tables
+from harness.calibrate.operator_tables import Reach, StepSeconds, open_tables
 from harness.calibrate.operator_tables import evaluate as evaluate_tables
 from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import MODELS
 from servers.profiles.from_tables import Tables, fitted_to_tables
+from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.reference_steps import DECODES, MIXED, PREFILLS
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.shipped import FOLDER, ShippedSteps
 
 
 def main() -> None:
-    for hardware in SYSTEMS:
+    for hardware in OPERATOR_TABLES:
         models, tables = _models(hardware)
         if tables is None:
             continue

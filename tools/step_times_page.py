@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from harness.calibrate.operator_tables import SYSTEMS
 from servers.profiles import MODELS, Profile, analytic_profile
 from servers.profiles.files import profile_for, tables_of
+from servers.profiles.machines.gpus import OPERATOR_TABLES as SYSTEMS
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import gpus_for
 from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps

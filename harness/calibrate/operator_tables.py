@@ -26,21 +26,11 @@ from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_groups import kv_tokens_of
+from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
 
 PACKAGE = "aiconfigurator-core"
-SYSTEMS = {
-    "a100-80g": "a100_sxm",
-    "h100": "h100_sxm",
-    "h200": "h200_sxm",
-    "b200": "b200_sxm",
-    "l40s": "l40s",
-    "gb200": "gb200",
-    "b300": "b300_sxm",
-    "rtx-pro-6000-server": "rtx_pro_6000_server",
-}
-"""Names of machines in the package. It has no tables of vLLM for the others of `HARDWARE`."""
 SAME_OPERATORS = {
     "MistralForCausalLM": "LlamaForCausalLM",
     "Mistral3ForConditionalGeneration": "LlamaForCausalLM",
@@ -126,10 +116,10 @@ def open_tables(
     the package."""
     hardware(hardware_name)
     llm = model(model_name)
-    if hardware_name not in SYSTEMS:
+    if hardware_name not in OPERATOR_TABLES:
         raise UnknownProfile(
             f"--hardware {hardware_name}: {PACKAGE} has no operator tables for it; "
-            f"they cover {', '.join(SYSTEMS)}"
+            f"they cover {', '.join(OPERATOR_TABLES)}"
         )
     try:
         from aiconfigurator_core.sdk.engine import EngineHandle
@@ -140,7 +130,7 @@ def open_tables(
         ) from None
     # The package warns of low-quality rows in tables that these models do not use.
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
-    system = SYSTEMS[hardware_name]
+    system = OPERATOR_TABLES[hardware_name]
     slots = get_version_slots(system, "vllm")
     version = slots["current"] if engine_version is None else engine_version
     if version not in slots.values():

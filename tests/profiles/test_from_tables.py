@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.calibrate.operator_tables import (
-    SYSTEMS,
     OperatorTables,
     Reach,
     _whole_experts,
@@ -22,6 +21,7 @@ from servers.basics.errors import InvalidInput, InvalidProfile, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
+from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.models.config import model_of
 from servers.profiles.roofline import gpus_for
 
@@ -148,7 +148,7 @@ def test_a_damaged_file_is_one_line(path: Path, old: str, new: str, reason: str)
         read_measured(path)
 
 
-@pytest.mark.parametrize("name", sorted({*HARDWARE} - {*SYSTEMS}))
+@pytest.mark.parametrize("name", sorted({*HARDWARE} - {*OPERATOR_TABLES}))
 def test_a_gpu_without_tables_is_one_line_with_those_that_have_them(name: str) -> None:
     with pytest.raises(UnknownProfile, match=f"--hardware {name}: .* they cover a100-80g, h100"):
         open_tables(name, "llama-3.1-8b", 1, None)
@@ -199,7 +199,7 @@ def test_mistral_has_the_operators_of_llama() -> None:
     assert 0.38 < times.prefill_s(8192, 0) < 0.38 / 0.6
 
 
-@pytest.mark.parametrize("hardware", SYSTEMS)
+@pytest.mark.parametrize("hardware", OPERATOR_TABLES)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.1-70b"])
 def test_every_gpu_is_followed_within_5_percent_at_the_median_and_12_at_worst(
     hardware: str, model: str

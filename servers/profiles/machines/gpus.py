@@ -214,3 +214,33 @@ HARDWARE = {
         ),
     )
 }
+DRIVER_NAMES = {
+    "a100-80g": "A100 80GB",
+    "a100-40g": "A100 40GB",
+    "h100": "H100",
+    "h200": "H200",
+    "b200": "B200",
+    "l40s": "L40S",
+    "rtx-6000-24g": "Quadro RTX 6000",
+    "rtx-5090": "RTX 5090",
+    "rtx-4090": "RTX 4090",
+    "rtx-pro-6000-server": "RTX PRO 6000 Blackwell Server Edition",
+    "rtx-pro-6000": "RTX PRO 6000",
+    "l4": "L4",
+    "gh200": "GH200 480GB",
+    "gb200": "GB200",
+    "b300": "B300",
+}
+"""Words in the name that the NVIDIA driver has for the GPU. The GH200 with 96 GB of HBM3 is named
+after its 480 GB of LPDDR5X."""
+OPERATOR_TABLES = {
+    "a100-80g": "a100_sxm",
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "l40s": "l40s",
+    "gb200": "gb200",
+    "b300": "b300_sxm",
+    "rtx-pro-6000-server": "rtx_pro_6000_server",
+}
+"""Names in `aiconfigurator-core`, which has no operator tables of vLLM for the other GPUs."""

@@ -20,6 +20,7 @@ from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.machines.gpus import DRIVER_NAMES
 from servers.profiles.step_times import StepTimes
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
@@ -313,27 +314,6 @@ def dram_gb(given: float | None, vllm: VllmInstallation, gpus: int | None) -> fl
     return (HARDWARE[hardware].offload_gb if hardware else GPU_DRAM_GB) * (gpus or 1)
 
 
-GPUS = {
-    "a100-80g": "A100 80GB",
-    "a100-40g": "A100 40GB",
-    "h100": "H100",
-    "h200": "H200",
-    "b200": "B200",
-    "l40s": "L40S",
-    "rtx-6000-24g": "Quadro RTX 6000",
-    "rtx-5090": "RTX 5090",
-    "rtx-4090": "RTX 4090",
-    "rtx-pro-6000-server": "RTX PRO 6000 Blackwell Server Edition",
-    "rtx-pro-6000": "RTX PRO 6000",
-    "l4": "L4",
-    "gh200": "GH200 480GB",
-    "gb200": "GB200",
-    "b300": "B300",
-}
-"""Words in the NVIDIA driver's name of the GPU, for each machine of `servers.profiles` with that
-driver. The GH200 with 96 GB of HBM3 is named after its 480 GB of LPDDR5X."""
-
-
 def hardware_here(vllm: VllmInstallation) -> str | None:
     """Return the name in `HARDWARE` of this machine's GPU; None if it is not there."""
     return None if vllm.cpu else listed_gpu(next(iter(gpu_names()), ""))
@@ -344,4 +324,6 @@ def listed_gpu(driver_name: str) -> str | None:
     words = set(re.split(r"[\s-]+", driver_name))
     if "Laptop" in words:  # a smaller chip under the same number
         return None
-    return next((name for name, needed in GPUS.items() if words.issuperset(needed.split())), None)
+    return next(
+        (name for name, needed in DRIVER_NAMES.items() if words.issuperset(needed.split())), None
+    )
