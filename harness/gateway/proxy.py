@@ -32,11 +32,12 @@ from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, client_session
 from harness.replay.identity import SESSION_ENDS, SessionEnd, report_end
-from harness.replay.live_router import BuildRouter, LiveRouter
+from harness.replay.live_router import LiveRouter
 from harness.replay.load_reports import LoadReports, replicas_of
 from servers.basics.errors import InvalidProgramId, InvalidRouter
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import Replica
+from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
 
 MAX_BODY_BYTES = 32 << 20

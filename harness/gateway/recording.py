@@ -23,13 +23,13 @@ from harness.gateway.serving import LOOPBACK
 from harness.gateway.turns import CLIENT_DISCONNECTED
 from harness.replay.http import api_key
 from harness.replay.identity import session_ends
-from harness.replay.live_router import BuildRouter
 from harness.replay.load_reports import check_known, kv_tokens_of, replicas_of
 from harness.replay.served_models import is_vllm, served_models
 from servers.basics.atomic import make_folder
 from servers.basics.errors import InvalidInput, InvalidTrace
 from servers.basics.redact import server_url
 from servers.records.turns import TurnRecord
+from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
 from servers.variants import one_router
 from traces import TraceSet, read_traces

@@ -34,7 +34,6 @@ from harness.replay.http import (
     stream_completion,
 )
 from harness.replay.identity import SessionEnd, identity_headers
-from harness.replay.live_router import MOST_HELD_S, BuildRouter
 from harness.replay.liveness import Liveness
 from harness.replay.program_routing import ProgramRouting
 from harness.replay.recorded_answers import Answers, recorded_answers
@@ -46,6 +45,7 @@ from servers.basics.errors import InvalidRouter
 from servers.policies.base import Costs
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import RoutedTurn
+from servers.routers.runner import MOST_HELD_S, BuildRouter
 from servers.routers.sticky import Sticky
 from traces import Program, Turn
 

@@ -11,10 +11,11 @@ import aiohttp
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.dynamo import Frontend
 from harness.replay.identity import SessionEnd, report_end
-from harness.replay.live_router import BuildRouter, LiveRouter
+from harness.replay.live_router import LiveRouter
 from harness.replay.load_reports import KnownServer, LoadReports, replicas_of
 from harness.replay.schedule import ActiveProgram
 from servers.routers.base import RoutedTurn, Runs
+from servers.routers.runner import BuildRouter
 from servers.sim.front import runs_of
 
 RUN_TOKENS = 16

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from servers.routers.runner import BuildRouter
 from servers.sim.engine import OnEnd
-from servers.sim.fleet import BuildEngine, BuildRouter, Fleet
+from servers.sim.fleet import BuildEngine, Fleet
 from servers.sim.front import Front
 from servers.sim.links import Link
 from servers.sim.sequence import Sequence as Served
@@ -63,18 +64,18 @@ class DisaggregatedFleet(Fleet):
         prefilled = Served(prompt, served.since_ps)
         prefilled.sends_kv = True
         self._whole[prefilled] = served
-        self._prefills.arrive(prefilled, self.now_ps)
+        self._prefills.arrive(prefilled)
 
     def _ended(self, served: Served) -> None:
         whole = self._whole.pop(served, None)
         if whole is None:
             super()._ended(served)
             return
-        self._prefills.ended(served, self.now_ps)
+        self._prefills.ended(served)
         whole.prefilled = served
         whole.fetch = partial(self._fetch, served)
         whole.since_ps = self.now_ps
-        self._front.arrive(whole, self.now_ps)
+        self._front.arrive(whole)
 
     def _fetch(self, prefilled: Served, blocks: int, now_ps: int) -> int:
         """Send blocks of a turn from its prefill engine; return when they have arrived."""

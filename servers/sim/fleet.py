@@ -11,21 +11,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from servers.basics.clock import PS_PER_S, seconds
-from servers.basics.errors import InvalidRouter
+from servers.basics.clock import seconds
 from servers.profiles import Profile
-from servers.routers.base import Replica, Router
+from servers.routers.base import Replica
+from servers.routers.runner import MOST_HELD_S, BuildRouter
 from servers.sim.engine import Engine, OnEnd
 from servers.sim.fleet_usage import FleetUsage
 from servers.sim.front import Front
 from servers.sim.sequence import Sequence as Served
 from servers.sim.sequence import Submission, Usage, refuse_unfit
 
-MOST_HELD_S = 86_400.0
-"""A router that holds turns back while no turn is served must send one within this time."""
 BuildEngine = Callable[..., Engine]
 """For example `functools.partial(Engine, policy, profile, limits)`; called with `on_end`."""
-BuildRouter = Callable[[Sequence[Replica]], Router]
 
 
 class Fleet:
@@ -64,8 +61,6 @@ class Fleet:
         self._programs: Iterator[object] = iter(())
         self._submits_first_turn = False
         self._serial = 0
-        self._idle_since_ps: int | None = None
-        """Since when no turn is served or about to arrive."""
         self._stopped = False
 
     @property
@@ -98,11 +93,11 @@ class Fleet:
     def end_program(self, program_id: str) -> None:
         """End a program of which no turn was submitted with `is_last`."""
         for front in self._fronts:
-            front.end_program(program_id, self.now_ps)
+            front.end_program(program_id)
 
     def usage(self) -> Usage:
         """Return the sums over all replicas; turns that are held back wait."""
-        held = sum(front.held for front in self._fronts)
+        held = sum(len(front.runner.held) for front in self._fronts)
         return self._usage.total(seconds(self.now_ps), held)
 
     def stop(self) -> None:
@@ -114,9 +109,11 @@ class Fleet:
         self._begin_next()
         while not self._stopped and (now_ps := self._next_ps()) is not None:
             self.now_ps = now_ps
+            for front in self._fronts:
+                front.set_clock(now_ps)
             self._end_batches()
             for front in self._fronts:
-                front.call_if_due(now_ps)
+                front.call_if_due()
             while self._events and self._events[0][0] <= now_ps:
                 _, later, _, served = heapq.heappop(self._events)
                 self._arrive(served)
@@ -127,11 +124,11 @@ class Fleet:
     # Turns --------------------------------------------------------------------------------------
 
     def _arrive(self, served: Served) -> None:
-        self._front.arrive(served, self.now_ps)
+        self._front.arrive(served)
 
     def _ended(self, served: Served) -> None:
         self._usage.changed(served.replica)
-        self._front.ended(served, self.now_ps)
+        self._front.ended(served)
         self._on_end(served)
 
     # The clock ----------------------------------------------------------------------------------
@@ -146,25 +143,12 @@ class Fleet:
         if is_idle and not any(front.turns for front in self._fronts):
             return None
         for front in self._fronts:
-            front.add_times(times, self.now_ps)
+            front.add_times(times)
         if is_idle:
-            self._refuse_stuck()
-        else:
-            self._idle_since_ps = None
+            most_s = MOST_HELD_S if any(front.wakes for front in self._fronts) else 0.0
+            for front in self._fronts:
+                front.runner.refuse_stuck(seconds(self.now_ps), most_s)
         return min(times)
-
-    def _refuse_stuck(self) -> None:
-        """Raise InvalidRouter if turns are held back, and none was served for a day."""
-        if self._idle_since_ps is None:
-            self._idle_since_ps = self.now_ps
-        idle_ps = self.now_ps - self._idle_since_ps
-        wakes = any(front.wakes for front in self._fronts)
-        if not wakes or idle_ps > MOST_HELD_S * PS_PER_S:
-            held = sum(front.held for front in self._fronts)
-            raise InvalidRouter(
-                f"the router {self._front.name} holds back {held} turns for ever, although the "
-                "replicas are idle; its `resumed` or `tick` must return them"
-            )
 
     def _end_batches(self) -> None:
         """End the batches that are due, and take engines that wake up."""

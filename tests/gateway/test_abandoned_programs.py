@@ -57,7 +57,7 @@ def test_the_least_recently_active_program_is_evicted(monkeypatch: pytest.Monkey
         jobs, per_server = assigned(active)
         assert jobs == {"a", "c", "d"}
         assert sum(per_server) == 3
-        assert set(active._router._programs) == {"a", "c", "d"}
+        assert set(active._router._runner._programs) == {"a", "c", "d"}
 
     asyncio.run(go())
 

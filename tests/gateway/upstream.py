@@ -20,7 +20,7 @@ from aiohttp import web
 
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.replay.identity import SESSION_ENDS, SessionEnd
-from harness.replay.live_router import BuildRouter
+from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
 from tests.lines import Line, into
 

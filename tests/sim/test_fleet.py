@@ -151,7 +151,7 @@ def test_the_usage_of_a_fleet_is_the_sum_of_its_engines_at_any_end_of_a_turn(
         each, total = [engine.usage() for engine in fleet.engines], fleet.usage()
         for field in ("used_blocks", "pinned_blocks", "running", "dram_blocks", "ssd_blocks"):
             assert getattr(total, field) == sum(getattr(usage, field) for usage in each), field
-        held = fleet._front.held
+        held = len(fleet._front.runner.held)
         assert total.waiting == sum(usage.waiting for usage in each) + held
         assert total.replica_blocks == tuple(usage.used_blocks for usage in each)
         ended(served)
