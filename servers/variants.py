@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from servers.basics.errors import InvalidPolicy, InvalidRouter, InvalidVariant, UnknownName
+from servers.basics.errors import InvalidPlugin, InvalidRouter, InvalidVariant, UnknownName
 from servers.basics.registry import Registry, is_path
 from servers.disaggregation import Split
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
@@ -245,12 +245,12 @@ def _load(base: str) -> type[Policy]:
 
 
 def _name_of_class(policy: type[Policy], text: str) -> str:
-    """Return the `name` of a class that was given by its path. Raise InvalidPolicy if another
+    """Return the `name` of a class that was given by its path. Raise InvalidPlugin if another
     policy has that name."""
     if policy.name == LMCACHE or (
         policy.name in POLICIES.names() and POLICIES.load(policy.name) is not policy
     ):
-        raise InvalidPolicy(
+        raise InvalidPlugin(
             f"{text}: another policy has its name, {policy.name}; give the class another"
         )
     return policy.name

@@ -110,7 +110,7 @@ class Panel:
 
 
 def picture() -> str:
-    """Return the SVG. Needs the package of the tables; raises LibraryUnavailable without it."""
+    """Return the SVG. Needs the package of the tables; raises Unavailable without it."""
     times, tables = open_tables(GPU, MODEL, GPUS, None)
     prefill, decode, _ = evaluate(times, Reach.of(GPU, MODEL, GPUS))
     analytic, ours = without_cpu_time(GPU, MODEL, GPUS)

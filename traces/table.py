@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from servers.basics.errors import LibraryUnavailable, TraceRejected
+from servers.basics.errors import TraceRejected, Unavailable
 from servers.basics.text import brief, identifier, one_line
 from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
@@ -49,7 +49,7 @@ def parquet_lines(data: bytes) -> bytes:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise LibraryUnavailable(
+        raise Unavailable(
             "a Parquet file: needs pyarrow; pip install pyarrow, or convert it to CSV"
         ) from None
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from servers.basics.errors import InvalidInput, LibraryUnavailable, TraceRejected
+from servers.basics.errors import InvalidInput, TraceRejected, Unavailable
 from servers.basics.text import one_line
 from traces.lenient import read_bytes
 
@@ -79,7 +79,7 @@ def by_tokenizer(path: Path) -> TokenCounter:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
-        raise LibraryUnavailable(
+        raise Unavailable(
             f"{option}: needs tokenizers; pip install 'turnstile-bench[tokenizers]'"
         ) from None
     try:

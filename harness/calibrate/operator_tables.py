@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from servers.admission import STEP_TOKENS
-from servers.basics.errors import InvalidInput, LibraryUnavailable, UnknownProfile
+from servers.basics.errors import InvalidInput, Unavailable, UnknownProfile
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -112,7 +112,7 @@ def open_tables(
     formats: Mapping[str, str] | None = None,
 ) -> tuple[OperatorTables, Tables]:
     """`formats` replaces formats of the model's config by the package's names of both. Raises
-    UnknownProfile or InvalidInput for what the tables do not cover, and LibraryUnavailable without
+    UnknownProfile or InvalidInput for what the tables do not cover, and Unavailable without
     the package."""
     hardware(hardware_name)
     llm = model(model_name)
@@ -125,7 +125,7 @@ def open_tables(
         from aiconfigurator_core.sdk.engine import EngineHandle
         from aiconfigurator_core.sdk.perf_database import get_version_slots
     except ModuleNotFoundError:
-        raise LibraryUnavailable(
+        raise Unavailable(
             f"--from aiconfigurator: needs {PACKAGE}; pip install 'turnstile-bench[silicon]'"
         ) from None
     # The package warns of low-quality rows in tables that these models do not use.

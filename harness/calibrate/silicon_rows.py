@@ -18,7 +18,7 @@ from importlib import metadata, resources
 import numpy as np
 
 from servers.admission import Admission
-from servers.basics.errors import LibraryUnavailable
+from servers.basics.errors import Unavailable
 from servers.profiles.cpu_time import Scheduling
 
 PACKAGE = "aiconfigurator-core"
@@ -174,12 +174,12 @@ def read_rows(
     hardware: str | None = None, model: str | None = None
 ) -> tuple[list[Row], dict[str, int]]:
     """Read the file of the installed package: rows that can be expressed, and the number of others
-    of this GPU and model by reason. Raises LibraryUnavailable without the package."""
+    of this GPU and model by reason. Raises Unavailable without the package."""
     try:
         file = resources.files("aiconfigurator_core") / FILE
         text = file.read_text(encoding="utf-8")
     except ModuleNotFoundError:
-        raise LibraryUnavailable(
+        raise Unavailable(
             f"--silicon: needs {PACKAGE}; pip install 'turnstile-bench[silicon]'"
         ) from None
     return parse(text.splitlines(), hardware, model)

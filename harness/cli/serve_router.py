@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.gateway import Backend
 from harness.gateway.recording import recording
 from harness.gateway.serving import tune_garbage_collector
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.processes.supervised import first_failure
 from servers.routing import NamedRouter
 from servers.variants import one_router
@@ -22,7 +22,7 @@ POLL_INTERVAL_S = 1.0
 def router_of(text: str, replicas: int) -> NamedRouter:
     """Return the router of this name. Raises InvalidInput."""
     if replicas < 2:
-        raise CannotServe(
+        raise InvalidInput(
             f"--router {text}: distributes turns over several replicas; add --replicas with at "
             "least 2, or remove it"
         )

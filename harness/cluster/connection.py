@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from servers.basics.errors import InvalidInput, LibraryUnavailable, ServerUnavailable
+from servers.basics.errors import InvalidInput, Unavailable
 from servers.basics.text import one_line
 from servers.processes.deferred import ENDING
 
@@ -91,14 +91,12 @@ def import_ray() -> Any:
         import grpc  # noqa: F401 (of the extra ray[client])
         import ray
     except ImportError:
-        raise LibraryUnavailable(
-            "--cluster: needs Ray; pip install 'turnstile-bench[ray]'"
-        ) from None
+        raise Unavailable("--cluster: needs Ray; pip install 'turnstile-bench[ray]'") from None
     return ray
 
 
 def refuse_silent(address: str, cluster: str) -> None:
-    """Raise ServerUnavailable unless a gRPC server answers. Ray itself waits for two minutes, and
+    """Raise Unavailable unless a gRPC server answers. Ray itself waits for two minutes, and
     then ends the process."""
     if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false"):
         return  # It answers only with Ray's certificates.
@@ -108,7 +106,7 @@ def refuse_silent(address: str, cluster: str) -> None:
         try:
             grpc.channel_ready_future(channel).result(timeout=ANSWER_TIMEOUT_S)
         except grpc.FutureTimeoutError:
-            raise ServerUnavailable(
+            raise Unavailable(
                 f"--cluster {cluster}: no Ray cluster answered within {ANSWER_TIMEOUT_S:.0f} s; "
                 "check the address, and that its port can be reached"
             ) from None
@@ -121,7 +119,7 @@ def _init(ray: Any, cluster: str, options: dict[str, Any]) -> None:
             **options, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR
         )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise ServerUnavailable(
+        raise Unavailable(
             f"--cluster {cluster}: cannot use the Ray cluster: {one_line(str(error))}; its Ray and "
             "Python must have the versions of bench, and RAY_AUTH_TOKEN must be its token, if any"
         ) from None

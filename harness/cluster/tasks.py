@@ -24,7 +24,7 @@ from harness.console import print_message
 from harness.sweep.finished import COPYING
 from harness.sweep.plan import SweepPlan
 from servers.basics.atomic import sync, write_all
-from servers.basics.errors import CannotWrite, ClusterFailed, InvalidInput
+from servers.basics.errors import CannotWrite, EngineError, InvalidInput
 from servers.basics.text import one_line
 
 RETRIES = 3
@@ -70,7 +70,7 @@ class RayPool:
         try:
             yield from self._events(deque(self._tasks(jobs)), run, shared, more)
         except (ConnectionError, self._ray.exceptions.RaySystemError) as error:
-            raise ClusterFailed(
+            raise EngineError(
                 f"the Ray cluster no longer answers ({one_line(str(error))}); finished cells are "
                 "kept, run the same command again"
             ) from None

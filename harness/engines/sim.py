@@ -281,7 +281,7 @@ class ResolvedProfile:
 
 
 def resolve_profile(machine: Machine) -> ResolvedProfile:
-    """Raises InvalidProfile, UnknownProfile or DoesNotFit."""
+    """Raises InvalidInput, UnknownProfile or DoesNotFit."""
     name = machine.hardware or DEFAULT_HARDWARE
     memory: dict[str, Any] = {
         "max_model_len": machine.max_model_len, "kv_blocks": machine.kv_blocks,

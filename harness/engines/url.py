@@ -28,7 +28,7 @@ from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG, flush_cache, is_sglang
-from servers.basics.errors import InvalidVariant, ServerUnavailable, UnknownName
+from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
 from servers.basics.redact import server_url
 from servers.basics.registry import is_path
 from servers.basics.text import MAX_CHARACTERS, brief, has_control, one_line
@@ -135,7 +135,7 @@ def url_engine(
     model = _served_model(served, settings.machine.model, url)
     longest = model.get("max_model_len") or model.get("context_window") or None  # Dynamo: 0
     if settings.server.events is not None and not settings.server.events.is_file():
-        raise ServerUnavailable(
+        raise Unavailable(
             f"--events {settings.server.events}: no such file; use the path from bench serve"
         )
     engine = UrlEngine(
@@ -161,19 +161,19 @@ def url_engine(
 def _served_model(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dict[str, Any]:
     """Return the model of this name, or the first one if `name` is None."""
     if not served:
-        raise ServerUnavailable(f"--engine {url}: /v1/models lists no model; load one")
+        raise Unavailable(f"--engine {url}: /v1/models lists no model; load one")
     for model in served:
         if name in (None, model.get("id")):
             _check_name(model.get("id"), url)
             return model
     names = one_line(", ".join(str(model.get("id")) for model in served))
-    raise ServerUnavailable(f"--model {name}: {url} serves {names}")
+    raise Unavailable(f"--model {name}: {url} serves {names}")
 
 
 def _check_name(name: object, url: str) -> None:
     """Check that a run folder accepts the name (`reports.run_folder.documents`)."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_CHARACTERS or has_control(name):
-        raise ServerUnavailable(
+        raise Unavailable(
             f"--engine {url}: /v1/models lists a model named {brief(name)}; a name must have 1 to "
             f"{MAX_CHARACTERS} characters without control characters"
         )
@@ -182,7 +182,7 @@ def _check_name(name: object, url: str) -> None:
 def _as_served(policies: str) -> Variant:
     name = AS_SERVED if policies.strip() == "all" else policies.strip()
     if len(split(name)) > 1:
-        raise ServerUnavailable(
+        raise Unavailable(
             f"--policies {policies}: a running server has one scheduler; give one name, "
             "or use --engine vllm"
         )

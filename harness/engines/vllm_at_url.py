@@ -6,7 +6,7 @@ import http.client
 import json
 
 from harness.replay.http import fetch
-from servers.basics.errors import ServerUnavailable
+from servers.basics.errors import Unavailable
 from servers.basics.text import one_line
 from servers.vllm.launch.metrics_page import cache_config
 from servers.vllm.launch.server import ServerInfo
@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 24
 
 
 def describe(base_url: str) -> ServerInfo:
-    """Return the server's configuration. Raises ServerUnavailable if it is not a vLLM server."""
+    """Return the server's configuration. Raises Unavailable if it is not a vLLM server."""
 
     def get(path: str) -> bytes:
         return fetch(base_url + path, 10, MAX_BYTES)
@@ -40,6 +40,6 @@ def describe(base_url: str) -> ServerInfo:
         )
     except (OSError, http.client.HTTPException, LookupError, ValueError, TypeError) as error:
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise ServerUnavailable(
+        raise Unavailable(
             f"--url {base_url}: not a vLLM server that publishes its configuration ({reason})"
         ) from None

@@ -18,7 +18,7 @@ from harness.engines.sim import SimEngine, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
-from servers.basics.errors import CellFailed, InvalidInput, VirtualVllmFailed
+from servers.basics.errors import CellFailed, EngineError, InvalidInput
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch.command_line import check_admission
@@ -83,7 +83,7 @@ class VirtualEngine:
             process = _process(self.vllm.python, module_root(policy))
             engine = partial(RemoteVllm, process, policy, profile, limits, on_event=on_event)
             return run_virtual(job, engine, on_turn)
-        except VirtualVllmFailed as failed:
+        except EngineError as failed:
             _process.cache_clear()
             raise CellFailed(str(failed)) from None
 

@@ -26,7 +26,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import AUTO, DEFAULT_JPS, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
-from servers.basics.errors import InvalidExperiment
+from servers.basics.errors import InvalidInput
 from servers.basics.text import brief, describe_first_error
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
@@ -152,7 +152,7 @@ def load(name: str) -> Experiment:
     elif name in names():
         file = FOLDER / f"{name}.toml"
     else:
-        raise InvalidExperiment(
+        raise InvalidInput(
             f"no experiment is named {name!r}; give one of {', '.join(names())}, or the path of a "
             ".toml file"
         )
@@ -183,12 +183,12 @@ class ArmContents(NamedTuple):
 
 @contextmanager
 def _errors_name(part: str) -> Iterator[None]:
-    """Raise errors as InvalidExperiment with the invalid part of the file."""
+    """Raise errors as InvalidInput with the invalid part of the file."""
     try:
         yield
     except (TypeError, ValueError) as error:
         message = describe_first_error(error) if isinstance(error, ValidationError) else error
-        raise InvalidExperiment(f"{part}: {message}") from None
+        raise InvalidInput(f"{part}: {message}") from None
 
 
 def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
@@ -208,7 +208,7 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
 def _refuse_empty_checks(
     file: str, checks: tuple[Check, ...], contents: dict[str, ArmContents]
 ) -> None:
-    """Raise InvalidExperiment for a check whose variants or loads no arm contains."""
+    """Raise InvalidInput for a check whose variants or loads no arm contains."""
     for index, check in enumerate(checks):
         field = f"{file}: checks.{index}"
         _refuse_unknown(f"{field}.arms", check.arms, contents)
@@ -223,7 +223,7 @@ def _refuse_empty_checks(
 def _refuse_unknown(field: str, values: Collection[object], known: Collection[object]) -> None:
     if unknown := [value for value in values if value not in known]:
         names = ", ".join(map(str, known))
-        raise InvalidExperiment(f"{field} is {brief(unknown[0])}: must be one of {names}")
+        raise InvalidInput(f"{field} is {brief(unknown[0])}: must be one of {names}")
 
 
 class Part(NamedTuple):

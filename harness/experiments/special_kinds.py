@@ -14,7 +14,7 @@ from reports.experiment.judge import Finding
 from reports.experiment.significance import Outcome, within
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean
-from servers.basics.errors import MeasurementUnavailable, VllmUnavailable
+from servers.basics.errors import MeasurementUnavailable, Unavailable
 from servers.variants import make_policy, variants
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.virtual_time.client import environment
@@ -55,7 +55,7 @@ def scheduler_overhead() -> list[Finding]:
     """Compare the CPU time of a scheduling step under Turnstile's plug-in with stock vLLM's."""
     try:
         vllm = find_vllm()
-    except VllmUnavailable as error:
+    except Unavailable as error:
         raise MeasurementUnavailable(str(error)) from None
     print(f"measuring scheduling steps of vLLM {vllm.version}, about two minutes", file=sys.stderr)
     try:

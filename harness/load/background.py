@@ -22,7 +22,7 @@ from harness.load.rates import MAX_RATE, MIN_RATE, NUMBER
 from harness.load.stream import arrival_times
 from harness.load.workload import LeftOut, Longest, Workload, leave_out_overlong
 from servers.basics.clock import PS_PER_S
-from servers.basics.errors import InvalidInput, NoTraceRead, ProgramTooLong
+from servers.basics.errors import InvalidInput, NoTraceRead
 from servers.basics.text import brief, one_line
 from traces import Note, Program
 from traces.block_hashes import prefixes_elsewhere
@@ -89,7 +89,7 @@ def load_background(
     messages: bool,
 ) -> Background | None:
     """Read the file of `--background`; None without it. `columns` is its column map if it is a
-    table. With `refuse`, requests longer than `longest` raise ProgramTooLong. `messages` keeps
+    table. With `refuse`, requests longer than `longest` raise InvalidInput. `messages` keeps
     texts. Raises InvalidInput."""
     if option is None:
         if columns is not None:
@@ -112,7 +112,7 @@ def load_background(
     if longest.tokens is not None:
         fitting, left_out = leave_out_overlong(fitting, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):
-        raise ProgramTooLong(f"--background {file}: {left_out[0].reason}; {longest.remedy}")
+        raise InvalidInput(f"--background {file}: {left_out[0].reason}; {longest.remedy}")
     return Background(
         one_line(Path(file).name),
         tuple(map(_request, fitting)),

@@ -36,7 +36,7 @@ def refuse_list(machine: Machine) -> None:
 
 
 def each_machine(settings: SweepSettings) -> tuple[SweepSettings, ...]:
-    """Return the settings for each machine. Raise InvalidInput or InvalidProfile."""
+    """Return the settings for each machine. Raise InvalidInput."""
     machine = settings.machine
     hardware = _named_once("--hardware", elements(machine.hardware)) or (None,)
     models = _named_once("--model", elements(machine.model)) or (None,)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
 from harness.load.settings import AS_THEY_ARE, Reading
-from servers.basics.errors import ProgramTooLong
+from servers.basics.errors import InvalidInput
 from servers.basics.text import one_line
 from traces import Note, Program, Turn
 from traces.packed import packed
@@ -190,7 +190,7 @@ def load_workload(
 ) -> Workload:
     """Read the sources and choose the first `jobs` jobs, or all if it is None.
 
-    With `refuse`, programs longer than `longest` raise ProgramTooLong. `messages` keeps
+    With `refuse`, programs longer than `longest` raise InvalidInput. `messages` keeps
     conversations. `stream`: the jobs are those that a stream repeats, so none is repeated here; a
     pack of a recipe without a number of jobs is drawn fresh.
     """
@@ -209,7 +209,7 @@ def load_workload(
         fitting, left_out = leave_out_overlong(loaded.programs, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
-        raise ProgramTooLong(f"{left_out[0].reason}{more}; {longest.remedy}")
+        raise InvalidInput(f"{left_out[0].reason}{more}; {longest.remedy}")
     fresh = None
     if stream:
         if jobs is None:

@@ -8,7 +8,7 @@ import urllib.error
 from typing import Any
 
 from harness.replay.http import API_KEY, api_key, fetch
-from servers.basics.errors import ServerUnavailable
+from servers.basics.errors import Unavailable
 from servers.basics.text import one_line
 
 TIMEOUT_S = 10.0
@@ -20,23 +20,23 @@ def is_vllm(model: dict[str, Any]) -> bool:
 
 
 def served_models(url: str, label: str) -> list[dict[str, Any]]:
-    """Return the models of a server. Raises ServerUnavailable, whose message begins with `label`
+    """Return the models of a server. Raises Unavailable, whose message begins with `label`
     (the option that gave the URL)."""
     try:
         body = fetch(f"{url}/v1/models", TIMEOUT_S, MAX_BYTES)
     except urllib.error.HTTPError as error:
-        raise ServerUnavailable(
+        raise Unavailable(
             f"{label} {url}: /v1/models answered {error.code}{_hint(error.code)}"
         ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = one_line(str(getattr(error, "reason", error)))
-        raise ServerUnavailable(
+        raise Unavailable(
             f"{label} {url}: no OpenAI-compatible server responds ({reason})"
         ) from None
     try:
         return [model for model in json.loads(body)["data"] if isinstance(model, dict)]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise ServerUnavailable(
+        raise Unavailable(
             f"{label} {url}: /v1/models did not return a JSON list of models; give the URL of an "
             "OpenAI-compatible server"
         ) from None

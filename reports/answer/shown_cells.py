@@ -8,7 +8,7 @@ from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.read import Cell, Run
-from servers.basics.errors import UnknownCell
+from servers.basics.errors import InvalidInput
 
 MAX_CELLS = 20
 """At most this many cells have a memory figure, which limits the size of the page."""
@@ -30,12 +30,12 @@ def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, Cell]:
 
 
 def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
-    """Return the named cells by label. Raises UnknownCell."""
+    """Return the named cells by label. Raises InvalidInput."""
     known = [*_finished(results), *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
     for name, why in results.missing:
         if name in names:
-            raise UnknownCell(f"--gantt {name}: {why}")
+            raise InvalidInput(f"--gantt {name}: {why}")
     return _labelled(run, results, names)
 
 

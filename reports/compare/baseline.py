@@ -26,7 +26,7 @@ from reports.run_folder.turns import read_columns
 from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.basics.atomic import write_file
-from servers.basics.errors import InvalidBaseline, TraceRejected
+from servers.basics.errors import InvalidInput, TraceRejected
 from servers.basics.text import first_error, one_line
 from traces.lenient import bounded
 
@@ -143,15 +143,15 @@ class Side:
         return {Place(*row) for row in jobs.itertuples(index=False)} | self.unstable.keys()
 
     def refuse_invalid(self, what: str) -> None:
-        """Raise InvalidBaseline if a cell is not valid. `what` names the side in the message."""
+        """Raise InvalidInput if a cell is not valid. `what` names the side in the message."""
         for cell, why in self.invalid.items():
-            raise InvalidBaseline(
+            raise InvalidInput(
                 one_line(f"{self.name}: {cell}: {why}; every cell of {what} must be valid")
             )
 
 
 def read_side(path: Path) -> Side:
-    """Read a run folder or a baseline file. Raises InvalidBaseline or InvalidRunFolder."""
+    """Read a run folder or a baseline file. Raises InvalidInput or InvalidRunFolder."""
     return _read(path) if path.is_file() else _of_run(path)
 
 
@@ -214,10 +214,10 @@ def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(side: Side, path: Path) -> None:
-    """Write gzipped JSON. The same run gives the same bytes. Raises InvalidBaseline for a run
+    """Write gzipped JSON. The same run gives the same bytes. Raises InvalidInput for a run
     without jobs, which would accept any other run."""
     if not side.places:
-        raise InvalidBaseline(
+        raise InvalidInput(
             f"{side.name}: no job finished, so there is nothing to save as a baseline; run the "
             "sweep again"
         )
@@ -252,7 +252,7 @@ def _read(path: Path) -> Side:
             saved = _Saved.model_validate_json(bounded(cast(IO[bytes], file)))
     except (OSError, EOFError, zlib.error, TraceRejected, ValidationError) as error:
         why = one_line(_message(error) if isinstance(error, ValidationError) else str(error))
-        raise InvalidBaseline(
+        raise InvalidInput(
             f"{path}: not a baseline ({why}); make one with bench compare RUN --save FILE"
         ) from None
     rows = [

@@ -39,7 +39,7 @@ from reports.metrics.cells import jct_percentiles
 from reports.run_folder.documents import Name
 from reports.statistics.points import mean_jct
 from servers.basics.atomic import make_folder, sync, write_all
-from servers.basics.errors import CannotWrite, InvalidHistory
+from servers.basics.errors import CannotWrite, InvalidInput
 from servers.basics.phrasing import counted
 from servers.basics.text import first_error, one_line
 
@@ -143,21 +143,21 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read and check a history. Raises InvalidHistory."""
+    """Read and check a history. Raises InvalidInput."""
     try:
         return _parse(path, path.read_bytes())
     except OSError as error:
-        raise InvalidHistory(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidInput(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def add(path: Path, side: Side, label: str, when: datetime) -> int:
     """Append the entries of a commit, and return their number: 0 if the file has them already.
 
-    Raises InvalidBaseline if a cell of `side` is not valid, InvalidHistory, and CannotWrite.
+    Raises InvalidInput, also if a cell of `side` is not valid, and CannotWrite.
     """
     side.refuse_invalid("a run in a history")
     if not label or one_line(label) != label:
-        raise InvalidHistory(
+        raise InvalidInput(
             f"--label {one_line(label)!r}: give a name on one line, such as the commit"
         )
     settings = comparable_settings(side)
@@ -171,7 +171,7 @@ def add(path: Path, side: Side, label: str, when: datetime) -> int:
         fresh = not kept and head.startswith(content)
         known = History(settings, ()) if fresh else _parse(path, kept)
         if found := list(differences(known.settings, settings)):
-            raise InvalidHistory(
+            raise InvalidInput(
                 f"{path} and {side.name} have different settings: {'; '.join(found)}; "
                 "give another --file"
             )
@@ -242,7 +242,7 @@ def _missing(path: Path, known: History, entries: Sequence[Entry]) -> list[Entry
     for entry in entries:
         old = present.get(entry.key)
         if old is not None and old.model_copy(update={"when": entry.when}) != entry:
-            raise InvalidHistory(
+            raise InvalidInput(
                 f"{path}: --label {entry.label} exists with other results ({entry.variant} at "
                 f"{entry.load}: {old.mean_in_words}, now {entry.mean_in_words}); give another"
             )
@@ -258,7 +258,7 @@ def _parse(path: Path, content: bytes) -> History:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         good = False
     if not good:
-        raise InvalidHistory(f"{path}: not a history; make one with bench history add")
+        raise InvalidInput(f"{path}: not a history; make one with bench history add")
     entries = []
     for number, line in enumerate(lines, 2):
         try:
@@ -266,9 +266,9 @@ def _parse(path: Path, content: bytes) -> History:
         except ValidationError as error:
             field, first_message = first_error(error)
             what = field or "the line"
-            raise InvalidHistory(f"{path}, line {number}: {what}: {first_message['msg']}") from None
+            raise InvalidInput(f"{path}, line {number}: {what}: {first_message['msg']}") from None
         if entry.question != digest:
-            raise InvalidHistory(f"{path}, line {number}: has other settings than the first line")
+            raise InvalidInput(f"{path}, line {number}: has other settings than the first line")
         entries.append(entry)
     return History(head["question"], tuple(entries))
 

@@ -21,7 +21,7 @@ Compare = Callable[[Side, Side], Verdict]
 
 def compare_paths(base: Path, new: Path, compare: Compare) -> Verdict:
     """Compare two runs or baseline files, or two sweeps on several machines. A verdict says if they
-    cannot be compared. Raises InvalidBaseline or InvalidRunFolder."""
+    cannot be compared. Raises InvalidInput or InvalidRunFolder."""
     if not has_members(base) or not has_members(new):
         return _compared(base, new, compare)
     old, now = _by_machine(base), _by_machine(new)

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from reports.page.write import REPORT, write
 from servers.basics.atomic import atomic_path, write_file
-from servers.basics.errors import BrowserUnavailable, InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder, Unavailable
 
 BROWSERS = (
     *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
@@ -42,7 +42,7 @@ class Browser:
     """An empty folder, so that the browser of a person who works here is left alone."""
 
     def run(self, page: str, *options: str) -> str:
-        """Open a page and return what the browser prints. Raise BrowserUnavailable if it fails."""
+        """Open a page and return what the browser prints. Raise Unavailable if it fails."""
         command = [
             *(self.path, "--headless", "--disable-gpu", f"--user-data-dir={self.profile}"),
             *(["--no-sandbox"] if os.geteuid() == 0 else []),  # which it refuses to root
@@ -53,10 +53,10 @@ class Browser:
                 command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            raise BrowserUnavailable(f"{self.path}: no answer within {TIMEOUT_S} s") from None
+            raise Unavailable(f"{self.path}: no answer within {TIMEOUT_S} s") from None
         if done.returncode:
             last = (done.stderr.strip() or "no message").splitlines()[-1]
-            raise BrowserUnavailable(f"{self.path}: exit code {done.returncode}: {last}")
+            raise Unavailable(f"{self.path}: exit code {done.returncode}: {last}")
         return done.stdout
 
 
@@ -80,7 +80,7 @@ def pictures(run_folder: Path, form: str, out: Path) -> list[Path]:
 def _browser(form: str) -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        raise BrowserUnavailable(
+        raise Unavailable(
             f"--format {form} needs Chromium, Chrome or Edge, and none is installed; install one"
             " (apt-get install chromium), or save figures with the buttons of report.html"
         )

@@ -24,7 +24,7 @@ from reports.run_folder.read import Cell
 from reports.run_folder.reference import fields_of
 from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_turns
 from reports.spreadsheet import escape_formula
-from servers.basics.errors import LibraryUnavailable
+from servers.basics.errors import Unavailable
 from servers.records.turns import TurnRecord
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
@@ -125,7 +125,7 @@ def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
         import pyarrow as pa
         from pyarrow import parquet
     except ModuleNotFoundError:
-        raise LibraryUnavailable(
+        raise Unavailable(
             "--format parquet: needs pyarrow; pip install pyarrow, or use --format csv"
         ) from None
     types = {

@@ -41,7 +41,7 @@ class Exported:
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
     """Export the cells with these names, or all finished cells. In the formats of `PICTURES` export
-    the figures of the report. Raises UnknownCell and BrowserUnavailable."""
+    the figures of the report. Raises InvalidInput and Unavailable."""
     if form in PICTURES:
         return _pictures(run_folder, form, out, names)
     cells, not_finished, unstable = _cells(run_folder)

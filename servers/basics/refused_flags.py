@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 
 
 def check_flags(flags: Sequence[str], refused: Mapping[str, str]) -> None:
-    """Raise CannotServe for a flag of `refused`, whose values are the reasons."""
+    """Raise InvalidInput for a flag of `refused`, whose values are the reasons."""
     for flag in flags:
         given = re.split(r"[=.]", flag, maxsplit=1)[0]
         name = given.replace("_", "-")
         if name.strip("-") and (full := _in_full(name, refused)) is not None:
-            raise CannotServe(f"{given if name == full else f'{given} ({full})'}: {refused[full]}")
+            raise InvalidInput(f"{given if name == full else f'{given} ({full})'}: {refused[full]}")
 
 
 def _in_full(name: str, flags: Collection[str]) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servers.basics.checkout import make_or
-from servers.basics.errors import RouterUnavailable
+from servers.basics.errors import Unavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
 PYTHON = {
@@ -47,14 +47,14 @@ class RouterInstallation:
 
 
 def find_installation(package: str) -> RouterInstallation:
-    """Return the first environment with the package. Raises RouterUnavailable."""
+    """Return the first environment with the package. Raises Unavailable."""
     pythons = list(_candidates(package))
     for python in pythons:
         version = _version(python, package)
         if version is not None:
             return RouterInstallation(python, version)
     where = f" in {', '.join(pythons)}" if pythons else ""
-    raise RouterUnavailable(f"{package} is not installed{where}; {_remedy(package)}")
+    raise Unavailable(f"{package} is not installed{where}; {_remedy(package)}")
 
 
 def _candidates(package: str) -> Iterator[str]:
@@ -82,8 +82,8 @@ def _version(python: str, package: str) -> str | None:
     try:
         return package_version(python, package)
     except OSError as error:
-        raise RouterUnavailable(
+        raise Unavailable(
             f"{PYTHON[package]} {python}: {error.strerror}; {_remedy(package)}"
         ) from None
     except subprocess.TimeoutExpired:
-        raise RouterUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
+        raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
-from servers.basics.errors import InvalidPolicy
+from servers.basics.errors import InvalidPlugin
 from servers.basics.nearest import nearest
 
 Value = Any
@@ -32,27 +32,27 @@ class WrongType(Exception):
 
 
 def parse_arguments(text: str, label: str) -> dict[str, Value]:
-    """Return keyword arguments. Raise InvalidPolicy; `label` is the policy's text, for messages."""
+    """Return keyword arguments. Raise InvalidPlugin; `label` is the policy's text, for messages."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             call = ast.parse(f"policy({text})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InvalidPolicy(f"{label}: {FORM}") from None
+        raise InvalidPlugin(f"{label}: {FORM}") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise InvalidPolicy(f"{label}: {FORM}")
+        raise InvalidPlugin(f"{label}: {FORM}")
     if call.args:
-        raise InvalidPolicy(f"{label}: {ast.unparse(call.args[0])} has no name; {FORM}")
+        raise InvalidPlugin(f"{label}: {ast.unparse(call.args[0])} has no name; {FORM}")
     found: dict[str, Value] = {}
     for given in call.keywords:
         if given.arg is None:
-            raise InvalidPolicy(f"{label}: {FORM}")
+            raise InvalidPlugin(f"{label}: {FORM}")
         if given.arg in found:
-            raise InvalidPolicy(f"{label}: {given.arg} is given twice; give it once")
+            raise InvalidPlugin(f"{label}: {given.arg} is given twice; give it once")
         try:
             found[given.arg] = _literal(given.value)
         except WrongType as wrong:
-            raise InvalidPolicy(f"{label}: {given.arg}: {wrong}") from None
+            raise InvalidPlugin(f"{label}: {given.arg}: {wrong}") from None
     return found
 
 
@@ -60,16 +60,16 @@ def check_arguments(
     policy: type, given: Mapping[str, Value], label: str
 ) -> tuple[tuple[str, Value], ...]:
     """Return the arguments sorted by name, converted to the types of the signature. Raise
-    InvalidPolicy."""
+    InvalidPlugin."""
     known, takes_any = _parameters(policy)
     checked = {}
     for name, value in given.items():
         if name not in known and not takes_any:
-            raise InvalidPolicy(f"{label}: {_unknown(policy, name, known)}")
+            raise InvalidPlugin(f"{label}: {_unknown(policy, name, known)}")
         try:
             checked[name] = _convert(value, known.get(name, Any))
         except WrongType as wrong:
-            raise InvalidPolicy(f"{label}: {name} must be {wrong}, not {_text(value)}") from None
+            raise InvalidPlugin(f"{label}: {name} must be {wrong}, not {_text(value)}") from None
     return tuple(sorted(checked.items()))
 
 

@@ -1,6 +1,6 @@
 """Checks that a policy written by somebody else keeps the contract of `base.Policy`.
 
-In: a class, and the keyword arguments that it will get. Out: nothing, or an `InvalidPolicy` whose
+In: a class, and the keyword arguments that it will get. Out: nothing, or an `InvalidPlugin` whose
 one line names the method and what it should look like. Names and signatures are compared first;
 then a short scenario of three programs (a pinned return, a preemption, an overlap, an abort,
 unknown ends) is played and every decision is checked. After each event the ranks of waiting turns
@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from types import CodeType, FunctionType
 from typing import Any
 
-from servers.basics.errors import InvalidPolicy
+from servers.basics.errors import InvalidPlugin
 from servers.basics.nearest import nearest
 from servers.basics.registry import NAME
 from servers.policies.arguments import arguments_text
@@ -55,22 +55,22 @@ HOUR = (71.0, 72.0, 80.0, 200.0, 3671.0)
 
 
 def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> None:
-    """Raise InvalidPolicy unless the policy, built with these arguments, fulfils the contract."""
+    """Raise InvalidPlugin unless the policy, built with these arguments, fulfils the contract."""
     _check_methods(policy)
     _check_names(policy)
     try:
         with call_limit(roots_of(policy)):
             ContractScenario(policy, arguments or {}).play()
     except NeverReturned as late:
-        raise InvalidPolicy(str(late)) from None
+        raise InvalidPlugin(str(late)) from None
 
 
 def check_class(found: object, path: str) -> type[Policy]:
-    """Return the object found at `path`; raise InvalidPolicy unless it is a subclass of Policy."""
+    """Return the object found at `path`; raise InvalidPlugin unless it is a subclass of Policy."""
     if not isinstance(found, type):
-        raise InvalidPolicy(f"{path}: is not a class; derive one from servers.policies.base.Policy")
+        raise InvalidPlugin(f"{path}: is not a class; derive one from servers.policies.base.Policy")
     if not issubclass(found, Policy):
-        raise InvalidPolicy(
+        raise InvalidPlugin(
             f"{path}: is not a policy; derive a class from servers.policies.base.Policy"
         )
     return found
@@ -80,25 +80,25 @@ def _check_methods(policy: type[Policy]) -> None:
     label = policy.__qualname__
     name = getattr(policy, "name", None)
     if not (isinstance(name, str) and NAME.fullmatch(name)):
-        raise InvalidPolicy(
+        raise InvalidPlugin(
             f'{label}.name is {name!r}: set name = "my-policy" on the class; letters, digits, '
             "dots, dashes and underscores, since run folders are named after it"
         )
     for method in (*EVENTS, *DECISIONS):
         expected, found = getattr(Policy, method), getattr(policy, method)
         if not callable(found) or inspect.iscoroutinefunction(found):
-            raise InvalidPolicy(
+            raise InvalidPlugin(
                 f"{label}.{method} must be a plain method: def {_signature(method)}"
             )
         try:
             inspect.signature(found).bind(*inspect.signature(expected).parameters)
         except TypeError as error:
-            raise InvalidPolicy(
+            raise InvalidPlugin(
                 f"{label}.{method}{inspect.signature(found)} does not match the contract "
                 f"({error}): {_signature(method)}"
             ) from None
     if policy.review is not Policy.review and not policy.reviews_pins:
-        raise InvalidPolicy(f"{label}.review is never called: set reviews_pins = True on the class")
+        raise InvalidPlugin(f"{label}.review is never called: set reviews_pins = True on the class")
 
 
 def _check_names(policy: type[Policy]) -> None:
@@ -119,7 +119,7 @@ def _check_names(policy: type[Policy]) -> None:
         elif not close:
             continue
         meant = f"did you mean {close}? If not, " if close else "if it is a helper, "
-        raise InvalidPolicy(
+        raise InvalidPlugin(
             f"{where}{policy.__qualname__}.{name} is used neither by an engine nor by the class; "
             f"{meant}name it _{name}"
         )
@@ -156,20 +156,20 @@ class ContractScenario:
         try:
             self._policy = policy(costs, **arguments)
         except ValueError as error:
-            raise InvalidPolicy(f"{self._label}{given}: {error}") from None
+            raise InvalidPlugin(f"{self._label}{given}: {error}") from None
         except (Exception, SystemExit) as error:
             what = f"{self._label}{given} raised {type(error).__name__}: {error}"
-            raise InvalidPolicy(
+            raise InvalidPlugin(
                 f"{raised_in(error, self._roots) or what}; an engine calls it with costs and these "
                 "arguments, so all other parameters need defaults"
             ) from None
         if self._policy.reclaim_when not in ("stuck", "pressure"):
-            raise InvalidPolicy(
+            raise InvalidPlugin(
                 f"{self._label}.reclaim_when is {self._policy.reclaim_when!r}: "
                 'use "stuck" or "pressure"'
             )
         if not hasattr(self._policy, "costs"):
-            raise InvalidPolicy(f"{self._label}.__init__ must call super().__init__(costs)")
+            raise InvalidPlugin(f"{self._label}.__init__ must call super().__init__(costs)")
 
     def play(self) -> None:
         first = Request(0, "a", 0, 0.0, 0.0, 1000, is_last=False)
@@ -330,7 +330,7 @@ class ContractScenario:
             self._waiting[request.id] = request, rank, request.pinned, request.preempted
             for other, other_new in compared:
                 if (rank < other) != (new < other_new):
-                    raise InvalidPolicy(
+                    raise InvalidPlugin(
                         f"{self._label}.rank returned {other} and {rank} when these turns began to "
                         f"wait, and {other_new} and {new} in another order after `{event}` at "
                         f"{now_s:g} s; engines keep the first ranks until wake_s, so let it return "
@@ -358,18 +358,18 @@ class ContractScenario:
             result = call(*args)
         except (Exception, SystemExit) as error:
             what = f"{self._label}.{method} raised {type(error).__name__}: {error}"
-            raise InvalidPolicy(raised_in(error, self._roots) or what) from error
+            raise InvalidPlugin(raised_in(error, self._roots) or what) from error
         for request, original in zip(requests, before, strict=True):
             for field in fields(Request):
                 if getattr(request, field.name) != getattr(original, field.name):
-                    raise InvalidPolicy(
+                    raise InvalidPlugin(
                         f"{self._label}.{method} changed request.{field.name}: a policy must not "
                         "change requests"
                     )
         return result
 
     def _reject(self, method: str, result: object, expected: str) -> None:
-        raise InvalidPolicy(
+        raise InvalidPlugin(
             f"{self._label}.{method} returned {result!r}; it must return {expected}"
         )
 

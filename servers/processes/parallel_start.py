@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from functools import partial
 from typing import Protocol, TypeVar
 
-from servers.basics.errors import StartAbandoned
+from servers.basics.errors import EngineError
 
 Progress = Callable[[float, str], None]
 """Receives the seconds since the start and the last line of the log."""
@@ -30,7 +30,7 @@ def start_parallel(
 
     def report(number: int, seconds: float, line: str) -> None:
         if abandoned.is_set():
-            raise StartAbandoned
+            raise EngineError("another replica failed to start")
         if number == 0 and on_progress is not None:
             on_progress(seconds, line)
 

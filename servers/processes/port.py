@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from servers.basics.errors import PortTaken
+from servers.basics.errors import Unavailable
 
 
 class Port:
@@ -15,14 +15,14 @@ class Port:
     """
 
     def __init__(self, number: int | None = None) -> None:
-        """Reserve port `number`, or any free port if it is None. Raises PortTaken."""
+        """Reserve port `number`, or any free port if it is None. Raises Unavailable."""
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind(("127.0.0.1", number or 0))
         except OSError as error:
             self._socket.close()
-            raise PortTaken(
+            raise Unavailable(
                 f"--port {number}: {error.strerror}; remove it to use any free port"
             ) from None
         self.number: int = self._socket.getsockname()[1]

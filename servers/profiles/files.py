@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from servers.admission import STEP_TOKENS
-from servers.basics.errors import DoesNotFit, InvalidProfile
+from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
@@ -53,11 +53,11 @@ def read_measured(path: Path) -> Measured:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise InvalidProfile(
+        raise InvalidInput(
             f"{path}: {field + ': ' if field else ''}{first['msg']}; give a file of bench profile"
         ) from None
     except OSError as error:
-        raise InvalidProfile(
+        raise InvalidInput(
             f"{path}: {error.strerror}; name a machine (bench list hardware), or a file that "
             "bench profile wrote"
         ) from None
@@ -75,24 +75,24 @@ def measured_for(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     step_times: StepTimes = StepTimes.TABLES,
 ) -> Measured:
-    """Read a file. Raises InvalidProfile if it was measured with another model, other GPUs, or
+    """Read a file. Raises InvalidInput if it was measured with another model, other GPUs, or
     another format of the KV cache (`auto` is that of the file), and for analytic step times."""
     if step_times != StepTimes.TABLES:
-        raise InvalidProfile(
+        raise InvalidInput(
             f"--step-times {step_times}: {hardware} is a file of bench profile, which has its own "
             "step times; name a machine, or leave out --step-times"
         )
     measured = read_measured(Path(hardware))
     if model is not None and measured.model not in (model, Path(model).name, model_name(model)):
-        raise InvalidProfile(
+        raise InvalidInput(
             f"--model {model}: {hardware} was measured with {measured.model}; give that model"
         )
     if gpus not in (None, measured.gpus):
-        raise InvalidProfile(
+        raise InvalidInput(
             f"--gpus {gpus}: {hardware} was measured with {measured.gpus or 'the default number'}"
         )
     if kv_cache_dtype not in (KvCacheDtype.AUTO, measured.kv_cache_dtype):
-        raise InvalidProfile(
+        raise InvalidInput(
             f"--kv-cache-dtype {kv_cache_dtype}: {hardware} was made with "
             f"{measured.kv_cache_dtype}; leave it out, or measure with it (bench profile)"
         )
@@ -112,10 +112,10 @@ def profile_for(
     step_times: StepTimes = StepTimes.TABLES,
 ) -> Profile:
     """Return the profile of a machine, or that of a file, named by `hardware`. `offload` adds CPU
-    time of an offload tier, unless the file was measured. Raises InvalidProfile or DoesNotFit."""
+    time of an offload tier, unless the file was measured. Raises InvalidInput or DoesNotFit."""
     if not is_file(hardware):
         if model is None:
-            raise InvalidProfile(f"--hardware {hardware}: the profile of a machine needs a --model")
+            raise InvalidInput(f"--hardware {hardware}: the profile of a machine needs a --model")
         analytic = analytic_profile(
             hardware,
             model,

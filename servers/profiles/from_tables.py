@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from servers.basics.errors import InvalidProfile
+from servers.basics.errors import InvalidInput
 from servers.profiles.fit_tables import TableStep, fit_table_steps
 from servers.profiles.measured import (
     MIN_MEASUREMENTS,
@@ -127,7 +127,7 @@ def fitted_to_tables(
         ],
     }
     if any(len(steps) < MIN_MEASUREMENTS for steps in by_kind.values()):
-        raise InvalidProfile(
+        raise InvalidInput(
             f"{len(prefill)} prefill, {len(decode)} decode and {len(mixed)} mixed steps fit the KV "
             f"memory, and a fit needs {MIN_MEASUREMENTS} of each; use more --gpus"
         )

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from servers.basics.errors import InvalidProfile
+from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -218,7 +218,7 @@ def fitted(
 ) -> dict[str, Curve | Steps | Errors]:
     """Return the fields of `Measured` that are computed from the times."""
     if len(prefill) < MIN_MEASUREMENTS or len(decode) < MIN_MEASUREMENTS:
-        raise InvalidProfile(
+        raise InvalidInput(
             f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, but a "
             "fit needs 3 of each; give a larger --within-s, --kv-blocks or --max-model-len"
         )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.basics.errors import SglangNotInstalled, SglangUnavailable
+from servers.basics.errors import NotInstalled, Unavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
 VARIABLE = "TURNSTILE_SGLANG_PYTHON"
@@ -37,21 +37,21 @@ class SglangInstallation:
 
 
 def find_sglang() -> SglangInstallation:
-    """Return the first installation. Raises SglangUnavailable, with the command to install it."""
+    """Return the first installation. Raises Unavailable, with the command to install it."""
     python = next(_candidates(), None)
     if python is None:
-        raise SglangNotInstalled(f"SGLang is not installed; {REMEDY}")
+        raise NotInstalled(f"SGLang is not installed; {REMEDY}")
     try:
         version = package_version(python, "sglang")
     except OSError as error:
-        raise SglangUnavailable(f"{VARIABLE} {python}: {error.strerror}; {REMEDY}") from None
+        raise Unavailable(f"{VARIABLE} {python}: {error.strerror}; {REMEDY}") from None
     except subprocess.TimeoutExpired:
-        raise SglangUnavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
+        raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
     if version is None:
-        raise SglangNotInstalled(f"{python} has no SGLang; {REMEDY}")
+        raise NotInstalled(f"{python} has no SGLang; {REMEDY}")
     if not _new_enough(version):
         oldest = ".".join(map(str, OLDEST))
-        raise SglangUnavailable(
+        raise Unavailable(
             f"{python} has SGLang {version}, and Turnstile needs {oldest} or newer; {REMEDY}"
         )
     return SglangInstallation(python, version)

@@ -111,7 +111,7 @@ that knows sessions."""
 
 
 def sglang_variants(text: str) -> list[Variant]:
-    """Return the variants of a comma list. Raise InvalidVariant or InvalidPolicy."""
+    """Return the variants of a comma list. Raise InvalidVariant or InvalidPlugin."""
     items = [name for item in split(text) for name in (ALL if item == "all" else (item,))]
     chosen = [_variant(item) for item in items]
     names = [each.name for each in chosen]

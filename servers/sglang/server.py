@@ -131,7 +131,7 @@ def launch_replicas(
     on_progress: Progress | None = None,
 ) -> list[SglangServer]:
     """Start `count` servers, each on a share of the GPUs. One server uses `folder`, several use
-    `replica-0`, `replica-1`, … in it. Raises the errors of `launch`, and CannotServe."""
+    `replica-0`, `replica-1`, … in it. Raises the errors of `launch`, and InvalidInput."""
     shares = gpu_shares(config, count) if count > 1 else [{}]
 
     def launch_one(number: int, on_progress: Progress) -> SglangServer:

@@ -11,7 +11,7 @@ import pytest
 from harness.load.background import Background, load_background, parse_background
 from harness.load.workload import Longest
 from servers.basics.clock import PS_PER_S
-from servers.basics.errors import InvalidInput, ProgramTooLong
+from servers.basics.errors import InvalidInput
 from traces import Program, SharedPrefix, Turn
 
 ANY = Longest(None, "")
@@ -160,8 +160,8 @@ def test_requests_that_do_not_fit_are_left_out_or_refused(tmp_path: Path) -> Non
     assert [r.id for r in background.requests] == ["background/m-0", "background/m-2"]
     assert background.as_json()["left_out"] == 1
     too_long = r"--background .* are more than the 1000"
-    with pytest.raises(ProgramTooLong, match=too_long):
+    with pytest.raises(InvalidInput, match=too_long):
         load(f"{path}@1", longest, refuse=True)
     none_fits = mooncake(tmp_path / "long.jsonl", (2000, 5))
-    with pytest.raises(ProgramTooLong, match=too_long):
+    with pytest.raises(InvalidInput, match=too_long):
         load(f"{none_fits}@1", longest)

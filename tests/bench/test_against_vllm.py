@@ -19,7 +19,7 @@ import pytest
 
 from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
-from servers.basics.errors import VllmUnavailable
+from servers.basics.errors import Unavailable
 from servers.profiles import analytic_profile, costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
@@ -35,7 +35,7 @@ ROUNDS = 3
 def vllm() -> Iterator[VllmProcess]:
     try:
         process = VllmProcess(find_vllm().python)
-    except VllmUnavailable as missing:
+    except Unavailable as missing:
         pytest.skip(str(missing))
     yield process
     process.close()

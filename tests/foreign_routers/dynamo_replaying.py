@@ -11,7 +11,7 @@ import pytest
 
 from harness.replay.dynamo import Frontend
 from harness.replay.live import Replica, replay_live
-from servers.basics.errors import RouterUnavailable
+from servers.basics.errors import Unavailable
 from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import DynamoCluster, launch_dynamo
 from servers.foreign_routers.installation import RouterInstallation, find_installation
@@ -26,7 +26,7 @@ def installation() -> RouterInstallation:
     """Return Dynamo, or skip the test."""
     try:
         return find_installation("ai-dynamo")
-    except RouterUnavailable as error:
+    except Unavailable as error:
         pytest.skip(str(error))
 
 

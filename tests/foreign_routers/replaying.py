@@ -17,7 +17,7 @@ from aiohttp import web
 from harness.replay.api import OPENAI, Apis
 from harness.replay.identity import SessionEnd
 from harness.replay.live import Replica, replay_live
-from servers.basics.errors import RouterUnavailable
+from servers.basics.errors import Unavailable
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
@@ -77,7 +77,7 @@ def installation(project: str = "vllm-router") -> RouterInstallation:
     """Return a router that is installed, or skip the test."""
     try:
         return find_installation(ForeignRouter(project, "").package)
-    except RouterUnavailable as error:
+    except Unavailable as error:
         pytest.skip(str(error))
 
 

@@ -22,7 +22,7 @@ from harness.load.settings_file import read_settings, settings_toml
 from reports.compare.baseline import read_side
 from reports.compare.history import read_history
 from reports.compare.history_page import draw
-from servers.basics.errors import InvalidBaseline, TurnstileError
+from servers.basics.errors import InvalidInput, TurnstileError
 from servers.basics.text import printable
 from servers.profiles import MODELS, analytic_profile, model, notes
 from servers.profiles.files import read_measured
@@ -175,7 +175,7 @@ def _baseline(path: Path) -> None:
     side = read_side(path)
     try:
         side.refuse_invalid("a baseline")
-    except InvalidBaseline as error:
+    except InvalidInput as error:
         check_error(error)
 
 

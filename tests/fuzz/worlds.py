@@ -11,7 +11,7 @@ import orjson
 from harness.load.arrivals import parse_arrivals, roots
 from harness.load.workload import Longest, load_workload
 from harness.replay.virtual import replay
-from servers.basics.errors import InvalidTrace, ProgramTooLong, TraceRejected
+from servers.basics.errors import InvalidInput, InvalidTrace
 from servers.profiles import costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
@@ -38,7 +38,7 @@ def world(data: bytes) -> bool:
     path.write_bytes(data[1:])
     try:
         load = load_workload([str(path)], None, Longest(LONGEST, "the memory"), refuse=False)
-    except (InvalidTrace, TraceRejected, ProgramTooLong):
+    except InvalidInput:
         return False
     orjson.dumps([statistics(load.programs).as_json(), load.as_json()])
     _replay(list(load.programs), data)

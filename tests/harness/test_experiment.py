@@ -13,7 +13,7 @@ import pytest
 
 from harness.experiments.definition import load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import InvalidExperiment, InvalidInput
+from servers.basics.errors import InvalidInput
 from tests.harness import in_process
 
 ROWS = (
@@ -276,7 +276,7 @@ def test_an_invalid_field_of_an_experiment_file_is_named(
 
 def test_an_unknown_experiment_is_refused_with_the_known_names() -> None:
     with pytest.raises(
-        InvalidExperiment,
+        InvalidInput,
         match=r"named 'fig99'; give one of capacity, capacity-fig8, capacity-fig10, fig3, fig4",
     ):
         load("fig99")
@@ -325,10 +325,10 @@ def test_without_vllm_experiments_that_need_it_are_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness.experiments import special_kinds as experiment_kinds
-    from servers.basics.errors import VllmNotInstalled
+    from servers.basics.errors import NotInstalled
 
     def no_vllm() -> None:
-        raise VllmNotInstalled("vLLM is not installed here; get it with: make vllm")
+        raise NotInstalled("vLLM is not installed here; get it with: make vllm")
 
     monkeypatch.setattr(experiment_kinds, "find_vllm", no_vllm)
     monkeypatch.chdir(tmp_path)

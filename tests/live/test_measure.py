@@ -10,7 +10,7 @@ import pytest
 from harness.calibrate.probe import Target
 from harness.calibrate.step_times import Times, measure, step_seconds
 from harness.engines.vllm_at_url import describe
-from servers.basics.errors import MeasurementFailed, ServerUnavailable
+from servers.basics.errors import MeasurementFailed, Unavailable
 from tests.live.server import Server, serving
 
 TOKENS = 1000
@@ -76,7 +76,7 @@ def test_a_failed_request_ends_the_measurement_with_one_line(fault: str) -> None
 
 def test_a_url_without_vllm_is_reported() -> None:
     with pytest.raises(
-        ServerUnavailable,
+        Unavailable,
         match=r"--url http://127\.0\.0\.1:9: not a vLLM server that publishes its configuration",
     ):
         describe("http://127.0.0.1:9")

@@ -156,4 +156,4 @@ def test_the_state_of_a_program_ends_with_it(policy: Agentix) -> None:
 def test_wrong_arguments_are_refused(text: str, message: str) -> None:
     with pytest.raises(Exception, match=message) as refused:
         make_policy(variant(text), COSTS)
-    assert type(refused.value).__name__ == "InvalidPolicy"
+    assert type(refused.value).__name__ == "InvalidPlugin"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from policy_turns import COSTS, turn
 
 from harness.cells.names import slug
-from servers.basics.errors import InvalidInput, InvalidPolicy, InvalidVariant
+from servers.basics.errors import InvalidInput, InvalidPlugin, InvalidVariant
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
 from servers.policies.continuum import Continuum
@@ -87,7 +87,7 @@ def test_values_are_literals_of_the_types_in_the_signature() -> None:
     ],
 )
 def test_invalid_arguments_are_refused_in_one_line(given: str, message: str) -> None:
-    with pytest.raises(InvalidPolicy) as raised:
+    with pytest.raises(InvalidPlugin) as raised:
         values(given)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
@@ -101,7 +101,7 @@ class TakesAny(Policy):
 def test_a_policy_with_a_parameter_for_all_keywords_takes_every_name() -> None:
     given = parse_arguments("depth=3, weight=2", "any")
     assert check_arguments(TakesAny, given, "any") == (("depth", 3), ("weight", 2.0))
-    with pytest.raises(InvalidPolicy, match="any: weight must be a number, not fast"):
+    with pytest.raises(InvalidPlugin, match="any: weight must be a number, not fast"):
         check_arguments(TakesAny, {"weight": "fast"}, "any")
 
 
@@ -109,7 +109,7 @@ def test_a_policy_with_a_parameter_for_all_keywords_takes_every_name() -> None:
 def test_numbers_up_to_those_that_json_keeps_exact_are_allowed(number: int) -> None:
     assert values(f"whole={number}") == {"whole": number}
     beyond = number + (1 if number > 0 else -1)
-    with pytest.raises(InvalidPolicy, match="is neither a number"):
+    with pytest.raises(InvalidPlugin, match="is neither a number"):
         values(f"whole={beyond}")
 
 
@@ -123,7 +123,7 @@ def test_text_has_quotes_where_it_would_not_be_read_as_a_word(value: Any, text: 
 
 
 def test_a_name_that_is_like_no_argument_gets_the_list_without_a_guess() -> None:
-    with pytest.raises(InvalidPolicy) as raised:
+    with pytest.raises(InvalidPlugin) as raised:
         values("zzzzzz=1")
     assert str(raised.value) == (
         "typed: zzzzzz is not an argument of typed. It takes"
@@ -133,7 +133,7 @@ def test_a_name_that_is_like_no_argument_gets_the_list_without_a_guess() -> None
 
 @pytest.mark.parametrize("given", ["flag=-true", "flag=-True", "whole=-none"])
 def test_words_have_no_sign(given: str) -> None:
-    with pytest.raises(InvalidPolicy, match="is neither a number"):
+    with pytest.raises(InvalidPlugin, match="is neither a number"):
         values(given)
 
 
@@ -227,7 +227,7 @@ def test_arguments_reach_the_policy() -> None:
 def test_values_that_a_policy_rejects_are_refused_before_anything_runs(
     text: str, message: str
 ) -> None:
-    with pytest.raises(InvalidPolicy) as raised:
+    with pytest.raises(InvalidPlugin) as raised:
         variant(text)
     assert message in str(raised.value)
 

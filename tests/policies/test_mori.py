@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from policy_turns import TIERED, held, order, turn
 
-from servers.basics.errors import InvalidPolicy
+from servers.basics.errors import InvalidPlugin
 from servers.policies.base import Pin, Request
 from servers.policies.mori import CPU, GPU, WAITING, Mori
 from servers.variants import variant
@@ -169,5 +169,5 @@ def test_a_decision_is_the_same_however_often_it_is_asked(policy: Mori) -> None:
     [("mori(tick_s=0)+", "tick_s must be above 0"), ("mori(dram_ratio=-1)+", "at least 0")],
 )
 def test_wrong_arguments_are_refused(text: str, message: str) -> None:
-    with pytest.raises(InvalidPolicy, match=message):
+    with pytest.raises(InvalidPlugin, match=message):
         variant(text)

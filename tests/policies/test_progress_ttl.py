@@ -7,7 +7,7 @@ import math
 import pytest
 from policy_turns import order, turn
 
-from servers.basics.errors import InvalidPolicy
+from servers.basics.errors import InvalidPlugin
 from servers.policies.base import Costs, Pin, Request, Retention
 from servers.policies.estimates.lognormal import LogNormalTimes, utility
 from servers.policies.estimates.turn_window import TurnWindow
@@ -205,7 +205,7 @@ def test_the_window_of_turns_forgets_the_oldest() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(argument: str, message: str) -> None:
-    with pytest.raises(InvalidPolicy, match=message):
+    with pytest.raises(InvalidPlugin, match=message):
         variant(f"progress-ttl({argument})")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from policy_turns import order, turn
 
-from servers.basics.errors import InvalidPolicy
+from servers.basics.errors import InvalidPlugin
 from servers.policies.base import Costs, Request
 from servers.policies.thunderagent import ThunderAgent
 from servers.sim import Engine, Limits, Sequence
@@ -204,5 +204,5 @@ def test_by_size_a_stream_of_small_programs_starves_a_large_one(name: str, befor
     ],
 )
 def test_wrong_arguments_are_refused(argument: str, message: str) -> None:
-    with pytest.raises(InvalidPolicy, match=message):
+    with pytest.raises(InvalidPlugin, match=message):
         variant(f"thunderagent({argument})")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from policy_turns import SMALL, held, order, run, tool_call, turn
 
-from servers.basics.errors import InvalidPolicy
+from servers.basics.errors import InvalidPlugin
 from servers.policies.contract import check
 from servers.policies.estimates.lost_share import LostShare
 from servers.policies.turnstile import Turnstile
@@ -72,7 +72,7 @@ def test_the_last_turn_is_not_pinned() -> None:
 
 @pytest.mark.parametrize(("argument", "value"), [("k", -1), ("reserve_turns", -0.5)])
 def test_impossible_arguments_are_refused(argument: str, value: float) -> None:
-    with pytest.raises(InvalidPolicy, match=f"{argument} must be at least 0, not {value}"):
+    with pytest.raises(InvalidPlugin, match=f"{argument} must be at least 0, not {value}"):
         check(Turnstile, {argument: value})
 
 

@@ -17,7 +17,7 @@ from harness.calibrate.operator_tables import (
     open_tables,
     profile_from_tables,
 )
-from servers.basics.errors import InvalidInput, InvalidProfile, UnknownProfile
+from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
@@ -119,7 +119,7 @@ def test_a_file_has_only_points_within_reach() -> None:
 
 
 def test_too_little_memory_for_a_fit_is_one_line() -> None:
-    with pytest.raises(InvalidProfile, match="a fit needs 3 of each; use more --gpus"):
+    with pytest.raises(InvalidInput, match="a fit needs 3 of each; use more --gpus"):
         made(reach=Reach(160, 160))
 
 
@@ -129,7 +129,7 @@ def test_notes_name_the_tables_and_what_they_leave_out() -> None:
 
 
 def test_a_file_of_another_model_is_one_line(path: Path) -> None:
-    with pytest.raises(InvalidProfile, match="give that model"):
+    with pytest.raises(InvalidInput, match="give that model"):
         measured_for(str(path), "llama-3.1-70b", None)
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_one_line(path: Path, old: str, new: str, reason: str)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(InvalidProfile, match=reason):
+    with pytest.raises(InvalidInput, match=reason):
         read_measured(path)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import InvalidProfile, UnknownProfile
+from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
 from servers.profiles.step_times import StepTimes
@@ -39,7 +39,7 @@ def read(file: Path, text: str) -> Hardware:
 
 
 def refusal(file: Path, text: str) -> str:
-    with pytest.raises(InvalidProfile) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read(file, text)
     message = str(refused.value)
     assert "\n" not in message
@@ -148,7 +148,7 @@ def test_a_path_without_a_usable_file_is_one_line(tmp_path: Path) -> None:
     for path, reason in (("no.toml", "no such file"), (".", "is a directory")):
         (tmp_path / "folder.toml").mkdir(exist_ok=True)
         name = str(tmp_path / ("folder.toml" if path == "." else path))
-        with pytest.raises(InvalidProfile, match=f"^{name}: {reason}.*; give a file that"):
+        with pytest.raises(InvalidInput, match=f"^{name}: {reason}.*; give a file that"):
             hardware(name)
 
 
@@ -170,7 +170,7 @@ def test_another_suffix_suggests_the_file_that_exists(file: Path, tmp_path: Path
 
 def test_bytes_that_are_no_text_are_one_line(file: Path) -> None:
     file.write_bytes(b"memory = '\xe9'")
-    with pytest.raises(InvalidProfile, match=r"mine\.toml: not TOML: .*utf-8"):
+    with pytest.raises(InvalidInput, match=r"mine\.toml: not TOML: .*utf-8"):
         hardware(str(file))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import InvalidProfile
+from servers.basics.errors import InvalidInput
 from servers.profiles import Profile, analytic_profile, costs, hardware, model
 from servers.profiles.files import measured_for, notes_for, profile_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
@@ -125,7 +125,7 @@ def test_a_profile_file_must_have_been_measured_in_the_format(tmp_path: Path) ->
     sixteen.write_text(measured().model_dump_json(exclude={"kv_cache_dtype"}))
     eight.write_text(measured(kv_cache_dtype="fp8").model_dump_json())
     with pytest.raises(
-        InvalidProfile, match=r"^--kv-cache-dtype fp8: .*16\.json was made with auto; leave it out"
+        InvalidInput, match=r"^--kv-cache-dtype fp8: .*16\.json was made with auto; leave it out"
     ):
         profile_for(str(sixteen), None, kv_cache_dtype=FP8)
     assert measured_for(str(eight), None, None, FP8) == measured_for(str(eight), None, None)

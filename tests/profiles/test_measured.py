@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from servers.basics.errors import DoesNotFit, InvalidProfile
+from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.files import profile_for, read_measured
 from servers.profiles.measured import DecodeTimes, Measured, PrefillTimes, ReloadTimes, fitted
@@ -162,7 +162,7 @@ def test_invalid_files_are_reported_in_one_line(
     path = tmp_path / "p.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(InvalidProfile) as failed:
+    with pytest.raises(InvalidInput) as failed:
         read_measured(path)
     assert str(failed.value).startswith(f"{path}: ")
     assert message in str(failed.value)
@@ -170,12 +170,12 @@ def test_invalid_files_are_reported_in_one_line(
 
 
 def test_a_profile_is_refused_for_another_model_than_the_measured_one(path: Path) -> None:
-    with pytest.raises(InvalidProfile, match=r"--model llama-3\.1-8b: .* was measured with tiny"):
+    with pytest.raises(InvalidInput, match=r"--model llama-3\.1-8b: .* was measured with tiny"):
         profile_for(str(path), "llama-3.1-8b")
-    with pytest.raises(InvalidProfile, match="--gpus 2: "):
+    with pytest.raises(InvalidInput, match="--gpus 2: "):
         profile_for(str(path), "tiny", gpus=2)
 
 
 def test_too_few_measurements_are_refused() -> None:
-    with pytest.raises(InvalidProfile, match="2 prompt lengths and 4 decode batches were measured"):
+    with pytest.raises(InvalidInput, match="2 prompt lengths and 4 decode batches were measured"):
         fitted(PREFILL[:2], DECODE, 2048)

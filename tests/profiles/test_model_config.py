@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servers.basics.errors import UnknownModel
+from servers.basics.errors import InvalidInput
 from servers.profiles import MODELS, Model, analytic_profile
 from servers.profiles.models.config import ARCHITECTURES, model_of
 
@@ -343,13 +343,13 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
     ],
 )  # fmt: skip
 def test_an_unusable_field_is_refused_with_its_value(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnknownModel, match=f"^a-model: .*{message}") as caught:
+    with pytest.raises(InvalidInput, match=f"^a-model: .*{message}") as caught:
         of(**changes)
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_architectures_list_the_supported_ones() -> None:
-    with pytest.raises(UnknownModel) as caught:
+    with pytest.raises(InvalidInput) as caught:
         of(model_type="mamba")
     assert all(name in str(caught.value) for name in ARCHITECTURES)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import DoesNotFit, InvalidInput, TurnstileError, UnknownModel
+from servers.basics.errors import DoesNotFit, InvalidInput, TurnstileError
 from servers.profiles import MODELS, analytic_profile, model
 from servers.profiles.files import notes_for, profile_for
 from servers.profiles.models.files import model_name
@@ -49,7 +49,7 @@ def test_a_cached_id_is_read_from_the_revision_that_main_is(tmp_path: Path) -> N
     cached(tmp_path)
     other = cached(tmp_path, "f" * 40)
     (other / "config.json").write_text(json.dumps({**DENSE, "num_hidden_layers": 1}))
-    with pytest.raises(UnknownModel, match="has several revisions of it"):
+    with pytest.raises(InvalidInput, match="has several revisions of it"):
         model("org/Cached-2B")
     refs = tmp_path / "hub/models--org--Cached-2B/refs"
     refs.mkdir()
@@ -84,7 +84,7 @@ def test_a_listed_models_config_may_have_its_name_and_another_config_may_not() -
     Path("qwen3-8b.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
     assert model("qwen3-8b.json").params == MODELS["qwen3-8b"].params
     Path("qwen3-8b.json").write_text(json.dumps(DENSE))
-    with pytest.raises(UnknownModel, match="differs from the listed model with its name, qwen3-8b"):
+    with pytest.raises(InvalidInput, match="differs from the listed model with its name, qwen3-8b"):
         model("qwen3-8b.json")
 
 
@@ -138,7 +138,7 @@ def test_a_listed_model_without_tables_has_those_of_another_of_its_shape() -> No
 
 
 def test_the_id_of_a_listed_model_that_is_not_cached_leads_to_its_name() -> None:
-    with pytest.raises(UnknownModel, match=r"--model qwen3-coder-30b-a3b needs no file$"):
+    with pytest.raises(InvalidInput, match=r"--model qwen3-coder-30b-a3b needs no file$"):
         model("Qwen/Qwen3-Coder-30B-A3B-Instruct")
 
 
@@ -177,7 +177,7 @@ def test_heads_that_gpus_cannot_share_are_named_with_what_they_can() -> None:
 )
 def test_a_file_that_is_no_config_is_refused(content: bytes, message: str) -> None:
     Path("bad.json").write_bytes(content)
-    with pytest.raises(UnknownModel, match=f"^bad.json: {message}"):
+    with pytest.raises(InvalidInput, match=f"^bad.json: {message}"):
         model("bad.json")
 
 
@@ -209,5 +209,5 @@ def test_a_revision_cannot_lead_out_of_the_cache(tmp_path: Path) -> None:
     (refs / "main").write_text("../../../../Mine-1B")
     assert model("org/Cached-2B").layers == DENSE["num_hidden_layers"]
     (tmp_path / f"hub/models--org--Cached-2B/snapshots/{REVISION}/config.json").unlink()
-    with pytest.raises(UnknownModel, match="nothing is downloaded; run hf download org/Cached-2B"):
+    with pytest.raises(InvalidInput, match="nothing is downloaded; run hf download org/Cached-2B"):
         model("org/Cached-2B")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.basics.errors import InvalidProfile
+from servers.basics.errors import InvalidInput
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.end_to_end import EndToEnd
@@ -82,7 +82,7 @@ def test_notes_name_package_vllm_and_errors_of_the_fit() -> None:
 
 
 def test_a_profile_file_has_no_analytic_step_times(tmp_path: Path) -> None:
-    with pytest.raises(InvalidProfile, match=r"--step-times analytic: .*p.json is a file of bench"):
+    with pytest.raises(InvalidInput, match=r"--step-times analytic: .*p.json is a file of bench"):
         profile_for(str(tmp_path / "p.json"), None, step_times=StepTimes.ANALYTIC)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import ContainersUnavailable, ServerFailed
+from servers.basics.errors import ServerFailed, Unavailable
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import find_vllm
@@ -66,9 +66,7 @@ def test_a_container_that_dies_is_reported_with_the_reason(tmp_path: Path) -> No
 
 
 def test_a_missing_image_is_reported_and_not_pulled(tmp_path: Path) -> None:
-    with pytest.raises(
-        ContainersUnavailable, match="get it with: docker pull vllm/vllm-openai:nowhere"
-    ):
+    with pytest.raises(Unavailable, match="get it with: docker pull vllm/vllm-openai:nowhere"):
         launch(ServerConfig(image="vllm/vllm-openai:nowhere"), tmp_path, ready_within_s=60)
 
 

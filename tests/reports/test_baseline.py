@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports.compare.baseline import FORMAT, read_side
-from servers.basics.errors import InvalidBaseline
+from servers.basics.errors import InvalidInput
 from traces import lenient
 
 GOOD: dict[str, Any] = {
@@ -47,7 +47,7 @@ def flipped(content: bytes) -> bytes:
 def test_an_invalid_baseline_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "kept.json.gz"
     path.write_bytes(content)
-    with pytest.raises(InvalidBaseline, match=r"kept\.json\.gz: ") as refused:
+    with pytest.raises(InvalidInput, match=r"kept\.json\.gz: ") as refused:
         read_side(path)
     assert "\n" not in str(refused.value)
 
@@ -72,5 +72,5 @@ def test_a_baseline_without_a_rule_of_admission_had_whole_prompts(tmp_path: Path
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 20)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * (1 << 21)))
-    with pytest.raises(InvalidBaseline, match="larger than 1 MiB decompressed"):
+    with pytest.raises(InvalidInput, match="larger than 1 MiB decompressed"):
         read_side(tmp_path / "bomb.json.gz")

@@ -22,7 +22,7 @@ from reports.metrics.jobs import jobs_of
 from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_turns
-from servers.basics.errors import UnknownCell
+from servers.basics.errors import InvalidInput
 from servers.records.turns import EventRecord, TurnRecord
 
 
@@ -374,6 +374,6 @@ def test_only_the_cells_named_are_exported(simulated: Path, tmp_path: Path) -> N
     found = export(simulated, "chrome", tmp_path, [name])
     assert [path.parent.name for path in found.paths] == [name]
     with pytest.raises(
-        UnknownCell, match=r"--cell contin.*; did you mean continuum_jps0.4_seed1\?"
+        InvalidInput, match=r"--cell contin.*; did you mean continuum_jps0.4_seed1\?"
     ):
         export(simulated, "chrome", tmp_path, ["continum_jps0.4_seed1"])

@@ -16,7 +16,7 @@ from reports.compare.baseline import Side
 from reports.compare.history import Series, add, read_history, row
 from reports.compare.history_page import ABOVE, draw, line
 from reports.figures.styles import Style
-from servers.basics.errors import InvalidBaseline, InvalidHistory
+from servers.basics.errors import InvalidInput
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side([10.0]), "abc", WHEN)
     with pytest.raises(
-        InvalidHistory, match=r"abc exists .*fcfs at 0.1 jobs/s: 10.000 s, now 11.000 s"
+        InvalidInput, match=r"abc exists .*fcfs at 0.1 jobs/s: 10.000 s, now 11.000 s"
     ):
         add(file, side([11.0]), "abc", WHEN)
 
@@ -59,7 +59,7 @@ def test_different_settings_are_refused_with_what_differs(tmp_path: Path) -> Non
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S), "abc", WHEN)
     before = file.read_bytes()
-    with pytest.raises(InvalidHistory, match="hardware a100-80g and b200; give another --file"):
+    with pytest.raises(InvalidInput, match="hardware a100-80g and b200; give another --file"):
         add(file, side(JCT_S, hardware="b200"), "def", WHEN)
     assert file.read_bytes() == before
 
@@ -72,7 +72,7 @@ def test_other_code_is_not_a_different_setting(tmp_path: Path) -> None:
 
 def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidBaseline, match=r"cell: late; every cell of a run in a history must be valid"
+        InvalidInput, match=r"cell: late; every cell of a run in a history must be valid"
     ):
         add(tmp_path / "h.jsonl", side(JCT_S, invalid={"cell": "late"}), "abc", WHEN)
     assert not (tmp_path / "h.jsonl").exists()
@@ -84,7 +84,7 @@ def test_a_file_that_is_no_history_is_refused_and_left_unchanged(
 ) -> None:
     file = tmp_path / "notes.txt"
     file.write_text(content)
-    with pytest.raises(InvalidHistory, match=r"notes.txt: not a history"):
+    with pytest.raises(InvalidInput, match=r"notes.txt: not a history"):
         add(file, side(JCT_S), "abc", WHEN)
     assert file.read_text() == content
 
@@ -114,7 +114,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     add(file, side(JCT_S), "abc", WHEN)
     file.write_bytes(file.read_bytes().replace(b'"jobs":100', b'"jobs":"many"'))
     with pytest.raises(
-        InvalidHistory, match=r"h.jsonl, line 2: jobs: Input should be a valid integer"
+        InvalidInput, match=r"h.jsonl, line 2: jobs: Input should be a valid integer"
     ):
         read_history(file)
 
@@ -124,7 +124,7 @@ def test_a_line_with_other_settings_is_named(tmp_path: Path) -> None:
     add(one, side(JCT_S), "abc", WHEN)
     add(other, side(JCT_S, hardware="b200"), "abc", WHEN)
     one.write_bytes(one.read_bytes() + other.read_bytes().splitlines(keepends=True)[1])
-    with pytest.raises(InvalidHistory, match=r"one, line 3: has other settings"):
+    with pytest.raises(InvalidInput, match=r"one, line 3: has other settings"):
         read_history(one)
 
 
@@ -192,7 +192,7 @@ def test_no_steady_state_is_a_line_without_a_jct(tmp_path: Path) -> None:
     line = orjson.loads(file.read_bytes().splitlines()[1])
     assert (line["jobs"], line["unstable_seeds"], line["jct_mean_s"]) == (6, 1, None)
     assert add(file, stream((1, TENS), (2, 39)), "abc", WHEN) == 0
-    with pytest.raises(InvalidHistory, match=r"no steady state, now 10.000 s\); give another"):
+    with pytest.raises(InvalidInput, match=r"no steady state, now 10.000 s\); give another"):
         add(file, stream((1, TENS), (2, TENS)), "abc", WHEN)
 
 
@@ -234,5 +234,5 @@ def test_a_line_without_a_jct_and_without_unstable_seeds_is_refused(tmp_path: Pa
     file = tmp_path / "h"
     add(file, side([10.0]), "abc", WHEN)
     file.write_bytes(file.read_bytes().replace(b'"jct_mean_s":10.0', b'"jct_mean_s":null'))
-    with pytest.raises(InvalidHistory, match=r"line 2: .*has a JCT if and only if it has no unst"):
+    with pytest.raises(InvalidInput, match=r"line 2: .*has a JCT if and only if it has no unst"):
         read_history(file)

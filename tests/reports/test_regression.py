@@ -29,7 +29,7 @@ from reports.compare.regression import compare_sides
 from reports.compare.settings import parse_allowed
 from reports.compare.verdict import SUSTAINED, Outcome, Verdict
 from reports.compare.verdict_files import headline, junit, markdown, row
-from servers.basics.errors import InvalidBaseline, InvalidInput, NotComparable
+from servers.basics.errors import InvalidInput, NotComparable
 
 SETTINGS: dict[str, Any] = {
     "engine": "sim",
@@ -398,7 +398,7 @@ def test_a_baseline_file_keeps_cells_without_a_steady_state(tmp_path: Path) -> N
 
 
 def test_a_run_without_jobs_is_no_baseline(tmp_path: Path) -> None:
-    with pytest.raises(InvalidBaseline, match="run: no job finished, so there is nothing to save"):
+    with pytest.raises(InvalidInput, match="run: no job finished, so there is nothing to save"):
         save(side([]), tmp_path / "base.json.gz")
     assert not (tmp_path / "base.json.gz").exists()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.gateway.access import TOKEN
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import vllm_in_image
@@ -96,7 +96,7 @@ def test_a_run_of_agents_listens_only_on_loopback(bench: str, tmp_path: Path) ->
 def test_flags_of_vllm_that_open_it_or_show_a_key_are_refused(
     given: tuple[str, ...], remedy: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(CannotServe, match=remedy) as refused:
+    with pytest.raises(InvalidInput, match=remedy) as refused:
         flags(
             ServerConfig(flags=given),
             vllm_in_image(None),

@@ -24,7 +24,7 @@ from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from harness.replay.load_reports import LoadReports, kv_tokens_of, replicas_of
 from harness.replay.served_models import served_models
 from harness.replay.sglang import flush_cache
-from servers.basics.errors import CellFailed, MeasurementFailed, ServerUnavailable
+from servers.basics.errors import CellFailed, MeasurementFailed, Unavailable
 from servers.records.turns import TurnRecord
 from tests.gateway.test_proxy import ASK, post
 from tests.harness.in_process import bench
@@ -61,12 +61,12 @@ class RedirectingServer:
 
 
 async def lists_models(url: str) -> None:
-    with pytest.raises(ServerUnavailable, match="a redirect, which is not followed"):
+    with pytest.raises(Unavailable, match="a redirect, which is not followed"):
         await asyncio.to_thread(served_models, url, "--engine")
 
 
 async def describes(url: str) -> None:
-    with pytest.raises(ServerUnavailable, match="HTTP Error 30"):
+    with pytest.raises(Unavailable, match="HTTP Error 30"):
         await asyncio.to_thread(describe, url)
 
 

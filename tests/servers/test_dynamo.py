@@ -20,7 +20,7 @@ from harness.load.settings import Machine, Server, SweepSettings
 from harness.replay.completion import Answer, completion_body
 from harness.replay.dynamo import Frontend
 from harness.replay.token_prompts import Prompts
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker, worker_ids
@@ -111,7 +111,7 @@ def test_variables_of_the_user_do_not_change_the_routers() -> None:
     [("--num-workers", "--replicas"), ("--num-gpu-blocks-override", "--kv-blocks")],
 )
 def test_a_flag_that_a_setting_determines_is_refused(flag: str, option: str) -> None:
-    with pytest.raises(CannotServe, match=f"{flag}: is set by the harness; use {option} instead"):
+    with pytest.raises(InvalidInput, match=f"{flag}: is set by the harness; use {option} instead"):
         check_flags(["--speedup-ratio", "2", f"{flag}=9"], dynamo.REFUSED_FLAGS)
 
 

@@ -19,13 +19,7 @@ from pathlib import Path
 import pytest
 
 from servers.admission import Admission
-from servers.basics.errors import (
-    CannotServe,
-    PortTaken,
-    ServerFailed,
-    UnknownModel,
-    VllmUnavailable,
-)
+from servers.basics.errors import InvalidInput, ServerFailed, Unavailable
 from servers.basics.refused_flags import check_flags
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -207,7 +201,7 @@ def bench(tmp_path: Path, how: str, forks: str) -> subprocess.Popen[str]:
 def test_a_taken_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(PortTaken, match=rf"--port {port}: Address already in use; remove it"):
+        with pytest.raises(Unavailable, match=rf"--port {port}: Address already in use; remove it"):
             start(tmp_path, "healthy", port=port)
     assert not (tmp_path / "run/server.log").exists()
 
@@ -233,7 +227,7 @@ def test_a_given_port_that_is_taken_in_the_meantime_is_an_error(tmp_path: Path) 
 def test_a_missing_or_old_vllm_is_refused_with_the_command_to_install_it(
     tmp_path: Path, version: str | None, message: str
 ) -> None:
-    with pytest.raises(VllmUnavailable, match=message) as caught:
+    with pytest.raises(Unavailable, match=message) as caught:
         find_vllm(substitute_vllm(tmp_path, "healthy", version))
     assert "get it with: " in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -241,7 +235,7 @@ def test_a_missing_or_old_vllm_is_refused_with_the_command_to_install_it(
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/etc/passwd", "/bin/true", "/bin/false"])
 def test_an_unusable_python_is_named(python: str) -> None:
-    with pytest.raises(VllmUnavailable, match=f"--vllm-python {python}"):
+    with pytest.raises(Unavailable, match=f"--vllm-python {python}"):
         find_vllm(python)
 
 
@@ -300,7 +294,7 @@ def test_unsupported_options_are_reported_before_anything_starts(
 def test_a_flag_of_vllm_that_an_option_of_ours_sets_is_refused_with_that_option(
     flag: str, message: str
 ) -> None:
-    with pytest.raises(CannotServe, match=re.escape(message)):
+    with pytest.raises(InvalidInput, match=re.escape(message)):
         check_flags(("--seed", "1", flag, "2"), REFUSED_FLAGS)
 
 
@@ -339,7 +333,7 @@ def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Pat
     python = substitute_vllm(tmp_path, "healthy", "0.99.0")
     config = ServerConfig(admission=Admission.FIRST_CHUNK)
     with pytest.raises(
-        CannotServe,
+        InvalidInput,
         match=r"^--admission first-chunk: vLLM 0\.99\.0 has no --no-scheduler-reserve-full-isl; "
         "use --admission whole-prompt, or a version that has it",
     ):
@@ -348,21 +342,21 @@ def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Pat
 
 def test_an_unknown_model_is_reported_with_the_known_names(tmp_path: Path) -> None:
     python = substitute_vllm(tmp_path, "healthy")
-    with pytest.raises(UnknownModel, match=r"is not a folder and not a known name \(tiny, llama"):
+    with pytest.raises(InvalidInput, match=r"is not a folder and not a known name \(tiny, llama"):
         launch(
             ServerConfig(model="/no/model"),
             tmp_path,
             python=python,
             ready_within_s=60,
         )
-    with pytest.raises(UnknownModel, match=r"has no config.json"):
+    with pytest.raises(InvalidInput, match=r"has no config.json"):
         launch(
             ServerConfig(model=str(tmp_path)),
             tmp_path,
             python=python,
             ready_within_s=60,
         )
-    with pytest.raises(CannotServe):
+    with pytest.raises(InvalidInput):
         launch(
             ServerConfig(policy="all"),
             tmp_path,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servers.basics.errors import InvalidCosts
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles import MODELS
 from servers.profiles.files import profile_for
@@ -167,5 +167,5 @@ def test_a_faster_machine_has_lower_costs() -> None:
 
 def test_an_invalid_cost_file_is_reported_by_field(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text('{"base_s": -1, "linear_s": 0, "quadratic_s": 0}')
-    with pytest.raises(InvalidCosts, match=r"c.json: base_s: .* greater than or equal to 0"):
+    with pytest.raises(InvalidInput, match=r"c.json: base_s: .* greater than or equal to 0"):
         read_costs(tmp_path / "c.json")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.variants import variant
 from servers.vllm.launch.policy_module import check_loads, link_modules, module_root
 
@@ -53,7 +53,7 @@ def test_a_policy_that_vllms_environment_cannot_load_is_refused_in_one_line(
     text = "import only_here\n" + POLICY
     policy = install(tmp_path / "site", monkeypatch, "outside_dependent", text)
     assert variant(policy).name == "mine-outside"
-    with pytest.raises(CannotServe) as raised:
+    with pytest.raises(InvalidInput) as raised:
         check_loads(policy, sys.executable)
     line = str(raised.value)
     assert "\n" not in line

@@ -9,7 +9,7 @@ import pytest
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Answers, Machine, Prompts, Server, SweepSettings
-from servers.basics.errors import CannotServe, InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import VllmInstallation
 from servers.vllm.models.model_folder import resolve_model
@@ -47,7 +47,7 @@ def test_without_it_vllm_has_neither() -> None:
 
 def test_a_gpu_needs_a_version_with_the_replay() -> None:
     older = replace(ON_GPU, version="0.30.0", has_trace_replay=False)
-    with pytest.raises(CannotServe, match=r"vLLM 0\.30\.0 has no --enable-trace-replay"):
+    with pytest.raises(InvalidInput, match=r"vLLM 0\.30\.0 has no --enable-trace-replay"):
         started(older, recorded=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.processes import supervised
 from servers.vllm.launch import replicas
 from servers.vllm.launch.command_line import ServerConfig
@@ -29,7 +29,7 @@ def test_gpus_are_split_by_what_one_copy_of_the_model_needs(
     monkeypatch.setattr(replicas, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"] * 8)
     shares = machine_shares(ServerConfig(model="llama-3.1-70b"), ON_GPU, 2)  # four GPUs each
     assert shares == [{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}]
-    with pytest.raises(CannotServe, match=r"--replicas 3: 12 GPUs are needed, and .* has 8"):
+    with pytest.raises(InvalidInput, match=r"--replicas 3: 12 GPUs are needed, and .* has 8"):
         machine_shares(ServerConfig(model="llama-3.1-70b"), ON_GPU, 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")  # other users have the others
     shares = machine_shares(ServerConfig(gpus=1), ON_GPU, 2)
@@ -42,7 +42,7 @@ def test_cores_are_split_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
         {"VLLM_CPU_OMP_THREADS_BIND": "2,3"},
         {"VLLM_CPU_OMP_THREADS_BIND": "4,5"},
     ]
-    with pytest.raises(CannotServe, match=r"--replicas 6: 6 cores are needed, and .* has 5"):
+    with pytest.raises(InvalidInput, match=r"--replicas 6: 6 cores are needed, and .* has 5"):
         machine_shares(ServerConfig(), ON_CPU, 6)
 
 

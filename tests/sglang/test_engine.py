@@ -12,7 +12,7 @@ import pytest
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Prompts, Server, SweepSettings
-from servers.basics.errors import CannotServe, InvalidInput, SglangNotInstalled, SglangUnavailable
+from servers.basics.errors import InvalidInput, NotInstalled, Unavailable
 from tests.lines import read_lines
 from tests.live.replaying import program
 from tests.servers.substitute_vllm import living
@@ -83,15 +83,13 @@ def test_a_missing_or_an_old_sglang_is_refused_with_the_command_to_install_it(
 ) -> None:
     settings = SweepSettings(policies="fcfs", machine=Machine(engine="sglang", model="tiny"))
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
-    with pytest.raises(SglangNotInstalled, match=r"has no SGLang; .*/pip install sglang \(or set"):
+    with pytest.raises(NotInstalled, match=r"has no SGLang; .*/pip install sglang \(or set"):
         resolve_engine(settings)
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", str(tmp_path / "python"))
-    with pytest.raises(SglangUnavailable, match="No such file"):
+    with pytest.raises(Unavailable, match="No such file"):
         resolve_engine(settings)
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", substitute(tmp_path, "0.4.9"))
-    with pytest.raises(
-        SglangUnavailable, match=r"has SGLang 0\.4\.9, and Turnstile needs 0\.5\.23"
-    ):
+    with pytest.raises(Unavailable, match=r"has SGLang 0\.4\.9, and Turnstile needs 0\.5\.23"):
         resolve_engine(settings)
 
 
@@ -99,8 +97,8 @@ def test_a_missing_or_an_old_sglang_is_refused_with_the_command_to_install_it(
     ("server", "error", "message"),
     [
         (Server(image="vllm/vllm-openai"), InvalidInput, "--image: not supported by --engine"),
-        (Server(vllm_flags=("--host", "::")), CannotServe, "use bench gateway --listen"),
-        (Server(replicas=3), CannotServe, "3 GPUs are needed, and this machine has 2"),
+        (Server(vllm_flags=("--host", "::")), InvalidInput, "use bench gateway --listen"),
+        (Server(replicas=3), InvalidInput, "3 GPUs are needed, and this machine has 2"),
         (
             Server(replicas=2, router="vllm-router:round_robin"),
             InvalidInput,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from servers.basics.errors import CannotServe, InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.routers.base import UNKNOWN_COSTS
@@ -88,5 +88,5 @@ def test_settings_of_the_machine_become_its_flags_and_the_user_s_come_last() -> 
     "flag", ["--host=0.0.0.0", "--api_key", "--schedule-policy", "--context-length"]
 )
 def test_flags_that_the_harness_sets_are_refused(flag: str) -> None:
-    with pytest.raises(CannotServe, match=f"^{flag.partition('=')[0]}: "):
+    with pytest.raises(InvalidInput, match=f"^{flag.partition('=')[0]}: "):
         check_flags((flag, "x"), REFUSED_FLAGS)

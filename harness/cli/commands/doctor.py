@@ -91,19 +91,19 @@ def _compiled_core() -> Check:
 
 def _vllm() -> list[Check]:
     """Check vLLM and the GPUs. A missing vLLM passes, because virtual time does not need it."""
-    from servers.basics.errors import VllmNotInstalled, VllmUnavailable
+    from servers.basics.errors import NotInstalled, Unavailable
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
     gpu_check = _gpus(gpus)
     try:
         vllm = find_vllm()
-    except VllmNotInstalled:
+    except NotInstalled:
         return [
             gpu_check,
             _absent("engine vllm", f"not needed for sim; {install_hint()}"),
         ]
-    except VllmUnavailable as error:
+    except Unavailable as error:
         return [gpu_check, Check("engine vllm", False, "cannot be used", str(error))]
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
@@ -137,21 +137,21 @@ def _lmcache(vllm: VllmInstallation) -> Check:
 
 def _sglang() -> Check:
     """Check for SGLang, which only `--engine sglang` needs."""
-    from servers.basics.errors import SglangNotInstalled, SglangUnavailable
+    from servers.basics.errors import NotInstalled, Unavailable
     from servers.sglang.find_sglang import find_sglang
 
     try:
         sglang = find_sglang()
-    except SglangNotInstalled as error:
+    except NotInstalled as error:
         return _absent("engine sglang", f"not needed for sim; {error}")
-    except SglangUnavailable as error:
+    except Unavailable as error:
         return Check("engine sglang", False, "cannot be used", str(error))
     return Check("engine sglang", True, f"{sglang.version} at {sglang.python}")
 
 
 def _foreign_routers() -> list[Check]:
     """Check for the routers of other projects, which only live sweeps with several servers need."""
-    from servers.basics.errors import RouterUnavailable
+    from servers.basics.errors import Unavailable
     from servers.foreign_routers.installation import find_installation
     from servers.routing import FOREIGN, PACKAGES
 
@@ -159,7 +159,7 @@ def _foreign_routers() -> list[Check]:
     for project in FOREIGN:
         try:
             router = find_installation(PACKAGES.get(project, project))
-        except RouterUnavailable as error:
+        except Unavailable as error:
             found.append(_absent(project, f"needed only for --router {project}:…; {error}"))
         else:
             found.append(Check(project, True, f"{router.version} at {router.python}"))

@@ -19,7 +19,7 @@ from harness.cli.options import Only, takes_settings
 from harness.cli.start_server import fresh_folder, running_servers
 from harness.load.server_config import server_config
 from harness.load.settings import MACHINE, Machine, Server
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.processes.port import Port as ReservedPort
 from servers.processes.supervised import first_failure
 from servers.variants import Tier, variants
@@ -173,7 +173,7 @@ def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
         return None, None
     chosen = variants(policy)
     if len(chosen) != 1:
-        raise CannotServe(f"--policy {policy}: a server runs one policy; give one")
+        raise InvalidInput(f"--policy {policy}: a server runs one policy; give one")
     return chosen[0].policy_spec, chosen[0].offload
 
 

@@ -1,7 +1,7 @@
 """GPUs by name or by file: a TOML file describes a GPU that `gpus` does not list.
 
 In: a name, or the path of a file with the fields of `FIELDS`, each a text with its unit
-(docs/howto/my-gpu.md). Out: `Hardware`. Everything wrong with a file raises `InvalidProfile` with
+(docs/howto/my-gpu.md). Out: `Hardware`. Everything wrong with a file raises `InvalidInput` with
 the file, the field, the value and the remedy.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from servers.basics.errors import InvalidProfile, UnknownProfile
+from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.basics.nearest import nearest
 from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.profile import find
@@ -73,7 +73,7 @@ def is_gpu_file(hardware: str) -> bool:
 
 
 def hardware(name: str) -> Hardware:
-    """Return the GPU of that name or in that file. Raise UnknownProfile or InvalidProfile."""
+    """Return the GPU of that name or in that file. Raise UnknownProfile or InvalidInput."""
     if is_gpu_file(name):
         return read_gpu(Path(name))
     path = Path(name)
@@ -106,7 +106,7 @@ def read_gpu(path: Path) -> Hardware:
     missing = [field for field, each in FIELDS.items() if each.required and field not in values]
     if missing:
         lines = ", ".join(f'{field} = "{FIELDS[field].example}"' for field in missing)
-        raise InvalidProfile(f"{path}: lacks {', '.join(missing)}; add for example {lines}")
+        raise InvalidInput(f"{path}: lacks {', '.join(missing)}; add for example {lines}")
     if found.get("fp8_flops", found["bf16_flops"]) < found["bf16_flops"]:
         raise problem.of(
             "fp8",
@@ -131,11 +131,11 @@ def _refuse_unknown(values: Mapping[str, Any], problem: _Problem) -> None:
 class _Problem(NamedTuple):
     path: Path
 
-    def of(self, field: str, value: object, reason: str) -> InvalidProfile:
+    def of(self, field: str, value: object, reason: str) -> InvalidInput:
         written = "a table" if isinstance(value, dict) else repr(value)[:60]
         if isinstance(value, bool):
             written = written.lower()
-        return InvalidProfile(f"{self.path}: {_key(field)} is {written}: {reason}")
+        return InvalidInput(f"{self.path}: {_key(field)} is {written}: {reason}")
 
 
 def _key(field: str) -> str:
@@ -147,14 +147,14 @@ def _fields(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        raise InvalidProfile(
+        raise InvalidInput(
             f"{path}: {(error.strerror or str(error)).lower()}; give a file that describes a GPU, "
             "or a name of bench list hardware"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidProfile(f"{path}: not TOML: {error}; quote numbers with units") from None
+        raise InvalidInput(f"{path}: not TOML: {error}; quote numbers with units") from None
     except RecursionError:
-        raise InvalidProfile(f"{path}: nested too deeply; give one line for each field") from None
+        raise InvalidInput(f"{path}: nested too deeply; give one line for each field") from None
     found: dict[str, Any] = {}
     for key, value in values.items():
         field = key.replace("_", "-")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from servers.basics.errors import UnknownModel
+from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.profiles.models.fields import Fields
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
@@ -136,7 +136,7 @@ def model_of(
     where: str | None = None,
 ) -> Model:
     """Return the model that a config describes. `where` names the config in errors. Raises
-    UnknownModel."""
+    InvalidInput."""
     where = where or name
     fields, architecture = _text_part(config, where)
     traits = ARCHITECTURES[architecture]
@@ -194,7 +194,7 @@ def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
         stated = "lacks model_type"
         if architecture is not None:
             stated = f"model_type is {str(architecture)[:40]!r}, which is not supported"
-        raise UnknownModel(f"{where}: {stated}; {hint}supported are {', '.join(known)}")
+        raise InvalidInput(f"{where}: {stated}; {hint}supported are {', '.join(known)}")
     return Fields(text, where, ARCHITECTURES[architecture].defaults), architecture
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from servers.basics.errors import UnknownModel
+from servers.basics.errors import InvalidInput
 
 MOST = 2**31
 
@@ -32,7 +32,7 @@ class Fields:
         value = self.get(*names)
         if value is None:
             if default is None:
-                raise UnknownModel(
+                raise InvalidInput(
                     f"{self.where}: lacks {names[0]}, so that its sizes are unknown; give the "
                     "config.json of a text model as its authors published it"
                 )
@@ -55,8 +55,8 @@ class Fields:
             raise self.problem(name, value, "must be an object")
         return value
 
-    def problem(self, name: str, value: object, reason: str) -> UnknownModel:
-        return UnknownModel(f"{self.where}: {name} is {written(value)}: {reason}")
+    def problem(self, name: str, value: object, reason: str) -> InvalidInput:
+        return InvalidInput(f"{self.where}: {name} is {written(value)}: {reason}")
 
 
 def written(value: object) -> str:

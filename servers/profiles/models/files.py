@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from servers.basics.errors import UnknownModel
+from servers.basics.errors import InvalidInput
 
 CONFIG = "config.json"
 QUANTIZATION = "hf_quant_config.json"
@@ -44,7 +44,7 @@ def names_config(model: str) -> bool:
 
 
 def read_config(model: str) -> ModelConfig:
-    """Raises UnknownModel, also if the name is not fit for a folder."""
+    """Raises InvalidInput, also if the name is not fit for a folder."""
     path = _path(model)
     fields = _fields(path)
     apart = path.with_name(QUANTIZATION)
@@ -52,7 +52,7 @@ def read_config(model: str) -> ModelConfig:
         fields["quantization_config"] = {**_fields(apart), "quant_method": "modelopt"}
     name = fields.get(NAME_FIELD) or model_name(model)
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise UnknownModel(
+        raise InvalidInput(
             f"{path}: the model's name would be {str(name)[:60]!r}; rename its folder, with up to "
             "96 letters, digits, dots, dashes and underscores"
         )
@@ -82,13 +82,13 @@ def _path(model: str) -> Path:
     if path.is_dir():
         if (path / CONFIG).is_file():
             return path / CONFIG
-        raise UnknownModel(
+        raise InvalidInput(
             f"--model {model}: the folder has no {CONFIG}; give the folder of a model as "
             "transformers saves it, or the path of its config"
         )
     parts = ID.fullmatch(model)
     if parts is None or ".." in model or "--" in model:
-        raise UnknownModel(
+        raise InvalidInput(
             f"--model {model}: no such folder, and not the id of a model (org/name); give a name "
             f"of bench list models, a {CONFIG}, a folder with one, or the id of a cached model"
         )
@@ -120,7 +120,7 @@ def _cached(organisation: str, name: str) -> Path:
     if len(found) == 1 and found[0].is_file():
         return found[0]
     reason = "has several revisions" if len(found) > 1 else f"has no {CONFIG}"
-    raise UnknownModel(
+    raise InvalidInput(
         f"--model {organisation}/{name}: the Hugging Face cache ({hub_cache()}) {reason} of it, "
         f"and nothing is downloaded; run hf download {organisation}/{name} {CONFIG}, or give a path"
     )
@@ -132,17 +132,17 @@ def _fields(path: Path) -> dict[str, Any]:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UnknownModel(f"{path}: {reason}; give the config.json of a model") from None
+        raise InvalidInput(f"{path}: {reason}; give the config.json of a model") from None
     if len(data) > MOST_BYTES:
-        raise UnknownModel(f"{path}: larger than 16 MiB; give the config.json of a model")
+        raise InvalidInput(f"{path}: larger than 16 MiB; give the config.json of a model")
     try:
         fields = json.loads(data)
     except ValueError as error:  # also for bytes that are no text, and for integers too long
-        raise UnknownModel(f"{path}: not JSON: {error}; download it again") from None
+        raise InvalidInput(f"{path}: not JSON: {error}; download it again") from None
     except RecursionError:
-        raise UnknownModel(f"{path}: nested too deeply; give the config.json of a model") from None
+        raise InvalidInput(f"{path}: nested too deeply; give the config.json of a model") from None
     if not isinstance(fields, dict):
-        raise UnknownModel(
+        raise InvalidInput(
             f"{path}: {type(fields).__name__} instead of an object with fields; give the "
             "config.json of a model"
         )

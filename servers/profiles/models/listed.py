@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from servers.basics.errors import UnknownModel, UnknownProfile
+from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.basics.nearest import nearest
 from servers.profiles.models.config import model_of
 from servers.profiles.models.files import names_config, read_config
@@ -48,7 +48,7 @@ MODELS: Mapping[str, Model] = _Listed()
 
 def model(name: str) -> Model:
     """Return the listed model of that name, or that of a config. Raises UnknownProfile or
-    UnknownModel."""
+    InvalidInput."""
     if name in MODELS:
         return MODELS[name]
     if not names_config(name):
@@ -60,15 +60,15 @@ def model(name: str) -> Model:
         raise UnknownProfile(f"--model {name}: unknown{hint} (known: {known})")
     try:
         config = read_config(name)
-    except UnknownModel as error:
+    except InvalidInput as error:
         sources = {llm.source.removesuffix(" config.json"): llm.name for llm in MODELS.values()}
         if name not in sources:
             raise
-        raise UnknownModel(f"{error}; --model {sources[name]} needs no file") from None
+        raise InvalidInput(f"{error}; --model {sources[name]} needs no file") from None
     found = model_of(config.fields, config.name, where=str(config.path))
     listed = MODELS.get(config.name)
     if listed is not None and replace(listed, gpus=None, source=found.source) != found:
-        raise UnknownModel(
+        raise InvalidInput(
             f"{config.path}: differs from the listed model with its name, {config.name}; "
             "rename its folder"
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from servers.basics.errors import UnknownModel
+from servers.basics.errors import InvalidInput
 from servers.profiles.models.fields import written
 
 SIXTEEN_BITS = 16
@@ -75,15 +75,15 @@ FULL = Quantization("BF16", SIXTEEN_BITS, "bf16")
 
 
 def quantization_of(config: Mapping[str, Any], where: str) -> Quantization:
-    """Read the section of a config. Raises UnknownModel for what is not supported."""
+    """Read the section of a config. Raises InvalidInput for what is not supported."""
     section = config.get("quantization_config") or config.get("compression_config")
     if section is None:
         return FULL
     if not isinstance(section, Mapping):
-        raise UnknownModel(f"{where}: quantization_config is no object; remove it for BF16 weights")
+        raise InvalidInput(f"{where}: quantization_config is no object; remove it for BF16 weights")
     method = section.get("quant_method", "modelopt" if "quant_algo" in section else None)
     if not isinstance(method, str) or method not in METHODS:
-        raise UnknownModel(
+        raise InvalidInput(
             f"{where}: quantization_config.quant_method is {str(method)[:40]!r}, which is not "
             f"supported; use weights in 16 bits or in one of {', '.join(METHODS)}"
         )
@@ -97,9 +97,9 @@ class _Section:
         self.values, self.where = values, where
         self.path = path or "quantization_config"
 
-    def problem(self, name: str, remedy: str) -> UnknownModel:
+    def problem(self, name: str, remedy: str) -> InvalidInput:
         value = written(self.values.get(name))
-        return UnknownModel(f"{self.where}: {self.path}.{name} is {value}; {remedy}")
+        return InvalidInput(f"{self.where}: {self.path}.{name} is {value}; {remedy}")
 
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
         name = next((each for each in names if each in self.values), names[0])
@@ -142,7 +142,7 @@ class _Section:
         except (re.error, RecursionError, OverflowError):
             simple = False
         if not simple:
-            raise UnknownModel(
+            raise InvalidInput(
                 f"{self.where}: {self.path} has the pattern {listed[:40]!r}, which is invalid or "
                 f"too complex; use at most {MOST_REPEATS} repetitions, or names of modules"
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.basics.errors import CannotServe, InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
@@ -111,29 +111,29 @@ class ServerConfig:
 
 
 def check_policy(name: str) -> None:
-    """Raise CannotServe unless `name` is one policy that a live server can run."""
+    """Raise InvalidInput unless `name` is one policy that a live server can run."""
     policies = variants(name)
     if len(policies) != 1:
-        raise CannotServe(f"--policy {name}: a server runs one policy; give one name")
+        raise InvalidInput(f"--policy {name}: a server runs one policy; give one name")
     if policies[0].bound:
-        raise CannotServe(
+        raise InvalidInput(
             f"--policy {name}: it knows the trace's future, so it runs in virtual time only"
         )
 
 
 def check_admission(admission: Admission, vllm: VllmInstallation) -> None:
-    """Raise CannotServe for a rule of admission that this vLLM lacks."""
+    """Raise InvalidInput for a rule of admission that this vLLM lacks."""
     if admission == Admission.FIRST_CHUNK and not vllm.has_first_chunk_admission:
-        raise CannotServe(
+        raise InvalidInput(
             f"--admission {admission}: vLLM {vllm.version} has no --no-scheduler-reserve-full-isl; "
             f"use --admission {Admission.WHOLE_PROMPT}, or a version that has it ({TESTED})"
         )
 
 
 def check_answers(config: ServerConfig, vllm: VllmInstallation) -> None:
-    """Raise CannotServe for recorded answers if this vLLM cannot be told what to answer."""
+    """Raise InvalidInput for recorded answers if this vLLM cannot be told what to answer."""
     if config.recorded_answers and not (vllm.cpu or vllm.has_trace_replay):
-        raise CannotServe(
+        raise InvalidInput(
             f"--answers recorded: vLLM {vllm.version} has no --enable-trace-replay; use "
             "--answers generated, or vLLM 0.32"
         )
@@ -202,7 +202,7 @@ def longest_context(
     block_tokens = CPU_BLOCK_TOKENS if vllm.cpu else GPU_BLOCK_TOKENS
     pool = (config.kv_blocks - 1) * block_tokens
     if pool < block_tokens:
-        raise CannotServe(f"--kv-blocks {config.kv_blocks}: vLLM reserves one; use at least 2")
+        raise InvalidInput(f"--kv-blocks {config.kv_blocks}: vLLM reserves one; use at least 2")
     return min(model.max_context, pool)
 
 
@@ -240,7 +240,7 @@ def policy_costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurv
     if config.offload is None:
         return curve.model_copy(update={"reload_s_per_token": None}), source
     if curve.reload_s_per_token is None:
-        raise CannotServe(
+        raise InvalidInput(
             f"--policy {config.policy} with an offload tier: the costs ({source}) have no reload "
             "cost; add reload_s_per_token"
         )
@@ -254,7 +254,7 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         return _measured_costs(config, config.hardware)
     problem = _profile_problem(config.model)
     if config.hardware is not None and problem:
-        raise CannotServe(
+        raise InvalidInput(
             f"--hardware {config.hardware}: no profile has {config.model} on that machine; "
             f"use --costs FILE instead ({problem})"
         )
@@ -274,7 +274,7 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         curve = TINY_ON_CPU.model_copy(update={"step_tokens": config.step_tokens})
         differs = "" if vllm.cpu else ", which this machine is not"
         return curve, f"costs are constants for tiny on two CPU cores{differs}"
-    raise CannotServe(
+    raise InvalidInput(
         f"--policy {config.policy}: the cost of a prefill of {config.model} is unknown; "
         "use --costs FILE, or --hardware with a model from bench list models"
     )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from servers.basics.errors import ContainersUnavailable
+from servers.basics.errors import Unavailable
 
 STOP_TIMEOUT_S = 5
 """Time between SIGTERM and SIGKILL; less than the supervisor's."""
@@ -33,27 +33,25 @@ NOT_STARTED = 125
 
 
 def check_image(image: str) -> None:
-    """Raise ContainersUnavailable unless the image exists. vLLM's 10 GB images are not pulled."""
+    """Raise Unavailable unless the image exists. vLLM's 10 GB images are not pulled."""
     try:
         import docker
     except ImportError:
-        raise ContainersUnavailable(
+        raise Unavailable(
             "--image: the docker package is not installed; get it with: pip install docker"
         ) from None
     try:
         client = docker.from_env()
         client.ping()
     except docker.errors.DockerException:
-        raise ContainersUnavailable(
+        raise Unavailable(
             "--image: no Docker API responds; start Docker, or podman system service --time=0, and "
             "set DOCKER_HOST=unix://… to its socket"
         ) from None
     try:
         client.images.get(image)
     except docker.errors.ImageNotFound:
-        raise ContainersUnavailable(
-            f"--image {image}: not found; get it with: docker pull {image}"
-        ) from None
+        raise Unavailable(f"--image {image}: not found; get it with: docker pull {image}") from None
     finally:
         client.close()
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.admission import STEP_TOKENS
-from servers.basics.errors import InvalidCosts
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.profiles import model as model_named
@@ -84,11 +84,11 @@ def read_costs(path: Path) -> CostCurve:
     try:
         return CostCurve.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InvalidCosts(f"--costs {path}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidInput(f"--costs {path}: {(error.strerror or str(error)).lower()}") from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise InvalidCosts(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
+        raise InvalidInput(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
 
 
 def costs_on(

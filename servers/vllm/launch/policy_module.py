@@ -13,7 +13,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.variants import variant
 
 SERVERS = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def link_modules(folder: Path, policy_module: Path | None) -> Path:
 
 @cache
 def check_loads(policy: str, python: str) -> None:
-    """Raise CannotServe if an external policy cannot be loaded by `python`, vLLM's interpreter."""
+    """Raise InvalidInput if an external policy cannot be loaded by `python`, vLLM's interpreter."""
     if variant(policy).module_root is None:
         return
     with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
@@ -64,13 +64,13 @@ def check_loads(policy: str, python: str) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise CannotServe(
+            raise InvalidInput(
                 f"--policy {policy}: vLLM's Python ({python}) did not load it within "
                 f"{LOAD_TIMEOUT_S:g} s"
             ) from None
     if process.returncode:
         last = (process.stderr.strip().splitlines() or ["no output"])[-1]
-        raise CannotServe(
+        raise InvalidInput(
             f"--policy {policy}: vLLM's Python ({python}) cannot load it: {last}; a policy may "
             "import the standard library and servers.policies"
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from servers.basics.errors import CannotServe
+from servers.basics.errors import InvalidInput
 from servers.processes.parallel_start import Progress, start_parallel
 from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, gpu_names, vllm_in_image
@@ -42,7 +42,7 @@ def launch_replicas(
             )
         ]
     if port is not None:
-        raise CannotServe(f"--port {port}: {count} replicas need different ports; remove --port")
+        raise InvalidInput(f"--port {port}: {count} replicas need different ports; remove --port")
     vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
     shares = machine_shares(config, vllm, count)
 
@@ -87,7 +87,7 @@ def _shares(
 ) -> list[dict[str, str]]:
     needed = count if unit == "cores" else share * count
     if len(available) < needed:
-        raise CannotServe(
+        raise InvalidInput(
             f"--replicas {count}: {needed} {unit} are needed, and this machine has {len(available)}"
         )
     return [{name: ",".join(available[k * share : (k + 1) * share])} for k in range(count)]

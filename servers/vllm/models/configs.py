@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from servers.basics.errors import UnknownModel
+from servers.basics.errors import InvalidInput
 from servers.profiles import MODELS
 from servers.vllm.models.tiny_model import TINY_CONFIG
 
@@ -22,7 +22,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     text = {**config, **config.get("text_config", {})}
     if "text_config" in config:
         if text.get("model_type") not in TEXT_MODELS:
-            raise UnknownModel(
+            raise InvalidInput(
                 f"--model: the text part of {config.get('model_type')} cannot be loaded alone; "
                 "give the model's folder, with its image processor"
             )

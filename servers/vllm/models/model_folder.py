@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from servers.basics.errors import InvalidInput, UnknownModel
+from servers.basics.errors import InvalidInput
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
 from servers.vllm.models.configs import CONFIGS, text_config
@@ -49,7 +49,7 @@ class ResolvedModel:
 
 
 def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) -> ResolvedModel:
-    """Resolve a model. Raises InvalidInput, or UnknownModel for a model that does not exist.
+    """Resolve a model. Raises InvalidInput.
 
     `auto` means random weights for tiny, dummy weights for the other names and for a config.json,
     and a folder's weights for a folder.
@@ -83,7 +83,7 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.exists() and model[0] not in "./":
         return ResolvedModel(model, model, load_format, None)
     what = "has no config.json and is" if path.is_dir() else "is not a folder and"
-    raise UnknownModel(
+    raise InvalidInput(
         f"--model {model} {what} not a known name ({', '.join(CONFIGS)}); "
         "use one of those, a config.json, a model's folder, or a Hugging Face name (org/model)"
     )
@@ -127,6 +127,6 @@ def _config_number(folder: Path, name: str) -> int | None:
     try:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
-        raise UnknownModel(f"{folder / 'config.json'}: {error}") from None
+        raise InvalidInput(f"{folder / 'config.json'}: {error}") from None
     value = config.get("text_config", config).get(name)
     return value if isinstance(value, int) else None

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
 
-from servers.basics.errors import InvalidEnvironment, UnsupportedVllm
+from servers.basics.errors import InvalidInput, UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
 from servers.policy_runner import PolicyRunner
@@ -106,14 +106,12 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _refuse_settings(self, policy: Policy) -> None:
         if self.policy is not SchedulingPolicy.FCFS:
-            raise InvalidEnvironment(
+            raise InvalidInput(
                 f"--scheduling-policy is {self.scheduler_config.policy}: use fcfs, since "
                 "Turnstile's policy decides the order"
             )
         if not self.kv_cache_manager.enable_caching:
-            raise InvalidEnvironment(
-                "prefix caching is off: start vLLM with --enable-prefix-caching"
-            )
+            raise InvalidInput("prefix caching is off: start vLLM with --enable-prefix-caching")
         displaces = type(policy).displaced is not Policy.displaced
         if displaces and not hasattr(self, "reset_preempted_req_ids"):
             raise UnsupportedVllm(

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from servers.basics.errors import InvalidEnvironment
+from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs, Oracle, Policy
 from servers.variants import make_policy, variants
 
@@ -24,15 +24,15 @@ def read_policy(environment: Mapping[str, str], kv_tokens: int) -> Policy:
     """Return the policy of an engine that holds `kv_tokens` tokens of KV."""
     spec = environment.get("TURNSTILE_POLICY", "")
     if not spec:
-        raise InvalidEnvironment(
+        raise InvalidInput(
             "TURNSTILE_POLICY is not set: name a policy (fcfs, continuum, …), or start the server "
             "with `bench serve --policy …`"
         )
     chosen = variants(spec)
     if len(chosen) != 1:
-        raise InvalidEnvironment(f"TURNSTILE_POLICY is {spec}: a server runs one policy; name one")
+        raise InvalidInput(f"TURNSTILE_POLICY is {spec}: a server runs one policy; name one")
     if issubclass(chosen[0].policy, Oracle):
-        raise InvalidEnvironment(
+        raise InvalidInput(
             f"TURNSTILE_POLICY is {spec}: this policy knows the trace's future, so it runs in "
             "virtual time only (--engine sim)"
         )
@@ -42,20 +42,16 @@ def read_policy(environment: Mapping[str, str], kv_tokens: int) -> Policy:
 def _read_costs(environment: Mapping[str, str], kv_tokens: int) -> Costs:
     path = environment.get("TURNSTILE_COSTS", "")
     if not path:
-        raise InvalidEnvironment(
-            "TURNSTILE_COSTS is not set: give the path of a JSON file with costs"
-        )
+        raise InvalidInput("TURNSTILE_COSTS is not set: give the path of a JSON file with costs")
     try:
         data = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise InvalidEnvironment(
-            f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file"
-        ) from None
+        raise InvalidInput(f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file") from None
 
     def number(*names: str) -> float:
         value = _get(data, *names)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidEnvironment(
+            raise InvalidInput(
                 f"TURNSTILE_COSTS is {path}: {'.'.join(names)} is {value!r}, not a number"
             )
         return value

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import convert
 
-from servers.basics.errors import VirtualVllmFailed
+from servers.basics.errors import EngineError
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
@@ -65,21 +65,21 @@ class VllmProcess:
 
     def send(self, message: dict[str, Any], *, flush: bool = False) -> None:
         if self._process.stdin is None:
-            raise VirtualVllmFailed("vLLM's process has no input")
+            raise EngineError("vLLM's process has no input")
         try:
             self._process.stdin.write(json.dumps(message, separators=(",", ":")) + "\n")
             if flush:
                 self._process.stdin.flush()
         except BrokenPipeError:
-            raise VirtualVllmFailed(self._exit_message()) from None
+            raise EngineError(self._exit_message()) from None
 
     def receive(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line.endswith("\n"):
-            raise VirtualVllmFailed(self._exit_message())
+            raise EngineError(self._exit_message())
         message: dict[str, Any] = json.loads(line)
         if "failed" in message:
-            raise VirtualVllmFailed(f"vLLM in virtual time: {message['failed']}")
+            raise EngineError(f"vLLM in virtual time: {message['failed']}")
         return message
 
     def close(self) -> None:

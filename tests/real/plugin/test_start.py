@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from servers.basics.errors import InvalidEnvironment, UnsupportedVllm
+from servers.basics.errors import InvalidInput, UnsupportedVllm
 from servers.vllm.plugin import scheduler as plugin
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.settings import read_policy
@@ -51,7 +51,7 @@ def test_a_policy_knows_the_decode_steps_of_a_cost_file_that_has_them(tmp_path: 
     assert known is not None
     assert known(10, 20_000) == pytest.approx(0.005 + 0.002 + 0.002)
     path.write_text(json.dumps(COSTS | {"decode_step": decode_step | {"turn_s": "fast"}}))
-    with pytest.raises(InvalidEnvironment, match=r"decode_step\.turn_s is 'fast', not a number"):
+    with pytest.raises(InvalidInput, match=r"decode_step\.turn_s is 'fast', not a number"):
         read_policy(environment, 1600)
 
 
@@ -66,14 +66,14 @@ def test_a_policy_knows_the_decode_steps_of_a_cost_file_that_has_them(tmp_path: 
     ],
 )
 def test_missing_and_invalid_variables_are_named(environment: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidEnvironment, match=message):
+    with pytest.raises(InvalidInput, match=message):
         read_policy(environment, 1600)
 
 
 def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS | {"linear_s": None}))
-    with pytest.raises(InvalidEnvironment, match="linear_s is None, not a number"):
+    with pytest.raises(InvalidInput, match="linear_s is None, not a number"):
         read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)}, 1600)
 
 
@@ -92,7 +92,7 @@ def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TURNSTILE_POLICY", "fcfs")
     monkeypatch.setenv("TURNSTILE_COSTS", costs)
     monkeypatch.setattr(headless._config()[0].scheduler_config, "policy", "priority")
-    with pytest.raises(InvalidEnvironment, match="--scheduling-policy is priority"):
+    with pytest.raises(InvalidInput, match="--scheduling-policy is priority"):
         build(plugin.TurnstileScheduler, 100, 8, 512)
 
 
