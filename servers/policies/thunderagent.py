@@ -56,31 +56,22 @@ from typing import ClassVar, Literal
 
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Admit, Costs, Need, Policy, Rank, Request, Retention
+from servers.policies.thunderagent_machine import (
+    INTERVAL_S,
+    RESUME_AFTER_S,
+    Machine,
+    Program,
+    choose,
+)
 
-INTERVAL_S = 5.0
-RESUME_AFTER_S = 1800.0
-PROGRAM_TOKENS = 100
-"""Tokens that are added for each program."""
 MAX_PROGRAMS = 100_000
 """If the engine never reports ends, the oldest acting programs beyond this number are forgotten."""
 
 
-class Program:
-    def __init__(self, arrival_s: float) -> None:
-        self.arrival_s = arrival_s
-        self.tokens = 0
-        """Prompt of its latest turn, and the turn's output once it has finished."""
-        self.turns = 0
-        """Number of turns that have arrived."""
-        self.open_turns = 0
-        """Number of turns that wait or run; 0 while it acts."""
-        self.acting_since_s = 0.0
-        self.paused = False
-        self.paused_tokens = 0
-        """`tokens` when it was paused."""
+class Resumable(Program):
+    def __init__(self, number: int, arrival_s: float) -> None:
+        super().__init__(number, arrival_s)
         self.resumed_s = 0.0
-        self.marked = False
-        """Whether it is paused at the end of its turn."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -108,8 +99,6 @@ class ThunderAgent(Policy):
         super().__init__(costs)
         if interval_s <= 0 or resume_after_s <= 0:
             raise ValueError("interval_s and resume_after_s are seconds, and must be above 0")
-        if acting_weight < 0:
-            raise ValueError(f"acting_weight must be at least 0, not {acting_weight}")
         if not (0 < pause_to <= pause_above and 0 < resume_to <= pause_above):
             raise ValueError(
                 "pause_above, pause_to and resume_to are shares of the KV above 0, such as 0.9; "
@@ -117,18 +106,16 @@ class ThunderAgent(Policy):
             )
         self._by_arrival = order == "arrival"
         self._interval_s = interval_s
-        self._acting_weight = acting_weight
         self._acting_decay = acting_decay
         self._resume_after_s = resume_after_s
-        self._pause_above = pause_above * costs.kv_tokens
-        self._pause_to = pause_to * costs.kv_tokens
         self._resume_to = resume_to * costs.kv_tokens
-        self._programs: OrderedDict[str, Program] = OrderedDict()
-        self._paused: OrderedDict[str, Program] = OrderedDict()
+        self._machine = Machine(
+            costs.kv_tokens, self._by_arrival, acting_weight, acting_decay, pause_above, pause_to
+        )
+        self._programs: OrderedDict[str, Resumable] = OrderedDict()
+        self._paused: OrderedDict[str, Resumable] = OrderedDict()
         self._time_outs_s: OrderedDict[str, float] = OrderedDict()
         """When the first held turn of a paused program has waited too long, in order of time."""
-        self._active = self._reasoning_tokens = self._acting_tokens = 0
-        """Number of active programs, and their tokens."""
         self._tick = 1
         """Number of the next tick, which is at `_tick * interval_s`."""
         self._settled = True
@@ -140,28 +127,23 @@ class ThunderAgent(Policy):
         self._change(now_s)
         program_id = request.program_id
         program = self._programs.get(program_id)
-        if program is None:
-            program = Program(request.program_arrival_s)
-            program.tokens, program.open_turns = request.prompt_tokens, 1
-            self._remember(program_id, program)
-            free = self.costs.kv_tokens - self._used_tokens()
-            if self._paused or program.tokens + PROGRAM_TOKENS > free:
-                self._add_paused(program_id, program)
-            else:
-                self._count(program, 1)
+        if program is not None:
+            program.arrived(request.prompt_tokens)
         else:
-            self._count(program, -1)
-            program.tokens = request.prompt_tokens
-            program.open_turns += 1
-            self._count(program, 1)
-        program.turns += 1
-        if program.paused and program_id not in self._time_outs_s:
+            program = Resumable(request.id, request.program_arrival_s)
+            program.arrived(request.prompt_tokens)
+            self._remember(program_id, program)
+            if self._paused or not self._machine.has_room(program):
+                self._pause(program_id, program)
+            else:
+                self._machine.add(program_id, program)
+        if program.machine is None and program_id not in self._time_outs_s:
             self._time_outs_s[program_id] = now_s + self._resume_after_s
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self._change(now_s)
         program = self._programs.get(request.program_id)
-        if program is not None and program.paused:
+        if program is not None and program.machine is None:
             self._resume(request.program_id, program, now_s)
 
     def finished(self, request: Request, now_s: float) -> Retention:
@@ -187,9 +169,9 @@ class ThunderAgent(Policy):
         program = self._programs.get(request.program_id)
         let_through_s, held = request.arrival_s, False
         if program is not None:
-            held = program.paused
-            if not held and program.resumed_s > let_through_s:
-                let_through_s = program.resumed_s
+            held = program.machine is None
+            if not held:
+                let_through_s = max(let_through_s, program.resumed_s)
         return (not request.preempted, held, let_through_s, request.arrival_s, request.id)
 
     def rank_changed(self, request: Request, now_s: float) -> bool:
@@ -197,12 +179,12 @@ class ThunderAgent(Policy):
         program = self._programs.get(request.program_id)
         if program is None:
             return True
-        return not program.paused and program.resumed_s >= request.arrival_s
+        return program.machine is not None and program.resumed_s >= request.arrival_s
 
     def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
         self._pass_time(now_s)
         program = self._programs.get(request.program_id)
-        return "stop" if program is not None and program.paused else "run"
+        return "stop" if program is not None and program.machine is None else "run"
 
     def wake_s(self, now_s: float) -> float | None:
         self._pass_time(now_s)
@@ -248,112 +230,40 @@ class ThunderAgent(Policy):
 
     def _run_tick(self, now_s: float) -> None:
         self._tick += 1
-        resumed = self._resume_fitting(now_s)
-        paused = self._pause_until_fit()
+        rooms = [(self._resume_to - self._machine.used_at(now_s), 0)]
+        resumed = choose(self._paused, rooms, self._by_arrival)
+        for program_id, program, _ in resumed:
+            self._resume(program_id, program, now_s)
+        paused, marked = self._machine.pause_until_fit()
+        for program_id in paused:
+            self._paused[program_id] = self._programs[program_id]
         decays = self._acting_decay and len(self._paused) > 0
-        self._settled = not (resumed or paused or decays)
+        self._settled = not (resumed or paused or marked or decays)
 
-    def _resume_fitting(self, now_s: float) -> bool:
-        """Resume the programs that fit; return whether there were any."""
-        free = self._resume_to - self._used_tokens_at(now_s)
-        if not self._paused or free <= PROGRAM_TOKENS:
-            return False
-        any_resumed = False
-        for program_id, program in sorted(self._paused.items(), key=self._resume_rank):
-            tokens = program.tokens + PROGRAM_TOKENS
-            if tokens <= free:
-                free -= tokens
-                self._resume(program_id, program, now_s)
-                any_resumed = True
-            elif self._by_arrival:
-                break
-        return any_resumed
-
-    def _resume_rank(self, item: tuple[str, Program]) -> tuple[int, float]:
-        program = item[1]
-        if self._by_arrival:
-            return (0 if program.open_turns else 1, program.arrival_s)
-        if program.turns == 1:
-            return (1, program.paused_tokens)
-        return (0 if program.open_turns else 2, program.paused_tokens)
-
-    def _pause_until_fit(self) -> bool:
-        """Pause acting programs until the contexts fit, and mark reasoning ones if that is not
-        enough; return whether any was paused or marked."""
-        if self._used_tokens() <= self._pause_above:
-            return False
-        active = [item for item in self._programs.items() if not item[1].paused]
-        acting = [item for item in active if not item[1].open_turns]
-        for program_id, program in sorted(acting, key=self._pause_rank):
-            self._pause(program_id, program)
-            if self._used_tokens() <= self._pause_to:
-                return True
-        unmarked = [p for _, p in active if p.open_turns and not p.marked]
-        for program in unmarked:
-            program.marked = True
-        return len(acting) + len(unmarked) > 0
-
-    def _pause_rank(self, item: tuple[str, Program]) -> float:
-        return -item[1].arrival_s if self._by_arrival else item[1].tokens
-
-    # Accounts -----------------------------------------------------------------------------------
-
-    def _used_tokens(self) -> float:
-        weighted = self._reasoning_tokens + self._acting_weight * self._acting_tokens
-        return int(weighted) + self._active * PROGRAM_TOKENS
-
-    def _used_tokens_at(self, now_s: float) -> float:
-        """Return the tokens in use as resumes count them."""
-        if not self._acting_decay:
-            return self._used_tokens()
-        acting = 0.0
-        for program in self._programs.values():
-            if not program.paused and not program.open_turns:
-                acting += program.tokens * 2.0 ** (program.acting_since_s - now_s)
-        return int(self._reasoning_tokens + acting) + self._active * PROGRAM_TOKENS
-
-    def _count(self, program: Program, sign: int) -> None:
-        """Add an active program to the accounts with sign 1, and take it out of them with -1."""
-        if program.paused:
-            return
-        self._active += sign
-        if program.open_turns:
-            self._reasoning_tokens += sign * program.tokens
-        else:
-            self._acting_tokens += sign * program.tokens
+    # Programs -----------------------------------------------------------------------------------
 
     def _close_turn(self, request: Request, tokens: int, now_s: float) -> None:
         self._change(now_s)
         program = self._programs.get(request.program_id)
         if program is None:
             return
-        self._count(program, -1)
-        program.open_turns -= 1
-        program.tokens = tokens
-        self._count(program, 1)
-        if program.open_turns:
-            return
-        program.acting_since_s = now_s
-        self._time_outs_s.pop(request.program_id, None)
-        if program.marked and not program.paused:
+        is_due = program.finished(tokens, now_s)
+        if not program.open_turns:
+            self._time_outs_s.pop(request.program_id, None)
+        if is_due:
             self._pause(request.program_id, program)
 
-    def _pause(self, program_id: str, program: Program) -> None:
-        self._count(program, -1)
-        self._add_paused(program_id, program)
-
-    def _add_paused(self, program_id: str, program: Program) -> None:
-        program.paused, program.marked = True, False
-        program.paused_tokens = program.tokens
+    def _pause(self, program_id: str, program: Resumable) -> None:
+        program.pause(program_id)
         self._paused[program_id] = program
 
-    def _resume(self, program_id: str, program: Program, now_s: float) -> None:
+    def _resume(self, program_id: str, program: Resumable, now_s: float) -> None:
         del self._paused[program_id]
         self._time_outs_s.pop(program_id, None)
-        program.paused, program.resumed_s = False, now_s
-        self._count(program, 1)
+        program.resumed_s = now_s
+        self._machine.add(program_id, program)
 
-    def _remember(self, program_id: str, program: Program) -> None:
+    def _remember(self, program_id: str, program: Resumable) -> None:
         self._programs[program_id] = program
         if len(self._programs) > MAX_PROGRAMS:
             for oldest_id, oldest in self._programs.items():
@@ -361,8 +271,8 @@ class ThunderAgent(Policy):
                     self._forget(oldest_id, oldest)
                     return
 
-    def _forget(self, program_id: str, program: Program) -> None:
-        self._count(program, -1)
+    def _forget(self, program_id: str, program: Resumable) -> None:
+        program.pause(program_id)
         del self._programs[program_id]
         self._paused.pop(program_id, None)
         self._time_outs_s.pop(program_id, None)

@@ -42,33 +42,21 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from servers.basics.compiled_core import mypyc_attr
+from servers.policies.thunderagent_machine import (
+    INTERVAL_S,
+    RESUME_AFTER_S,
+    Machine,
+    Program,
+    choose,
+)
 from servers.routers.base import Replica, RoutedTurn, Router, usable
 
-INTERVAL_S = 5.0
-RESUME_AFTER_S = 1800.0
-PROGRAM_TOKENS = 100
-"""Tokens that are added for each program."""
 
-
-class Program:
+class RoutedProgram(Program):
     def __init__(self, number: int, arrival_s: float) -> None:
-        self.number = number
-        """In order of arrival."""
-        self.arrival_s = arrival_s
-        self.tokens = 0
-        """Prompt of its latest turn, and the turn's output once it has ended."""
-        self.paused_tokens = 0
-        """`tokens` when it was paused."""
-        self.turns = 0
-        """Number of turns that have arrived."""
-        self.open_turns = 0
-        """Number of turns that wait or run; 0 while it acts."""
-        self.acting_since_s = 0.0
+        super().__init__(number, arrival_s)
         self.home: int | None = None
         """The replica on which it is active, or was before it was paused."""
-        self.paused = False
-        self.marked = False
-        """Whether it is paused at the end of its turn."""
         self.held: list[RoutedTurn] = []
         """Its turns that are held back."""
 
@@ -95,41 +83,32 @@ class ThunderAgent(Router):
         super().__init__(replicas)
         if interval_s <= 0 or resume_after_s <= 0:
             raise ValueError("interval_s and resume_after_s are seconds, and must be above 0")
-        if acting_weight < 0:
-            raise ValueError(f"acting_weight must be at least 0, not {acting_weight}")
         self.period_s = interval_s
         self._by_arrival = order == "arrival"
-        self._acting_weight = acting_weight
-        self._acting_decay = acting_decay
         self._resume_after_s = resume_after_s
-        self._programs: dict[str, Program] = {}
-        self._paused: dict[str, Program] = {}
+        self._programs: dict[str, RoutedProgram] = {}
+        self._paused: dict[str, RoutedProgram] = {}
         self._time_outs_s: dict[str, float] = {}
         """When the first held turn of a paused program has waited too long, in order of time."""
-        self._active: list[dict[str, Program]] = [{} for _ in replicas]
-        """The active programs of each replica."""
-        self._reasoning_tokens = [0] * len(replicas)
-        self._acting_tokens = [0] * len(replicas)
-        """Of the active programs of each replica, by whether they have open turns."""
+        self._machines = [
+            Machine(replica.kv_tokens, self._by_arrival, acting_weight, acting_decay)
+            for replica in replicas
+        ]
 
     # Turns --------------------------------------------------------------------------------------
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
         program = self._programs.get(turn.program_id)
         if program is None:
-            program = self._programs[turn.program_id] = Program(turn.id, now_s)
-        self._count(program, -1)
-        program.turns += 1
-        program.open_turns += 1
-        program.tokens = turn.prompt_tokens
-        self._count(program, 1)
+            program = self._programs[turn.program_id] = RoutedProgram(turn.id, now_s)
+        program.arrived(turn.prompt_tokens)
         if program.turns == 1:
             home = self._room_for_new(program)
             if home is None:
-                self._add_paused(turn.program_id, program)
+                self._pause(turn.program_id, program)
             else:
                 self._activate(turn.program_id, program, home)
-        if program.paused:
+        if program.machine is None:
             program.held.append(turn)
             self._time_outs_s.setdefault(turn.program_id, now_s + self._resume_after_s)
             return None
@@ -137,16 +116,7 @@ class ThunderAgent(Router):
 
     def finished(self, turn: RoutedTurn, now_s: float) -> None:
         program = self._programs.get(turn.program_id)
-        if program is None:
-            return
-        self._count(program, -1)
-        program.open_turns -= 1
-        program.tokens = turn.prompt_tokens + turn.output_tokens
-        self._count(program, 1)
-        if program.open_turns:
-            return
-        program.acting_since_s = now_s
-        if program.marked and not program.paused:
+        if program is not None and program.finished(turn.prompt_tokens + turn.output_tokens, now_s):
             self._pause(turn.program_id, program)
 
     def program_ended(self, program_id: str, now_s: float) -> None:
@@ -155,9 +125,7 @@ class ThunderAgent(Router):
             return
         self._paused.pop(program_id, None)
         self._time_outs_s.pop(program_id, None)
-        self._count(program, -1)
-        if program.home is not None:
-            self._active[program.home].pop(program_id, None)
+        program.pause(program_id)
 
     def wake_s(self, now_s: float) -> float | None:
         return next(iter(self._time_outs_s.values()), None)
@@ -174,127 +142,48 @@ class ThunderAgent(Router):
     def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
         sent: list[tuple[RoutedTurn, int]] = []
         if self._paused:
-            for program_id, program, home in self._choose(now_s):
+            rooms = [
+                (replica.kv_tokens - self._machines[replica.index].used_at(now_s), replica.index)
+                for replica in usable(self.replicas)
+            ]
+            for program_id, program, home in choose(self._paused, rooms, self._by_arrival):
                 sent += self._resume(program_id, program, home)
-        for index in range(len(self.replicas)):
-            if self._room(index) < 0:
-                self._pause_until_it_fits(index)
+        for machine in self._machines:
+            for program_id in machine.pause_until_fit()[0]:
+                self._paused[program_id] = self._programs[program_id]
         return sent
 
     # Choices ------------------------------------------------------------------------------------
 
-    def _room_for_new(self, program: Program) -> int | None:
+    def _room_for_new(self, program: RoutedProgram) -> int | None:
         """Return the replica with the fewest tokens in use where a new program fits."""
         if self._paused:
             return None
         best: int | None = None
         fewest = 0
         for replica in usable(self.replicas):
-            index = replica.index
-            used = self._active_tokens(index)
-            if best is not None and used >= fewest:
-                continue
-            if self._room(index) >= program.tokens + PROGRAM_TOKENS:
-                best, fewest = index, used
+            machine = self._machines[replica.index]
+            used = machine.context_tokens
+            if (best is None or used < fewest) and machine.has_room(program):
+                best, fewest = replica.index, used
         return best
 
-    def _home_or_other(self, program: Program) -> int:
+    def _home_or_other(self, program: RoutedProgram) -> int:
         """Return where the program was, or else the replica with the fewest active programs."""
         if program.home is not None and self.replicas[program.home].available:
             return program.home
         indices = [replica.index for replica in usable(self.replicas)]
-        return min(indices, key=lambda index: (len(self._active[index]), index))
+        return min(indices, key=lambda index: (len(self._machines[index].active), index))
 
-    def _choose(self, now_s: float) -> list[tuple[str, Program, int]]:
-        """Return paused programs that fit, and the replica for each (best fit decreasing)."""
-        indices = [replica.index for replica in usable(self.replicas)]
-        rooms = [(self._room_at(index, now_s), index) for index in indices]
-        rooms = [item for item in rooms if item[0] > PROGRAM_TOKENS]
-        left, chosen = sum(room for room, _ in rooms), list[tuple[str, Program]]()
-        for program_id, program in sorted(self._paused.items(), key=self._resume_rank):
-            needed = program.tokens + PROGRAM_TOKENS
-            if needed <= left:
-                chosen.append((program_id, program))
-                left -= needed
-            elif self._by_arrival:
-                break
-        if not self._by_arrival:
-            chosen.sort(key=lambda item: -item[1].tokens)
-        placed = []
-        for program_id, program in chosen:
-            rooms.sort(key=lambda item: -item[0])  # of equal rooms, the one that was first stays so
-            needed = program.tokens + PROGRAM_TOKENS
-            if not rooms:
-                break
-            room, home = rooms[0]
-            if needed > room:
-                if self._by_arrival:
-                    break
-                continue
-            placed.append((program_id, program, home))
-            if room - needed > PROGRAM_TOKENS:
-                rooms[0] = room - needed, home
-            else:
-                del rooms[0]
-        return placed
+    # Programs -----------------------------------------------------------------------------------
 
-    def _resume_rank(self, item: tuple[str, Program]) -> tuple[int, float]:
-        program = item[1]
-        if self._by_arrival:
-            return (0 if program.held else 1), program.arrival_s
-        group = 1 if program.turns == 1 else 0 if program.open_turns else 2
-        return group, program.paused_tokens
+    def _activate(self, program_id: str, program: RoutedProgram, home: int) -> None:
+        program.home = home
+        self._machines[home].add(program_id, program)
 
-    def _pause_until_it_fits(self, index: int) -> None:
-        active = sorted(self._active[index].items(), key=lambda item: item[1].number)
-        acting = [item for item in active if not item[1].open_turns]
-        for program_id, program in sorted(acting, key=self._pause_rank):
-            self._pause(program_id, program)
-            if self._room(index) >= 0:
-                return
-        for _, program in active:
-            program.marked = program.marked or program.open_turns > 0
-
-    def _pause_rank(self, item: tuple[str, Program]) -> float:
-        return -item[1].arrival_s if self._by_arrival else item[1].tokens
-
-    # Accounts -----------------------------------------------------------------------------------
-
-    def _count(self, program: Program, sign: int) -> None:
-        """Add the tokens of an active program to the account of its replica, or take them away."""
-        if program.home is None or program.paused:
-            return
-        tokens = self._reasoning_tokens if program.open_turns else self._acting_tokens
-        tokens[program.home] += sign * program.tokens
-
-    def _active_tokens(self, index: int) -> int:
-        acting = self._acting_weight * self._acting_tokens[index]
-        return int(self._reasoning_tokens[index] + acting)
-
-    def _room(self, index: int) -> int:
-        """Return the tokens that are left on a replica; negative if it uses more than it has."""
-        used = self._active_tokens(index) + len(self._active[index]) * PROGRAM_TOKENS
-        return self.replicas[index].kv_tokens - used
-
-    def _room_at(self, index: int, now_s: float) -> int:
-        """Return the same as resumes count it."""
-        if not self._acting_decay:
-            return self._room(index)
-        acting = 0.0
-        for program in self._active[index].values():
-            if not program.open_turns:
-                acting += program.tokens * 2.0 ** (program.acting_since_s - now_s)
-        used = (
-            int(self._reasoning_tokens[index] + acting) + len(self._active[index]) * PROGRAM_TOKENS
-        )
-        return self.replicas[index].kv_tokens - used
-
-    def _activate(self, program_id: str, program: Program, home: int) -> None:
-        program.home, program.paused = home, False
-        self._active[home][program_id] = program
-        self._count(program, 1)
-
-    def _resume(self, program_id: str, program: Program, home: int) -> list[tuple[RoutedTurn, int]]:
+    def _resume(
+        self, program_id: str, program: RoutedProgram, home: int
+    ) -> list[tuple[RoutedTurn, int]]:
         """Activate a paused program on a replica. Return its turns, to be sent there."""
         del self._paused[program_id]
         self._time_outs_s.pop(program_id, None)
@@ -302,13 +191,6 @@ class ThunderAgent(Router):
         sent, program.held = [(turn, home) for turn in program.held], []
         return sent
 
-    def _pause(self, program_id: str, program: Program) -> None:
-        self._count(program, -1)
-        if program.home is not None:
-            del self._active[program.home][program_id]
-        self._add_paused(program_id, program)
-
-    def _add_paused(self, program_id: str, program: Program) -> None:
-        program.paused, program.marked = True, False
-        program.paused_tokens = program.tokens
+    def _pause(self, program_id: str, program: RoutedProgram) -> None:
+        program.pause(program_id)
         self._paused[program_id] = program
