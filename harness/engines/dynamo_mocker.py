@@ -21,7 +21,7 @@ from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from servers.basics.errors import CellFailed, InvalidInput, RouterFailed
+from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
 from servers.basics.refused_flags import check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
@@ -137,9 +137,9 @@ class DynamoEngine:
                 self.dynamo,
                 job.folder / "server",
                 ready_within_s=self.ready_within_s,
-                on_progress=lambda seconds: on_stage(f"starting Dynamo, {seconds:.0f} s"),
+                on_progress=lambda seconds, _: on_stage(f"starting Dynamo, {seconds:.0f} s"),
             )
-        except RouterFailed as failed:
+        except ServerFailed as failed:
             raise CellFailed(str(failed)) from None
         with cluster:
             frontend = Frontend(

@@ -11,7 +11,7 @@ from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import RELEASE_PROGRAM
 from harness.replay.live import Replica
-from servers.basics.errors import CellFailed, InvalidInput, RouterFailed
+from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
@@ -79,7 +79,7 @@ def start_router(
     deployment = Deployment(urls, replicas[0].kv_tokens, costs, turn_timeout_s)
     try:
         process = launch_router(router, installation, deployment, log)
-    except RouterFailed as failed:
+    except ServerFailed as failed:
         raise CellFailed(str(failed)) from None
     stack.enter_context(process)
     apis = replicas[0].apis

@@ -100,7 +100,7 @@ class EngineError(TurnstileError):
 
 
 class ServerFailed(EngineError):
-    """vLLM or SGLang died or never became healthy. `tail` has the last lines of its log."""
+    """A server that we started died or never became healthy. `tail` has the end of its log."""
 
     def __init__(self, message: str, log_path: Path, tail: list[str]) -> None:
         super().__init__(message)
@@ -108,12 +108,6 @@ class ServerFailed(EngineError):
         self.tail = tail
 
 
-class RouterFailed(EngineError):
-    """A router of another project died or never became healthy."""
-
-
-class TierFailed(EngineError):
-    """LMCache's server died or never became healthy."""
 
 
 class AgentStartError(TurnstileError):

@@ -10,10 +10,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from servers.foreign_routers.deployment import Deployment
-from servers.processes.loopback import REQUEST_ERRORS, request
+from servers.processes.loopback import request
 
 MODULE = "sglang_router.launch_router"
 START_TIMEOUT_S = 60
@@ -40,10 +39,8 @@ def command(
 
 def is_ready(port: int, deployment: Deployment) -> bool:
     """Return whether it has found all its servers. It says that it is healthy before that."""
-    with suppress(*REQUEST_ERRORS, ValueError, KeyError):
-        status, body = request(port, "/readiness", timeout_s=2.0)
-        return status == 200 and json.loads(body)["healthy_workers"] == len(deployment.urls)
-    return False
+    status, body = request(port, "/readiness", timeout_s=2.0)
+    return status == 200 and json.loads(body)["healthy_workers"] == len(deployment.urls)
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:

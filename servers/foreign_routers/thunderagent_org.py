@@ -8,11 +8,10 @@ and asks each vLLM for the size of its KV memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from servers.foreign_routers import sglang_router
 from servers.foreign_routers.deployment import Deployment
-from servers.processes.loopback import REQUEST_ERRORS, request
+from servers.processes.loopback import request
 
 MODULE = "ThunderAgent"
 
@@ -25,9 +24,7 @@ def command(
 
 
 def is_ready(port: int, _deployment: Deployment) -> bool:
-    with suppress(*REQUEST_ERRORS):
-        return request(port, "/health", timeout_s=2.0)[0] == 200
-    return False
+    return request(port, "/health", timeout_s=2.0)[0] == 200
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -11,11 +11,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from servers.foreign_routers.deployment import Deployment
-from servers.processes.loopback import REQUEST_ERRORS, request
+from servers.processes.loopback import request
 
 MODULE = "vllm_router.launch_router"
 PROGRAM_SCHEDULING = "program_scheduling"
@@ -81,9 +80,7 @@ def program_scheduling(deployment: Deployment) -> dict[str, Any]:
 
 def is_ready(port: int, _deployment: Deployment) -> bool:
     """Return whether a router that was started is healthy, as it is when its servers are."""
-    with suppress(*REQUEST_ERRORS):
-        return request(port, "/health", timeout_s=2.0)[0] == 200
-    return False
+    return request(port, "/health", timeout_s=2.0)[0] == 200
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:

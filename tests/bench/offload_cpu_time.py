@@ -111,11 +111,11 @@ class Engine:
         from servers.vllm.models.tiny_model import TINY_CONFIG, write_model
 
         write_model(folder / "tiny", TINY_CONFIG)
-        self.tier = None
+        self.tier, self.has_tier = None, kind != "stock"
         transfer: dict[str, Any] = {}
-        if kind != "stock":
-            self.tier = start_tier(Offloading(kind, DRAM_GB), find_vllm(), folder)  # type: ignore[arg-type]
-            transfer = {"kv_transfer_config": json.loads(self.tier.flags[-1])}
+        if self.has_tier:
+            flags, self.tier = start_tier(Offloading(kind, DRAM_GB), find_vllm(), folder)  # type: ignore[arg-type]
+            transfer = {"kv_transfer_config": json.loads(flags[-1])}
         args = EngineArgs(
             model=str(folder / "tiny"),
             load_format="dummy",
@@ -212,11 +212,11 @@ class Engine:
         self.step_until(lambda: self.running(1))
         prompt = self.prompt(blocks * BLOCK_TOKENS + 1)
         stored = self._excess(prompt)
-        if self.tier is not None and not self.scheduler.reset_prefix_cache():
+        if self.has_tier and not self.scheduler.reset_prefix_cache():
             self._evict()
         self.loaded_tokens = 0
         loaded = self._excess(prompt)
-        expected = 0 if self.tier is None else blocks * BLOCK_TOKENS
+        expected = 0 if not self.has_tier else blocks * BLOCK_TOKENS
         if self.loaded_tokens != expected:
             raise RuntimeError(f"{self.loaded_tokens} tokens loaded instead of {expected}")
         self.end_all()

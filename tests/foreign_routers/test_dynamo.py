@@ -16,8 +16,8 @@ import pytest
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import RouterFailed
-from servers.foreign_routers import dynamo_process
+from servers.basics.errors import ServerFailed
+from servers.processes import server as server_process
 from servers.processes.port import Port
 from servers.processes.supervisor import descendants
 from tests.foreign_routers.dynamo_replaying import deployment, launched, replayed
@@ -50,7 +50,7 @@ def test_the_kv_router_returns_to_the_cache_and_a_killed_worker_fails_with_its_l
         _, engine, _ = resolve_engine(SweepSettings(machine=Machine(engine=cluster.base_url)))
         assert (engine.is_dynamo, engine.is_vllm) == (True, False)
 
-        (worker,) = descendants(cluster.pids["worker-1"])
+        (worker,) = descendants(cluster.processes["Dynamo's worker-1"].pid)
         os.kill(worker, signal.SIGKILL)
         wait_until(cluster.failure)
         assert str(cluster.failure()).startswith(
@@ -83,8 +83,8 @@ def test_prefill_and_decode_workers_are_one_server_even_if_a_port_is_taken_at_fi
     with ExitStack() as thieves:
 
         class Reserved(Port):
-            def __init__(self) -> None:
-                super().__init__()
+            def __init__(self, number: int | None = None) -> None:
+                super().__init__(number)
                 if not reserved:
                     thief = thieves.enter_context(socket.socket())
                     thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,10 +92,12 @@ def test_prefill_and_decode_workers_are_one_server_even_if_a_port_is_taken_at_fi
                     thief.listen()
                 reserved.append(self.number)
 
-        monkeypatch.setattr(dynamo_process, "Port", Reserved)
+        monkeypatch.setattr(server_process, "Port", Reserved)
         with launched("kv", deployment(1, 1), tmp_path) as cluster:
             assert cluster.base_url == f"http://127.0.0.1:{reserved[4]}"
-            assert list(cluster.pids) == ["prefill-0", "decode-0", "frontend"]
+            assert list(cluster.processes) == [
+                f"Dynamo's {name}" for name in ("prefill-0", "decode-0", "frontend")
+            ]
             lines = replayed(cluster, "kv", [growing("a", 3)], [0.0])
     assert len(reserved) == 8  # frontend, prefill, its KV, decode; twice
     assert [line["error"] for line in lines] == [None] * 3
@@ -104,7 +106,7 @@ def test_prefill_and_decode_workers_are_one_server_even_if_a_port_is_taken_at_fi
 
 
 def test_a_worker_that_cannot_start_fails_with_the_cause_in_its_log(tmp_path: Path) -> None:
-    with pytest.raises(RouterFailed) as failed:
+    with pytest.raises(ServerFailed) as failed:
         launched("kv", deployment(0, 1, "--engine-type", "nonsense"), tmp_path)
     assert str(failed.value).startswith("Dynamo's worker-0 exited with code 1: ")
     assert "nonsense" in str(failed.value)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from servers.basics.errors import RouterFailed
-from servers.foreign_routers import process
+from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import RouterProcess, launch_router
+from servers.processes import server as server_process
 from servers.processes.loopback import request
 from servers.processes.port import Port
 from servers.processes.supervisor import descendants
@@ -65,7 +65,7 @@ def test_a_killed_router_has_failed_and_leaves_no_process(server: str, tmp_path:
 
 
 def test_a_router_that_cannot_start_fails_with_the_cause_in_its_log(tmp_path: Path) -> None:
-    with pytest.raises(RouterFailed) as failed:
+    with pytest.raises(ServerFailed) as failed:
         launched("nonsense", tmp_path)
     assert str(failed.value).startswith(
         "vllm-router:round_robin exited with code 1: ValueError: Configuration validation failed: "
@@ -76,7 +76,7 @@ def test_a_router_that_cannot_start_fails_with_the_cause_in_its_log(tmp_path: Pa
 
 def test_a_router_without_healthy_servers_is_given_up(tmp_path: Path) -> None:
     log = tmp_path / "router.log"
-    with pytest.raises(RouterFailed, match=r"was not healthy after 0.5 s: "):
+    with pytest.raises(ServerFailed, match=r"was not healthy after 0.5 s: "):
         launch_router(
             ROUND_ROBIN, installation(), deployment("http://127.0.0.1:9"), log, ready_within_s=0.5
         )
@@ -91,8 +91,8 @@ def test_other_ports_are_used_if_another_process_takes_one(
     with ExitStack() as thieves:
 
         class Reserved(Port):
-            def __init__(self) -> None:
-                super().__init__()
+            def __init__(self, number: int | None = None) -> None:
+                super().__init__(number)
                 if len(reserved) in (0, 3):
                     thief = thieves.enter_context(socket.socket())
                     thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -100,7 +100,7 @@ def test_other_ports_are_used_if_another_process_takes_one(
                     thief.listen()
                 reserved.append(self.number)
 
-        monkeypatch.setattr(process, "Port", Reserved)
+        monkeypatch.setattr(server_process, "Port", Reserved)
         with launched(server, tmp_path) as router:
             assert router.failure() is None
             assert router.base_url == f"http://127.0.0.1:{reserved[4]}"

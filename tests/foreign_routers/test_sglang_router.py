@@ -13,7 +13,7 @@ from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import Replica, replay_live
 from harness.replay.sglang import SGLANG
-from servers.basics.errors import RouterFailed
+from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import launch_router
 from servers.routing import ForeignRouter
 from tests.bench.trivial_server import trivial_server
@@ -113,13 +113,13 @@ def test_it_is_ready_when_it_has_found_all_servers_and_leaves_no_process(tmp_pat
             assert process.failure() is None
         assert session_of(process.pid) == []
         missing = deployment(one, "http://127.0.0.1:9")
-        with pytest.raises(RouterFailed, match=r"was not healthy after 1 s: "):
+        with pytest.raises(ServerFailed, match=r"was not healthy after 1 s: "):
             launch_router(router, found, missing, tmp_path / "log", ready_within_s=1.0)
 
 
 def test_a_router_that_cannot_start_fails_with_the_cause_in_its_log(tmp_path: Path) -> None:
     found, router = installation("sglang-router"), ForeignRouter("sglang-router", "random")
-    with pytest.raises(RouterFailed) as failed:
+    with pytest.raises(ServerFailed) as failed:
         launch_router(router, found, deployment("nonsense"), tmp_path / "log")
     assert str(failed.value).startswith(
         "sglang-router:random exited with code 1: ValueError: Configuration error: Invalid value "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.vllm.launch.failure_cause import failure_cause, last_lines
+from servers.vllm.launch.failure_cause import failure_cause, log_lines
 
 ENGINE_FAILED = """\
 (EngineCore pid=7) INFO 11-21 00:41:02 [core.py:1] starting
@@ -122,5 +122,5 @@ def test_the_cause_is_the_line_with_the_error(tmp_path: Path, log: str, cause: s
 
 def test_log_lines_are_returned_without_process_date_and_location(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("\n" + ENGINE_FAILED)
-    assert last_lines(tmp_path / "log", 99)[0] == "starting"
-    assert last_lines(tmp_path / "nowhere", 9) == []
+    assert log_lines(tmp_path / "log")[0] == "starting"
+    assert log_lines(tmp_path / "nowhere") == []

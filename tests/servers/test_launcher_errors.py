@@ -122,7 +122,7 @@ def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:
     assert len(living(tmp_path)) == 3  # supervisor, server, daemon
     server.stop()
     assert living(tmp_path) == []
-    assert "still running 0.3 s after SIGTERM: killed" in server.log_path.read_text()
+    assert "still running 0.3 s after SIGTERM: killed" in server.log.read_text()
 
 
 def test_a_server_that_dies_while_running_is_a_failure_and_leaves_no_child(tmp_path: Path) -> None:

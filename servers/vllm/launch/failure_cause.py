@@ -6,11 +6,11 @@ without that prefix.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
-END_BYTES = 65_536
+from servers.processes.server import read_end
+
 PREFIX = re.compile(r"^(\((\w+) pid=\d+\) ?)?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] )?")
 WARNING = re.compile(r"^(\(\w+ pid=\d+\) ?)?WARNING ")
 ERROR_NAME = re.compile(r"\w*(Error|Exception|error): ")
@@ -26,14 +26,14 @@ CORE_DIED = re.compile(r"engine core exited unexpectedly")
 """Messages about killed processes of vLLM. Those about other processes also have other causes."""
 
 
-def last_lines(log: Path, count: int) -> list[str]:
-    return _without_prefix(read_end(log))[-count:]
+def log_lines(log: Path) -> list[str]:
+    return [line for line in _without_prefix(read_end(log)) if line]
 
 
 def failure_cause(log: Path) -> str:
     """Return the exception of the last traceback, or else the message about a killed process, or
     the last line with the name of an error, or the last line."""
-    raw = read_end(log)
+    raw = [line for line in read_end(log) if PREFIX.sub("", line)]
     kept = _without_consequences([line for line in raw if not WARNING.match(line)])
     lines = _without_prefix(kept)
     causes = [line for line in lines if not NOT_THE_CAUSE.search(line)]
@@ -84,12 +84,3 @@ def _process(line: str) -> str:
 
 def _without_prefix(raw: list[str]) -> list[str]:
     return [PREFIX.sub("", line).rstrip() for line in raw]
-
-
-def read_end(log: Path) -> list[str]:
-    """Return the non-empty lines of the last END_BYTES; none if there is no log."""
-    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - END_BYTES))
-        lines = file.read().decode(errors="replace").split("\n")
-        return [line for line in lines if PREFIX.sub("", line).strip()]
-    return []

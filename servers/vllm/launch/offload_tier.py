@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from servers.basics.errors import TierFailed, Unavailable
-from servers.processes.loopback import REQUEST_ERRORS, request
-from servers.processes.port import Port
-from servers.processes.supervised import SupervisedProcess
+from servers.basics.errors import Unavailable
+from servers.processes.server import ServerProcess, launch
 from servers.vllm.launch.failure_cause import failure_cause
 from servers.vllm.launch.find_vllm import VllmInstallation
 
 CHUNK_TOKENS = 256
 """LMCache's default. The number of hit tokens is a multiple of it."""
-POLL_S = 0.2
 READY_TIMEOUT_S = 120.0
 GIB = 2**30
 
@@ -39,25 +34,23 @@ class Offloading:
     ssd_gb: float = 0.0
 
 
-class Tier:
-    """A running tier, and the flags that connect vLLM to it."""
+class LmcacheServer(ServerProcess):
+    def __init__(self, offloading: Offloading, python: str, folder: Path) -> None:
+        super().__init__("LMCache", folder / "lmcache.log")
+        self._offloading, self._python, self._disk = offloading, python, folder / "lmcache-disk"
+        self.cache_port = self.reserve_port()
 
-    def __init__(self, flags: tuple[str, ...], ports: Sequence[Port] = ()) -> None:
-        self.flags = flags
-        self.server: SupervisedProcess | None = None
-        """The tier's server process; None for `native`."""
-        self._ports = ports
+    def start(self) -> None:
+        flags = _server_flags(self._offloading, self.cache_port, self.port, self._disk)
+        env = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"}
+        command = [self._python, "-m", "lmcache.cli.main", "server", *flags]
+        self.supervise(command, env, self._disk)
 
-    def failure(self) -> str | None:
-        if self.server is None or (reason := self.server.exit_reason()) is None:
-            return None
-        return f"LMCache {reason}: {failure_cause(self.server.log)} (log: {self.server.log})"
+    def is_healthy(self) -> bool:
+        return self.request("/healthcheck", timeout_s=2.0)[0] == 200
 
-    def stop(self) -> None:
-        if self.server is not None:
-            self.server.stop()
-        for port in self._ports:
-            port.close()
+    def cause(self, log: Path) -> str:
+        return failure_cause(log)
 
 
 def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
@@ -71,31 +64,20 @@ def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
         )
 
 
-def start_tier(offloading: Offloading, vllm: VllmInstallation, folder: Path) -> Tier:
+def start_tier(
+    offloading: Offloading, vllm: VllmInstallation, folder: Path
+) -> tuple[tuple[str, ...], LmcacheServer | None]:
+    """Return the flags that connect vLLM to the tier, and the tier's server unless it is `native`.
+
+    Raises Unavailable and ServerFailed.
+    """
     check_tier(offloading, vllm)
     if offloading.kind == "native":
-        return Tier(_native_flags(offloading, vllm))
-    port, http_port = ports = (Port(), Port())
-    disk = folder / "lmcache-disk"
-    tier = Tier(_lmcache_flags(port.number), ports=ports)
-    try:
-        tier.server = SupervisedProcess(
-            [
-                vllm.python,
-                "-m",
-                "lmcache.cli.main",
-                "server",
-                *_server_flags(offloading, port.number, http_port.number, disk),
-            ],
-            {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
-            folder / "lmcache.log",
-            disk,
-        )
-        _wait_until_healthy(tier, http_port.number, tier.server.log)
-    except BaseException:
-        tier.stop()
-        raise
-    return tier
+        return _native_flags(offloading, vllm), None
+    server = launch(
+        lambda: LmcacheServer(offloading, vllm.python, folder), within_s=READY_TIMEOUT_S
+    )
+    return _lmcache_flags(server.cache_port), server
 
 
 def _server_flags(offloading: Offloading, port: int, http_port: int, disk: Path) -> list[str]:
@@ -137,15 +119,3 @@ def _connector_flags(connector: str, extra: Mapping[str, object]) -> tuple[str, 
         "kv_connector_extra_config": extra,
     }
     return ("--kv-transfer-config", json.dumps(transfer))
-
-
-def _wait_until_healthy(tier: Tier, http_port: int, log: Path) -> None:
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if (failure := tier.failure()) is not None:
-            raise TierFailed(failure)
-        with suppress(*REQUEST_ERRORS):
-            if request(http_port, "/healthcheck", timeout_s=2.0)[0] == 200:
-                return
-        time.sleep(POLL_S)
-    raise TierFailed(f"LMCache was not healthy after {READY_TIMEOUT_S:g} s (log: {log})")
