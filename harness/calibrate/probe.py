@@ -22,7 +22,7 @@ from harness.replay.http import (
     client_session,
     known_keys,
 )
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import MeasurementFailed, TurnFailed
 from traces import Turn
@@ -56,7 +56,7 @@ class Probe:
     def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
         self.target = target
         self._session = session
-        self._url = Replica(target.base_url).url
+        self._url = f"{LiveServer(target.base_url).root}/v1/completions"
         # Without a fixed seed, since the server may have cached prompts of an earlier run.
         self._rng = np.random.default_rng()
 

@@ -17,7 +17,8 @@ from functools import partial
 from msgspec import UNSET
 
 from harness.replay.http import client_session
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
 from servers.processes.metrics_page import KV_USAGE, samples
@@ -85,7 +86,7 @@ def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: 
 
 
 def measure_gaps(
-    info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: float
+    info: ServerInfo, replica: LiveServer, expected: Sequence[int], gap_s: float
 ) -> list[Gap]:
     records, usages, origin_s = asyncio.run(_replay_and_sample(info, replica, gap_s))
     records.sort(key=lambda record: record.turn)
@@ -116,7 +117,7 @@ def measure_gaps(
 
 
 async def _replay_and_sample(
-    info: ServerInfo, replica: Replica, gap_s: float
+    info: ServerInfo, replica: LiveServer, gap_s: float
 ) -> tuple[list[TurnRecord], list[tuple[float, float]], float]:
     records: list[TurnRecord] = []
     usages: list[tuple[float, float]] = []
@@ -126,12 +127,8 @@ async def _replay_and_sample(
             [_program(gap_s)],
             [0.0],
             None,
-            replicas=[replica],
-            model=info.model,
-            vocabulary=range(*info.vocabulary),
-            seed=0,
+            Service([replica], info.model, range(*info.vocabulary), seed=0, turn_timeout_s=60.0),
             on_turn=records.append,
-            turn_timeout_s=60.0,
         )
         await asyncio.sleep(AFTERWARDS_S)
     finally:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.gateway import Backend
 from harness.gateway.recording import recording
 from harness.gateway.serving import tune_garbage_collector
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.processes.supervised import first_failure
 from servers.routing import NamedRouter
@@ -34,7 +34,7 @@ def serve_behind(
 ) -> None:
     """Print the base URL of the gateway, and serve until Ctrl-C. Raises ServerFailed."""
     backends = [
-        Backend(
+        LiveServer(
             server.base_url,
             tagged=True,
             events=server.events_path if server.info.policy else None,
@@ -49,7 +49,7 @@ def serve_behind(
 async def _serve(
     router: NamedRouter,
     servers: Sequence[VllmServer],
-    backends: Sequence[Backend],
+    backends: Sequence[LiveServer],
     folder: Path,
     port: int,
 ) -> None:

@@ -19,7 +19,7 @@ from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
 from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
 from servers.basics.refused_flags import check_flags
@@ -149,15 +149,15 @@ class DynamoEngine:
                 has_sessions=router.policy == THUNDERAGENT,
             )
             done = replay_on(
-                [Replica(cluster.base_url, dynamo=frontend)],
+                Service(
+                    [LiveServer(cluster.base_url, dynamo=frontend)],
+                    self.model,
+                    range(*BYTES),
+                    job.seed,
+                    turn_timeout_s=self.turn_timeout_s,
+                ),
                 job,
-                model=self.model,
-                vocabulary=range(*BYTES),
-                seed=job.seed,
-                turn_timeout_s=self.turn_timeout_s,
                 timeouts=self.timeouts,
-                text=False,
-                tagged=False,
                 on_turn=on_turn,
                 on_event=on_event,
                 on_stage=on_stage,

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import RELEASE_PROGRAM
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
@@ -65,12 +65,12 @@ def _passes_prompts(router: ForeignRouter, settings: SweepSettings) -> bool:
 def start_router(
     router: ForeignRouter,
     installation: RouterInstallation,
-    replicas: Sequence[Replica],
+    replicas: Sequence[LiveServer],
     costs: CostCurve | None,
     turn_timeout_s: float,
     log: Path,
     stack: ExitStack,
-) -> tuple[Replica, RouterProcess]:
+) -> tuple[LiveServer, RouterProcess]:
     """Start the router until the stack is closed, and return the server that it is for clients.
 
     Raises CellFailed.
@@ -86,5 +86,5 @@ def start_router(
     if router.project == "sglang-router":
         apis = apis._replace(text=WITHOUT_CHAT.text)
     ends = SESSION_ENDS.get(router.project, ())
-    target = Replica(process.base_url, session_ends=ends, behind=tuple(replicas), apis=apis)
+    target = LiveServer(process.base_url, session_ends=ends, behind=tuple(replicas), apis=apis)
     return target, process

@@ -12,7 +12,8 @@ from msgspec import UNSET
 from harness.cells.job import Job
 from harness.engines.stalls import record_stalls
 from harness.replay.http import api_key
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from servers.basics.errors import CellFailed, InvalidRouter
 from servers.records.turns import EventRecord, TurnRecord
@@ -33,38 +34,30 @@ def end_on_sigterm() -> None:
 
 
 def replay_on(
-    replicas: Sequence[Replica],
+    service: Service,
     job: Job,
     *,
-    model: str,
-    vocabulary: range,
-    seed: int,
-    turn_timeout_s: float,
     timeouts: ServerTimeouts,
-    text: bool,
-    tagged: bool,
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
     on_stage: Callable[[str], None],
     failure: Callable[[], Exception | None] | None = None,
-    cache_salt: str | None = None,
-    replays_answers: bool = False,
 ) -> dict[str, Any]:
     """Replay the programs of the job, or run its agents.
 
-    `tagged` tells whether the servers accept `vllm_xargs` from agents. `failure` returns the error
-    of a server that has exited. Raises CellFailed if a server is lost or no program finishes, after
-    all ended and active turns have been recorded. Resuming runs such a cell again.
+    `failure` returns the error of a server that has exited. Raises CellFailed if a server is lost
+    or no program finishes, after all ended and active turns have been recorded. Resuming runs such
+    a cell again.
     """
-    monitor = ServerMonitor(replicas, timeouts, api_key(), failure, replicas[0].behind)
+    monitor = ServerMonitor(service.servers, timeouts, api_key(), failure)
     first_error: str | None = None
-    turns = [0] * _servers(replicas)
+    turns = [0] * _servers(service.servers)
 
     def turn_ended(record: TurnRecord) -> None:
         nonlocal first_error
         if record.replica is not UNSET:
             turns[record.replica] += 1
-        if (index := _sent_to(replicas, record)) is not None:
+        if (index := _sent_to(service.servers, record)) is not None:
             liveness = monitor.liveness[index]
             if record.error is None:
                 liveness.byte_received()
@@ -77,12 +70,8 @@ def replay_on(
             from harness.live_agents.run import run_agents
 
             return await run_agents(
-                replicas,
+                service,
                 job,
-                model=model,
-                vocabulary=vocabulary,
-                seed=seed,
-                tagged=tagged,
                 api_key=api_key(),
                 on_turn=turn_ended,
                 on_event=on_event,
@@ -94,21 +83,14 @@ def replay_on(
             job.programs,
             job.starts_s,
             job.in_flight,
-            replicas=replicas,
-            model=model,
-            vocabulary=vocabulary,
-            seed=seed,
+            service,
             on_turn=turn_ended,
             on_event=on_event,
-            turn_timeout_s=turn_timeout_s,
-            text=text,
             api_key=api_key(),
             liveness=monitor.liveness,
             lost_reason=lambda: monitor.lost_reason,
-            cache_salt=cache_salt,
             router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
             background=job.background_arrivals(),
-            replays_answers=replays_answers,
         )
 
     done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
@@ -117,7 +99,7 @@ def replay_on(
     return {**done, "turns_per_replica": turns} if any(turns) else done
 
 
-def _servers(replicas: Sequence[Replica]) -> int:
+def _servers(replicas: Sequence[LiveServer]) -> int:
     """Return the number of servers that serve turns, also behind a router of another project."""
     first = replicas[0]
     if first.dynamo is not None:
@@ -125,7 +107,7 @@ def _servers(replicas: Sequence[Replica]) -> int:
     return len(first.behind) or len(replicas)
 
 
-def _sent_to(replicas: Sequence[Replica], record: TurnRecord) -> int | None:
+def _sent_to(replicas: Sequence[LiveServer], record: TurnRecord) -> int | None:
     """Return the index of the server to which the harness sent the turn; None if it did not."""
     if replicas[0].behind or replicas[0].dynamo is not None:
         return 0

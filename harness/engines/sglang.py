@@ -21,7 +21,7 @@ from harness.load.server_config import server_config
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.identity import CLOSE_SESSION
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.sglang import SGLANG, flush_cache, sampling_params
 from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
@@ -124,15 +124,16 @@ class SglangEngine:
             info = servers[0].info
             targets, processes = self._targets(job, servers, on_stage, stack)
             done = replay_on(
-                targets,
+                Service(
+                    targets,
+                    info.model,
+                    range(*info.vocabulary),
+                    job.seed,
+                    self.text,
+                    self.turn_timeout_s,
+                ),
                 job,
-                model=info.model,
-                vocabulary=range(*info.vocabulary),
-                seed=job.seed,
-                turn_timeout_s=self.turn_timeout_s,
                 timeouts=self.timeouts,
-                text=self.text,
-                tagged=False,
                 on_turn=on_turn,
                 on_event=on_event,
                 on_stage=on_stage,
@@ -182,12 +183,12 @@ class SglangEngine:
         servers: Sequence[SglangServer],
         on_stage: Callable[[str], None],
         stack: ExitStack,
-    ) -> tuple[Sequence[Replica], Sequence[Failing]]:
+    ) -> tuple[Sequence[LiveServer], Sequence[Failing]]:
         """Return the servers to which the harness sends turns, which may be the router of another
         project in front of SGLang, and all processes. Raise CellFailed."""
         tokens, ends = servers[0].info.kv_tokens, (CLOSE_SESSION,)
         replicas = [
-            Replica(each.base_url, kv_tokens=tokens, session_ends=ends, apis=SGLANG)
+            LiveServer(each.base_url, kv_tokens=tokens, session_ends=ends, apis=SGLANG)
             for each in servers
         ]
         router = job.variant.router

@@ -24,7 +24,7 @@ from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG, flush_cache, is_sglang
@@ -96,33 +96,32 @@ class UrlEngine:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
-        apis = SGLANG if self.is_sglang else OPENAI
-        dynamo = Frontend(has_sessions=True) if self.is_dynamo else None
+        server = LiveServer(
+            self.kind.name,
+            self.events,
+            session_ends=self.session_ends,
+            apis=SGLANG if self.is_sglang else OPENAI,
+            dynamo=Frontend(has_sessions=True) if self.is_dynamo else None,
+            tagged=self.is_vllm,
+        )
         if self.is_sglang:
             on_stage("emptying the cache")
-            flush_cache(Replica(self.kind.name).root)
+            flush_cache(server.root)
         done = replay_on(
-            [
-                Replica(
-                    self.kind.name,
-                    self.events,
-                    session_ends=self.session_ends,
-                    apis=apis,
-                    dynamo=dynamo,
-                )
-            ],
+            Service(
+                [server],
+                self.model,
+                range(*vocabulary_of(self.model)),
+                seed,
+                self.text,
+                self.turn_timeout_s,
+                cache_salt=nonce if self.is_vllm else None,
+            ),
             job,
-            model=self.model,
-            vocabulary=range(*vocabulary_of(self.model)),
-            seed=seed,
-            turn_timeout_s=self.turn_timeout_s,
             timeouts=self.timeouts,
-            text=self.text,
-            tagged=self.is_vllm,
             on_turn=on_turn,
             on_event=on_event,
             on_stage=on_stage,
-            cache_salt=nonce if self.is_vllm else None,
         )
         return {**done, "prompt_seed": seed}
 

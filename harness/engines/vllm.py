@@ -26,7 +26,7 @@ from harness.load.option import settings_of
 from harness.load.server_config import server_config
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
 from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
 from servers.basics.phrasing import listed
@@ -182,25 +182,32 @@ class VllmEngine:
                     kv_tokens,
                 )
             replicas = [
-                Replica(each.base_url, each.events_path, kv_tokens, costs=curve.costs(kv_tokens))
+                LiveServer(
+                    each.base_url,
+                    each.events_path,
+                    kv_tokens,
+                    costs=curve.costs(kv_tokens),
+                    tagged=True,
+                )
                 for each in servers
             ]
             targets, routers = self._behind_router(job, replicas, curve, on_stage, stack)
             done = replay_on(
-                targets,
+                Service(
+                    targets,
+                    info.model,
+                    range(*info.vocabulary),
+                    job.seed,
+                    self.text,
+                    self.turn_timeout_s,
+                    replays_answers=self.config.recorded_answers,
+                ),
                 job,
-                model=info.model,
-                vocabulary=range(*info.vocabulary),
-                seed=job.seed,
-                turn_timeout_s=self.turn_timeout_s,
                 timeouts=self.timeouts,
-                text=self.text,
-                tagged=True,
                 on_turn=on_turn,
                 on_event=on_event,
                 on_stage=on_stage,
                 failure=lambda: first_failure([*routers, *servers]),
-                replays_answers=self.config.recorded_answers,
             )
             if job.variant.offload is not None:
                 try:
@@ -220,11 +227,11 @@ class VllmEngine:
     def _behind_router(
         self,
         job: Job,
-        replicas: Sequence[Replica],
+        replicas: Sequence[LiveServer],
         curve: CostCurve,
         on_stage: Callable[[str], None],
         stack: ExitStack,
-    ) -> tuple[Sequence[Replica], Sequence[RouterProcess]]:
+    ) -> tuple[Sequence[LiveServer], Sequence[RouterProcess]]:
         """Return the servers to which the harness sends turns: the replicas, or the router of
         another project in front of them, and the process of that. Raise CellFailed."""
         router = job.variant.router

@@ -17,7 +17,6 @@ import numpy as np
 import orjson
 
 from harness.replay.http import api_key, authorization, client_session
-from harness.replay.live import Replica
 
 ROUNDS, CONCURRENT = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16
@@ -42,7 +41,8 @@ def warm_up(
             "vllm_xargs": {"warm_up": 1},
         }
 
-    send_prompts(Replica(base_url).url, body, vocabulary, step_tokens, context, kv_tokens)
+    url = f"{base_url}/v1/completions"
+    send_prompts(url, body, vocabulary, step_tokens, context, kv_tokens)
 
 
 def send_prompts(

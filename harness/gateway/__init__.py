@@ -6,7 +6,6 @@ handles requests; `forwarding` or `guided` answers them; `turns` and `programs` 
 
 from harness.gateway.guided import Guide
 from harness.gateway.proxy import Gateway
-from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
 
-__all__ = ["Backend", "Gateway", "Guide", "serve_gateway"]
+__all__ = ["Gateway", "Guide", "serve_gateway"]

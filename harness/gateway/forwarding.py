@@ -33,11 +33,11 @@ from harness.gateway.responses import (
     whole,
     without_key,
 )
-from harness.gateway.servers import Backend
 from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
 from harness.replay.completion import measure, shortened
 from harness.replay.http import known_keys
 from harness.replay.identity import IDENTITY_HEADERS, identity_headers
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidRouter
 from servers.basics.redact import MIN_CHARS, is_distinctive, redact
 from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
@@ -56,7 +56,7 @@ NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    backends: Sequence[Backend]
+    backends: Sequence[LiveServer]
     session: aiohttp.ClientSession
     api_key: str | None
     turns: Turns
@@ -84,7 +84,7 @@ class Forwarding:
         except (*NO_ANSWER, ValueError) as failure:
             return refusal(
                 502,
-                f"no answer from {self.backends[0].url}: "
+                f"no answer from {self.backends[0].root}: "
                 f"{_reason(failure, self._secrets(request))}",
                 "api_error",
             )
@@ -94,7 +94,7 @@ class Forwarding:
     ) -> web.Response:
         async with self.session.request(
             request.method,
-            URL(f"{self.backends[0].url}/v1/{quote(path, safe=SAFE)}", encoded=True),
+            URL(f"{self.backends[0].root}/v1/{quote(path, safe=SAFE)}", encoded=True),
             params=request.query,
             data=body,
             headers=self._headers(request),
@@ -154,7 +154,7 @@ class Forwarding:
         headers = self._headers(request, REPLACED)
         headers |= identity_headers(program.id, program.job_id, is_final=is_final)
         async with self.session.post(
-            f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
+            f"{backend.root}/v1/{path}", data=data, headers=headers, allow_redirects=False
         ) as upstream:
             if upstream.content_type != "text/event-stream":
                 response = await whole(upstream, self.api_key)

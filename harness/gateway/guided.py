@@ -20,7 +20,6 @@ from aiohttp import web
 from harness.gateway.access import refusal
 from harness.gateway.client_request import Caller
 from harness.gateway.recorded import RecordedAnswer
-from harness.gateway.servers import Backend
 from harness.gateway.turns import ActiveTurn, Turns
 from harness.replay.completion import Answer, completion_body, measure
 from harness.replay.http import (
@@ -31,6 +30,7 @@ from harness.replay.http import (
     stream_completion,
 )
 from harness.replay.identity import identity_headers
+from harness.replay.live_server import LiveServer
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.basics.errors import InvalidInput, InvalidRouter
@@ -90,7 +90,7 @@ class Guide:
 @dataclass(frozen=True, slots=True)
 class Guided:
     guide: Guide
-    backends: Sequence[Backend]
+    backends: Sequence[LiveServer]
     session: aiohttp.ClientSession
     api_key: str | None
     turns: Turns
@@ -119,13 +119,13 @@ class Guided:
         program, index = guided.program, guided.index
         turn = program.turns[index]
         active = self.turns.start(caller, model)
-        url = self.backends[0].url
+        url = self.backends[0].root
         answer = Answer(active.sent_s, secrets=known_keys(self.api_key))
         try:
             prompt, is_last = guided.conversation.prompt(turn), index == len(program.turns) - 1
             await self.turns.route(active, turn.prompt_tokens, is_last)
             backend = self.backends[active.replica]
-            url = f"{backend.url}/v1/completions"
+            url = f"{backend.root}/v1/completions"
             ids = [end.field for end in backend.session_ends]
             body = io.BytesIO(
                 completion_body(model, prompt, turn, program.id, index, is_last, id_fields=ids)

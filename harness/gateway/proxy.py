@@ -27,12 +27,12 @@ from harness.gateway.client_request import (
 )
 from harness.gateway.forwarding import Forwarding
 from harness.gateway.guided import Guide, Guided
-from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, client_session
 from harness.replay.identity import SESSION_ENDS, SessionEnd, report_end
 from harness.replay.live_router import LiveRouter
+from harness.replay.live_server import LiveServer
 from harness.replay.load_reports import LoadReports, replicas_of
 from servers.basics.errors import InvalidProgramId, InvalidRouter
 from servers.records.turns import EventRecord, TurnRecord
@@ -50,7 +50,7 @@ class Gateway:
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backends: Sequence[LiveServer],
         on_turn: Callable[[TurnRecord], None],
         api_key: str | None = None,
         *,
@@ -82,8 +82,7 @@ class Gateway:
         self.set_origin(time.monotonic())
         allow_many_connections()
         self._session = client_session()
-        urls = [backend.url for backend in self._backends]
-        self._loads = LoadReports(self._session, urls, self._api_key, self._now_s)
+        self._loads = LoadReports(self._session, self._backends, self._api_key, self._now_s)
         self._routing = asyncio.create_task(self._run_router())
         common = self._backends, self._session, self._api_key, self._turns
         self._forwarding = Forwarding(*common, self._keeps_messages, self.access.strips_client_key)
@@ -155,7 +154,7 @@ class Gateway:
             model = program.model if backend.tagged else None
             report = report_end(
                 self._session,
-                backend.url,
+                backend.root,
                 program_id,
                 model=model,
                 ends=backend.session_ends,

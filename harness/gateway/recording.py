@@ -17,12 +17,13 @@ from msgspec import UNSET
 
 from harness.cells.folder import Lines
 from harness.cells.locks import locked
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK
 from harness.gateway.turns import CLIENT_DISCONNECTED
 from harness.replay.http import api_key
 from harness.replay.identity import session_ends
+from harness.replay.live_server import LiveServer
 from harness.replay.load_reports import check_known, kv_tokens_of, replicas_of
 from harness.replay.served_models import is_vllm, served_models
 from servers.basics.atomic import make_folder
@@ -69,19 +70,19 @@ class Recording:
         return loaded
 
 
-def backends(urls: Sequence[str]) -> list[Backend]:
+def backends(urls: Sequence[str]) -> list[LiveServer]:
     """Raises InvalidInput for a server that does not respond. Only vLLM gets the program's id in
     `vllm_xargs`, because other servers reject fields that they do not know."""
     return [_backend(server_url(url, "the server")) for url in urls]
 
 
-def _backend(base: str) -> Backend:
+def _backend(base: str) -> LiveServer:
     tagged = any(map(is_vllm, served_models(base, "the server")))
     ends = session_ends(base, api_key())
-    return Backend(base, tagged, kv_tokens=kv_tokens_of(base), session_ends=ends)
+    return LiveServer(base, tagged=tagged, kv_tokens=kv_tokens_of(base), session_ends=ends)
 
 
-def router_for(text: str | None, servers: Sequence[Backend]) -> BuildRouter:
+def router_for(text: str | None, servers: Sequence[LiveServer]) -> BuildRouter:
     """Return the router of the name in front of these servers. Raises InvalidInput."""
     if text is None:
         return Sticky
@@ -104,7 +105,7 @@ def default_folder(kind: str) -> Path:
 
 @asynccontextmanager
 async def recording(
-    servers: Sequence[Backend],
+    servers: Sequence[LiveServer],
     folder: Path,
     host: str = LOOPBACK,
     port: int = 0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from agents.sandbox.container import Containers
 from agents.workspace import remove_workspace
 from harness.cells.folder import Lines
 from harness.cells.job import Job
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
 from harness.gateway.serving import program_socket, tune_garbage_collector
@@ -29,7 +29,7 @@ from harness.installation import cpu_cores
 from harness.live_agents.launch import WORKSPACE, Launches, readable
 from harness.live_agents.limits import ProgramLimits
 from harness.live_agents.starts import Starts
-from harness.replay.live import Replica
+from harness.replay.live_server import Service
 from servers.basics.atomic import make_folder
 from servers.basics.errors import AgentStartError, CellFailed
 from servers.records.turns import EventRecord, TurnRecord
@@ -212,13 +212,9 @@ def _default_status(run: _ProgramRun) -> str:
 
 
 async def run_agents(
-    replicas: Sequence[Replica],
+    service: Service,
     job: Job,
     *,
-    model: str,
-    vocabulary: range,
-    seed: int,
-    tagged: bool,
     api_key: str | None,
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
@@ -227,8 +223,8 @@ async def run_agents(
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
 
-    `tagged`: whether the servers accept `vllm_xargs`. On cancellation all processes are ended. If
-    `lost_reason()` returns a reason then, active turns are recorded with it as their error.
+    On cancellation all processes are ended. If `lost_reason()` returns a reason then, active turns
+    are recorded with it as their error.
     """
     plan = job.agents
     if plan is None:
@@ -242,13 +238,9 @@ async def run_agents(
         turns[record.program_id] += 1
         on_turn(record)
 
-    guide = Guide(job.programs, vocabulary, seed) if plan.guided else None
-    backends = [
-        Backend(each.root, tagged, each.events, each.kv_tokens, each.session_ends, each.costs)
-        for each in replicas
-    ]
+    guide = Guide(job.programs, service.vocabulary, service.seed) if plan.guided else None
     gateway = Gateway(
-        backends,
+        service.servers,
         count,
         api_key,
         guide=guide,
@@ -264,7 +256,7 @@ async def run_agents(
         containers = replace(plan.sandbox, folder=folder)
     tune_garbage_collector()
     async with serve_gateway(gateway) as base_url:
-        launches = Launches(plan, folder, model, base_url, containers, readable(plan))
+        launches = Launches(plan, folder, service.model, base_url, containers, readable(plan))
         agents = _Agents(job, gateway, launches, turns, lost_reason, on_stage)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()

@@ -1,9 +1,9 @@
 """Replays programs against live OpenAI-compatible servers.
 
-In: programs, their arrivals, servers. Out: a `TurnRecord` per turn and a summary; fields that only
-an engine can measure are null (docs/design/live-replay.md). Each turn is sent when it is due
-(`harness.replay.schedule`), at an absolute time on the monotonic clock, so that lateness does not
-accumulate. A turn that fails for any reason gets a record with its `error`.
+In: programs, their arrivals, and a `Service`. Out: a `TurnRecord` per turn and a summary; fields
+that only an engine can measure are null (docs/design/live-replay.md). Each turn is sent when it is
+due (`harness.replay.schedule`), at an absolute time on the monotonic clock, so that lateness does
+not accumulate. A turn that fails for any reason gets a record with its `error`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 from msgspec import UNSET
 
-from harness.replay.api import DYNAMO, OPENAI, Apis
+from harness.replay.api import DYNAMO
 from harness.replay.completion import Answer, measure
-from harness.replay.dynamo import Frontend
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
@@ -33,7 +31,8 @@ from harness.replay.http import (
     known_keys,
     stream_completion,
 )
-from harness.replay.identity import SessionEnd, identity_headers
+from harness.replay.identity import identity_headers
+from harness.replay.live_server import Service
 from harness.replay.liveness import Liveness
 from harness.replay.program_routing import ProgramRouting
 from harness.replay.recorded_answers import Answers, recorded_answers
@@ -42,10 +41,9 @@ from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRouter
-from servers.policies.base import Costs
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import RoutedTurn
-from servers.routers.runner import MOST_HELD_S, BuildRouter
+from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
 from traces import Program, Turn
 
@@ -57,63 +55,35 @@ PREPARE_S = 0.02
 takes milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One of the servers that share the load."""
-
-    base_url: str
-    """URL of the server, with or without `/v1`."""
-    events: Path | None = None
-    """File to which the server's vLLM plug-in writes its events."""
-    kv_tokens: int = 0
-    """Tokens that fit into its KV memory; 0 if unknown."""
-    session_ends: tuple[SessionEnd, ...] = ()
-    """How it is told that a program has ended."""
-    costs: Costs | None = None
-    """Times of its prefills and decode steps; None if unknown."""
-    behind: tuple[Replica, ...] = ()
-    """The servers over which this one, a router of another project, distributes its turns."""
-    apis: Apis = OPENAI
-    """The same for all servers that share the load."""
-    dynamo: Frontend | None = None
-    """Set for a frontend of Dynamo, which distributes the turns over its workers."""
-
-    @property
-    def url(self) -> str:
-        return f"{self.root}/v1/completions"
-
-    @property
-    def root(self) -> str:
-        return self.base_url.rstrip("/").removesuffix("/v1")
-
-
 @dataclass
 class _Live:
     programs: Sequence[Program]
-    prompts: Prompts | TextPrompts
+    service: Service
     session: aiohttp.ClientSession
-    replicas: Sequence[Replica]
-    model: str
-    turn_timeout_s: float | None
     api_key: str | None
     on_turn: Callable[[TurnRecord], None]
     on_event: Callable[[EventRecord], None] | None
     liveness: Sequence[Liveness]
     lost_reason: Callable[[], str | None]
-    cache_salt: str | None
     build_router: BuildRouter
     background: Iterable[tuple[Program, int]]
     answers: Answers
     """Tokens with which answers begin, by program and turn."""
 
     def __post_init__(self) -> None:
+        service = self.service
         self.schedule = TurnSchedule(self.programs, self._send)
-        self._text = isinstance(self.prompts, TextPrompts)
-        self._dynamo = self.replicas[0].dynamo
-        apis = self.replicas[0].apis if self._dynamo is None else DYNAMO
-        self._api = apis.text if self._text else apis.tokens
+        self._prompts = (
+            TextPrompts(self.programs)
+            if service.text
+            else Prompts(service.vocabulary, service.seed)
+        )
+        self._first, *_ = self._servers = service.servers
+        self._dynamo = self._first.dynamo
+        apis = self._first.apis if self._dynamo is None else DYNAMO
+        self._api = apis.text if service.text else apis.tokens
         self._secrets = known_keys(self.api_key)
-        servers = (*self.replicas, *self.replicas[0].behind)
+        servers = (*self._servers, *self._first.behind)
         self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
         self._jobs_ended_s: float | None = None
@@ -124,16 +94,10 @@ class _Live:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
         """The cell's time 0 on this machine's monotonic clock, which engines' events use."""
-        events = [replica.events for replica in self.replicas[0].behind or self.replicas]
+        events = [server.events for server in self._first.behind or self._servers]
         self._logs = EngineLogs(events, self.origin_s, self.on_event)
         self._routing = ProgramRouting(
-            self.build_router,
-            self.replicas,
-            self.session,
-            self.model,
-            self.api_key,
-            self._now_s,
-            self.turn_timeout_s or MOST_HELD_S,
+            self.build_router, self.service, self.session, self.api_key, self._now_s
         )
         try:
             async with asyncio.TaskGroup() as duties:
@@ -178,29 +142,29 @@ class _Live:
 
     async def _turn(self, run: ActiveProgram, due_s: float, record: TurnRecord) -> None:
         await self._until(due_s - PREPARE_S)
-        program, turn = run.program, run.next_turn
+        service, program, turn = self.service, run.program, run.next_turn
         recorded = self.answers.get((program.id, run.turn), ())
         if len(recorded) > turn.output_tokens:  # by the tokenizer of this model
             turn = replace(turn, output_tokens=len(recorded))
         if not run.turn:
-            self._conversations[program.id] = self.prompts.conversation(program)
+            self._conversations[program.id] = self._prompts.conversation(program)
         conversation = self._conversations[program.id]
         make = partial(self._api.body, id_fields=self._id_fields)
-        if self._text:
-            make = partial(make, cache_salt=self.cache_salt)
+        if service.text:
+            make = partial(make, cache_salt=service.cache_salt)
         if recorded:
             make = partial(make, answer=recorded)
         prompt = conversation.prompt(turn)
-        body = io.BytesIO(make(self.model, prompt, turn, program.id, run.turn, run.is_last))
+        body = io.BytesIO(make(service.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        answer, error = self._api.answer(self._now_s(), self._text, self._secrets), None
+        answer, error = self._api.answer(self._now_s(), service.text, self._secrets), None
         routed = await self._route(run, record, answer)
-        serving, liveness = self.replicas[routed.replica], self.liveness[routed.replica]
+        serving, liveness = self._servers[routed.replica], self.liveness[routed.replica]
         url = f"{serving.root}{self._api.path}"
         headers = identity_headers(program.id, run.job_id)
         liveness.turn_started()
         try:
-            async with asyncio.timeout(self.turn_timeout_s):
+            async with asyncio.timeout(service.turn_timeout_s):
                 received_s = partial(self._received_s, liveness)
                 await stream_completion(self.session, url, body, answer, received_s, headers)
             answer.check(turn)
@@ -209,7 +173,7 @@ class _Live:
             self._cancelled(run, record, answer, self.lost_reason())
             raise
         except FAILURES as failure:
-            error = failure_reason(failure, url, answer, self.turn_timeout_s)
+            error = failure_reason(failure, url, answer, service.turn_timeout_s)
         liveness.turn_ended()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._finish(record, turn, answer, finished_s, error)
@@ -237,10 +201,10 @@ class _Live:
             record.held_s = self._now_s() - answer.sent_at_s
             self._cancelled(run, record, answer, reason)
             raise
-        if self.replicas[0].behind or self._dynamo is not None:
+        if self._first.behind or self._dynamo is not None:
             return routed
         record.replica = routed.replica
-        if len(self.replicas) > 1:
+        if len(self._servers) > 1:
             record.held_s = held_s
         return routed
 
@@ -271,7 +235,7 @@ class _Live:
         record.error = error
         if self._dynamo is not None:
             self._dynamo.complete(record, answer.nvext)
-        elif self.replicas[0].behind:
+        elif self._first.behind:
             self._logs.find(record)
         if record.replica is not UNSET and self._dynamo is None:
             self._logs.complete(record)
@@ -282,57 +246,43 @@ async def replay_live(
     programs: Sequence[Program],
     starts_s: Iterable[float] | None,
     in_flight: int | None,
+    service: Service,
     *,
-    replicas: Sequence[Replica],
-    model: str,
-    vocabulary: range,
-    seed: int,
     on_turn: Callable[[TurnRecord], None],
-    turn_timeout_s: float | None = 3600.0,
     api_key: str | None = None,
-    text: bool = False,
     on_event: Callable[[EventRecord], None] | None = None,
     liveness: Sequence[Liveness] | None = None,
     lost_reason: Callable[[], str | None] = lambda: None,
-    cache_salt: str | None = None,
     router: BuildRouter = Sticky,
     background: Iterable[tuple[Program, int]] = (),
-    replays_answers: bool = False,
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
 
-    `starts_s` and `in_flight` are as for `harness.replay.virtual.replay`. `vocabulary`: the token
-    ids that prompts may contain; `text`: send the recorded messages instead. Events of the replicas
-    go to `on_event` on the cell's clock and complete the turns' records. A replica with others
-    `behind` it is the only one, and `replica` of a record is then an index of those. On
-    cancellation (Ctrl-C under `asyncio.run`) each active turn gets a record with `lost_reason()` or
-    "cancelled" as its error. `liveness`: one per replica, updated with its turns and bytes.
-    `cache_salt`, in text mode: vLLM shares KV only between turns with the same salt. `router`
-    distributes the turns over the replicas; raises InvalidRouter if it breaks its contract.
-    `background` has requests beside the programs, with their times in ps, until those have ended.
-    `replays_answers`, in text mode: the server takes recorded answers. Raises CellFailed if it
-    cannot tokenize them.
+    `starts_s` and `in_flight` are as for `harness.replay.virtual.replay`. Events of the servers
+    go to `on_event` on the cell's clock and complete the turns' records. `replica` of a record is
+    an index of the servers, or of those behind the only one. On cancellation (Ctrl-C under
+    `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its error.
+    `liveness`: one per server, updated with its turns and bytes. `router` distributes the turns
+    over the servers; raises InvalidRouter if it breaks its contract. `background` has requests
+    beside the programs, with their times in ps, until those have ended. Raises CellFailed if the
+    server cannot tokenize recorded answers.
     """
-    prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()
     headers = {"Content-Type": "application/json", **authorization(api_key)}
     async with client_session(headers=headers) as session:
         answers: Answers = {}
-        if replays_answers:
-            answers = await recorded_answers(session, replicas[0].root, model, programs)
+        if service.replays_answers:
+            root = service.servers[0].root
+            answers = await recorded_answers(session, root, service.model, programs)
         live = _Live(
             programs,
-            prompts,
+            service,
             session,
-            replicas,
-            model,
-            turn_timeout_s,
             api_key,
             on_turn,
             on_event,
-            liveness or [Liveness() for _ in replicas],
+            liveness or [Liveness() for _ in service.servers],
             lost_reason,
-            cache_salt,
             router,
             background,
             answers,
@@ -347,7 +297,7 @@ async def replay_live(
         "live_s": live_s,
         "started_monotonic_s": live.origin_s,
         **({"background": live.background_json()} if background != () else {}),
-        **({"recorded_answers": len(answers)} if replays_answers else {}),
+        **({"recorded_answers": len(answers)} if service.replays_answers else {}),
     }
 
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import aiohttp
 
 from harness.replay.http import CONNECT_TIMEOUT_S, authorization, client_session
+from harness.replay.live_server import LiveServer
 
 POLL_INTERVAL_S = 0.5
 HEALTH_CHECK_INTERVAL_S = 1.0
@@ -60,23 +60,18 @@ class Liveness:
         self.active_turns -= 1
 
 
-class Server(Protocol):
-    @property
-    def root(self) -> str: ...
-
-
 class ServerMonitor:
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[LiveServer],
         timeouts: ServerTimeouts,
         api_key: str | None = None,
         failure: Callable[[], Exception | None] | None = None,
-        behind: Sequence[Server] = (),
     ) -> None:
-        """`failure` returns the error of a server process of ours that has exited. `behind`: the
-        servers behind a router of another project, which is then the only one of `servers`. They
-        are lost if they do not respond, but their turns and bytes are only known to be its."""
+        """`failure` returns the error of a server process of ours that has exited. Servers behind a
+        router of another project are lost if they do not respond, but their turns and bytes are
+        only known to be its."""
+        behind = servers[0].behind
         self.liveness = [Liveness() for _ in (*servers, *behind)]
         self.lost_reason: str | None = None
         """The reason why a server counts as lost."""

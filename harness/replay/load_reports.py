@@ -6,13 +6,12 @@ import asyncio
 import http.client
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import aiohttp
 
 from harness.replay.http import authorization, fetch
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
-from servers.policies.base import Costs
 from servers.processes.metrics_page import server_load
 from servers.routers.base import UNKNOWN_COSTS, Replica, Router
 from servers.vllm.launch.metrics_page import cache_config
@@ -29,23 +28,14 @@ def kv_tokens_of(base_url: str) -> int:
     return 0
 
 
-class KnownServer(Protocol):
-    @property
-    def root(self) -> str: ...
-    @property
-    def kv_tokens(self) -> int: ...
-    @property
-    def costs(self) -> Costs | None: ...
-
-
-def replicas_of(servers: Sequence[KnownServer]) -> list[Replica]:
+def replicas_of(servers: Sequence[LiveServer]) -> list[Replica]:
     return [
         Replica(index, server.kv_tokens, server.costs or UNKNOWN_COSTS)
         for index, server in enumerate(servers)
     ]
 
 
-def check_known(router: Router, name: str, servers: Sequence[KnownServer]) -> None:
+def check_known(router: Router, name: str, servers: Sequence[LiveServer]) -> None:
     """Raise InvalidInput if the router needs what a server does not report."""
     silent = next((server.root for server in servers if not server.kv_tokens), None)
     if silent and (router.needs_kv or router.report_s is not None):
@@ -68,12 +58,12 @@ class LoadReports:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        base_urls: Sequence[str],
+        servers: Sequence[LiveServer],
         api_key: str | None,
         now_s: Callable[[], float],
     ) -> None:
         self._session = session
-        self._urls = [f"{url}/metrics" for url in base_urls]
+        self._urls = [f"{server.root}/metrics" for server in servers]
         self._headers = authorization(api_key)
         self._now_s = now_s
 

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import aiohttp
 
 from harness.replay.contents import Contents, ProgramPaths
-from harness.replay.dynamo import Frontend
-from harness.replay.identity import SessionEnd, report_end
+from harness.replay.identity import report_end
 from harness.replay.live_router import LiveRouter
-from harness.replay.load_reports import KnownServer, LoadReports, replicas_of
+from harness.replay.live_server import Service
+from harness.replay.load_reports import LoadReports, replicas_of
 from harness.replay.schedule import ActiveProgram
 from servers.routers.base import RoutedTurn, Runs
-from servers.routers.runner import BuildRouter
+from servers.routers.runner import MOST_HELD_S, BuildRouter
 from servers.sim.front import runs_of
 
 RUN_TOKENS = 16
 """Prompts are compared in blocks of this size, for routers that compare them."""
 
 
-class Server(KnownServer, Protocol):
-    @property
-    def session_ends(self) -> tuple[SessionEnd, ...]: ...
-    @property
-    def behind(self) -> Sequence[Server]: ...
-    @property
-    def dynamo(self) -> Frontend | None: ...
-
-
 class ProgramRouting:
     def __init__(
         self,
         build: BuildRouter,
-        servers: Sequence[Server],
+        service: Service,
         session: aiohttp.ClientSession,
-        model: str,
         api_key: str | None,
         now_s: Callable[[], float],
-        most_held_s: float,
     ) -> None:
-        self._servers, self._session = servers, session
-        self._model, self._api_key = model, api_key
-        report = LoadReports(session, [server.root for server in servers], api_key, now_s)
-        self.router = LiveRouter(build, replicas_of(servers), now_s, report, most_held_s)
+        self._servers, self._session = service.servers, session
+        self._model, self._api_key = service.model, api_key
+        report = LoadReports(session, self._servers, api_key, now_s)
+        held_s = service.turn_timeout_s or MOST_HELD_S
+        self.router = LiveRouter(build, replicas_of(self._servers), now_s, report, held_s)
         self._contents = [Contents(RUN_TOKENS)]
         self._paths: dict[str, ProgramPaths] = {}
-        self._behind: Sequence[Server] = servers[0].behind
+        self._behind = self._servers[0].behind
         self._served_by: dict[str, set[int]] = {}
         """The servers behind a router of another project that have served turns of a program."""
 

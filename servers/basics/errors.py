@@ -108,8 +108,6 @@ class ServerFailed(EngineError):
         self.tail = tail
 
 
-
-
 class AgentStartError(TurnstileError):
     """An agent's process ended before its task began; the message contains its last output."""
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.lines import into
 from traces import Program, Turn
 
@@ -64,10 +65,7 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
                 programs(count, turn_count, prompt_tokens),
                 starts_s,
                 None,
-                replicas=[Replica(url)],
-                model="m",
-                vocabulary=range(1000, 100_000),
-                seed=0,
+                Service([LiveServer(url)], "m", range(1000, 100_000), seed=0),
                 on_turn=into(lines),
             )
         )

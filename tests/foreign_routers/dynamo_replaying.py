@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.replay.dynamo import Frontend
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import Unavailable
 from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import DynamoCluster, launch_dynamo
@@ -60,10 +61,7 @@ def replayed(
             programs,
             starts_s,
             None,
-            replicas=[Replica(cluster.base_url, dynamo=frontend)],
-            model="m",
-            vocabulary=range(256),
-            seed=0,
+            Service([LiveServer(cluster.base_url, dynamo=frontend)], "m", range(256), seed=0),
             on_turn=into(lines),
         )
     )

@@ -16,7 +16,8 @@ from aiohttp import web
 
 from harness.replay.api import OPENAI, Apis
 from harness.replay.identity import SessionEnd
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import Unavailable
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
@@ -114,17 +115,19 @@ def replayed(
             log = folder / "router.log"
             process = await asyncio.to_thread(launch_router, router, found, deployed, log)
             stack.push_async_callback(asyncio.to_thread, process.stop)
-            behind = tuple(Replica(url, path) for url, path in zip(urls, events, strict=True))
+            behind = tuple(LiveServer(url, path) for url, path in zip(urls, events, strict=True))
             await replay_live(
                 programs,
                 [0.0] * len(programs) if starts_s is None else starts_s,
                 None,
-                replicas=[Replica(process.base_url, session_ends=ends, behind=behind, apis=apis)],
-                model="m",
-                vocabulary=range(2**31),
-                seed=0,
+                Service(
+                    [LiveServer(process.base_url, session_ends=ends, behind=behind, apis=apis)],
+                    "m",
+                    range(2**31),
+                    seed=0,
+                    text=text,
+                ),
                 on_turn=into(done.lines),
-                text=text,
             )
             if project == "sglang-router":
                 done.metrics = await asyncio.to_thread(metrics, process)

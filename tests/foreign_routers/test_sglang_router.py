@@ -11,7 +11,8 @@ import pytest
 
 from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import CLOSE_SESSION
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.sglang import SGLANG
 from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import launch_router
@@ -84,15 +85,17 @@ def test_sglang_behind_it_gets_token_ids_and_the_ends_of_sessions(tmp_path: Path
             log = tmp_path / "log"
             process = await asyncio.to_thread(launch_router, router, found, deployment(*urls), log)
             stack.push_async_callback(asyncio.to_thread, process.stop)
-            behind = tuple(Replica(url, session_ends=(CLOSE_SESSION,)) for url in urls)
+            behind = tuple(LiveServer(url, session_ends=(CLOSE_SESSION,)) for url in urls)
             await replay_live(
                 [program("a", 2), program("b", 2)],
                 [0.0, 0.0],
                 None,
-                replicas=[Replica(process.base_url, behind=behind, apis=SGLANG)],
-                model="m",
-                vocabulary=range(5000, 6000),
-                seed=0,
+                Service(
+                    [LiveServer(process.base_url, behind=behind, apis=SGLANG)],
+                    "m",
+                    range(5000, 6000),
+                    seed=0,
+                ),
                 on_turn=into(lines),
             )
 

@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 
 from harness.gateway.proxy import Gateway
-from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.fuzz.mutations import mutated
 from tests.fuzz.streams import CHUNKS, _stream
 from tests.gateway.test_proxy import ASK, post
@@ -100,12 +100,8 @@ async def replayed(url: str, timeout_s: float, programs: int = 1) -> list[Any]:
         [Program(f"p{k}", (Turn(4, 2),)) for k in range(programs)],
         [0.0] * programs,
         None,
-        replicas=[Replica(url)],
-        model="m",
-        vocabulary=range(10, 100),
-        seed=1,
+        Service([LiveServer(url)], "m", range(10, 100), seed=1, turn_timeout_s=timeout_s),
         on_turn=into(lines),
-        turn_timeout_s=timeout_s,
     )
     return lines
 
@@ -157,7 +153,7 @@ def test_the_gateway_forwards_no_more_than_its_limits(attack: str) -> None:
         lines: list[Any] = []
         async with (
             sending(chunks) as url,
-            serve_gateway(Gateway([Backend(url, False)], into(lines))) as gateway,
+            serve_gateway(Gateway([LiveServer(url)], into(lines))) as gateway,
         ):
             with suppress(aiohttp.ClientPayloadError):  # the client's stream ends early too
                 status, _, _ = await post(gateway + "/v1/chat/completions", ASK)

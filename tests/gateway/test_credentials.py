@@ -11,8 +11,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.forwarding import Forwarding
+from harness.replay.live_server import LiveServer
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import Line, into
@@ -37,7 +38,7 @@ def line_of(
 
     async def go() -> None:
         async with serving(upstream) as server:
-            gateway = Gateway([Backend(server, True)], into(lines), keeps_messages=True)
+            gateway = Gateway([LiveServer(server, tagged=True)], into(lines), keeps_messages=True)
             assert await post_status(gateway, body, **headers) == status
             assert not gateway._turns._active
 
@@ -117,7 +118,7 @@ def echoed(key: str, path: str) -> str:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", echo)
         async with on_loopback(app) as server:
-            gateway = Gateway([Backend(server, True)], lambda _: None, key)
+            gateway = Gateway([LiveServer(server, tagged=True)], lambda _: None, key)
             async with serve_gateway(gateway) as url, aiohttp.ClientSession() as session:
                 method = "GET" if path == "models" else "POST"
                 async with session.request(method, f"{url}/v1/{path}", json=ASK) as answer:

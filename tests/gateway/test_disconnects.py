@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import orjson
 import pytest
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
+from harness.replay.live_server import LiveServer
 from tests.gateway.test_proxy import ASK
 from tests.lines import Line, into
 
@@ -99,7 +100,7 @@ def test_a_client_that_leaves_is_no_failure_of_the_server(
     async def go() -> None:
         server = Server(CHUNK if stream else None)
         async with server.serving() as backend:
-            gateway = Gateway([Backend(backend, True)], into(lines))
+            gateway = Gateway([LiveServer(backend, tagged=True)], into(lines))
             async with serve_gateway(gateway) as url:
                 for times in range(1, TIMES + 1):
                     await leave(url, server, stream=stream, reset=reset, then=then)
@@ -121,7 +122,7 @@ def test_what_the_server_sent_before_its_client_left_counts(
         server = Server(first)
         async with (
             server.serving() as backend,
-            serve_gateway(Gateway([Backend(backend, True)], into(lines))) as url,
+            serve_gateway(Gateway([LiveServer(backend, tagged=True)], into(lines))) as url,
         ):
             await leave(url, server, stream=True, reset=False, then="")
             while not lines:

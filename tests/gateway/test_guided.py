@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.gateway import Backend, Gateway, Guide, serve_gateway
+from harness.gateway import Gateway, Guide, serve_gateway
+from harness.replay.live_server import LiveServer
 from tests.gateway.test_proxy import post
 from tests.lines import Line, into
 from tests.live.replaying import replayed
@@ -55,7 +56,7 @@ async def guided(
     lines: list[Line] = []
     guide = Guide(programs, range(2**31), 0)
     async with serving(server) as url:
-        gateway = Gateway([Backend(url, tagged=False)], into(lines), guide=guide)
+        gateway = Gateway([LiveServer(url)], into(lines), guide=guide)
         async with serve_gateway(gateway) as base_url:
             yield base_url, lines, gateway
 

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 import pytest
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.recording import backends
 from harness.gateway.serving import program_socket
@@ -21,7 +21,8 @@ from harness.replay.identity import (
     identity_headers,
     session_ends,
 )
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, gateway_to, serving
 from tests.lines import Line, into
@@ -127,7 +128,7 @@ def test_a_server_that_lets_clients_end_sessions_gets_the_field_and_the_end(
     upstream, plain = Upstream(session_end=end), Upstream()
     serve, serve_plain = serving(upstream), serving(plain)
 
-    async def go(servers: list[Backend]) -> None:
+    async def go(servers: list[LiveServer]) -> None:
         for server in servers:
             async with serve_gateway(Gateway([server], lambda _: None)) as url:
                 await post(f"{url}/programs/p/{CHAT}", {**ASK, end.field: "mine"})
@@ -188,7 +189,7 @@ def test_a_program_with_a_socket_of_its_own_ends_no_other_one(tmp_path: Path) ->
     async def go() -> list[int]:
         statuses = []
         async with serving(Upstream()) as server:
-            gateway = Gateway([Backend(server, True)], lambda _: None)
+            gateway = Gateway([LiveServer(server, tagged=True)], lambda _: None)
             path = tmp_path / "gateway.sock"
             async with serve_gateway(gateway) as url, program_socket(gateway, path, "mine"):
                 await post(f"{url}/programs/other/{CHAT}", ASK)
@@ -232,10 +233,7 @@ def test_a_replay_says_who_its_programs_are() -> None:
                 [program("p", 2), program("p/1", 1, fork=Fork("p", 0))],
                 [0.0],
                 None,
-                replicas=[Replica(url)],
-                model="m",
-                vocabulary=range(2**31),
-                seed=0,
+                Service([LiveServer(url)], "m", range(2**31), seed=0),
                 on_turn=lambda _: None,
             )
 
@@ -256,17 +254,14 @@ def test_a_replay_through_a_gateway_ends_its_programs_there() -> None:
 
     async def go() -> list[str]:
         async with serving_live(server) as url:
-            gateway = Gateway([Backend(url, tagged=True)], into(lines))
+            gateway = Gateway([LiveServer(url, tagged=True)], into(lines))
             async with serve_gateway(gateway) as base_url:
                 known = await asyncio.to_thread(session_ends, base_url, None)
                 await replay_live(
                     [program("p", 2), program("p/1", 1, fork=Fork("p", 0))],
                     [0.0],
                     None,
-                    replicas=[Replica(base_url, session_ends=known)],
-                    model="m",
-                    vocabulary=range(2**31),
-                    seed=0,
+                    Service([LiveServer(base_url, session_ends=known)], "m", range(2**31), seed=0),
                     on_turn=lambda _: None,
                 )
                 assert known == (RELEASE, CLOSE)

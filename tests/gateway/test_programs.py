@@ -13,8 +13,9 @@ import aiohttp
 import orjson
 import pytest
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.serving import program_socket
+from harness.replay.live_server import LiveServer
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import Line, into
@@ -28,7 +29,7 @@ def lines_of(scenario: Scenario, upstream: Upstream | None = None, **options: An
     async def go() -> None:
         async with serving(upstream or Upstream()) as server:
             events = options.pop("events", None)
-            gateway = Gateway([Backend(server, True, events)], into(lines), **options)
+            gateway = Gateway([LiveServer(server, events, tagged=True)], into(lines), **options)
             async with serve_gateway(gateway) as url:
                 await scenario(f"{url}/programs/p/v1/chat/completions", gateway)
 
@@ -110,7 +111,7 @@ def test_the_socket_of_a_program_serves_only_that_program_and_is_removed_with_it
 
     async def go() -> int:
         async with serving(Upstream()) as server:
-            gateway = Gateway([Backend(server, True)], into(lines))
+            gateway = Gateway([LiveServer(server, tagged=True)], into(lines))
             async with serve_gateway(gateway), program_socket(gateway, path, "p"):
                 mode = stat.S_IMODE(path.stat().st_mode)
                 connector = aiohttp.UnixConnector(path.name)
@@ -134,7 +135,7 @@ def test_an_existing_file_at_the_sockets_path_is_not_replaced(tmp_path: Path) ->
     path.write_text("mine")
 
     async def go() -> None:
-        gateway = Gateway([Backend("http://x", True)], print)
+        gateway = Gateway([LiveServer("http://x", tagged=True)], print)
         async with serve_gateway(gateway), program_socket(gateway, path, "p"):
             raise AssertionError("it should not listen there")
 

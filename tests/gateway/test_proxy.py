@@ -11,7 +11,8 @@ import orjson
 import pytest
 from yarl import URL
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
+from harness.replay.live_server import LiveServer
 from tests.gateway.upstream import Upstream, gateway_to, serving
 from tests.lines import Line, into
 
@@ -152,7 +153,10 @@ def test_a_lost_server_gets_no_new_jobs_and_the_other_keeps_serving() -> None:
     async def go() -> list[tuple[str, int, bool]]:
         lines: list[Line] = []
         async with serving(Upstream()) as alive:
-            backends = [Backend("http://127.0.0.1:9", True), Backend(alive, True)]
+            backends = [
+                LiveServer("http://127.0.0.1:9", tagged=True),
+                LiveServer(alive, tagged=True),
+            ]
             gateway = Gateway(backends, into(lines))
             async with serve_gateway(gateway) as url:
                 for name in ("a", "b", "c", "d", "a", "b"):
@@ -244,7 +248,7 @@ def test_a_client_that_disconnects_aborts_its_request() -> None:
 def test_an_unreachable_server_gives_an_error_in_openais_format() -> None:
     async def go() -> tuple[int, Any, list[Line]]:
         lines: list[Line] = []
-        gateway = Gateway([Backend("http://127.0.0.1:9", True)], into(lines))
+        gateway = Gateway([LiveServer("http://127.0.0.1:9", tagged=True)], into(lines))
         async with serve_gateway(gateway) as url:
             status, body, _ = await post(f"{url}/v1/chat/completions", ASK)
             return status, orjson.loads(body), lines

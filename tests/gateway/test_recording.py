@@ -16,8 +16,9 @@ import aiohttp
 import pytest
 
 from harness.cells.folder import Lines
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.recording import recording
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidTrace
 from servers.records.turns import TurnRecord
 from tests.gateway.test_proxy import ASK, next_ask, post
@@ -49,7 +50,7 @@ def recorded(folder: Path) -> None:
 
     async def go() -> None:
         async with serving(Upstream()) as server:
-            async with recording([Backend(server, tagged=True)], folder) as running:
+            async with recording([LiveServer(server, tagged=True)], folder) as running:
                 for name in ("a", "b"):
                     url = f"{running.base_url}/programs/{name}/v1/chat/completions"
                     await post(url, ASK)

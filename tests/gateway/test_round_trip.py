@@ -10,8 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.gateway import Backend, Gateway, Guide, serve_gateway
+from harness.gateway import Gateway, Guide, serve_gateway
 from harness.gateway.recording import recording
+from harness.replay.live_server import LiveServer
 from tests.gateway.test_guided import BASH, offered
 from tests.gateway.test_proxy import post
 from tests.gateway.upstream import Upstream, serving
@@ -42,7 +43,7 @@ def recorded(folder: Path, upstream: Upstream, keeps_messages: bool = False) -> 
 
     async def go() -> list[list[Any]]:
         async with serving(upstream) as server:
-            servers = [Backend(server, tagged=True)]
+            servers = [LiveServer(server, tagged=True)]
             async with recording(servers, folder, keeps_messages=keeps_messages) as running:
                 agents = [agent(running.base_url, f"a{n}", 3, 0.02 * n) for n in range(3)]
                 answers = await asyncio.gather(*agents)
@@ -93,7 +94,7 @@ def test_messages_are_recorded_only_with_the_option(tmp_path: Path) -> None:
 def test_a_rewritten_history_is_reported_and_keeps_the_order_of_responses(tmp_path: Path) -> None:
     async def go() -> None:
         async with serving(Upstream()) as server:
-            servers = [Backend(server, tagged=True)]
+            servers = [LiveServer(server, tagged=True)]
             async with recording(servers, tmp_path / "o", keeps_messages=True) as running:
                 for task in ("first", "in short"):
                     ask = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": task}]}
@@ -114,7 +115,7 @@ def guided(programs: tuple[Program, ...], **ask: Any) -> list[list[Any]]:
     async def go() -> list[list[Any]]:
         async with live.serving(live.Server()) as server:
             guide = Guide(programs, range(2**31), 0)
-            gateway = Gateway([Backend(server, tagged=True)], print, guide=guide)
+            gateway = Gateway([LiveServer(server, tagged=True)], print, guide=guide)
             async with serve_gateway(gateway) as base_url:
                 agents = [agent(base_url, program.id, 3, 0.0, **ask) for program in programs]
                 return await asyncio.gather(*agents)

@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 import pytest
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.answers import Answer
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import prompt_of
@@ -20,6 +20,7 @@ from harness.gateway.programs import Programs
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.gateway.recording import backends, router_for
 from harness.replay.http import client_session
+from harness.replay.live_server import LiveServer
 from harness.replay.load_reports import LoadReports
 from servers.basics.errors import InvalidInput
 from servers.routers.base import Replica, RoutedTurn, Router
@@ -140,7 +141,10 @@ def test_turns_go_on_when_a_server_dies_under_a_router() -> None:
     async def go() -> list[tuple[int, bool]]:
         lines: list[Line] = []
         async with serving(Upstream()) as alive:
-            servers = [Backend("http://127.0.0.1:9", True), Backend(alive, True)]
+            servers = [
+                LiveServer("http://127.0.0.1:9", tagged=True),
+                LiveServer(alive, tagged=True),
+            ]
             gateway = Gateway(servers, into(lines), router=LeastLoaded)
             async with serve_gateway(gateway) as url:
                 for name in ("a", "b", "a", "b"):
@@ -266,7 +270,7 @@ def test_a_load_report_is_read_from_the_servers_metrics() -> None:
             client_session() as session,
         ):
             urls = [reporting, silent, "http://127.0.0.1:9"]
-            read = LoadReports(session, urls, None, lambda: 7.0)
+            read = LoadReports(session, [LiveServer(url) for url in urls], None, lambda: 7.0)
             for replica in replicas:
                 await read(replica)
         return replicas
@@ -299,11 +303,11 @@ def test_a_router_that_the_servers_do_not_suit_is_refused_before_the_gateway_sta
 
 
 def test_a_router_that_needs_costs_is_refused_for_servers_at_urls() -> None:
-    servers = [Backend(f"http://127.0.0.1:{port}", True, kv_tokens=100) for port in (8, 9)]
+    servers = [LiveServer(f"http://127.0.0.1:{port}", kv_tokens=100) for port in (8, 9)]
     with pytest.raises(InvalidInput, match="needs the times of prefills and decode steps, which"):
         router_for("program-scheduling", servers)
 
 
 def test_a_router_in_front_of_one_server_is_refused() -> None:
     with pytest.raises(InvalidInput, match="--router sticky: distributes turns over several"):
-        router_for("sticky", [Backend("http://127.0.0.1:9", True)])
+        router_for("sticky", [LiveServer("http://127.0.0.1:9", tagged=True)])

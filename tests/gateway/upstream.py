@@ -18,8 +18,9 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.replay.identity import SESSION_ENDS, SessionEnd
+from harness.replay.live_server import LiveServer
 from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
 from tests.lines import Line, into
@@ -169,7 +170,9 @@ async def gateway_to(
     """Yield the base URL of a gateway to these servers, and the records of finished turns."""
     lines: list[Line] = []
     urls = [serving(upstream) for upstream in upstreams]
-    backends = [Backend(await url.__aenter__(), tagged, kv_tokens=kv_tokens) for url in urls]
+    backends = [
+        LiveServer(await url.__aenter__(), tagged=tagged, kv_tokens=kv_tokens) for url in urls
+    ]
     try:
         async with serve_gateway(Gateway(backends, into(lines), router=router)) as base_url:
             yield base_url, lines

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.lines import Line, into
 from tests.live import simulated_time
 from tests.live.server import Server, serving
@@ -42,16 +43,18 @@ def replayed(
                 programs,
                 starts_s,
                 in_flight,
-                replicas=[Replica(url)],
-                model="m",
-                vocabulary=range(2**31),
-                seed=0,
+                Service(
+                    [LiveServer(url)],
+                    "m",
+                    range(2**31),
+                    seed=0,
+                    turn_timeout_s=turn_timeout_s,
+                    text=text,
+                    replays_answers=replays_answers,
+                ),
                 on_turn=into(lines),
-                turn_timeout_s=turn_timeout_s,
-                text=text,
                 api_key=api_key,
                 background=background,
-                replays_answers=replays_answers,
             )
 
     done = simulated_time.run(replay())

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.lines import into
 from tests.live import simulated_time
 from tests.live.replaying import program, replayed
@@ -73,10 +74,7 @@ def test_a_closed_port_fails_every_program_at_once() -> None:
             [program(f"p{i}") for i in range(20)],
             None,
             4,
-            replicas=[Replica(url)],
-            model="m",
-            vocabulary=range(99),
-            seed=0,
+            Service([LiveServer(url)], "m", range(99), seed=0),
             on_turn=into(lines),
         )
     )
@@ -96,13 +94,9 @@ def test_after_a_server_dies_all_programs_fail_quickly() -> None:
                     [program(f"p{i}", turns=50) for i in range(10)],
                     [0.1 * i for i in range(10)],
                     None,
-                    replicas=[Replica(url)],
-                    model="m",
-                    vocabulary=range(99),
-                    seed=0,
+                    Service([LiveServer(url)], "m", range(99), seed=0, turn_timeout_s=3.0),
                     on_turn=into(lines),
                     # While closing, aiohttp's server may leave a request unanswered.
-                    turn_timeout_s=3.0,
                 )
             )
             await asyncio.sleep(0.6)
@@ -118,7 +112,8 @@ def test_after_a_server_dies_all_programs_fail_quickly() -> None:
 INTERRUPTED = """
 import asyncio, sys
 from msgspec.json import encode
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 
@@ -134,8 +129,8 @@ class Hanging(Server):
 async def main():
     async with serving(Hanging(faults={("cut", 1): "hangs"})) as url:
         await replay_live(
-            [program("cut"), program("later")], [0.0, 60.0], None, replicas=[Replica(url)],
-            model="m", vocabulary=range(99), seed=0, on_turn=write,
+            [program("cut"), program("later")], [0.0, 60.0], None,
+            Service([LiveServer(url)], "m", range(99), seed=0), on_turn=write,
         )
 
 try:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from harness.replay import liveness
-from harness.replay.live import Replica
+from harness.replay.live_server import LiveServer
 from harness.replay.liveness import Liveness, ServerMonitor, ServerTimeouts
 from tests.live import simulated_time
 from tests.live.server import Server, serving
@@ -47,7 +47,7 @@ class Watched:
 
     async def watch(self) -> None:
         async with serving(self.server) as url:
-            monitor = ServerMonitor([Replica(url)], self.timeouts)
+            monitor = ServerMonitor([LiveServer(url)], self.timeouts)
             watching = asyncio.create_task(monitor.wait_until_lost())
             for _ in range(round(self.within_s / 0.1)):
                 self.every_100_ms(monitor.liveness[0])
@@ -143,7 +143,7 @@ def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
     """It may be restarted between two turns, for example."""
 
     async def watch() -> tuple[str | None, float]:
-        down = ServerMonitor([Replica("http://127.0.0.1:9")], SHORT)
+        down = ServerMonitor([LiveServer("http://127.0.0.1:9")], SHORT)
         await down.wait_until_lost()
         return down.lost_reason, asyncio.get_running_loop().time()
 
@@ -160,7 +160,7 @@ def test_after_the_last_turn_a_suspected_server_has_the_full_timeout() -> None:
 
     async def go() -> str | None:
         async with serving(RecoveringServer()) as url:
-            monitor = ServerMonitor([Replica(url)], LONG)
+            monitor = ServerMonitor([LiveServer(url)], LONG)
             monitor.liveness[0].suspected = True
             await monitor.check_after_replay(all_failed=False)
             return monitor.lost_reason
@@ -183,8 +183,8 @@ def test_a_silent_server_behind_a_router_of_others_is_lost_while_the_router_resp
     async def watch() -> tuple[str | None, str]:
         silent = answering(None)
         async with serving(Server()) as router, serving(Server()) as up, serving(silent) as down:
-            behind = [Replica(up), Replica(down)]
-            monitor = ServerMonitor([Replica(router)], SHORT, behind=behind)
+            behind = LiveServer(up), LiveServer(down)
+            monitor = ServerMonitor([LiveServer(router, behind=behind)], SHORT)
             monitor.liveness[0].active_turns = 1
             await monitor.wait_until_lost()
             return monitor.lost_reason, down
@@ -196,7 +196,7 @@ def test_a_silent_server_behind_a_router_of_others_is_lost_while_the_router_resp
 def test_a_router_of_others_that_does_not_respond_is_lost_by_that_name() -> None:
     async def watch() -> tuple[str | None, str]:
         async with serving(answering(None)) as router, serving(Server()) as up:
-            monitor = ServerMonitor([Replica(router)], SHORT, behind=[Replica(up)])
+            monitor = ServerMonitor([LiveServer(router, behind=(LiveServer(up),))], SHORT)
             await monitor.wait_until_lost()
             return monitor.lost_reason, router
 

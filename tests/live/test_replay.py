@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 from traces import Fork
@@ -118,10 +119,7 @@ def test_an_error_while_recording_ends_the_replay() -> None:
                 [program("p"), program("q")],
                 [0.0, 0.0],
                 None,
-                replicas=[Replica(url + "/v1/")],
-                model="m",
-                vocabulary=range(99),
-                seed=0,
+                Service([LiveServer(url + "/v1/")], "m", range(99), seed=0),
                 on_turn=disk_full,
             )
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_router import BuildRouter
+from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import InvalidRouter
 from servers.routers.base import RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.round_robin import RoundRobin
+from servers.routers.sticky import Sticky
 from tests.lines import Line, into
 from tests.live import simulated_time
 from tests.live.replaying import program
@@ -20,7 +23,11 @@ from traces import Fork, Program
 
 
 def replayed_on(
-    servers: Sequence[Server], programs: Sequence[Program], lines: list[Line], **options: Any
+    servers: Sequence[Server],
+    programs: Sequence[Program],
+    lines: list[Line],
+    router: BuildRouter = Sticky,
+    **options: Any,
 ) -> None:
     async def replay() -> None:
         async with serving(servers[0]) as first, serving(servers[1]) as second:
@@ -28,12 +35,9 @@ def replayed_on(
                 programs,
                 [0.0] * sum(each.fork is None for each in programs),
                 None,
-                replicas=[Replica(first), Replica(second)],
-                model="m",
-                vocabulary=range(2**31),
-                seed=0,
+                Service([LiveServer(first), LiveServer(second)], "m", range(2**31), 0, **options),
                 on_turn=into(lines),
-                **options,
+                router=router,
             )
 
     simulated_time.run(replay())

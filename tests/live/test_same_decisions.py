@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.power_of_two import PowerOfTwo
 from servers.routers.prefix_aware import PrefixAware
@@ -42,10 +43,9 @@ async def live(programs: Sequence[Program], router: Build, kv_tokens: int) -> li
             programs,
             STARTS_S,
             None,
-            replicas=[Replica(url, kv_tokens=kv_tokens) for url in urls],
-            model="m",
-            vocabulary=range(2**31),
-            seed=0,
+            Service(
+                [LiveServer(url, kv_tokens=kv_tokens) for url in urls], "m", range(2**31), seed=0
+            ),
             on_turn=into(lines),
             router=router,
         )

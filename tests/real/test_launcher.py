@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import ServerFailed
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
@@ -98,12 +99,10 @@ def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: Vllm
         [job],
         [0.0],
         None,
-        replicas=[Replica(server.base_url, server.events_path)],
-        model="tiny",
-        vocabulary=range(256),
-        seed=0,
+        Service(
+            [LiveServer(server.base_url, server.events_path)], "tiny", range(256), seed=0, text=True
+        ),
         on_turn=into(lines),
-        text=True,
     )
     assert asyncio.run(replaying)["failed_turns"] == 0
     # One token per byte, with the chat template of tiny.

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.offload_tier import Offloading
@@ -95,12 +96,14 @@ def test_a_contended_workload_hits_the_offload_tier(server: VllmServer) -> None:
             programs,
             [0.2 * k for k in range(5)],
             None,
-            replicas=[Replica(server.base_url, server.events_path)],
-            model="tiny",
-            vocabulary=range(256),
-            seed=1,
+            Service(
+                [LiveServer(server.base_url, server.events_path)],
+                "tiny",
+                range(256),
+                seed=1,
+                turn_timeout_s=120.0,
+            ),
             on_turn=into(lines),
-            turn_timeout_s=120.0,
         )
     )
     assert (done["finished_programs"], done["failed_turns"]) == (5, 0)

@@ -21,7 +21,8 @@ from harness.calibrate.verify_pins import (
 )
 from harness.gateway import Gateway, serve_gateway
 from harness.gateway.recording import backends
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.variants import make_policy, variants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
@@ -68,12 +69,14 @@ def replayed(server: VllmServer, program: Program, turn_timeout_s: float = 60.0)
             [program],
             [0.0],
             None,
-            replicas=[Replica(server.base_url, server.events_path)],
-            model="tiny",
-            vocabulary=range(256),
-            seed=3,
+            Service(
+                [LiveServer(server.base_url, server.events_path)],
+                "tiny",
+                range(256),
+                seed=3,
+                turn_timeout_s=turn_timeout_s,
+            ),
             on_turn=into(lines),
-            turn_timeout_s=turn_timeout_s,
         )
     )
     return lines
@@ -83,7 +86,9 @@ def test_the_table_of_the_execution_note_holds_with_blocks_of_32(server: VllmSer
     """Execution note, §4.2: 72, 139, 290, 404 tokens are pinned, with their partial block."""
     policy = make_policy(variants("continuum-preview")[0], EXPENSIVE_COSTS)
     expected = expected_blocks(policy, GAP_S, 32, 500)
-    gaps = measure_gaps(server.info, Replica(server.base_url, server.events_path), expected, GAP_S)
+    gaps = measure_gaps(
+        server.info, LiveServer(server.base_url, server.events_path), expected, GAP_S
+    )
     assert [gap.held_tokens for gap in gaps] == [72, 139, 290, 404, 509]
     assert [gap.min_blocks for gap in gaps] == [3, 5, 10, 13, 0]
     assert [gap.max_blocks for gap in gaps] == [3, 5, 10, 13, 0]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles.files import read_measured
@@ -87,12 +88,14 @@ def test_virtual_time_with_the_profile_is_within_a_factor_of_two_of_a_live_repla
             PROGRAMS,
             starts,
             None,
-            replicas=[Replica(server.base_url)],
-            model="tiny",
-            vocabulary=range(*server.info.vocabulary),
-            seed=1,
+            Service(
+                [LiveServer(server.base_url)],
+                "tiny",
+                range(*server.info.vocabulary),
+                seed=1,
+                turn_timeout_s=60.0,
+            ),
             on_turn=into(live),
-            turn_timeout_s=60.0,
         )
 
     asyncio.run(go())

@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 
 from harness.load.arrivals import choose_programs
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.sim import Engine, Limits
@@ -78,10 +79,7 @@ def test_memory_against_a_server_depends_on_the_programs_in_flight(url: str) -> 
                 load,
                 starts_s,
                 None,
-                replicas=[Replica(url)],
-                model="m",
-                vocabulary=range(1000, 100_000),
-                seed=0,
+                Service([LiveServer(url)], "m", range(1000, 100_000), seed=0),
                 on_turn=lambda record: first_finished.set() if record.turn == 3 else None,
             )
         )

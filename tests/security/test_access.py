@@ -16,10 +16,11 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.access import MAX_ACTIVE_REQUESTS, TOKEN, Access, check_listen
 from harness.gateway.forwarding import MAX_ANSWER_BYTES
 from harness.gateway.serving import program_socket
+from harness.replay.live_server import LiveServer
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import into
 from tests.loopback import on_loopback
@@ -34,7 +35,7 @@ async def guarded(
 ) -> AsyncIterator[tuple[str, list[Any]]]:
     lines: list[Any] = []
     async with serving(upstream) as server:
-        gateway = Gateway([Backend(server, True)], into(lines), api_key, access=access)
+        gateway = Gateway([LiveServer(server, tagged=True)], into(lines), api_key, access=access)
         async with serve_gateway(gateway) as url:
             yield url, lines
 
@@ -228,7 +229,7 @@ def test_a_connection_whose_program_has_ended_cannot_act_for_any_program(tmp_pat
     """A connection outlives the socket through which it was opened."""
 
     async def go() -> tuple[int, int]:
-        gateway = Gateway([Backend("http://127.0.0.1:9", False)], print)
+        gateway = Gateway([LiveServer("http://127.0.0.1:9")], print)
         path = tmp_path / "s"
         async with serve_gateway(gateway):
             listening = program_socket(gateway, path, "p1")
@@ -302,7 +303,7 @@ def test_no_other_path_of_the_server_is_reachable_with_the_users_key(
 
         async with (
             answering(note) as server,
-            serve_gateway(Gateway([Backend(server, False)], print, "sk-mine")) as url,
+            serve_gateway(Gateway([LiveServer(server)], print, "sk-mine")) as url,
             aiohttp.ClientSession() as session,
             session.request(method, URL(f"{url}/v1/{path}", encoded=True)) as answer,
         ):
@@ -391,7 +392,7 @@ def test_an_endless_answer_is_truncated(streamed: bool) -> None:
         passed = 0
         async with (
             answering(endless) as server,
-            serve_gateway(Gateway([Backend(server, False)], into(lines))) as url,
+            serve_gateway(Gateway([LiveServer(server)], into(lines))) as url,
             aiohttp.ClientSession() as session,
         ):
             with suppress(aiohttp.ClientPayloadError):

@@ -16,10 +16,11 @@ from aiohttp import web
 from harness.calibrate.probe import Target, open_probe
 from harness.engines.vllm_at_url import describe
 from harness.engines.warm_up import warm_up
-from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway import Gateway, serve_gateway
 from harness.replay.http import API_KEY, client_session
 from harness.replay.identity import session_ends
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from harness.replay.load_reports import LoadReports, kv_tokens_of, replicas_of
 from harness.replay.served_models import served_models
@@ -71,7 +72,7 @@ async def describes(url: str) -> None:
 
 
 async def watches(url: str) -> None:
-    monitor = ServerMonitor([Replica(url)], ServerTimeouts(5.0), KEY)
+    monitor = ServerMonitor([LiveServer(url)], ServerTimeouts(5.0), KEY)
     monitor.liveness[0].suspected = True
     await monitor.check_after_replay(all_failed=False)
     assert monitor.lost_reason is None
@@ -88,7 +89,7 @@ async def probes(url: str) -> None:
 
 
 async def ends_program(url: str) -> None:
-    gateway = Gateway([Backend(url, True)], lambda _line: None, KEY)
+    gateway = Gateway([LiveServer(url, tagged=True)], lambda _line: None, KEY)
     async with serve_gateway(gateway) as base_url:
         path = f"{base_url}/programs/p/v1/chat/completions"
         await post(path, ASK, allow_redirects=False)
@@ -104,9 +105,9 @@ async def finds_memory(url: str) -> None:
 
 
 async def reads_loads(url: str) -> None:
-    (replica,) = replicas_of([Backend(url, True)])
+    (replica,) = replicas_of([LiveServer(url, tagged=True)])
     async with client_session() as session:
-        await LoadReports(session, [url], KEY, lambda: 0.0)(replica)
+        await LoadReports(session, [LiveServer(url)], KEY, lambda: 0.0)(replica)
 
 
 async def flushes_cache(url: str) -> None:
@@ -122,10 +123,7 @@ async def replays(url: str) -> None:
         [Program("p", (Turn(9, 1),))],
         [0.0],
         None,
-        replicas=[Replica(url)],
-        model="m",
-        vocabulary=range(9),
-        seed=0,
+        Service([LiveServer(url)], "m", range(9), seed=0),
         on_turn=records.append,
         api_key=KEY,
     )

@@ -10,7 +10,8 @@ import pytest
 from harness.replay import sglang
 from harness.replay.api import Apis
 from harness.replay.identity import CLOSE_SESSION
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.sglang import SGLANG, flush_cache
 from servers.basics.errors import CellFailed
 from servers.processes.metrics_page import server_load
@@ -33,13 +34,15 @@ def replayed(
                 programs,
                 [0.0] * len(programs),
                 None,
-                replicas=[Replica(url, session_ends=(CLOSE_SESSION,), apis=apis)],
-                model="m",
-                vocabulary=range(5000, 6000),
-                seed=0,
+                Service(
+                    [LiveServer(url, session_ends=(CLOSE_SESSION,), apis=apis)],
+                    "m",
+                    range(5000, 6000),
+                    seed=0,
+                    text=text,
+                    turn_timeout_s=20.0,
+                ),
                 on_turn=into(lines),
-                text=text,
-                turn_timeout_s=20.0,
             )
 
     asyncio.run(replay())

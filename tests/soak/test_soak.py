@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 
 from harness.gateway.proxy import Gateway
-from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
 from harness.load.arrivals import choose_programs
-from harness.replay.live import Replica, replay_live
+from harness.replay.live import replay_live
+from harness.replay.live_server import LiveServer, Service
 from servers.records.turns import TurnRecord
 from tests.bench.trivial_server import trivial_server
 from traces import Program, Turn
@@ -80,7 +80,7 @@ class Soak:
             self.samples.append(sample(self.turns))
 
     async def run(self, url: str, jobs: int) -> None:
-        gateway = Gateway([Backend(url, tagged=True)], lambda _: None)
+        gateway = Gateway([LiveServer(url, tagged=True)], lambda _: None)
         async with serve_gateway(gateway) as by_gateway, aiohttp.ClientSession() as session:
             ended: set[asyncio.Task[None]] = set()
 
@@ -114,12 +114,10 @@ class Soak:
             load,
             None,
             in_flight,
-            replicas=[Replica(url)],
-            model="m",
-            vocabulary=range(1000, 100_000),
-            seed=0,
+            Service(
+                [LiveServer(url)], "m", range(1000, 100_000), seed=0, turn_timeout_s=TURN_TIMEOUT_S
+            ),
             on_turn=record_turn,
-            turn_timeout_s=TURN_TIMEOUT_S,
         )
 
 

@@ -63,7 +63,7 @@ def pins(
     )
     from harness.cli.start_server import fresh_folder, running_servers
     from harness.cli.tables import show_rows
-    from harness.replay.live import Replica
+    from harness.replay.live_server import LiveServer
     from servers.variants import make_policy, variants
     from servers.vllm.launch.command_line import ServerConfig
 
@@ -75,7 +75,7 @@ def pins(
             info = server.info
             chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
             expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
-            replica = Replica(server.base_url, server.events_path)
+            replica = LiveServer(server.base_url, server.events_path)
             gaps = measure_gaps(info, replica, expected, gap_s)
     print(
         f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "

@@ -1,0 +1,60 @@
+"""Live servers, and how turns are sent to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.replay.api import OPENAI, Apis
+from harness.replay.dynamo import Frontend
+from harness.replay.identity import SessionEnd
+from servers.policies.base import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class LiveServer:
+    """A server that takes turns, of a replay or of a gateway's clients."""
+
+    base_url: str
+    """URL of the server, with or without `/v1`."""
+    events: Path | None = None
+    """File to which the server's vLLM plug-in writes its events."""
+    kv_tokens: int = 0
+    """Tokens that fit into its KV memory; 0 if unknown."""
+    session_ends: tuple[SessionEnd, ...] = ()
+    """How it is told that a program has ended, besides by a tag."""
+    costs: Costs | None = None
+    """Times of its prefills and decode steps; None if unknown."""
+    behind: tuple[LiveServer, ...] = ()
+    """The servers over which this one, a router of another project, distributes its turns."""
+    apis: Apis = OPENAI
+    """The same for all servers that share the load."""
+    dynamo: Frontend | None = None
+    """Set for a frontend of Dynamo, which distributes the turns over its workers."""
+    tagged: bool = False
+    """Whether it accepts `vllm_xargs` in the requests of agents."""
+
+    @property
+    def root(self) -> str:
+        """Base URL without `/v1`."""
+        return self.base_url.rstrip("/").removesuffix("/v1")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The servers of one model that share the load, and how turns are sent to them."""
+
+    servers: Sequence[LiveServer]
+    """A server with others `behind` it is the only one."""
+    model: str
+    vocabulary: range
+    """The token ids that prompts may contain."""
+    seed: int
+    text: bool = False
+    """Send the recorded messages instead of token ids."""
+    turn_timeout_s: float | None = 3600.0
+    cache_salt: str | None = None
+    """In text mode: vLLM shares KV only between turns with the same salt."""
+    replays_answers: bool = False
+    """In text mode: the servers take recorded answers."""
