@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from harness.replay.completion import cached_tokens, count, error_message, queue_s
+from harness.replay.completion import MeasuredAnswer, error_message
+from harness.replay.sse import Events, data_of
 from servers.basics.redact import key_forms, redact_bytes
 from servers.tool_names import call_names, tool_names
 from traces.lenient import items, mapping
@@ -34,17 +35,10 @@ class _Call:
 
 
 @dataclass(slots=True)
-class Answer:
-    secrets: tuple[str, ...] = ()
-    """Keys that error messages must not contain."""
-    first_token_at_s: float | None = None
-    last_byte_at_s: float | None = None
+class ForwardedAnswer(MeasuredAnswer):
     reasoned: bool = False
-    usage: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     """The error that the server returned instead of an answer, or sent within a stream."""
-    complete: bool = False
     texts: list[str] = field(default_factory=list)
     """The text of each chunk."""
     _calls: dict[int, _Call] = field(default_factory=dict)
@@ -57,19 +51,7 @@ class Answer:
 
     @property
     def prompt_tokens(self) -> int:
-        return count(self.usage.get("prompt_tokens")) or 0
-
-    @property
-    def output_tokens(self) -> int:
-        return count(self.usage.get("completion_tokens")) or 0
-
-    @property
-    def cached_tokens(self) -> int | None:
-        return cached_tokens(self.usage)
-
-    @property
-    def queue_s(self) -> float | None:
-        return queue_s(self.metrics)
+        return self._counted("prompt_tokens") or 0
 
     def message(self) -> dict[str, Any]:
         """Return the answer as a message of the next prompt."""
@@ -122,8 +104,7 @@ class Answer:
         return bool(chunk.get("usage")) and not chunk.get("choices")
 
     def _chunk(self, chunk: dict[str, Any], at_s: float) -> None:
-        self.usage = mapping(chunk.get("usage")) or self.usage
-        self.metrics = mapping(chunk.get("metrics")) or self.metrics
+        self._take_measurements(chunk)
         for choice in map(mapping, items(chunk.get("choices"))):
             if choice.get("index", 0) != 0:
                 continue
@@ -159,46 +140,32 @@ class Tap:
     Removes the usage event if the client did not request it. Buffers only incomplete events.
     """
 
-    def __init__(self, answer: Answer, hide_usage: bool, key: str | None) -> None:
+    def __init__(self, answer: ForwardedAnswer, hide_usage: bool, key: str | None) -> None:
         """`key`: the user's API key, which is removed."""
         self._answer = answer
         self._redacted = key_forms(key, only_distinctive=True)
         self._redacted_in_errors = key_forms(key)
         self._hide = hide_usage
-        self._rest = bytearray()
-        self._carriage_return = b""
-        """A carriage return at the end of the received bytes: a line feed may follow."""
+        self._events = Events(MAX_EVENT_BYTES)
 
     def feed(self, received: bytes, at_s: float) -> bytes:
         """Return the complete events for the client.
 
         Raises ValueError for an event that is longer than MAX_EVENT_BYTES.
         """
-        received = self._carriage_return + received
-        self._carriage_return = b"\r" if received.endswith(b"\r") else b""
-        seen = max(0, len(self._rest) - 1)
-        self._rest += received.removesuffix(b"\r").replace(b"\r\n", b"\n")
-        if self._rest.find(b"\n\n", seen) < 0:
-            if len(self._rest) > MAX_EVENT_BYTES:
-                raise ValueError(f"an event of the stream is longer than {MAX_EVENT_BYTES} bytes")
+        return b"".join(self._forwarded(event, at_s) for event in self._events.feed(received))
+
+    def _forwarded(self, event: bytes, at_s: float) -> bytes:
+        data = data_of(event)
+        only_usage = bool(data) and self._answer.read_event(data, at_s)
+        if only_usage and self._hide:
             return b""
-        *events, rest = bytes(self._rest).split(b"\n\n")
-        forwarded = []
-        for event in events:
-            data = b"\n".join(
-                line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"
-            )
-            only_usage = bool(data) and self._answer.read_event(data, at_s)
-            failed = self._answer.error is not None
-            event = redact_bytes(event, self._redacted_in_errors if failed else self._redacted)
-            if not (only_usage and self._hide):
-                forwarded.append(event + b"\n\n")
-        self._rest = bytearray(rest)
-        return b"".join(forwarded)
+        failed = self._answer.error is not None
+        return redact_bytes(event, self._redacted_in_errors if failed else self._redacted) + b"\n\n"
 
     def end(self) -> bytes:
         """Return the incomplete event at the end of the stream."""
-        return redact_bytes(bytes(self._rest) + self._carriage_return, self._redacted_in_errors)
+        return redact_bytes(self._events.rest(), self._redacted_in_errors)
 
 
 def _text(value: object) -> str:

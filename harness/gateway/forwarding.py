@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.access import refusal
-from harness.gateway.answers import Answer, Tap
+from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
@@ -29,13 +29,12 @@ from harness.gateway.responses import (
     TOO_LONG,
     end_to_end_headers,
     listed_model,
-    refuse_compressed,
     whole,
     without_key,
 )
 from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
 from harness.replay.completion import measure, shortened
-from harness.replay.http import known_keys
+from harness.replay.http import FAILURES, known_keys, refuse_compressed
 from harness.replay.identity import IDENTITY_HEADERS, identity_headers
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidRouter
@@ -51,7 +50,7 @@ MODEL = "models/"
 UNREADABLE = "the gateway could not read the answer"
 KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 """Headers in which clients send an API key."""
-NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
+NO_ANSWER = (*FAILURES, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Forwarding:
                 models = await self._first_server(request, "models", None)
                 response = listed_model(models, path.removeprefix(MODEL)) or response
             return response
-        except (*NO_ANSWER, ValueError) as failure:
+        except NO_ANSWER as failure:
             return refusal(
                 502,
                 f"no answer from {self.backends[0].root}: "
@@ -107,7 +106,7 @@ class Forwarding:
     async def complete(
         self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, caller: Caller
     ) -> web.StreamResponse:
-        answer = Answer(secrets=self._secrets(request))
+        answer = ForwardedAnswer(secrets=self._secrets(request))
         turn = self.turns.start(caller, body.get("model"), prompt_of(body))
         streamed = web.StreamResponse()
         error: str | None = None
@@ -122,7 +121,7 @@ class Forwarding:
         except InvalidRouter as failure:
             error = str(failure)
             return refusal(500, error, "api_error")
-        except (*NO_ANSWER, ValueError) as failure:
+        except NO_ANSWER as failure:
             if client_left(request):
                 error = _cancelled(turn, answer)
                 return streamed
@@ -142,7 +141,7 @@ class Forwarding:
         body: dict[str, Any],
         raw: bytes,
         turn: ActiveTurn,
-        answer: Answer,
+        answer: ForwardedAnswer,
         streamed: web.StreamResponse,
     ) -> web.StreamResponse:
         backend, started, now_s = self.backends[turn.replica], turn.started, self.turns.now_s
@@ -176,11 +175,10 @@ class Forwarding:
             return streamed
 
     def _end_turn(
-        self, turn: ActiveTurn, body: dict[str, Any], answer: Answer, error: str | None
+        self, turn: ActiveTurn, body: dict[str, Any], answer: ForwardedAnswer, error: str | None
     ) -> None:
         """End the turn and record it, even if the answer is invalid."""
-        finished_s = answer.last_byte_at_s if error is None else None
-        finished_s = self.turns.now_s() if finished_s is None else finished_s
+        finished_s = answer.last_byte_at_s if error is None else self.turns.now_s()
         reason: str | None = UNREADABLE
         try:
             turn.record, reason = self._measured(turn, body, answer, finished_s, error), error
@@ -191,7 +189,7 @@ class Forwarding:
         self,
         turn: ActiveTurn,
         body: dict[str, Any],
-        answer: Answer,
+        answer: ForwardedAnswer,
         finished_s: float,
         error: str | None,
     ) -> TurnRecord:
@@ -225,7 +223,7 @@ class Forwarding:
         return headers
 
 
-def _cancelled(turn: ActiveTurn, answer: Answer) -> str | None:
+def _cancelled(turn: ActiveTurn, answer: ForwardedAnswer) -> str | None:
     """Return the error of a turn that was cancelled, or whose client has left. What the server had
     sent before the client left, a whole answer or an error, counts."""
     if turn.cancelled == CLIENT_DISCONNECTED and (answer.complete or answer.error is not None):
@@ -253,7 +251,7 @@ def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
         record.command = redact(record.command, keys)
 
 
-def _system(turn: ActiveTurn, answer: Answer) -> PromptPrefix | UnsetType:
+def _system(turn: ActiveTurn, answer: ForwardedAnswer) -> PromptPrefix | UnsetType:
     """Return the system prompt of a first turn, which programs of a trace share.
 
     Its tokens are estimated from its share of the prompt's characters.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.gateway.answers import Answer, command_in
+from harness.gateway.answers import ForwardedAnswer, command_in
 from harness.gateway.conversations import SYSTEM
 from servers.records.turns import ChatMessage, TurnRecord
 from traces.formats.mini_swe_agent import bash_blocks
@@ -17,7 +17,7 @@ from traces.lenient import items, mapping
 
 
 def add_messages(
-    record: TurnRecord, body: Mapping[str, Any], repeated: int, answer: Answer
+    record: TurnRecord, body: Mapping[str, Any], repeated: int, answer: ForwardedAnswer
 ) -> None:
     """Add the messages of a chat to the turn's record; a request that is not a chat has none.
 
@@ -47,7 +47,7 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _command(answer: Answer, shell: str | None) -> str | None:
+def _command(answer: ForwardedAnswer, shell: str | None) -> str | None:
     """Return the commands of the shell calls, or without tool calls the only bash block."""
     calls = [call["function"] for call in answer.message()["tool_calls"]]
     if not calls:

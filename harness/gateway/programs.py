@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from harness.gateway.answers import Answer
+from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import Conversations, Prompt, with_answer
 
@@ -91,7 +91,7 @@ class Programs:
         share = before.ends[common - 1] / before.ends[program.prompt_pieces - 1]
         return min(int(share * program.prompt_tokens), limit)
 
-    def record_answer(self, program: Program, prompt: Prompt, answer: Answer) -> None:
+    def record_answer(self, program: Program, prompt: Prompt, answer: ForwardedAnswer) -> None:
         """Store the turn's context for the comparison with the next prompt."""
         program.prompt = with_answer(prompt, answer.message())
         program.prompt_pieces = len(prompt)

@@ -9,6 +9,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from harness.replay.http import refuse_compressed
 from servers.basics.redact import key_forms, redact_bytes
 from traces.lenient import items, mapping
 
@@ -33,15 +34,8 @@ MAX_ANSWER_BYTES = 64 << 20
 TOO_LONG = f"its answer is longer than {MAX_ANSWER_BYTES >> 20} MiB"
 
 
-def refuse_compressed(answer: aiohttp.ClientResponse) -> None:
-    """Raise ValueError for an answer that cannot be recorded, and searched for keys."""
-    coding = answer.headers.get("Content-Encoding", "identity")
-    if coding.lower() != "identity":
-        raise ValueError(f"its answer is compressed ({coding}), which the gateway did not accept")
-
-
 async def whole(answer: aiohttp.ClientResponse, key: str | None) -> web.Response:
-    """Raises ValueError for an answer that is compressed or too long."""
+    """Raises TurnFailed for a compressed answer, and ValueError for one that is too long."""
     refuse_compressed(answer)
     body = bytearray()
     async for received in answer.content.iter_any():

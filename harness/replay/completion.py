@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from harness.replay import dynamo
-from harness.replay.sse import Events
+from harness.replay.sse import Events, data_of
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import TurnFailed
 from servers.basics.redact import redact
@@ -119,22 +119,51 @@ def _body(
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+@dataclass(slots=True, kw_only=True)
+class MeasuredAnswer:
+    """What a client and its server have measured of an answer so far."""
+
+    secrets: tuple[str, ...] = ()
+    """Keys that error messages must not contain."""
+    first_token_at_s: float | None = None
+    last_byte_at_s: float = math.nan
+    complete: bool = False
+    """Whether the whole answer has arrived; the end of a stream is `[DONE]`."""
+    usage: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def _take_measurements(self, chunk: Mapping[str, Any]) -> None:
+        self.usage = mapping(chunk.get("usage")) or self.usage
+        self.metrics = mapping(chunk.get("metrics")) or self.metrics
+
+    def _counted(self, name: str) -> int | None:
+        return _count(self.usage.get(name))
+
+    @property
+    def output_tokens(self) -> int:
+        return self._counted("completion_tokens") or 0
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Cached prompt tokens at first admission; None if the server does not report them."""
+        return _count(mapping(self.usage.get("prompt_tokens_details")).get("cached_tokens"))
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds in the engine's queue; None if the server does not report the time."""
+        value = self.metrics.get("queue_time_ms")
+        queued_ms = None if isinstance(value, str) else seconds(value)
+        return None if queued_ms is None else queued_ms / 1000
+
+
 @dataclass(slots=True)
-class Answer:
+class Answer(MeasuredAnswer):
     """The part of an answer that has arrived."""
 
     sent_at_s: float
     text: bool = False
     """Text mode: token ids are not required, as the server's tokenizer may differ."""
-    secrets: tuple[str, ...] = ()
-    """Keys that error messages must not contain."""
     ids: list[int] = field(default_factory=list)
-    first_token_at_s: float | None = None
-    last_byte_at_s: float = math.nan
-    complete: bool = False
-    """Whether `[DONE]` has arrived."""
-    usage: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
     nvext: dict[str, Any] = field(default_factory=dict)
     """The last values of Dynamo's extension."""
     _events: Events = field(default_factory=Events)
@@ -144,7 +173,8 @@ class Answer:
         self.last_byte_at_s = at_s
         try:
             for event in self._events.feed(received):
-                self._event(event, at_s)
+                if data := data_of(event):
+                    self._event(data, at_s)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problem = shortened(f"{type(error).__name__}: {error}")
             raise TurnFailed(f"cannot read the stream as a completion: {problem}") from None
@@ -168,8 +198,7 @@ class Answer:
                     "the answer contains no token ids: token mode needs a server that supports "
                     "return_token_ids, such as vLLM 0.10.2 or newer, or Dynamo"
                 )
-        self.usage = mapping(chunk.get("usage")) or self.usage
-        self.metrics = mapping(chunk.get("metrics")) or self.metrics
+        self._take_measurements(chunk)
         self.nvext |= nvext
 
     def _append_ids(self, ids: list[int]) -> None:
@@ -211,46 +240,12 @@ class Answer:
 
     @property
     def output_tokens(self) -> int:
-        return len(self.ids) or (self._counted("completion_tokens") if self.text else None) or 0
-
-    def _counted(self, name: str) -> int | None:
-        return count(self.usage.get(name))
-
-    @property
-    def cached_tokens(self) -> int | None:
-        return cached_tokens(self.usage)
-
-    @property
-    def queue_s(self) -> float | None:
-        return queue_s(self.metrics)
+        return len(self.ids) or (self._counted("completion_tokens") or 0 if self.text else 0)
 
 
-def cached_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Cached prompt tokens at first admission; None if the server does not report them."""
-    return count(mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
-
-
-def count(value: object) -> int | None:
+def _count(value: object) -> int | None:
     """Return a plausible number of tokens, else None."""
     return tokens(value) if type(value) is int else None
-
-
-def queue_s(metrics: Mapping[str, Any]) -> float | None:
-    """Seconds in the engine's queue; None if the server does not report the time."""
-    value = metrics.get("queue_time_ms")
-    queued_ms = None if isinstance(value, str) else seconds(value)
-    return None if queued_ms is None else queued_ms / 1000
-
-
-class MeasuredAnswer(Protocol):
-    @property
-    def first_token_at_s(self) -> float | None: ...
-    @property
-    def output_tokens(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int | None: ...
-    @property
-    def queue_s(self) -> float | None: ...
 
 
 def measure(

@@ -113,6 +113,15 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
+def refuse_compressed(response: aiohttp.ClientResponse) -> None:
+    """Raise TurnFailed for an answer that cannot be read, nor searched for keys."""
+    coding = response.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+        raise TurnFailed(
+            f"the server compressed its answer ({shortened(coding)}) without being asked to"
+        )
+
+
 async def stream_completion(
     session: aiohttp.ClientSession,
     url: str,
@@ -132,10 +141,7 @@ async def stream_completion(
             raise TurnFailed(f"the server answered {response.status}: {message}{hint}")
         if response.content_type != "text/event-stream":
             raise TurnFailed(f"the server answered {response.content_type}, not a stream")
-        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-            raise TurnFailed(
-                f"the server compressed its stream ({shortened(encoding)}) without being asked to"
-            )
+        refuse_compressed(response)
         body.truncate(0)  # frees the memory of a long prompt, which has been sent
         async for received in response.content.iter_any():
             answer.take(received, now_s())

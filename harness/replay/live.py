@@ -157,7 +157,7 @@ class _Live:
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(service.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        answer, error = self._api.answer(self._now_s(), service.text, self._secrets), None
+        answer, error = self._api.answer(self._now_s(), service.text, secrets=self._secrets), None
         routed = await self._route(run, record, answer)
         serving, liveness = self._servers[routed.replica], self.liveness[routed.replica]
         url = f"{serving.root}{self._api.path}"

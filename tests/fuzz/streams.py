@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 from msgspec.json import decode, encode
 
-from harness.gateway.answers import Answer as GatewayAnswer
-from harness.gateway.answers import Tap
+from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.gateway.client_request import identify_caller, parse_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
@@ -122,7 +121,7 @@ def _answers(data: bytes, answer: Answer) -> bool:
 
 
 def gateway_stream(data: bytes) -> bool:
-    answer = GatewayAnswer()
+    answer = ForwardedAnswer()
     tap = Tap(answer, hide_usage=False, key=None)
     try:
         sent = b"".join(tap.feed(chunk, 1.0) for chunk in _chunks(data)) + tap.end()
@@ -134,7 +133,7 @@ def gateway_stream(data: bytes) -> bool:
 
 
 def completion(data: bytes) -> bool:
-    answer = GatewayAnswer()
+    answer = ForwardedAnswer()
     try:
         answer.read_whole(data, 1.0)
     except ValueError as error:
@@ -152,12 +151,12 @@ def request(data: bytes) -> bool:
     _, sent = rewrite_body(body, data, {"program_id": "p", "turn": 0})
     tagged = orjson.loads(sent)["vllm_xargs"]
     assert (tagged["program_id"], tagged["turn"]) == ("p", 0), "the tag of another program"
-    answer = GatewayAnswer()
+    answer = ForwardedAnswer()
     answer.read_whole(COMPLETION, 1.0)
     return _record(data, answer)
 
 
-def _record(data: bytes, answer: GatewayAnswer) -> bool:
+def _record(data: bytes, answer: ForwardedAnswer) -> bool:
     """Record a request and its answer as the gateway does."""
     body = orjson.loads(data)
     try:

@@ -56,7 +56,7 @@ ATTACKS = {
     "headers without end": (forever(b"X: y\r\n" * 1000, HEAD), ""),
     "a packed stream": (
         once(PACKED, gzip.compress(bytes(1 << 28), 1)),
-        "its stream (gzip)",
+        "its answer (gzip)",
     ),
     "deep JSON": (
         once(CLOSE, b"data: " + b"[" * 100_000 + b"\n\n"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.gateway.answers import Answer
+from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
 from harness.gateway.programs import Programs
@@ -76,7 +76,7 @@ def test_only_programs_without_an_id_are_recognised_by_their_conversations() -> 
     programs, first = Programs(), prompt_of(messages("system", "task"))
     started = programs.start_turn(Caller("named", None), first, 0.0)
     programs.end_turn(started.program, 1.0)
-    programs.record_answer(started.program, first, Answer(texts=["ls"]))
+    programs.record_answer(started.program, first, ForwardedAnswer(texts=["ls"]))
     continued = prompt_of(messages("system", "task", "ls", "files"))
     assert programs.start_turn(Caller(None, None), continued, 2.0).program.id == "program-1"
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from harness.gateway import Gateway, serve_gateway
-from harness.gateway.answers import Answer
+from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import prompt_of
 from harness.gateway.programs import Programs
@@ -216,7 +216,7 @@ def test_the_length_of_a_prompt_is_estimated_from_the_last_turn_of_its_program()
     assert first.ends == (length,)
     assert estimated_tokens(program, first) == round(length / 4)
     usage = {"prompt_tokens": 100, "completion_tokens": 30}
-    programs.record_answer(program, first, Answer(texts=["done"], usage=usage))
+    programs.record_answer(program, first, ForwardedAnswer(texts=["done"], usage=usage))
     again = prompt_of(next_ask("done", "ok"))
     new = message_length("user", "ok")
     assert estimated_tokens(program, again) == round(130 + new * 100 / length)

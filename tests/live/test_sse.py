@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.replay import sse
-from harness.replay.sse import Events
+from harness.replay.sse import Events, data_of
 
 STREAM = (
     b": a comment\n\n"
@@ -28,21 +27,21 @@ def test_events_do_not_depend_on_where_the_bytes_are_split(splits: list[int]) ->
     events = Events()
     ends = [0, *sorted(splits), len(STREAM)]
     chunks = [STREAM[a:b] for a, b in pairwise(ends)]
-    assert [event for chunk in chunks for event in events.feed(chunk)] == EVENTS
+    received = [event for chunk in chunks for event in events.feed(chunk)]
+    assert [data for event in received if (data := data_of(event))] == EVENTS
+    raw = b"".join(event + b"\n\n" for event in received) + events.rest()
+    assert raw == STREAM.replace(b"\r\n", b"\n")
 
 
 def test_an_event_is_complete_with_its_last_byte() -> None:
     events = Events()
     assert list(events.feed(b"data: x\n")) == []
-    assert list(events.feed(b"\n")) == [b"x"]
+    assert list(events.feed(b"\n")) == [b"data: x"]
 
 
 @pytest.mark.parametrize("chunk", [b"x" * 100, b"data: x\n" * 12], ids=["line", "event"])
-def test_an_endless_line_or_event_does_not_fill_the_memory(
-    chunk: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
-    events = Events()
+def test_an_endless_line_or_event_does_not_fill_the_memory(chunk: bytes) -> None:
+    events = Events(max_bytes=1000)
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
         list(chain.from_iterable(events.feed(chunk) for _ in range(100)))
 
@@ -52,4 +51,4 @@ def test_a_long_line_in_small_chunks_is_joined_only_once() -> None:
     events = Events()
     for _ in range(1 << 20):
         assert not list(events.feed(b"data: 0123456789"))
-    assert [len(event) for event in events.feed(b"\n\n")] == [(16 << 20) - 6]
+    assert [len(data_of(event)) for event in events.feed(b"\n\n")] == [(16 << 20) - 6]
