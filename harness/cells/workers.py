@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from servers.basics.errors import FULL, CannotWrite, CellFailed
+from servers.basics.errors import FULL, CannotWrite, CellFailed, EngineError
 from servers.processes.deferred import leave_to_parent, signals_deferred
 
 Job = TypeVar("Job")
@@ -184,7 +184,7 @@ def attempt(
         if error.errno in FULL:  # all other cells would fail too
             return "unwritable", str(CannotWrite.of(Path(str(error.filename or ".")), error))
         return "ended", _with_traceback(error)
-    except CellFailed as error:
+    except (CellFailed, EngineError) as error:
         return "ended", str(error)
     except Exception as error:  # an error of a policy must not end the other cells
         return "ended", _with_traceback(error)

@@ -21,7 +21,7 @@ from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
-from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
@@ -130,17 +130,14 @@ class DynamoEngine:
             self.kv_gb_per_s,
             self.flags,
         )
-        try:
-            cluster = launch_dynamo(
-                deployment,
-                router.policy,
-                self.dynamo,
-                job.folder / "server",
-                ready_within_s=self.ready_within_s,
-                on_progress=lambda seconds, _: on_stage(f"starting Dynamo, {seconds:.0f} s"),
-            )
-        except ServerFailed as failed:
-            raise CellFailed(str(failed)) from None
+        cluster = launch_dynamo(
+            deployment,
+            router.policy,
+            self.dynamo,
+            job.folder / "server",
+            ready_within_s=self.ready_within_s,
+            on_progress=lambda seconds, _: on_stage(f"starting Dynamo, {seconds:.0f} s"),
+        )
         with cluster:
             frontend = Frontend(
                 cluster.workers,

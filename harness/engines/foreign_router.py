@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
+from harness.cells.job import Job
 from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import RELEASE_PROGRAM
 from harness.replay.live_server import LiveServer
-from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.errors import InvalidInput
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.installation import RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
@@ -62,29 +62,32 @@ def _passes_prompts(router: ForeignRouter, settings: SweepSettings) -> bool:
     return native or settings.server.prompts is Prompts.TEXT
 
 
-def start_router(
-    router: ForeignRouter,
-    installation: RouterInstallation,
-    replicas: Sequence[LiveServer],
+def behind_router(
+    job: Job,
+    installed: Mapping[str, RouterInstallation],
+    servers: Sequence[LiveServer],
     costs: CostCurve | None,
     turn_timeout_s: float,
-    log: Path,
+    on_stage: Callable[[str], None],
     stack: ExitStack,
-) -> tuple[LiveServer, RouterProcess]:
-    """Start the router until the stack is closed, and return the server that it is for clients.
+) -> tuple[Sequence[LiveServer], Sequence[RouterProcess]]:
+    """Return the servers to which the harness sends turns, and the processes of ours among them.
 
-    Raises CellFailed.
+    If the job's variant has a router of another project, that is the only one: it is started in
+    front of the servers, until the stack is closed. Raises ServerFailed.
     """
-    urls = tuple(replica.root for replica in replicas)
-    deployment = Deployment(urls, replicas[0].kv_tokens, costs, turn_timeout_s)
-    try:
-        process = launch_router(router, installation, deployment, log)
-    except ServerFailed as failed:
-        raise CellFailed(str(failed)) from None
+    router = job.variant.router
+    if not isinstance(router, ForeignRouter):
+        return servers, ()
+    on_stage(f"starting {router.project}")
+    urls = tuple(server.root for server in servers)
+    deployment = Deployment(urls, servers[0].kv_tokens, costs, turn_timeout_s)
+    log = job.folder / "server" / "router.log"
+    process = launch_router(router, installed[router.project], deployment, log)
     stack.enter_context(process)
-    apis = replicas[0].apis
+    apis = servers[0].apis
     if router.project == "sglang-router":
         apis = apis._replace(text=WITHOUT_CHAT.text)
     ends = SESSION_ENDS.get(router.project, ())
-    target = LiveServer(process.base_url, session_ends=ends, behind=tuple(replicas), apis=apis)
-    return target, process
+    target = LiveServer(process.base_url, session_ends=ends, behind=tuple(servers), apis=apis)
+    return [target], [process]

@@ -7,14 +7,14 @@ code does, and has not been run on a GPU yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported, with_routers
-from harness.engines.foreign_router import find_routers, start_router
+from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import send_prompts
 from harness.load.server_config import server_config
@@ -24,10 +24,10 @@ from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.sglang import SGLANG, flush_cache, sampling_params
-from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
-from servers.processes.supervised import Failing, first_failure
+from servers.processes.supervised import first_failure
 from servers.profiles.models.files import model_name
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import UNKNOWN_COSTS
@@ -122,7 +122,18 @@ class SglangEngine:
             for server in servers:
                 self._warm_up(server)
             info = servers[0].info
-            targets, processes = self._targets(job, servers, on_stage, stack)
+            replicas = [
+                LiveServer(
+                    each.base_url,
+                    kv_tokens=info.kv_tokens,
+                    session_ends=(CLOSE_SESSION,),
+                    apis=SGLANG,
+                )
+                for each in servers
+            ]
+            targets, routers = behind_router(
+                job, self.routers, replicas, None, self.turn_timeout_s, on_stage, stack
+            )
             done = replay_on(
                 Service(
                     targets,
@@ -137,7 +148,7 @@ class SglangEngine:
                 on_turn=on_turn,
                 on_event=on_event,
                 on_stage=on_stage,
-                failure=lambda: first_failure(processes),
+                failure=lambda: first_failure([*routers, *servers]),
             )
         return {
             **done,
@@ -151,18 +162,15 @@ class SglangEngine:
         scheduler = make_policy(job.variant, UNKNOWN_COSTS)
         if not isinstance(scheduler, SglangScheduler):
             raise TypeError(f"{job.variant.name} is not a scheduler of SGLang")
-        try:
-            return launch_replicas(
-                self.config,
-                self.replicas,
-                scheduler,
-                self.sglang,
-                job.folder / "server",
-                ready_within_s=self.ready_within_s,
-                on_progress=lambda seconds, _: on_stage(f"starting SGLang, {seconds:.0f} s"),
-            )
-        except ServerFailed as failed:
-            raise CellFailed(str(failed)) from None
+        return launch_replicas(
+            self.config,
+            self.replicas,
+            scheduler,
+            self.sglang,
+            job.folder / "server",
+            ready_within_s=self.ready_within_s,
+            on_progress=lambda seconds, _: on_stage(f"starting SGLang, {seconds:.0f} s"),
+        )
 
     def _warm_up(self, server: SglangServer) -> None:
         """Send some prompts, and empty the cache: each cell begins without any KV."""
@@ -176,35 +184,6 @@ class SglangEngine:
             info.kv_tokens,
         )
         flush_cache(server.base_url)
-
-    def _targets(
-        self,
-        job: Job,
-        servers: Sequence[SglangServer],
-        on_stage: Callable[[str], None],
-        stack: ExitStack,
-    ) -> tuple[Sequence[LiveServer], Sequence[Failing]]:
-        """Return the servers to which the harness sends turns, which may be the router of another
-        project in front of SGLang, and all processes. Raise CellFailed."""
-        tokens, ends = servers[0].info.kv_tokens, (CLOSE_SESSION,)
-        replicas = [
-            LiveServer(each.base_url, kv_tokens=tokens, session_ends=ends, apis=SGLANG)
-            for each in servers
-        ]
-        router = job.variant.router
-        if not isinstance(router, ForeignRouter):
-            return replicas, servers
-        on_stage(f"starting {router.project}")
-        target, process = start_router(
-            router,
-            self.routers[router.project],
-            replicas,
-            None,
-            self.turn_timeout_s,
-            job.folder / "server" / "router.log",
-            stack,
-        )
-        return [target], [process, *servers]
 
 
 def _warm_up_body(prompt: Any, output_tokens: int) -> dict[str, Any]:

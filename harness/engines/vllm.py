@@ -6,7 +6,7 @@ only one cell. Cells run one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -19,7 +19,7 @@ from harness.engines.base import (
     split_supported,
     with_routers,
 )
-from harness.engines.foreign_router import find_routers, start_router
+from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
@@ -28,22 +28,19 @@ from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, Swee
 from harness.load.workload import Longest
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerTimeouts
-from servers.basics.errors import CellFailed, InvalidInput, ServerFailed
+from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
-from servers.foreign_routers.process import RouterProcess
 from servers.processes.supervised import first_failure
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records.turns import EventRecord, TurnRecord
-from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image
-from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
 from servers.vllm.launch.policy_module import check_loads
@@ -154,17 +151,14 @@ class VllmEngine:
         on_stage: Callable[[str], None],
     ) -> dict[str, Any]:
         end_on_sigterm()
-        try:
-            servers = launch_replicas(
-                self.config_for(job.variant),
-                self.replicas,
-                job.folder / "server",
-                python=self.vllm.python,
-                ready_within_s=self.ready_within_s,
-                on_progress=lambda seconds, _: on_stage(f"starting vLLM, {seconds:.0f} s"),
-            )
-        except ServerFailed as failed:
-            raise CellFailed(str(failed)) from None
+        servers = launch_replicas(
+            self.config_for(job.variant),
+            self.replicas,
+            job.folder / "server",
+            python=self.vllm.python,
+            ready_within_s=self.ready_within_s,
+            on_progress=lambda seconds, _: on_stage(f"starting vLLM, {seconds:.0f} s"),
+        )
         with ExitStack() as stack:
             for server in servers:
                 stack.enter_context(server)
@@ -191,7 +185,9 @@ class VllmEngine:
                 )
                 for each in servers
             ]
-            targets, routers = self._behind_router(job, replicas, curve, on_stage, stack)
+            targets, routers = behind_router(
+                job, self.routers, replicas, curve, self.turn_timeout_s, on_stage, stack
+            )
             done = replay_on(
                 Service(
                     targets,
@@ -210,10 +206,7 @@ class VllmEngine:
                 failure=lambda: first_failure([*routers, *servers]),
             )
             if job.variant.offload is not None:
-                try:
-                    done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
-                except ServerFailed as failed:
-                    raise CellFailed(str(failed)) from None
+                done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
         for server in servers:
             server.events_path.unlink()  # engine.jsonl of the cell contains all events
         return {
@@ -223,31 +216,6 @@ class VllmEngine:
             "max_model_len": info.max_model_len,
             "prefix_caching": info.cache_config.get("enable_prefix_caching") == "True",
         }
-
-    def _behind_router(
-        self,
-        job: Job,
-        replicas: Sequence[LiveServer],
-        curve: CostCurve,
-        on_stage: Callable[[str], None],
-        stack: ExitStack,
-    ) -> tuple[Sequence[LiveServer], Sequence[RouterProcess]]:
-        """Return the servers to which the harness sends turns: the replicas, or the router of
-        another project in front of them, and the process of that. Raise CellFailed."""
-        router = job.variant.router
-        if not isinstance(router, ForeignRouter):
-            return replicas, ()
-        on_stage(f"starting {router.project}")
-        target, process = start_router(
-            router,
-            self.routers[router.project],
-            replicas,
-            curve,
-            self.turn_timeout_s,
-            job.folder / "server" / "router.log",
-            stack,
-        )
-        return [target], [process]
 
 
 def _refuse_answers_without_text(server: Server) -> None:
