@@ -43,8 +43,6 @@ UsageError: Any = typer.BadParameter.__base__
 SUB_APPS = {
     "compare": "Test whether a run is slower than another: bench compare runs/before runs/after",
     "export": "Export a run as files for other tools: bench export runs/NAME --format parquet",
-    "history": "Record the trend of results over commits: "
-    "bench history add runs/NAME --label COMMIT",
     "serve": "Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum",
     "profile": "Measure how fast vLLM is here, for virtual time and policies: "
     "bench profile --model tiny",

@@ -1,4 +1,5 @@
-"""Compares runs over time.
+"""Compares two runs, or runs of several machines.
 
-In: two runs, or a history of runs. Out: a verdict, and a page with the trend.
+In: two runs. Out: a verdict, and a page. In: runs of several machines. Out: their capacities per
+GPU and per dollar.
 """

@@ -17,9 +17,7 @@ from servers.profiles.profile import Profile
 from servers.sim.settings import Limits
 
 SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals", "background")
-MUST_BE_EQUAL = (*SAME_QUESTION, "jps", "seeds")
-"""Settings that all entries of a history share. Two runs are compared at their common rates and
-seeds, so only `SAME_QUESTION` must be equal."""
+"""Settings that must be equal. Runs are compared at the rates and seeds that both have."""
 TRACE = ("trace_sha256", "programs", "turns")
 WORKLOAD = "workload"
 OPTION = "--allow-different"
@@ -87,20 +85,10 @@ def allowed_differences(base: Side, new: Side, allowed: Collection[str]) -> tupl
     return (*_options(one, other), *differences(one, other, SAME_QUESTION))
 
 
-def comparable_settings(side: Side) -> dict[str, Any]:
-    """Return the settings that must be equal in a history."""
-    workload = side.settings.get(WORKLOAD) or {}
-    return {
-        **{field: side.settings.get(field) for field in MUST_BE_EQUAL},
-        WORKLOAD: {field: workload.get(field) for field in TRACE},
-        **({"steady_state": True} if side.steady else {}),
-    }
-
-
 def differences(
     one: dict[str, Any],
     other: dict[str, Any],
-    fields: Sequence[str] = MUST_BE_EQUAL,
+    fields: Sequence[str],
     allowed: Collection[str] = (),
 ) -> Iterable[str]:
     """Yield a phrase for each field in which two settings differ."""

@@ -1,9 +1,8 @@
-"""Pages of experiments and histories, and tables of all pages on a phone."""
+"""Pages of experiments, comparisons and workloads, and tables of all pages on a phone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from browsing import Open, names, problems_on
 
 from reports.compare.across_page import draw as draw_across
 from reports.compare.baseline import read_side
-from reports.compare.history import add, read_history
-from reports.compare.history_page import draw
 from reports.compare.page import draw as draw_comparison
 from reports.compare.regression import compare_sides
 from reports.experiment.arms import ArmRun
@@ -39,15 +36,12 @@ BROKEN_WORDS = """
 """
 
 
-@pytest.mark.parametrize(
-    "kind", ["report", "experiment", "history", "comparison", "across", "workload"]
-)
+@pytest.mark.parametrize("kind", ["report", "experiment", "comparison", "across", "workload"])
 def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
     report: Path, tmp_path: Path, opened: Open, kind: str
 ) -> None:
     pages = {
         "experiment": an_experiment,
-        "history": a_history,
         "comparison": a_comparison,
         "across": several_machines,
         "workload": a_workload,
@@ -82,17 +76,6 @@ def an_experiment(run: Path, folder: Path) -> Path:
     says = "continuum is faster than infercept(queue_order=turn)+"
     check = Check(says=says, of="continuum", to="fcfs", least=1.0)
     return write_experiment(about, [ArmRun("all", None, (run,))], [check], folder).path
-
-
-def a_history(run: Path, folder: Path) -> Path:
-    """Return the page of a history in which each later commit is twice as slow."""
-    file = folder / "history.jsonl"
-    side = read_side(run)
-    for number in range(3):
-        slower = replace(side, jobs=side.jobs.assign(jct_s=side.jobs["jct_s"] * 2**number))
-        add(file, slower, f"commit{number}", datetime(2026, 1, 1 + number, tzinfo=UTC))
-    draw(read_history(file), folder / "history.html")
-    return folder / "history.html"
 
 
 def a_comparison(run: Path, folder: Path) -> Path:
@@ -173,15 +156,6 @@ def test_the_page_of_a_comparison_draws_the_changes_of_each_load(
     assert len(options) > 1
     chooser.select_option(options[-1])
     assert page.locator("#changes .scatterlayer .trace").count() > 0
-
-
-def test_the_page_of_a_history_marks_the_commits_of_jumps(
-    report: Path, tmp_path: Path, opened: Open
-) -> None:
-    report_page = opened(a_history(report.parent, tmp_path))
-    assert report_page.complaints == []
-    assert {"commit1", "commit2"} <= set(names(report_page.page, "trend-0"))
-    assert "commit0" not in names(report_page.page, "trend-0")
 
 
 def test_the_page_of_an_experiment_draws_its_figures(

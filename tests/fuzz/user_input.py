@@ -20,14 +20,11 @@ from harness.load.rates import MAX_VALUES, parse_rates, parse_seeds
 from harness.load.settings import Agents, Machine, Server, SweepSettings
 from harness.load.settings_file import read_settings, settings_toml
 from reports.compare.baseline import read_side
-from reports.compare.history import read_history
-from reports.compare.history_page import draw
 from servers.basics.errors import InvalidInput, TurnstileError
 from servers.basics.text import printable
 from servers.profiles import MODELS, analytic_profile, model, notes
 from servers.profiles.files import read_measured
 from servers.vllm.launch.cost_curve import read_costs
-from tests.fuzz import injected
 from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated, mutated_gzip
 from tests.fuzz.target import Target
@@ -53,17 +50,6 @@ BASELINE = orjson.dumps(
      "cells": [{"variant": "fcfs", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.5, "b": 2.0}},
                {"variant": "continuum", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.0}}],
      "invalid": {"lmcache_jps0.1_seed1": "not run yet"}}
-)  # fmt: skip
-HISTORY = b"\n".join(
-    orjson.dumps(line)
-    for line in (
-        {"format": "turnstile-history-1", "question": {"engine": "sim"}},
-        {"label": "abc", "when": "2026-01-31T12:00:00Z", "question": "65e72301068e",
-         "turnstile_version": "0.1.0", "code_sha256": "c0de", "variant": "fcfs",
-         "load": "0.1 jobs/s", "jobs": 3, "jct_mean_s": 20.0, "jct_mean_low_s": 10.0,
-         "jct_mean_high_s": 30.0,
-         "jct_p50_s": 20.0, "jct_p90_s": 30.0, "jct_p95_s": 30.0, "jct_p99_s": 30.0},
-    )
 )  # fmt: skip
 SETTINGS = SweepSettings(
     jps="0.1",
@@ -165,12 +151,6 @@ def _changed_toml(file: bytes, random: Random) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _draw_history(path: Path) -> None:
-    page = path.with_suffix(".html")
-    draw(read_history(path), page)
-    injected.check_markup(page.read_text())
-
-
 def _baseline(path: Path) -> None:
     side = read_side(path)
     try:
@@ -208,7 +188,6 @@ FILES: tuple[tuple[str, Callable[[Path], object], Callable[[Random], bytes], flo
     ("config.json", _model, lambda r: mutated(r.choice(_configs()), r), 2),
     ("costs.json", read_costs, lambda r: mutated(COSTS, r), 3),
     ("baseline.json.gz", _baseline, _gzipped, 2),
-    ("history.jsonl", _draw_history, lambda r: mutated(HISTORY, r), 0.3),
 )
 
 

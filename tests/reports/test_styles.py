@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 
@@ -13,9 +12,6 @@ import pytest
 from make_run import turn, write_cell, write_sweep
 
 from reports import write_report
-from reports.compare.baseline import read_side
-from reports.compare.history import add, read_history
-from reports.compare.history_page import draw
 from reports.experiment.arms import ArmRun
 from reports.experiment.page import ExperimentText, write_experiment
 from reports.figures.drawing import short
@@ -82,13 +78,9 @@ def test_pages_give_a_variant_the_same_button(tmp_path: Path) -> None:
         pages.append(write_report(run).path)
     about = ExperimentText("small", "A small one", "", "", "", "", "")
     pages.append(write_experiment(about, [ArmRun("all", None, (run,))], [], tmp_path).path)
-    history = tmp_path / "history.jsonl"
-    add(history, read_side(run), "abc", datetime(2026, 1, 31, tzinfo=UTC))
-    pages.append(tmp_path / "history.html")
-    draw(read_history(history), pages[-1])
     found = [button("infercept", page.read_text()) for page in pages]
     assert found[0]
-    assert len(found) == 4
+    assert len(found) == 3
     assert set(found) == {found[0]}
 
 
