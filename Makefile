@@ -54,7 +54,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly end-to-end clean
+.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -167,8 +167,8 @@ docs: .venv/installed-test  ## build the documentation site, build/site/index.ht
 picture: .venv/installed-test  ## regenerate docs/report.png with Chromium, after a change of the report's looks or text
 	$(BIN)/python -m tests.docs.picture
 
-end-to-end: .venv/installed-test  ## hold virtual time against end-to-end measurements again, after a change of step times
-	-$(BIN)/bench fidelity --silicon --out docs/fidelity --save servers/profiles/end-to-end.json
+silicon: .venv/installed-test  ## compare virtual time with end-to-end measurements of GPUs, after a change of step times
+	-$(BIN)/python -m tools.silicon --out docs/fidelity --save servers/profiles/end-to-end.json
 
 # The version that the pinned plotly of the test dependencies has inside, which validates our figures.
 plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1.1 PLOTLY_SHA256=…

@@ -50,6 +50,10 @@ def test_thinking_before_the_block_does_not_break_parsing() -> None:
     assert tool_names(text) == ("cd", "ls")
 
 
+def test_thinking_that_used_up_the_tokens_calls_nothing() -> None:
+    assert tool_names("<think>\nThe user wants a command, so I need one ```bash block.\n") == ()
+
+
 def test_a_block_that_is_still_open_calls_nothing() -> None:
     assert tool_names("```bash\nls") == ()
 

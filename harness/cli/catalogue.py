@@ -10,6 +10,7 @@ HEADS = {
     "hardware": ("GPU", "memory and peak rates", "source"),
     "models": ("model", "size and context", "source"),
     "packs": ("pack", "description"),
+    "experiments": ("experiment", "title and source"),
     "runs": ("date", "cells", "folder", "load", "plan"),
 }
 """Heads of columns on a terminal, by what `bench list` lists."""
@@ -106,6 +107,17 @@ def packs() -> list[tuple[str, str]]:
     from traces.synthesis.known import description
 
     return [(name, description(name)) for name in traces.packs()]
+
+
+def experiments() -> list[tuple[str, str]]:
+    """Return name, and title with source, of each published experiment."""
+    from harness.experiments.definition import load, names
+
+    rows = []
+    for experiment in map(load, names()):
+        reason = experiment.not_testable and f"; not testable here: {experiment.not_testable}"
+        rows.append((experiment.name, f"{experiment.title} ({experiment.source}){reason}"))
+    return rows
 
 
 def models() -> list[tuple[str, str, str]]:

@@ -24,11 +24,11 @@ from typer.core import TyperGroup
 
 from harness.cli.errors import exit_code, is_stdout_full, one_line_errors, terminate
 from harness.cli.one_background import OneBackground
-from harness.cli.options import Only, Without, complete_policies, takes_settings
+from harness.cli.options import refuse_given, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
-from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 from harness.load.settings import RUN as RUN_PANEL
+from harness.load.settings import Execution, OnError, SweepSettings
 from servers.processes.deferred import ENDING
 
 if TYPE_CHECKING:
@@ -46,19 +46,31 @@ SUB_APPS = {
     "serve": "Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum",
     "profile": "Measure how fast vLLM is here, for virtual time and policies: "
     "bench profile --model tiny",
-    "profile show": "Print the step times and the KV memory of a profile: "
-    "bench profile show --hardware h100",
     "fidelity": "Compare virtual time with a live vLLM: "
     "bench fidelity --jps 0.2,0.5,2 --kv-blocks 400",
-    "verify": "Check on a live engine that pinned KV stays in memory: bench verify pins",
     "gateway": "Run an OpenAI-compatible proxy that identifies and records programs: "
     "bench gateway URL",
     "record": "Record a trace of any OpenAI client: bench record [URL] -- COMMAND",
-    "experiment": "Reproduce a published figure, with a verdict: bench experiment run fig16",
-    "traces": "Inspect, summarise, convert and synthesize traces.",
+    "experiment": "Reproduce a published figure, with a verdict: bench experiment fig16",
+    "traces": "Inspect, convert, synthesize and anonymize traces.",
+    "doctor": "Check whether this machine is set up, and print what to do if it is not.",
 }
-"""Help of the commands whose Typer `app` is in `harness.cli.commands.NAME`, with an underscore for
-the space in a name of two words. The first of two words is a command, too."""
+"""Help of the commands whose Typer `app` is in `harness.cli.commands.NAME`."""
+MOVED = {
+    "run": "bench sweep --one",
+    "history": "bench compare, with files of bench compare --save",
+    "verify": "bench doctor --pins",
+    "profile show": "bench profile --show",
+    "fidelity --silicon": "make silicon",
+    "experiment list": "bench list experiments",
+    "experiment run": "bench experiment",
+    "traces stats": "bench traces inspect",
+    "traces report": "bench traces inspect --html FILE",
+    "traces distance": "bench traces fit --check RECIPE",
+    "traces check": "bench traces anonymize --check",
+    "traces pack": "bench traces convert --to packed",
+}
+"""Former commands, and what replaces them."""
 
 
 @contextmanager
@@ -83,11 +95,13 @@ class Group(TyperGroup):
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (two_words := " ".join(args[:2])) in SUB_APPS:
-            args = [two_words, *args[2:]]
+        for former in () if ctx.resilient_parsing else (" ".join(args[:2]), args[0]):
+            if former in MOVED:
+                print(f"bench {former}: is now {MOVED[former]}", file=sys.stderr)
+                raise typer.Exit(2)
         name, command, rest = super().resolve_command(ctx, args)
         if name in SUB_APPS:
-            module = import_module(f"harness.cli.commands.{name.replace(' ', '_')}")
+            module = import_module(f"harness.cli.commands.{name}")
             command = typer.main.get_command(module.app)
         if command is not None:  # None: completion of an unknown command
             _join_lines(command)
@@ -209,6 +223,11 @@ TableOption = Annotated[
         rich_help_panel=RUN_PANEL,
     ),
 ]
+OF_SEVERAL_CELLS = (
+    *("baseline", "slo", "aa", "repeats", "fail_unless", "until", "table"),
+    *("workers", "on_error", "shard", "cluster"),
+)
+"""Options that `--one` does not support."""
 SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
 
 The same command resumes: finished cells are never run twice. A sweep with one more policy, rate
@@ -236,6 +255,8 @@ or seed runs only the new cells.
 
   bench sweep --engine http://127.0.0.1:8000 --jps 0.5
 
+  bench sweep --one --policies continuum --jps 0.3
+
   bench sweep --agent mini-swe-agent --guided --traces my-trajectories/ --engine vllm --jps 0.2
 """
 
@@ -244,8 +265,18 @@ or seed runs only the new cells.
 @takes_settings(file=True)
 def sweep(
     *,
+    context: typer.Context,
     settings: SweepSettings,
     execution: Execution,
+    one: Annotated[
+        bool,
+        typer.Option(
+            "--one",
+            help="Run one cell (one policy, rate and seed; default: seed 1), and print its "
+            "settings, its result, and where the time went.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = False,
     fail_unless: Annotated[
         str | None,
         typer.Option(
@@ -266,6 +297,11 @@ def sweep(
     ] = None,
     table: TableOption = Tables.BRIEF,
 ) -> None:
+    if one:
+        with one_line_errors():
+            refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
+        _run_one(settings, execution)
+        return
     from harness.cli.print_report import print_report
 
     with one_line_errors():
@@ -288,6 +324,25 @@ def sweep(
         raise typer.Exit(1 if failed else 0)
     with one_line_errors(resume_hint()):
         print_report(folder, failed, condition=condition, full=table is Tables.FULL)
+
+
+def _run_one(settings: SweepSettings, execution: Execution) -> None:
+    from harness.cli.tables import show_cell
+
+    # A settings file of a whole sweep may have a baseline and an SLO.
+    settings = replace(
+        settings, seeds=settings.seeds or "1", baseline=None, slo=None, no_capacity=True
+    )
+    folder, failed = run_from_settings(
+        settings, execution.out, workers=1, one_cell=True, reuse=not execution.fresh
+    )
+    if failed:
+        raise typer.Exit(1)
+    with one_line_errors(resume_hint()):
+        gates = show_cell(folder)
+    if gates:
+        print_message(f"failed: {gates}")
+        raise typer.Exit(1)
 
 
 def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> Shard | None:
@@ -334,65 +389,6 @@ def _condition(text: str) -> Condition:
     return parse_condition(text)
 
 
-OF_SWEEPS = ("jps", "policies", "seeds", "baseline", "slo", "no_capacity", "aa", "repeats")
-"""Settings of several cells, which `bench run` lacks or names in the singular."""
-RUN_HELP = """Run one cell and print its settings, its result, and where the time went.
-
-[bold]Examples[/bold]
-
-  bench run --policy continuum --jps 0.3
-
-  bench run --policy continuum --jps 0.5 --engine vllm --model tiny
-
-  bench run --agent mini-swe-agent --tasks tasks.jsonl --jps 0.1 --engine http://127.0.0.1:8000
-"""
-
-
-@app.command(help=RUN_HELP, cls=OneBackground)
-@takes_settings(file=True)
-def run(
-    *,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="One policy of bench list policies, with arguments if it takes any.",
-            autocompletion=complete_policies,
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    jps: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Jobs per second.", rich_help_panel=LOAD)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the arrivals. Default: 1.")
-    ] = None,
-    execution: Annotated[Execution, Only("out", "fresh")],
-    settings: Annotated[SweepSettings, Without(*OF_SWEEPS)],
-) -> None:
-    from harness.cli.tables import show_cell
-
-    settings = replace(
-        settings,
-        jps=settings.jps if jps is None else jps,
-        policies=settings.policies if policy is None else policy,
-        seeds=settings.seeds or "1" if seed is None else str(seed),
-        baseline=None,
-        slo=None,
-        no_capacity=True,
-    )
-    folder, failed = run_from_settings(
-        settings, execution.out, workers=1, one_cell=True, reuse=not execution.fresh
-    )
-    if failed:
-        raise typer.Exit(1)
-    with one_line_errors(resume_hint()):
-        gates = show_cell(folder)
-    if gates:
-        print_message(f"failed: {gates}")
-        raise typer.Exit(1)
-
-
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
@@ -431,6 +427,7 @@ class Listing(StrEnum):
     HARDWARE = "hardware"
     MODELS = "models"
     PACKS = "packs"
+    EXPERIMENTS = "experiments"
     RUNS = "runs"
 
 
@@ -438,7 +435,7 @@ class Listing(StrEnum):
 def list_(
     listing: Annotated[Listing, typer.Argument(metavar="THING", help="What to list.")],
 ) -> None:
-    """List policies, routers, hardware, models, packs, or the runs under runs/ by load and date.
+    """List policies, routers, hardware, models, packs, experiments, or runs: bench list policies
 
     The option --hardware of other commands also takes a TOML file that describes another GPU:
     see docs/howto/my-gpu.md.
@@ -468,18 +465,3 @@ def open_(
     print(path)
     if sys.stdout.isatty():
         webbrowser.open(path.resolve().as_uri())
-
-
-@app.command()
-def doctor() -> None:
-    """Check whether this machine is set up, and print what to do if it is not."""
-    from harness.cli.commands.doctor import checks
-    from harness.cli.tables import show_rows
-
-    results = checks()
-    show_rows([(c.state, c.name, c.finding) for c in results])
-    failed = [check for check in results if not check.passed]
-    for check in failed:
-        print_message(f"{check.name}: {check.remedy}")
-    if failed:
-        raise typer.Exit(1)

@@ -7,7 +7,7 @@ field of those dataclasses, with its name, help, panel, default and completion.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
@@ -20,6 +20,7 @@ import typer
 from harness.cli import catalogue
 from harness.cli.errors import one_line_errors, options_from_file
 from harness.load.option import Setting, build, settings_of
+from servers.basics.errors import InvalidInput
 
 Command = Callable[..., None]
 
@@ -30,13 +31,6 @@ class Only:
 
     def __init__(self, *names: str, **defaults: Any) -> None:
         self.names, self.defaults = names, defaults
-
-
-class Without:
-    """The options of a group that a command lacks: `Annotated[SweepSettings, Without("seeds")]`."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
 
 
 def _complete(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
@@ -85,7 +79,7 @@ def takes_settings(*, file: bool = False) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
         groups = {name: _group(parameter.annotation) for name, parameter in own.items()}
-        options = [CONTEXT, FILE] if file else []
+        options = [*([] if "context" in own else [CONTEXT]), FILE] if file else []
         for name, parameter in own.items():
             options += [parameter] if groups[name] is None else _parameters(parameter.annotation)
 
@@ -107,6 +101,25 @@ def takes_settings(*, file: bool = False) -> Callable[[Command], Command]:
     return decorate
 
 
+def refuse_given(context: typer.Context, names: Container[str], why: str) -> None:
+    """Raise InvalidInput for an option on the command line that is one of these."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0] if parameter.opts[0].startswith("-") else "flags for vLLM"
+            raise InvalidInput(f"{option}: {why}; remove it")
+
+
+class AllBut:
+    """All names but these: `name in AllBut("a", "b")`."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self.names
+
+
 def _group(annotation: Any) -> Any:
     """Return the settings dataclass of a parameter; None for a plain Typer option."""
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
@@ -115,14 +128,13 @@ def _group(annotation: Any) -> Any:
 
 def _parameters(annotation: Any) -> Iterator[inspect.Parameter]:
     settings = settings_of(_group(annotation))
-    selection = next(iter(get_args(annotation)[1:]), Without())
+    selection = next(iter(get_args(annotation)[1:]), None)
     if isinstance(selection, Only):
         for name in selection.names:
             yield _parameter(settings[name], selection.defaults.get(name, settings[name].default))
         return
-    for name, setting in settings.items():
-        if name not in selection.names:
-            yield _parameter(setting, setting.default)
+    for setting in settings.values():
+        yield _parameter(setting, setting.default)
 
 
 def _parameter(setting: Setting, default: Any) -> inspect.Parameter:

@@ -74,13 +74,13 @@ def run_from_settings(
             refuse_shard(plans[0], shard)
         if one_cell and len(plan.cells()) != 1:
             dimensions = (
-                ("one --policy", plan.variants),
+                ("one policy with --policies", plan.variants),
                 ("one rate with --jps", plan.rates),
-                ("one --seed", plan.seeds),
+                ("one seed with --seeds", plan.seeds),
             )
             missing = " and ".join(text for text, values in dimensions if len(values) > 1)
             raise InvalidInput(
-                f"these settings have {len(plan.cells())} cells: give {missing}, or use bench sweep"
+                f"these settings have {len(plan.cells())} cells: give {missing}, or remove --one"
             )
     with one_line_errors(resume_hint()), _pool(cluster, plans[0], folder, workers) as pool:
         outcome = run(

@@ -47,7 +47,7 @@ DEFAULT_SEEDS = "1..5"
 """Seeds of an experiment. Each draws its own programs and arrivals, so that intervals cover both.
 Five make Student's t 2.8; with three it is 4.3."""
 
-Kind = Literal["sweep", "workload", "pins", "scheduler-overhead", "retention", "parsing"]
+Kind = Literal["sweep", "workload", "scheduler-overhead"]
 Change = Callable[[SweepSettings], SweepSettings]
 """Applies options of the command line to the settings of an experiment."""
 CHANGEABLE: dict[str, Callable[[SweepSettings], str]] = {
@@ -156,7 +156,7 @@ def load(name: str) -> Experiment:
             f"no experiment is named {name!r}; give one of {', '.join(names())}, or the path of a "
             ".toml file"
         )
-    values = read_toml(file, "give a .toml file or a name from bench experiment list")
+    values = read_toml(file, "give a .toml file or a name from bench list experiments")
     with _errors_name(str(file)):
         experiment = Experiment(name=file.stem, **values)
     contents: dict[str, ArmContents] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.console import print_message
 from harness.experiments.definition import Change, Experiment, changed_options, plans
-from harness.experiments.special_kinds import MEASURES
+from harness.experiments.scheduler_overhead import scheduler_overhead
 from harness.experiments.workloads import workload_frames
 from harness.sweep.several import run_several
 from reports.experiment.arms import ArmRun
@@ -23,8 +23,8 @@ def measure(
     experiment: Experiment, about: ExperimentText, folder: Path, workers: int, change: Change
 ) -> ExperimentReport:
     """Raise MeasurementUnavailable if what it measures is not installed."""
-    if experiment.kind in MEASURES:
-        return finish(about, tuple(MEASURES[experiment.kind]()), folder)
+    if experiment.kind == "scheduler-overhead":
+        return finish(about, tuple(scheduler_overhead()), folder)
     if experiment.kind == "workload":
         frames = workload_frames(experiment)
         return finish(about, tuple(judge(check, frames) for check in experiment.checks), folder)

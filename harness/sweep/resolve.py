@@ -189,7 +189,7 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
     if given and settings.no_capacity:
         remedy = "remove --slo" if settings.slo is not None else "give a rate, such as --jps 0.1"
         raise InvalidInput(
-            f"{option}: needs a search for capacities, which --no-capacity and bench run leave out;"
+            f"{option}: needs a search for capacities, which --no-capacity and --one leave out;"
             f" {remedy}"
         )
     if given and not steady:

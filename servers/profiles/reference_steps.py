@@ -1,4 +1,4 @@
-"""Step times of a profile at a few fixed points, for `bench profile show`.
+"""Step times of a profile at a few fixed points, for `bench profile --show`.
 
 In: a profile. Out: prompts, decode steps and a mixed step with their milliseconds.
 """

@@ -1,5 +1,5 @@
-"""`bench run --agent-command …`: real processes in real sandboxes, their records, and no process
-left however the run ends."""
+"""`bench sweep --one --agent-command …`: real processes in real sandboxes, their records, and no
+process left however the run ends."""
 
 from __future__ import annotations
 
@@ -40,9 +40,19 @@ def begin(
 ) -> subprocess.Popen[str]:
     rows = [json.dumps({"id": id, "task": json.dumps(plan)}) for id, plan in plans.items()]
     (folder / "tasks.jsonl").write_text("\n".join(rows))
-    command = [bench, "run", "--engine", url, "--agent-command", AGENT, "--tasks", "tasks.jsonl"]
+    command = [
+        bench,
+        "sweep",
+        "--one",
+        "--engine",
+        url,
+        "--agent-command",
+        AGENT,
+        "--tasks",
+        "tasks.jsonl",
+    ]
     return subprocess.Popen(
-        [*command, "--jps", "20", "--out", "o", *options],
+        [*command, "--tasks", "tasks.jsonl", "--jps", "20", "--out", "o", *options],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -127,7 +137,7 @@ def test_a_cell_in_which_no_program_finished_fails_and_is_run_again(
     broken.write_text("raise SystemExit('KEY is missing')")
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "task": "[]"}')
     agent = f"{sys.executable} agent.py {{task}} {{base_url}} {{folder}}"
-    command = [bench, "run", "--engine", url, "--agent-command", agent, "--jps", "20"]
+    command = [bench, "sweep", "--one", "--engine", url, "--agent-command", agent, "--jps", "20"]
     for code, message in ((1, "exited with code 1: KEY is missing"), (0, "")):
         run = subprocess.run(
             [*command, "--tasks", "tasks.jsonl", "--out", "o"],
@@ -257,7 +267,7 @@ def test_invalid_options_for_agents_are_refused_in_one_line(
 ) -> None:
     (tmp_path / "t").write_text('{"id": "a", "task": "b"}')
     refused = subprocess.run(
-        [bench, "run", "--engine", url, "--jps", "1", *options],
+        [bench, "sweep", "--one", "--engine", url, "--jps", "1", *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -271,7 +281,17 @@ def test_invalid_options_for_agents_are_refused_in_one_line(
 
 def test_agents_need_a_live_server(bench: str, tmp_path: Path) -> None:
     refused = subprocess.run(
-        [bench, "run", "--agent", "mini-swe-agent", "--tasks", "t", "--policy", "fcfs"],
+        [
+            bench,
+            "sweep",
+            "--one",
+            "--agent",
+            "mini-swe-agent",
+            "--tasks",
+            "t",
+            "--policies",
+            "fcfs",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -27,7 +27,7 @@ IN_USE = (
     "another --out\n"
 )
 ONE_CELL = (
-    *("run", "--once", "--traces", "t.jsonl", "--policy", "fcfs"),
+    *("sweep", "--one", "--once", "--traces", "t.jsonl", "--policies", "fcfs"),
     *("--jps", "0.5", "--out", RUN),
 )
 

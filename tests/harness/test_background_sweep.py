@@ -82,10 +82,10 @@ def test_invalid_backgrounds_end_with_one_line(requests: Path, option: str, mess
     assert requests.exists()
 
 
-@pytest.mark.parametrize("command", ["sweep", "run"])
-def test_a_second_background_is_refused(requests: Path, command: str) -> None:
+@pytest.mark.parametrize("command", [["sweep"], ["sweep", "--one"]])
+def test_a_second_background_is_refused(requests: Path, command: list[str]) -> None:
     one, two = ("--background", f"{requests}@1"), (f"--background={requests}@2",)
-    code, _, err = bench(command, *one, "--jps", "0.5", *two, "--out", "run")
+    code, _, err = bench(*command, *one, "--jps", "0.5", *two, "--out", "run")
     assert code == 2
     assert "--background is given twice; a sweep has one: remove one" in err
     assert len(err.splitlines()) == 1

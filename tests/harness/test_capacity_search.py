@@ -371,12 +371,12 @@ def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
         ),
         (
             {"slo": "mean<=3x", "jps": "0.1", "no_capacity": True},
-            "--slo 'mean<=3x': needs a search for capacities, which --no-capacity and bench run "
+            "--slo 'mean<=3x': needs a search for capacities, which --no-capacity and --one "
             "leave out; remove --slo",
         ),
         (
             {"jps": "auto", "no_capacity": True},
-            "--jps auto: needs a search for capacities, which --no-capacity and bench run leave "
+            "--jps auto: needs a search for capacities, which --no-capacity and --one leave "
             "out; give a rate, such as --jps 0.1",
         ),
         (

@@ -15,7 +15,7 @@ import pytest
 from small import contents, programs, small_plan
 
 from harness.cli import catalogue
-from harness.cli.main import Listing, list_
+from harness.cli.main import MOVED, Listing, list_
 from harness.cli.options import COMPLETIONS
 from harness.sweep.run import run_sweep
 from tests.harness.in_process import bench as bench_here
@@ -119,10 +119,10 @@ def test_an_ascii_locale_gives_the_same_report(bench: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_bench_run_prints_the_numbers_of_one_cell(trace: str) -> None:
+def test_one_cell_is_printed_with_its_numbers(trace: str) -> None:
     load = ("--once", "--jps", "0.5", "--traces", trace)
-    options = ("--policy", "continuum", *load, "--out", "one")
-    code, out, err = bench_here("run", *options)
+    options = ("--policies", "continuum", *load, "--out", "one")
+    code, out, err = bench_here("sweep", "--one", *options)
     assert code == 0, err
     shown = dict(line.split("\t")[:2] for line in out.splitlines() if "\t" in line)
     assert (shown["variant"], shown["jobs"], shown["turns"]) == ("continuum", "3", "9")
@@ -371,7 +371,7 @@ def test_help_and_version_import_no_heavy_packages(bench: str, tmp_path: Path) -
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    for command in ("sweep", "run", "report", "traces", "list", "doctor"):
+    for command in ("sweep", "report", "traces", "list", "doctor"):
         assert f" {command} " in result.stdout
 
 
@@ -379,8 +379,10 @@ def test_help_and_version_import_no_heavy_packages(bench: str, tmp_path: Path) -
     ("command", "known"),
     [
         ("bench sweep --policies fcfs,cont", {"fcfs,continuum", "fcfs,continuum-preview"}),
-        ("bench experiment run fig1", {"fig10", "fig16"}),
+        ("bench experiment fig1", {"fig10", "fig16"}),
         ("bench unknown ", set()),
+        ("bench run --poli", set()),
+        ("bench list exp", {"experiments"}),
     ],
 )
 def test_completion_lists_matching_names(
@@ -427,6 +429,19 @@ def test_invalid_options_are_refused_in_one_line(options: str, line: str) -> Non
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert err.startswith(line)
+
+
+@pytest.mark.parametrize(("former", "successor"), MOVED.items())
+def test_a_former_command_names_what_replaces_it(former: str, successor: str) -> None:
+    refusal = (2, "", f"bench {former}: is now {successor}\n")
+    assert bench_here(*former.split(), "x") == bench_here(*former.split(), "--help") == refusal
+
+
+@pytest.mark.parametrize("option", ["--baseline fcfs", "--until 5%", "--shard 1/2", "--table full"])
+def test_one_cell_takes_no_option_of_several(option: str) -> None:
+    name = option.split()[0]
+    refusal = (2, "", f"bench: {name}: not supported with --one; remove it\n")
+    assert bench_here("sweep", "--one", *option.split()) == refusal
 
 
 @pytest.mark.parametrize(

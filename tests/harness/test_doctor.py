@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.commands.doctor import checks
+from harness.cli.checks import checks
 from harness.installation import Check
 from servers.basics import checkout
 

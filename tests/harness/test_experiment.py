@@ -13,12 +13,12 @@ import pytest
 
 from harness.experiments.definition import load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, NotInstalled
 from tests.harness import in_process
 
 ROWS = (
-    "fig3 fig4 fig5 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-parsing "
-    "note-pins note-policy note-turns table1 table2 table4 table5 v1-fig3 v1-fig11 v1-fig12 "
+    "fig3 fig4 fig5 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus "
+    "note-policy note-turns table2 table4 table5 v1-fig3 v1-fig11 v1-fig12 "
     "v1-fig2a"
 )
 """Figures and tables of the sources that have numbers or a claim."""
@@ -69,7 +69,7 @@ def bench(*arguments: str) -> tuple[int, str, str]:
 def test_every_row_of_the_sources_is_listed_in_their_order() -> None:
     own = [n for n in names() if not n.startswith(("capacity", "open-"))]
     assert own == ROWS.split()
-    code, out, _ = bench("list")
+    code, out, _ = in_process.bench("list", "experiments")
     assert code == 0
     assert [line.split("\t")[0] for line in out.splitlines()] == names()
 
@@ -110,7 +110,7 @@ def test_each_experiment_file_has_valid_plans_with_the_rules_of_its_sources_engi
 def test_options_that_change_the_experiment_are_named_on_the_terminal_and_the_page(
     options: tuple[str, ...], changed: str
 ) -> None:
-    code, out, err = bench("run", "small.toml", "--out", "out", *options)
+    code, out, err = bench("small.toml", "--out", "out", *options)
     assert code == 0, err
     sentence = f"Changed with options: {changed}."
     assert f"\n  {sentence}\n" in out
@@ -120,7 +120,7 @@ def test_options_that_change_the_experiment_are_named_on_the_terminal_and_the_pa
 
 @pytest.mark.usefixtures("small")
 def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -> None:
-    code, out, err = bench("run", "small.toml", "--out", "out")
+    code, out, err = bench("small.toml", "--out", "out")
     assert code == 0, err
     assert "Changed" not in out
     assert "small: Small\n  Holds: never slower than twice (" in out
@@ -137,7 +137,7 @@ def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -
     assert "as it is: mean JCT" in page
     assert "nobody, Figure 0" in page
     assert "whole-prompt</td>" in page
-    code, again, err = bench("run", "small.toml", "--out", "out")
+    code, again, err = bench("small.toml", "--out", "out")
     assert (code, again) == (0, out)
     assert err.count("8 of 8 cells were finished already") == 1
 
@@ -155,7 +155,7 @@ def test_a_failed_claim_is_a_result_and_with_strict_an_error(
     small: Path, bound: str, option: tuple[str, ...], code: int, outcome: str
 ) -> None:
     small.write_text(SMALL.replace("least = 0.5", bound))
-    found, out, err = bench("run", "small.toml", "--out", "out", "--workers", "1", *option)
+    found, out, err = bench("small.toml", "--out", "out", "--workers", "1", *option)
     assert found == code, err
     assert outcome in out
 
@@ -191,7 +191,7 @@ most = 5.0
 published_from = 1.263
 """
     )
-    code, out, err = bench("run", "small.toml", "--out", "out", "--workers", "1")
+    code, out, err = bench("small.toml", "--out", "out", "--workers", "1")
     assert code == 0, err
     assert "holds: the first turn is short: 0." in out
     page = Path("out/small/experiment.html").read_text()
@@ -202,7 +202,7 @@ def test_the_variants_of_the_claims_are_highlighted_among_many(small: Path) -> N
     others = "autellix,context-serve,continuum-v1,infercept,program-fcfs,static-ttl"
     many = SMALL.replace('"fcfs,continuum"', f'"fcfs,continuum,{others}"').replace("1..2", "1")
     small.write_text(many)
-    code, _, err = bench("run", "small.toml", "--out", "out", "--workers", "1")
+    code, _, err = bench("small.toml", "--out", "out", "--workers", "1")
     assert code == 0, err
     page = Path("out/small/experiment.html").read_text()
     chips = re.findall(r'data-variant="([^"]+)" aria-pressed="true"', page)
@@ -214,27 +214,19 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_with_the_name_of_t
 ) -> None:
     steady = 'sweep = { once = false, jps = "auto", slo = "mean<=1s" }'
     small.write_text(SMALL.replace("sweep = { max_num_seqs = 2 }", steady))
-    code, out, err = bench("run", "small.toml", "--out", "out")
+    code, out, err = bench("small.toml", "--out", "out")
     assert (code, out) == (2, "")
     assert "few-at-once: --slo 'mean<=1s': not met even on an idle machine, whose JCT is " in err
     assert not list(Path("out").rglob("sweep.json"))
 
 
-@pytest.mark.parametrize(
-    ("name", "outcome"),
-    [
-        ("fig5", "Holds"),
-        ("table1", "Holds"),
-        ("note-parsing", "Holds"),
-    ],
-)
-def test_experiments_without_sweeps_give_verdicts_too(
-    name: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_experiment_without_sweeps_gives_a_verdict_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = bench("run", name, "--out", "out")
+    code, out, err = bench("fig5", "--out", "out")
     assert code == 0, err
-    assert f"\n  {outcome}" in out
+    assert "\n  Holds" in out
 
 
 @pytest.mark.parametrize(
@@ -267,7 +259,7 @@ def test_an_invalid_field_of_an_experiment_file_is_named(
     small: Path, change: tuple[str, str], message: str
 ) -> None:
     small.write_text(SMALL.replace(*change))
-    code, out, err = bench("run", "small.toml", "--out", "out")
+    code, out, err = bench("small.toml", "--out", "out")
     assert (code, out) == (2, "")
     assert message in err
     assert err.startswith("bench: small.toml: ")
@@ -280,8 +272,8 @@ def test_an_unknown_experiment_is_refused_with_the_known_names() -> None:
         match=r"named 'fig99'; give one of capacity, capacity-fig8, capacity-fig10, fig3, fig4",
     ):
         load("fig99")
-    assert bench("run")[0] == 2
-    assert bench("run", "--all", "fig16")[0] == 2
+    assert bench()[0] == 2
+    assert bench("--all", "fig16")[0] == 2
 
 
 def test_a_missing_or_irregular_experiment_file_is_refused(
@@ -305,7 +297,7 @@ def test_a_live_engine_gets_the_policies_and_rates_but_not_the_simulated_machine
 def test_the_rule_of_admission_can_be_overridden(small: Path) -> None:
     small.write_text(SMALL.replace("[sweep]", '[sweep]\nadmission = "first-chunk"'))
     for option, used in (((), "first-chunk"), (("--admission", "whole-prompt"), "whole-prompt")):
-        code, out, err = bench("run", "small.toml", "--workers", "1", "--out", used, *option)
+        code, out, err = bench("small.toml", "--workers", "1", "--out", used, *option)
         assert code == 0, err
         assert out.count(f"{used} admission") == 1
         result = json.loads(Path(used, "small/experiment.json").read_text())
@@ -316,7 +308,7 @@ def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, _ = bench("run", "fig12", "--out", "out")
+    code, out, _ = bench("fig12", "--out", "out")
     assert code == 0
     assert "Not testable here: it needs real agents" in out
 
@@ -324,14 +316,13 @@ def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(
 def test_without_vllm_experiments_that_need_it_are_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.experiments import special_kinds as experiment_kinds
-    from servers.basics.errors import NotInstalled
+    from harness.experiments import scheduler_overhead
 
     def no_vllm() -> None:
         raise NotInstalled("vLLM is not installed here; get it with: make vllm")
 
-    monkeypatch.setattr(experiment_kinds, "find_vllm", no_vllm)
+    monkeypatch.setattr(scheduler_overhead, "find_vllm", no_vllm)
     monkeypatch.chdir(tmp_path)
-    code, out, _ = bench("run", "table4", "--out", "out")
+    code, out, _ = bench("table4", "--out", "out")
     assert code == 0
     assert "Not testable here: vLLM is not installed here; get it with: make vllm" in out

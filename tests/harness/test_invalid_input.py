@@ -159,10 +159,10 @@ def test_overlong_jobs_are_refused_with_overlong_refuse(trace: str) -> None:
     )
 
 
-def test_bench_run_refuses_settings_of_several_cells(trace: str) -> None:
+def test_one_cell_is_not_run_from_settings_of_several(trace: str) -> None:
     assert_refused(
-        ["run", "--policy", "fcfs", "--jps", "0.1,0.3", "--traces", trace],
-        "these settings have 2 cells: give one rate",
+        ["sweep", "--one", "--policies", "fcfs", "--jps", "0.1,0.3", "--traces", trace],
+        "these settings have 2 cells: give one rate with --jps, or remove --one",
     )
 
 

@@ -234,7 +234,7 @@ def test_all_machines_on_which_a_model_does_not_fit_are_named_before_anything_ru
 
 @pytest.mark.parametrize("option", ["--hardware", "--model"])
 def test_commands_for_one_machine_refuse_a_list_and_an_empty_name(option: str) -> None:
-    for command in (("run", "--policy", "fcfs", "--jps", "1"), ("profile", "show")):
+    for command in (("sweep", "--one", "--policies", "fcfs", "--jps", "1"), ("profile", "--show")):
         names = "h100,l4" if option == "--hardware" else "llama-3.1-8b,gemma-3-12b"
         assert f"{option} {names}: only bench sweep in virtual time takes a list" in refused(
             *command, option, names

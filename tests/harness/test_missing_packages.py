@@ -25,7 +25,6 @@ SILICON = "needs aiconfigurator-core; pip install 'turnstile-bench[silicon]'"
             "profile --from aiconfigurator --hardware h100 --model llama-3.1-8b",
             f"--from aiconfigurator: {SILICON}",
         ),
-        ("aiconfigurator_core", "fidelity --silicon", f"--silicon: {SILICON}"),
         (
             "ray",
             "sweep --once --programs 2 --cluster ray",

@@ -74,6 +74,6 @@ def test_sweep_toml_repeats_the_run_after_the_config_has_changed_and_gone(config
 
 
 def test_profile_show_takes_a_config(config: Path) -> None:
-    code, shown, err = bench("profile", "show", "--hardware", "h100", "--model", str(config))
+    code, shown, err = bench("profile", "--show", "--hardware", "h100", "--model", str(config))
     assert (code, shown.splitlines()[0]) == (0, "Mine-8B on 1 x h100, operator-table profile")
     assert "by default Mine-8B runs on 1 x h100" in err

@@ -1,4 +1,4 @@
-"""`bench profile` and `bench profile show`: their output, and one line for invalid input."""
+"""`bench profile`, also with --show: its output, and one line for invalid input."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ from tests.harness.in_process import bench
         ("profile --model nowhere", "--model nowhere is not a folder and not a known name"),
         ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),
         ("profile --within-s 5", "--within-s '5': must be greater"),
-        ("profile --hardware h100", "--hardware h100: only with --from aiconfigurator"),
-        ("profile --backend-version 1", "--backend-version 1: only with --from"),
+        ("profile --hardware h100", "--hardware: only with --show or --from aiconfig"),
+        ("profile --backend-version 1", "--backend-version: only with --from"),
         ("profile --from tables", "--from tables: use aiconfigurator"),
         ("profile --from aiconfigurator", "--from aiconfigurator: needs --hardware"),
         (
             "profile --from aiconfigurator --hardware h100 --tier native",
-            "--tier native: not with --from aiconfigurator",
+            "--tier: not supported with --from aiconfigurator; remove it",
         ),
         (
             "profile --from aiconfigurator --hardware h100 -- --enforce-eager",
-            "flags for vLLM --enforce-eager: not with --from aiconfigurator",
+            "flags for vLLM: not supported with --from aiconfigurator; remove it",
         ),
         (
             "profile --from aiconfigurator --hardware l40s --model llama-3.1-70b --gpus 2",
             "llama-3.1-70b does not fit on 2 x l40s",
         ),
         ("profile --from aiconfigurator --hardware rtx-5090", "--hardware rtx-5090: aiconf"),
-        ("profile show --hardware h10", "--hardware h10: unknown; did you mean h100?"),
-        ("profile show --hardware none.json", "none.json: No such file or directory"),
-        ("profile show --step-tokens 0", "--step-tokens 0: must be at least 1"),
+        ("profile --show --hardware h10", "--hardware h10: unknown; did you mean h100?"),
+        ("profile --show --hardware none.json", "none.json: No such file or directory"),
+        ("profile --show --tier native", "--tier: not supported with --show; remove it"),
+        ("profile --show --out p.json", "--out: not supported with --show; remove it"),
+        ("profile --json", "--json: only with --show; remove it"),
+        ("profile --show --step-tokens 0", "--step-tokens 0: must be at least 1"),
     ],
 )
 def test_invalid_input_is_refused_in_one_line(
@@ -58,7 +61,7 @@ def test_invalid_input_is_refused_in_one_line(
 
 
 def show(*options: str) -> str:
-    code, out, err = bench("profile", "show", *options)
+    code, out, err = bench("profile", "--show", *options)
     assert code == 0, err
     return out
 
@@ -136,7 +139,7 @@ def test_a_profile_of_operator_tables_can_be_made_shown_and_swept(
         "",
         "bench: --out h100-ours.json: exists already; give another name, or remove the file\n",
     )
-    shown = run("profile show --hardware h100-ours.json")
+    shown = run("profile --show --hardware h100-ours.json")
     assert made == f"{shown}profile: h100-ours.json\n"
     assert "fit error, mixed steps\t" in shown
     sweep = "sweep --hardware h100-ours.json --jps 0.3 --policies fcfs --programs 3 --out runs/h"

@@ -22,6 +22,7 @@ from traces.formats.native import write_programs
 OPTIONS = (
     "--once --traces three.jsonl --policies fcfs,continuum --jps 0.5 --kv-blocks 200 --seeds 1,2"
 )
+ONE = ("sweep", "--one")
 FILE = """
 once = true
 traces = ["three.jsonl"]
@@ -64,13 +65,13 @@ def test_the_settings_file_of_a_run_folder_gives_the_same_cells() -> None:
 
 
 def test_one_cell_can_be_repeated_from_its_settings_file_or_that_of_its_sweep() -> None:
-    one = cells_of("run", *OPTIONS.partition(" --policies")[0].split(), "--policy", "continuum",
-              "--jps", "0.5", "--seed", "2", "--kv-blocks", "200", "--out", "one")  # fmt: skip
-    assert cells_of("run", "one/sweep.toml", "--out", "again") == one
+    one = cells_of(*ONE, *OPTIONS.partition(" --policies")[0].split(), "--policies", "continuum",
+              "--jps", "0.5", "--seeds", "2", "--kv-blocks", "200", "--out", "one")  # fmt: skip
+    assert cells_of(*ONE, "one/sweep.toml", "--out", "again") == one
     assert cells_of("sweep", "one/sweep.toml", "--out", "as-sweep") == one
     cells_of("sweep", *OPTIONS.split(), "--out", "all")
-    chosen = ("--policy", "continuum", "--seed", "2")
-    from_sweep = cells_of("run", "all/sweep.toml", *chosen, "--out", "one-of-all")
+    chosen = ("--policies", "continuum", "--seeds", "2")
+    from_sweep = cells_of(*ONE, "all/sweep.toml", *chosen, "--out", "one-of-all")
     assert from_sweep.keys() == one.keys()
     assert from_sweep[turns := "continuum_jps0.5_seed2/turns.jsonl"] == one[turns]
 

@@ -14,6 +14,7 @@ from servers.variants import make_policy, variants
         # 72, 139, 290, 404 tokens have KV; the fork keeps the partly filled last block.
         ("continuum-preview", 16, [5, 9, 19, 26, 0]),
         ("continuum-preview", 32, [3, 5, 10, 13, 0]),
+        ("continuum", 16, [4, 8, 18, 25, 0]),
         ("static-ttl", 16, [4, 8, 18, 25, 0]),
         ("static-ttl", 32, [2, 4, 9, 12, 0]),
         ("fcfs", 32, [0, 0, 0, 0, 0]),

@@ -1,4 +1,4 @@
-"""The points at which `bench profile show` prints a profile."""
+"""The points at which `bench profile --show` prints a profile."""
 
 from __future__ import annotations
 

@@ -149,7 +149,17 @@ def test_mini_swe_agent_works_in_the_image_of_its_task(podman: Path, tmp_path: P
     with planner() as url:
         run = subprocess.run(
             [
-                *(bench, "run", "--engine", url, "--agent", "mini-swe-agent", "--jps", "1"),
+                *(
+                    bench,
+                    "sweep",
+                    "--one",
+                    "--engine",
+                    url,
+                    "--agent",
+                    "mini-swe-agent",
+                    "--jps",
+                    "1",
+                ),
                 *("--sandbox", "container", "--tasks", "tasks.jsonl", "--out", "o"),
                 *("--agent-config", "mini.yaml"),
             ],

@@ -202,7 +202,19 @@ def test_the_files_of_a_run_of_agents_contain_no_key(
     own = tmp_path.parent / f"agent-{len(sandbox_options)}.py"
     own.write_text(source)
     agent = agent.replace(AGENT.split()[1], str(own))
-    command = [bench, "run", "--engine", url, "--jps", "20", "--out", "o", "--agent-command", agent]
+    command = [
+        bench,
+        "sweep",
+        "--one",
+        "--engine",
+        url,
+        "--jps",
+        "20",
+        "--out",
+        "o",
+        "--agent-command",
+        agent,
+    ]
     ran = run(tmp_path, *command, "--tasks", str(tmp_path.parent / "tasks.jsonl"), *sandbox_options)
     (programs,) = tmp_path.rglob("programs.jsonl")
     assert '"exit_status":"finished"' in programs.read_text(), ran.stderr
@@ -355,8 +367,10 @@ def test_a_resume_command_marks_redacted_secrets(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench", "sweep", "--jps", "1"])
     assert same_command() == "bench sweep --jps 1"
-    monkeypatch.setattr("sys.argv", ["bench", "run", "--agent-command", "a --api-key sk-1"])
-    command = "bench run --agent-command 'a --api-key ***'"
+    monkeypatch.setattr(
+        "sys.argv", ["bench", "sweep", "--one", "--agent-command", "a --api-key sk-1"]
+    )
+    command = "bench sweep --one --agent-command 'a --api-key ***'"
     assert same_command() == f"{command}  (replace *** by your secret)"
 
 

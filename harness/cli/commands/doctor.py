@@ -1,229 +1,129 @@
-"""`bench doctor`: check whether this machine is set up, and what it can run.
-
-An optional component that is not installed passes; its finding has the command. One that is
-installed but unusable fails, with a remedy.
-"""
+"""`bench doctor`: check this machine, and with --pins that vLLM keeps pinned KV in memory."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import platform
-import shutil
-import socket
-import sys
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from harness.installation import PACKAGES, Check, check_package, cpu_cores
-from servers.basics.checkout import INSTALL, REINSTALL, make_or
-from servers.basics.compiled_core import find_core
+import typer
 
-if TYPE_CHECKING:
-    from servers.vllm.launch.find_vllm import VllmInstallation
+from harness.cli.errors import one_line_errors
+from harness.cli.options import AllBut, Only, refuse_given, takes_settings
+from harness.console import print_message
+from harness.load.settings import Server
 
-SOCKET_TIMEOUT_S = 2.0
-NOT_INSTALLED = "not installed"
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
+HELP = """Check whether this machine is set up, and print what to do if it is not.
 
-def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> Check:
-    return Check(name, True, finding, absent=state)
+With --pins, run one program on vLLM and compare its pinned KV memory with virtual time. The program
+has five turns. In each tool gap, vLLM's gauge must show the blocks that the same policy pins in
+virtual time, and none after the last turn. Exit code 0: all checks pass; 1: one fails.
 
+[bold]Examples[/bold]
 
-def checks() -> list[Check]:
-    return [
-        _python(),
-        *map(check_package, PACKAGES),
-        _distribution(),
-        *_machine(),
-        Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
-        _compiled_core(),
-        *_vllm(),
-        _sglang(),
-        *_foreign_routers(),
-        *_containers(),
-        _sandbox(),
-    ]
+  bench doctor
+
+  bench doctor --pins
+
+  bench doctor --pins --policy continuum --model llama-3.1-8b
+"""
 
 
-def _python() -> Check:
-    return Check(
-        "python",
-        sys.version_info >= (3, 11),
-        f"{platform.python_version()} at {sys.executable}",
-        "Turnstile needs 3.11 or newer",
+@app.command(help=HELP)
+@takes_settings()
+def doctor(
+    context: typer.Context,
+    pins: Annotated[
+        bool, typer.Option("--pins", help="Check that vLLM keeps pinned KV in memory.")
+    ] = False,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy", metavar="NAME", help="With --pins: a name from bench list policies."
+        ),
+    ] = "continuum-preview",
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME|PATH", help="With --pins: as for bench serve.")
+    ] = "tiny",
+    gap_s: Annotated[
+        float,
+        typer.Option(
+            "--gap-s",
+            min=0.6,
+            max=60,
+            help="With --pins: length of tool gaps, below the policy's TTLs.",
+        ),
+    ] = 1.0,
+    kv_blocks: Annotated[
+        int,
+        typer.Option("--kv-blocks", min=40, help="With --pins: KV pool in vLLM's blocks."),
+    ] = 500,
+    *,
+    settings: Annotated[Server, Only("vllm_python", "ready_within_s")],
+) -> None:
+    if pins:
+        _check_pins(policy, model, gap_s, kv_blocks, settings)
+        return
+    from harness.cli.checks import checks
+    from harness.cli.tables import show_rows
+
+    with one_line_errors():
+        refuse_given(context, AllBut("pins"), "only with --pins")
+    results = checks()
+    show_rows([(c.state, c.name, c.finding) for c in results])
+    failed = [check for check in results if not check.passed]
+    for check in failed:
+        print_message(f"{check.name}: {check.remedy}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _check_pins(policy: str, model: str, gap_s: float, kv_blocks: int, settings: Server) -> None:
+    from harness.calibrate.verify_pins import (
+        EXPENSIVE_COSTS,
+        EXPENSIVE_PREFILL,
+        expected_blocks,
+        measure_gaps,
     )
+    from harness.cli.start_server import fresh_folder, running_servers
+    from harness.cli.tables import show_rows
+    from harness.replay.live_server import LiveServer
+    from servers.variants import make_policy, variants
+    from servers.vllm.launch.command_line import ServerConfig
 
-
-def _distribution() -> Check:
-    try:
-        return Check("turnstile-bench", True, metadata.version("turnstile-bench"))
-    except metadata.PackageNotFoundError:
-        return Check("turnstile-bench", False, "not installed", make_or("install", INSTALL))
-
-
-def _machine() -> list[Check]:
-    cores = cpu_cores()
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return [
-        Check("cores", True, f"{cores}, the default number of workers"),
-        Check(
-            "memory",
-            memory_gib >= 0.5 * cores,
-            f"{memory_gib:.1f} GiB",
-            "too little for one worker per core: use fewer --workers",
-        ),
-    ]
-
-
-def _compiled_core() -> Check:
-    core = find_core()
-    if core.finding == "absent":
-        compile_it = make_or("compile", f"TURNSTILE_COMPILE=1 {REINSTALL}")
-        finding = f"cells take three times as long; compile it with: {compile_it}"
-        return _absent("compiled core", finding, "not compiled")
-    return Check("compiled core", not core.is_outdated, core.finding, make_or("compile", REINSTALL))
-
-
-def _vllm() -> list[Check]:
-    """Check vLLM and the GPUs. A missing vLLM passes, because virtual time does not need it."""
-    from servers.basics.errors import NotInstalled, Unavailable
-    from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
-
-    gpus = gpu_names()
-    gpu_check = _gpus(gpus)
-    try:
-        vllm = find_vllm()
-    except NotInstalled:
-        return [
-            gpu_check,
-            _absent("engine vllm", f"not needed for sim; {install_hint()}"),
-        ]
-    except Unavailable as error:
-        return [gpu_check, Check("engine vllm", False, "cannot be used", str(error))]
-    finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
-    usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
-    remedy = f"no GPU found; {install_hint()}"
-    return [gpu_check, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
-
-
-def _gpus(names: Sequence[str]) -> Check:
-    """Name the GPUs that the driver finds, and the --hardware for virtual time on each."""
-    from servers.vllm.launch.command_line import listed_gpu
-
-    unlisted = "not in bench list hardware; describe it in a file, see docs/howto/my-gpu.md"
-    found = []
-    for name, count in Counter(names).items():
-        known = listed_gpu(name)
-        option = unlisted if known is None else f"--hardware {known}"
-        found.append((f"{count} x " if count > 1 else "") + f"{name} ({option})")
-    if not found:
-        return _absent("GPUs", "the NVIDIA driver finds none", "none")
-    return Check("GPUs", True, ", ".join(found))
-
-
-def _lmcache(vllm: VllmInstallation) -> Check:
-    """Check for LMCache in vLLM's environment. vLLM's native offloading needs no package."""
-    no_deps = " --no-deps lmcache sortedcontainers aiofiles" if vllm.cpu else " lmcache"
-    install = f"install it with: {vllm.python} -m pip install{no_deps}"
-    if vllm.lmcache:
-        return Check("LMCache", True, vllm.lmcache)
-    return _absent("LMCache", f"needed only for policies with LMCache (continuum+, …); {install}")
-
-
-def _sglang() -> Check:
-    """Check for SGLang, which only `--engine sglang` needs."""
-    from servers.basics.errors import NotInstalled, Unavailable
-    from servers.sglang.find_sglang import find_sglang
-
-    try:
-        sglang = find_sglang()
-    except NotInstalled as error:
-        return _absent("engine sglang", f"not needed for sim; {error}")
-    except Unavailable as error:
-        return Check("engine sglang", False, "cannot be used", str(error))
-    return Check("engine sglang", True, f"{sglang.version} at {sglang.python}")
-
-
-def _foreign_routers() -> list[Check]:
-    """Check for the routers of other projects, which only live sweeps with several servers need."""
-    from servers.basics.errors import Unavailable
-    from servers.foreign_routers.installation import find_installation
-    from servers.routing import FOREIGN, PACKAGES
-
-    found = []
-    for project in FOREIGN:
-        try:
-            router = find_installation(PACKAGES.get(project, project))
-        except Unavailable as error:
-            found.append(_absent(project, f"needed only for --router {project}:…; {error}"))
-        else:
-            found.append(Check(project, True, f"{router.version} at {router.python}"))
-    return found
-
-
-def _containers() -> list[Check]:
-    """Check for the `docker` package and a Docker or podman service, which containers need."""
-    installed = importlib.util.find_spec("docker") is not None
-    responding = next(filter(_responds, _container_sockets()), None)
-    install = f"install it with: {sys.executable} -m pip install docker"
-    start = "start one with: podman system service --time=0 (or set DOCKER_HOST=unix://PATH)"
-    return [
-        Check("docker package", True, metadata.version("docker"))
-        if installed
-        else _absent("docker package", f"needed only for containers; {install}"),
-        Check("containers", True, responding)
-        if responding
-        else _absent(
-            "containers",
-            f"no Docker or podman service responds, needed only for containers; {start}",
-            "not running",
-        ),
-    ]
-
-
-def _sandbox() -> Check:
-    """Try the sandbox in which live agents run their commands."""
-    from agents.sandbox.bubblewrap import Bubblewrap
-
-    if shutil.which("bwrap") is None:
-        return _absent(
-            "bubblewrap",
-            "needed only for live agents; install it with: apt-get install bubblewrap",
+    with one_line_errors():
+        config = ServerConfig(
+            model=model, policy=policy, costs=EXPENSIVE_PREFILL, kv_blocks=kv_blocks
         )
-    try:
-        Bubblewrap().check()
-    except ValueError as error:
-        return Check("bubblewrap", False, "cannot be used", str(error))
-    return Check("bubblewrap", True, "live agents can run in a sandbox")
-
-
-def _container_sockets() -> list[str]:
-    """Return the URLs of the sockets, in the order in which they are tried."""
-    docker_host = os.environ.get("DOCKER_HOST")
-    if docker_host is not None:
-        return [docker_host]
-    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    paths = ("/var/run/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock")
-    return [f"unix://{path}" for path in paths]
-
-
-def _responds(url: str) -> bool:
-    scheme, _, location = url.partition("://")
-    with suppress(OSError, ValueError):
-        if scheme == "unix":
-            address: tuple[str, int] | str = location
-            family = socket.AF_UNIX
-        else:
-            host, _, port = location.rstrip("/").rpartition(":")
-            address, family = (host, int(port)), socket.AF_INET
-        with closing(socket.socket(family)) as service:
-            service.settimeout(SOCKET_TIMEOUT_S)
-            service.connect(address)
-            service.sendall(b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            return b" 200 " in service.recv(64)
-    return False
+        with running_servers(config, fresh_folder("pins"), settings) as ([server], _):
+            info = server.info
+            chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
+            expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
+            replica = LiveServer(server.base_url, server.events_path)
+            gaps = measure_gaps(info, replica, expected, gap_s)
+    print(
+        f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "
+        f"blocks of {info.block_size} tokens, tool gaps of {gap_s:g} s"
+    )
+    head = ("after turn", "tokens with KV", "blocks expected", "min seen", "max seen", "next hits")
+    rows = [
+        (
+            str(gap.turn),
+            str(gap.held_tokens),
+            str(gap.expected_blocks),
+            str(gap.min_blocks),
+            str(gap.max_blocks),
+            "–" if gap.next_hit_tokens is None else str(gap.next_hit_tokens),
+            "ok" if gap.good else "WRONG",
+        )
+        for gap in gaps
+    ]
+    show_rows([head, *rows])
+    wrong = [gap for gap in gaps if not gap.good]
+    if wrong:
+        print_message(f"the gauge differs from virtual time after turn {wrong[0].turn}")
+        raise typer.Exit(1)
+    if any(gap.expected_blocks for gap in gaps):
+        print("verified: pinned KV stays in memory through every gap, and none after the end")
+    else:
+        print(f"verified: {policy} pins nothing, and no KV stays in memory between turns")

@@ -1,4 +1,4 @@
-"""`bench experiment list | run`: reproduce published figures and print a verdict for each."""
+"""`bench experiment`: reproduce published figures and print a verdict for each."""
 
 from __future__ import annotations
 
@@ -19,27 +19,8 @@ if TYPE_CHECKING:
     from harness.experiments.definition import Change, Experiment
     from reports.experiment.page import ExperimentReport
 
-HELP = "Reproduce published figures: measured and published numbers, and a verdict."
-app = typer.Typer(rich_markup_mode="rich", add_completion=False, no_args_is_help=True, help=HELP)
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 OUT = Path("runs/experiments")
-
-
-@app.callback()
-def callback() -> None:
-    pass
-
-
-@app.command("list")
-def list_command() -> None:
-    """List experiments with their titles and sources. Run one with: bench experiment run NAME."""
-    from harness.experiments.definition import load, names
-
-    for name in names():
-        experiment = load(name)
-        reason = (
-            f"; not testable here: {experiment.not_testable}" if experiment.not_testable else ""
-        )
-        print(f"{name}\t{experiment.title} ({experiment.source}){reason}")
 
 
 def _complete_names(incomplete: str) -> list[str]:
@@ -48,7 +29,7 @@ def _complete_names(incomplete: str) -> list[str]:
     return [name for name in names() if name.startswith(incomplete)]
 
 
-RUN_HELP = """Run experiments and test their claims, in virtual time by default.
+HELP = """Reproduce published figures and test their claims, in virtual time by default.
 
 Writes a folder of sweeps and a page with the figure for each experiment. The same command resumes.
 Each seed draws its own programs and arrivals, and each claim is judged by its interval over seeds:
@@ -57,21 +38,21 @@ is a valid result with exit code 0, and 1 with --strict.
 
 [bold]Examples[/bold]
 
-  bench experiment run fig16
+  bench experiment fig16
 
-  bench experiment run --all
+  bench experiment --all
 
-  bench experiment run my-own.toml --engine vllm --model tiny --jps 0.5
+  bench experiment my-own.toml --engine vllm --model tiny --jps 0.5
 """
 
 
-@app.command("run", help=RUN_HELP)
-def run_command(
+@app.command(help=HELP)
+def experiment(
     names: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="NAME…",
-            help="A name from bench experiment list, or a TOML file.",
+            help="A name from bench list experiments, or a TOML file.",
             autocompletion=_complete_names,
         ),
     ] = None,
@@ -112,12 +93,12 @@ def run_command(
     with one_line_errors("; finished cells are kept, resume with the same command"):
         chosen = experiments.names() if all_ else names or []
         if not chosen or (all_ and names):
-            raise InvalidInput("give names from bench experiment list, or --all")
+            raise InvalidInput("give names from bench list experiments, or --all")
         change = experiments.with_engine(engine, model, jps, admission, scheduling, seeds)
-        for experiment in [experiments.load(name) for name in chosen]:
-            report = _run(experiment, out / experiment.name, workers or cpu_cores(), change)
+        for each in [experiments.load(name) for name in chosen]:
+            report = _run(each, out / each.name, workers or cpu_cores(), change)
             failed |= bool(report.failed) or (strict and report.outcome is Outcome.FAILS)
-            _print_report(experiment, report)
+            _print_report(each, report)
     if failed:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`bench fidelity`: compare virtual time with a live vLLM on the same cells, or with measurements.
+"""`bench fidelity`: compare virtual time with a live vLLM on the same cells.
 
 The table and the verdict go to stdout, progress and warnings to stderr.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import Only, takes_settings
+from harness.cli.options import AllBut, Only, refuse_given, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
 from harness.load.settings import MACHINE, RUN, Execution, Machine, Server, SweepSettings
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
-EXISTING_RUN_OPTIONS = ("live", "sim", "out", "hardware")
-"""The options that are supported with existing runs."""
-SILICON_OPTIONS = ("silicon", "save", "out", "hardware", "model")
-"""The options that are supported with --silicon."""
+OF_NEW_RUNS = AllBut("live", "sim", "out", "hardware")
+"""The options that are not supported with existing runs."""
 
 HELP = """Compare virtual time with a live vLLM: run the same cells on both.
 
@@ -38,10 +36,6 @@ fidelity.html and fidelity.json. The same command resumes. The machine should be
 after -- are passed to vLLM; those that an option of bench sets are refused. Exit code 0: all
 targets met; 1: a target missed.
 
-With --silicon nothing runs live: the end-to-end measurements of GPUs in the package
-aiconfigurator-core are replayed in virtual time, and end-to-end.html and end-to-end.json are
-written.
-
 [bold]Examples[/bold]
 
   bench fidelity --traces small.jsonl --jps 0.2,0.5,2 --seeds 1..3 --kv-blocks 400 --repeats 2
@@ -49,11 +43,8 @@ written.
   bench fidelity --hardware here.json --jps 0.1,0.3,0.9 --policies fcfs,continuum
 
   bench fidelity --live runs/live-1 --live runs/live-2 --sim runs/sim
-
-  bench fidelity --silicon --hardware h200 --model llama-3.3-70b-fp8
 """
 RUNS = "Existing runs"
-SILICON = "Measurements of GPUs"
 
 
 @app.command(help=HELP)
@@ -69,9 +60,8 @@ def fidelity(
         str | None,
         typer.Option(
             "--hardware",
-            metavar="FILE|NAME",
-            help="A measured profile of this engine (bench profile). Default: measured first. With "
-            "--silicon the name of a GPU. Default: all.",
+            metavar="FILE",
+            help="A measured profile of this engine (bench profile). Default: measured first.",
             rich_help_panel=MACHINE,
         ),
     ] = None,
@@ -111,8 +101,7 @@ def fidelity(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Default: runs/fidelity_… named after the settings; with --live, its folder; with "
-            "--silicon runs/fidelity_silicon.",
+            help="Default: runs/fidelity_… named after the settings; with --live, its folder.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -135,36 +124,7 @@ def fidelity(
             rich_help_panel=RUNS,
         ),
     ] = None,
-    silicon: Annotated[
-        bool,
-        typer.Option(
-            "--silicon",
-            help="Compare with the end-to-end measurements of aiconfigurator-core; needs the extra "
-            "silicon. --model is one of these models. Default: all.",
-            rich_help_panel=SILICON,
-        ),
-    ] = False,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            "--save",
-            metavar="FILE",
-            dir_okay=False,
-            help="With --silicon, also write the errors by GPU and model to this file.",
-            rich_help_panel=SILICON,
-        ),
-    ] = None,
 ) -> None:
-    if silicon:
-        from harness.cli.commands.fidelity_silicon import run_silicon
-
-        with one_line_errors():
-            _refuse_others(context, SILICON_OPTIONS, "--silicon")
-        run_silicon(hardware, machine.model, out, save)
-        return
-    if save is not None:
-        with one_line_errors():
-            raise InvalidInput(f"--save {save}: only with --silicon; remove it")
     if live or sim is not None:
         with one_line_errors():
             _compare_existing(context, live or [], sim, out, hardware)
@@ -173,15 +133,6 @@ def fidelity(
     # Each repeat is a live run of its own here; the cells of a run are not repeated.
     settings = replace(settings, machine=machine, server=server, repeats=1)
     _run(settings, out, repeats, execution.workers, within_s)
-
-
-def _refuse_others(context: typer.Context, supported: tuple[str, ...], what: str) -> None:
-    """Raise InvalidInput for an option on the command line that is not supported with `what`."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in supported and source is not None and source.name == "COMMANDLINE":
-            option = "--" + name.replace("_", "-")
-            raise InvalidInput(f"{option}: not supported with {what}; remove it")
 
 
 def _compare_existing(
@@ -193,7 +144,7 @@ def _compare_existing(
 ) -> None:
     from servers.profiles.files import read_measured
 
-    _refuse_others(context, EXISTING_RUN_OPTIONS, "--live and --sim")
+    refuse_given(context, OF_NEW_RUNS, "not supported with --live and --sim")
     if not live or sim is None:
         lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
         raise InvalidInput(f"to compare existing runs, give {lacking} of the same cells")

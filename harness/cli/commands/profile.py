@@ -1,4 +1,4 @@
-"""`bench profile`: measure a live engine and write a profile for virtual time and policies.
+"""`bench profile`: measure a live engine, and write or print a profile.
 
 The summary goes to stdout, progress to stderr.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import Only, takes_settings
+from harness.cli.options import AllBut, Only, refuse_given, takes_settings
 from harness.console import print_message
 from harness.load.settings import Machine, Server
 from servers.basics.errors import InvalidInput
@@ -28,13 +28,27 @@ if TYPE_CHECKING:
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-WITHIN_S = 120.0
+OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "as_json")
+NOT_OF_A_PRINTED_PROFILE = AllBut(
+    *OF_A_PRINTED_PROFILE,
+    *("show", "hardware", "model", "kv_cache_dtype", "gpus", "kv_blocks", "max_model_len"),
+    "step_tokens",
+)
+NOT_OF_TABLES = AllBut(
+    *("source", "hardware", "backend_version", "model", "out", "vllm_python"),
+    *("gpus", "kv_blocks", "max_model_len", "step_tokens"),
+)
 
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
 Starts a server without a policy and stops it; its log stays in runs/profile/. Other commands read
 the profile as --hardware FILE. The machine should be idle. Arguments after -- are passed to vLLM;
-those that an option of bench sets are refused. bench profile show prints a profile.
+those that an option of bench sets are refused.
+
+With --show nothing is measured: step times, KV memory, provenance and errors of a profile are
+printed. Where operator tables cover the GPU and the model, their times are printed too, without CPU
+time between steps. Tables compute a prompt in one step, so the profile's time in one step is
+printed beside them.
 
 With --from aiconfigurator nothing is measured here: step times of the GPU in --hardware come from
 the operator tables of the package aiconfigurator-core, which needs no GPU.
@@ -49,6 +63,10 @@ the operator tables of the package aiconfigurator-core, which needs no GPU.
 
   bench profile --url http://127.0.0.1:8000 --within-s 300
 
+  bench profile --show --hardware h100 --model llama-3.1-8b
+
+  bench profile --show --hardware b200 --model llama-3.1-70b --gpus 8 --json
+
   bench profile --from aiconfigurator --hardware h100 --model llama-3.1-8b
 """
 
@@ -57,6 +75,11 @@ the operator tables of the package aiconfigurator-core, which needs no GPU.
 @takes_settings()
 def profile(
     *,
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--show", help="Print a profile, and measure nothing.")] = (
+        False
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="With --show: print JSON.")] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -84,7 +107,7 @@ def profile(
     ] = None,
     within_s: Annotated[
         float, typer.Option("--within-s", min=10, max=540, help="Time limit for measuring.")
-    ] = WITHIN_S,
+    ] = 120.0,
     tier: Annotated[
         str | None,
         typer.Option(
@@ -103,7 +126,10 @@ def profile(
     hardware: Annotated[
         str | None,
         typer.Option(
-            "--hardware", metavar="NAME", help="With --from: a GPU of bench list hardware."
+            "--hardware",
+            metavar="NAME|FILE",
+            help="A GPU of bench list hardware, for --show and --from. With --show also a TOML "
+            "file that describes a GPU, or a file of bench profile, which contains its model.",
         ),
     ] = None,
     backend_version: Annotated[
@@ -125,42 +151,33 @@ def profile(
             "max_model_len",
             "max_num_seqs",
             "step_tokens",
+            "step_times",
+            "scheduling",
         ),
     ],
     server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],
 ) -> None:
     machine = replace(machine, model=model, hardware=hardware)
+    if show:
+        from harness.cli.show_profile import show_profile
+
+        with one_line_errors():
+            refuse_given(context, NOT_OF_A_PRINTED_PROFILE, "not supported with --show")
+            show_profile(machine, as_json)
+        return
+    with one_line_errors():
+        refuse_given(context, OF_A_PRINTED_PROFILE, "only with --show")
     if source is None:
         with one_line_errors():
-            _refuse({"--hardware": hardware, "--backend-version": backend_version}, "only with")
+            refuse_given(context, ("hardware",), "only with --show or --from aiconfigurator")
+            refuse_given(context, ("backend_version",), "only with --from aiconfigurator")
         measure_profile(machine, server, out, within_s, url, tier)
         return
     with one_line_errors():
         if source != "aiconfigurator":
             raise InvalidInput(f"--from {source}: use aiconfigurator")
-        seqs, weights, ready_s = machine.max_num_seqs, server.weights, server.ready_within_s
-        kv = machine.kv_cache_dtype
-        _refuse(
-            {
-                "--url": url,
-                "--tier": tier,
-                "--within-s": within_s if within_s != WITHIN_S else None,
-                "--offload-gb": machine.offload_gb,
-                "--kv-cache-dtype": kv if kv != Machine().kv_cache_dtype else None,
-                "--max-num-seqs": seqs if seqs != Machine().max_num_seqs else None,
-                "--weights": weights if weights != Server().weights else None,
-                "--ready-within-s": ready_s if ready_s != Server().ready_within_s else None,
-                "flags for vLLM": " ".join(server.vllm_flags) or None,
-            },
-            "not with",
-        )
+        refuse_given(context, NOT_OF_TABLES, "not supported with --from aiconfigurator")
         _from_tables(machine, out, backend_version)
-
-
-def _refuse(options: dict[str, str | float | None], why: str) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise InvalidInput(f"{option} {value}: {why} --from aiconfigurator; remove it")
 
 
 def _check_out(path: Path) -> None:

@@ -7,10 +7,10 @@ import io
 
 import pytest
 
-from harness.calibrate.silicon_rows import CHECKPOINTS, Checkpoint, Row, parse
 from servers.admission import Admission
 from servers.profiles import model
 from servers.profiles.cpu_time import Scheduling
+from tools.silicon.rows import CHECKPOINTS, Checkpoint, Row, parse
 
 PUBLIC = "source_file=2026-04-06.csv; model=Llama-3.1-70B; measured=2025-10-29T00:00:00.000Z"
 ROW = {

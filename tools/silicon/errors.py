@@ -1,4 +1,4 @@
-"""Virtual time held against end-to-end measurements: errors, their summaries, and targets.
+"""Errors of virtual time against end-to-end measurements, their summaries, and targets.
 
 In: a `Point` per measurement. Out: `Summary` by GPU and model, by load, and by both; the checks of
 the card. Times are seconds; errors are signed ratios: above zero, virtual time is slower.

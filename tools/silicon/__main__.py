@@ -1,52 +1,68 @@
-"""`bench fidelity --silicon`: hold virtual time against end-to-end measurements of GPUs.
+"""Compares virtual time with end-to-end measurements of GPUs: `make silicon`.
 
-The tables and the verdict go to stdout, progress to stderr.
+    python -m tools.silicon --hardware h200 --model llama-3.3-70b-fp8
+
+Nothing runs live: the measurements in the package `aiconfigurator-core` are replayed in virtual
+time. Writes end-to-end.html and end-to-end.json; the exit code is 1 if a target is missed. The
+tables and the verdict go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.start_server import StatusLine
+from harness.cli.tables import show_rows
+from servers.basics.atomic import refuse_unwritable, write_file
 from servers.basics.errors import InvalidInput
+from tools.silicon import points as replayed
+from tools.silicon import rows as measurements
+from tools.silicon.card import COLUMNS, EndToEndCard, apart_rows, pair_rows, write_end_to_end
+from tools.silicon.errors import Point
+from tools.silicon.rows import Row, package
 
-if TYPE_CHECKING:
-    from harness.calibrate.silicon_rows import Row
-    from reports.fidelity.end_to_end import Point
-    from reports.fidelity.end_to_end_card import EndToEndCard
-
+Text = str | None
 OUT = Path("runs/fidelity_silicon")
 
 
-def run_silicon(
-    hardware: str | None, model: str | None, out: Path | None, save: Path | None
+def main(
+    hardware: Annotated[
+        Text, typer.Option(metavar="NAME", help="Use measurements of this GPU. Default: all.")
+    ] = None,
+    model: Annotated[
+        Text, typer.Option(metavar="NAME", help="Use measurements of this model. Default: all.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write.")] = OUT,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", dir_okay=False, help="Also write the errors by GPU and model here."
+        ),
+    ] = None,
 ) -> None:
-    """Write and print the card. Exit with code 1 if a target is missed."""
-    from harness.calibrate.silicon import errors_file
-    from harness.calibrate.silicon_rows import package, read_rows
-    from reports.fidelity.end_to_end_card import write_end_to_end
-    from servers.basics.atomic import refuse_unwritable, write_file
+    """Replay the end-to-end measurements of aiconfigurator-core in virtual time."""
 
     with one_line_errors():
         if save is not None:
             refuse_unwritable(save)
-        rows, left_out = read_rows(hardware, model)
+        rows, left_out = measurements.read_rows(hardware, model)
         chosen = _chosen(rows, hardware, model)
         points = _points(chosen, left_out)
         if not points:
             reasons = "; ".join(f"{why} ({count})" for why, count in left_out.items())
-            raise InvalidInput(f"--silicon: no measurement can be compared: {reasons}")
+            raise InvalidInput(f"no measurement can be compared: {reasons}")
         about = {
             "measurements": f"{package()}, silicon_sample.csv, rows of vLLM",
             "step times": f"operator tables of {package()}",
             "compared": f"{len(points):,} of {len(points) + sum(left_out.values()):,} rows",
         }
-        card = write_end_to_end(points, left_out, about, out or OUT)
+        card = write_end_to_end(points, left_out, about, out)
         if save is not None:
-            errors = errors_file(points, package(), about["step times"])
+            errors = replayed.errors_file(points, package(), about["step times"])
             write_file(save, f"{errors.model_dump_json(indent=1)}\n".encode())
     _show(card, left_out)
     if not card.verdict.good:
@@ -60,8 +76,7 @@ def _chosen(rows: list[Row], hardware: str | None, model: str | None) -> list[Ro
     ):
         if value is not None and value not in known:
             raise InvalidInput(
-                f"--{option} {value}: no measurement of it; with --silicon use "
-                f"{' or '.join(sorted(known))}"
+                f"--{option} {value}: no measurement of it; use {' or '.join(sorted(known))}"
             )
     chosen = [
         row for row in rows if hardware in (None, row.hardware) and model in (None, row.model)
@@ -75,12 +90,9 @@ def _chosen(rows: list[Row], hardware: str | None, model: str | None) -> list[Ro
 
 
 def _points(rows: list[Row], left_out: dict[str, int]) -> list[Point]:
-    from harness.calibrate.silicon import points
-    from harness.cli.start_server import StatusLine
-
     found: list[Point] = []
     with StatusLine() as status:
-        for number, result in enumerate(points(rows), 1):
+        for number, result in enumerate(replayed.points(rows), 1):
             status.show(f"{number:,} of {len(rows):,} measurements")
             if isinstance(result, str):
                 left_out[result] = left_out.get(result, 0) + 1
@@ -90,9 +102,6 @@ def _points(rows: list[Row], left_out: dict[str, int]) -> list[Point]:
 
 
 def _show(card: EndToEndCard, left_out: dict[str, int]) -> None:
-    from harness.cli.tables import show_rows
-    from reports.fidelity.end_to_end_card import COLUMNS, apart_rows, pair_rows
-
     head = [
         name.replace("median |error|", "median").replace("P90 |error|", "P90") for name in COLUMNS
     ]
@@ -104,3 +113,7 @@ def _show(card: EndToEndCard, left_out: dict[str, int]) -> None:
     show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
     print(f"\n{card.headline}")
     print(f"fidelity card: {card.path}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

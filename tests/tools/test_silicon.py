@@ -1,4 +1,4 @@
-"""`bench fidelity --silicon`: its card on rows and a profile that are worked out here, its errors,
+"""`make silicon`: its card on rows and a profile that are worked out here, its errors,
 and what `servers.profiles.end_to_end` returns."""
 
 from __future__ import annotations
@@ -7,15 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner, Result
 
-from harness.calibrate import silicon, silicon_rows
-from harness.calibrate.silicon_rows import CHECKPOINTS, Row
 from servers.profiles import Profile, end_to_end
 from servers.profiles.end_to_end import end_to_end_error, end_to_end_file
 from servers.profiles.machines.gpus import HARDWARE
 from servers.profiles.models.listed import MODELS
-from tests.harness.in_process import bench
 from tests.sim.worlds import profile
+from tools.silicon import points, rows
+from tools.silicon.__main__ import main
+from tools.silicon.rows import CHECKPOINTS, Row
 
 S = 1_000_000_000_000
 """Picoseconds per second."""
@@ -45,12 +47,11 @@ def second_per_step(*_: object) -> Profile:
 def test_a_card_and_the_errors_of_its_pairs_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silicon_rows, "read_rows", lambda *_: ([ROW], {"expert parallelism": 3}))
-    monkeypatch.setattr(silicon, "_profile", second_per_step)
-    command = ["fidelity", "--silicon", "--out", str(tmp_path), "--save", str(tmp_path / "e.json")]
-    code, out, _ = bench(*command)
-    assert code == 1  # a target is missed
-    assert "TTFT is off by 25.0% and TPOT by 0.0% at the median of 1 measurement" in out
+    monkeypatch.setattr(rows, "read_rows", lambda *_: ([ROW], {"expert parallelism": 3}))
+    monkeypatch.setattr(points, "_profile", second_per_step)
+    ran = silicon("--out", str(tmp_path), "--save", str(tmp_path / "e.json"))
+    assert ran.exit_code == 1  # a target is missed
+    assert "TTFT is off by 25.0% and TPOT by 0.0% at the median of 1 measurement" in ran.stdout
     [point] = json.loads((tmp_path / "end-to-end.json").read_text())["points"]
     assert (point["virtual_ttft_s"], point["virtual_tpot_s"]) == (1.0, 1.0)
     monkeypatch.setattr(end_to_end, "FILE", tmp_path / "e.json")
@@ -81,19 +82,23 @@ def test_the_errors_in_the_package_are_of_listed_gpus_and_measured_models() -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--silicon --hardware a100-80g", "--hardware a100-80g: no measurement of it; with --sil"),
-        ("--silicon --model gemma-3-12b", "--model gemma-3-12b: no measurement of it; with --sil"),
-        ("--silicon --hardware b200 --model qwen3-32b", "--model qwen3-32b: was not measured on"),
-        ("--silicon --jps 0.1", "--jps: not supported with --silicon; remove it"),
-        ("--save e.json", "--save e.json: only with --silicon"),
+        ("--hardware a100-80g", "--hardware a100-80g: no measurement of it; use "),
+        ("--model gemma-3-12b", "--model gemma-3-12b: no measurement of it; use "),
+        ("--hardware b200 --model qwen3-32b", "--model qwen3-32b: was not measured on"),
     ],
 )
 def test_invalid_input_is_refused_in_one_line(
     options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = bench("fidelity", *options.split())
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert err.startswith(f"bench: {message}")
+    ran = silicon(*options.split())
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert len(ran.stderr.splitlines()) == 1
+    assert ran.stderr.startswith(f"bench: {message}")
     assert not list(tmp_path.iterdir())
+
+
+def silicon(*options: str) -> Result:
+    app = typer.Typer()
+    app.command()(main)
+    return CliRunner().invoke(app, options)

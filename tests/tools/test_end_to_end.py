@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.fidelity.end_to_end import Point, by, judge, summary, worst
-from reports.fidelity.end_to_end_card import apart_rows, write_end_to_end
+from tools.silicon.card import apart_rows, write_end_to_end
+from tools.silicon.errors import Point, by, judge, summary, worst
 
 POINT = Point(
     id="a",

@@ -1,29 +1,21 @@
-"""Experiments with their own measurement and checks instead of a sweep or a workload."""
+"""Measures the CPU time of a scheduling step under Turnstile's plug-in and under stock vLLM."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from harness.calibrate.verify_pins import EXPENSIVE_COSTS, LENGTHS, expected_blocks
-from harness.experiments.parsing import parsing
-from harness.experiments.retention import retention
 from reports.experiment.judge import Finding
-from reports.experiment.significance import Outcome, within
+from reports.experiment.significance import within
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean
 from servers.basics.errors import MeasurementUnavailable, Unavailable
-from servers.variants import make_policy, variants
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.virtual_time.client import environment
 from servers.vllm.virtual_time.overhead import against_stock
 
-NOTE_BLOCKS = [5, 9, 19, 26, 0]
-"""Blocks pinned after each turn: execution note §4.2, counted over 5,706 blocks (SEEDS §5)."""
-FULL_BLOCKS = [4, 8, 18, 25, 0]
-"""Of these, the completely filled blocks."""
 ROUNDS = 40
 GROUPS = 10
 OVERHEAD_TIMEOUT_S = 400.0
@@ -32,27 +24,8 @@ TABLE_4 = (("continuum", 0.96 / 0.95, 1.05), ("autellix", 0.82 / 0.95, 1.0))
 (v3, Table 4, without offload)."""
 
 
-def pins() -> list[Finding]:
-    """Count pinned blocks in virtual time (execution note §4). `bench verify pins` uses vLLM."""
-    rows = (
-        ("continuum-preview", NOTE_BLOCKS, "the fork also pins the partly filled last block"),
-        ("continuum", FULL_BLOCKS, "pins only blocks that the next turn can reuse"),
-    )
-    findings = []
-    for name, published, claim in rows:
-        policy = make_policy(variants(name)[0], EXPENSIVE_COSTS)
-        pinned = expected_blocks(policy, 1.0, 16, 5402)
-        outcome = Outcome.HOLDS if pinned == published else Outcome.FAILS
-        findings.append(Finding(f"{name}: {claim}", _format(published), _format(pinned), outcome))
-    return findings
-
-
-def _format(blocks: list[int]) -> str:
-    return ", ".join(map(str, blocks)) + f" blocks after the {len(LENGTHS)} turns"
-
-
 def scheduler_overhead() -> list[Finding]:
-    """Compare the CPU time of a scheduling step under Turnstile's plug-in with stock vLLM's."""
+    """Return a finding for each variant of Table 4. Raises MeasurementUnavailable without vLLM."""
     try:
         vllm = find_vllm()
     except Unavailable as error:
@@ -100,11 +73,3 @@ def _over_stock(times_us: Mapping[str, Sequence[float]], name: str) -> Estimate:
 
 def _interval(ratio: Estimate) -> str:
     return f"{ratio.value:.2f}x ({ratio.low:.2f}x to {ratio.high:.2f}x)"
-
-
-MEASURES: dict[str, Callable[[], list[Finding]]] = {
-    "pins": pins,
-    "parsing": parsing,
-    "retention": retention,
-    "scheduler-overhead": scheduler_overhead,
-}

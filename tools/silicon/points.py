@@ -1,4 +1,4 @@
-"""Virtual time held against end-to-end measurements, for `bench fidelity --silicon`.
+"""Replays end-to-end measurements in virtual time.
 
 In: rows of measurements. Out: a point of the card for each, or the reason why there is none, and
 the errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from statistics import fmean
 
-from harness.calibrate.closed_loop import closed_loop
 from harness.calibrate.operator_tables import Reach, fit, open_tables
-from harness.calibrate.silicon_rows import STEP_TOKENS, Checkpoint, Row
-from reports.fidelity.end_to_end import Point, Summary, by
 from reports.parallel import each
 from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import Profile, analytic_profile
@@ -22,6 +19,9 @@ from servers.profiles.cpu_time import CPU_TIME, with_cpu_time
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.sim import Limits
+from tools.silicon.closed_loop import closed_loop
+from tools.silicon.errors import Point, Summary, by
+from tools.silicon.rows import STEP_TOKENS, Checkpoint, Row
 
 ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
 """The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not, without the CPU

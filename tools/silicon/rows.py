@@ -179,9 +179,7 @@ def read_rows(
         file = resources.files("aiconfigurator_core") / FILE
         text = file.read_text(encoding="utf-8")
     except ModuleNotFoundError:
-        raise Unavailable(
-            f"--silicon: needs {PACKAGE}; pip install 'turnstile-bench[silicon]'"
-        ) from None
+        raise Unavailable(f"needs {PACKAGE}; pip install 'turnstile-bench[silicon]'") from None
     return parse(text.splitlines(), hardware, model)
 
 

@@ -1,4 +1,4 @@
-"""Writes the card of `bench fidelity --silicon`: `end-to-end.html` and `end-to-end.json`.
+"""Writes the card of `make silicon`: `end-to-end.html` and `end-to-end.json`.
 
 In: points, and measurements that were left out. Out: the files, and the card to print. The page
 needs no network and no script, and its template escapes names.
@@ -13,7 +13,11 @@ from typing import Any
 
 import orjson
 
-from reports.fidelity.end_to_end import (
+from reports.fidelity.targets import Verdict
+from reports.page.environment import environment
+from servers.basics.atomic import write_file
+from servers.basics.phrasing import counted
+from tools.silicon.errors import (
     LOADS,
     MAX_TPOT_ERROR,
     MAX_TTFT_ERROR,
@@ -24,12 +28,9 @@ from reports.fidelity.end_to_end import (
     summary,
     worst,
 )
-from reports.fidelity.scatter import scatter
-from reports.fidelity.targets import Verdict
-from reports.page.environment import environment
-from servers.basics.atomic import write_file
-from servers.basics.phrasing import counted
+from tools.silicon.scatter import scatter
 
+TEMPLATE = Path(__file__).parent / "end-to-end.html.j2"
 COLUMNS = (
     *("Rows", "TTFT: median |error|", "P90 |error|", "bias"),
     *("TPOT: median |error|", "P90 |error|", "bias"),
@@ -40,8 +41,8 @@ KNOWN = (
     "counts) and the flags of the server.",
     "Other rows: client and server are not public. Lengths are taken as exact, the load as a "
     "closed loop with ten requests per client, and the server's settings as vLLM's defaults.",
-    "That the numbers are means over requests is assumed; the public tool of the same authors uses "
-    "means.",
+    "We assume that the numbers are means over requests, as in the public tool of the same "
+    "authors.",
     "Step times are those of operator tables of a later vLLM than the measured one, with the CPU "
     "time per step of asynchronous scheduling, or of synchronous scheduling where the measured "
     "vLLM had that by default. A request takes no time outside the engine.",
@@ -151,7 +152,7 @@ def _page(
     found = summary(points)
     return (
         environment()
-        .get_template("end-to-end.html.j2")
+        .from_string(TEMPLATE.read_text(encoding="utf-8"))
         .render(
             heading=[about.get("measurements", ""), about.get("step times", "")],
             headline=headline(points, verdict),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reports.fidelity.end_to_end import Point
+from tools.silicon.errors import Point
 
 SIZE, LEFT, RIGHT, TOP, BOTTOM = 420, 52, 12, 10, 40
 SLOTS = 8
