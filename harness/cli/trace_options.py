@@ -27,7 +27,6 @@ Paths = Annotated[
     typer.Argument(metavar="PATH|PACK...", help="Files, folders, or packs (bench list packs)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
 ]

@@ -73,7 +73,10 @@ def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program])
     _show(table)
     first = likenesses[0]
     if first.distance <= LIKE:
-        print(f"\nThe nearest recipe is {first.recipe}; bench traces distance compares in detail.")
+        print(
+            f"\nThe nearest recipe is {first.recipe}; compare it in detail with: "
+            f"bench traces fit --check {first.recipe} PATH"
+        )
     else:
         print("\nNo recipe is like these programs; bench traces fit makes one that is.")
 

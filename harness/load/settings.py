@@ -17,6 +17,7 @@ from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
+from servers.routing import ROUTERS
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 READING = "How traces are read"
@@ -365,13 +366,13 @@ class Server:
     router: Annotated[
         str | None,
         Option(
-            "Comma-separated routers in front of several --replicas: round-robin, least-loaded, "
-            "power-of-two, sticky, prefix-aware, thunderagent, program-scheduling, or your "
-            "classes, optionally with arguments. With --engine vllm also routers of other projects "
-            "(make routers; bench list routers), such as vllm-router:consistent_hash and, with "
-            "--prompts text, sglang-router:manual; with --engine dynamo-mocker only those of "
-            "Dynamo, such as dynamo:kv. Each policy runs behind each of them. Default: sticky, and "
-            "dynamo:kv; bench serve prints the URLs of all servers without it.",
+            "Comma-separated routers in front of several --replicas: "
+            f"{', '.join(ROUTERS.built_in)}, or your classes, optionally with arguments. Each "
+            "policy runs behind each router. With --engine vllm also routers of other projects "
+            "(make routers; bench list routers), such as vllm-router:consistent_hash or, with "
+            "--prompts text, sglang-router:manual. With --engine dynamo-mocker only those of "
+            "Dynamo, such as dynamo:kv. Default: sticky, and dynamo:kv with dynamo-mocker; bench "
+            "serve prints the URLs of all servers without it.",
             SERVER,
             "NAMES",
         ),

@@ -1,7 +1,7 @@
 """Draws the distribution of tool times, one line per tool, as in Continuum v3, Fig. 5.
 
 In: the turns of one cell. Out: a figure. A gap counts for the first tool that the program's
-previous turn called, as in `bench traces stats`. All cells of a sweep have the same gaps.
+previous turn called, as in `bench traces inspect`. All cells of a sweep have the same gaps.
 """
 
 from __future__ import annotations

@@ -22,11 +22,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from servers.basics.errors import InvalidPlugin, UnknownName
 from servers.basics.nearest import nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 OURS = "turnstile-bench"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -152,6 +154,8 @@ def _is_module(name: str) -> bool:
 @cache
 def _entry_points(group: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points of packages on this path, in the same order on every machine."""
+    from importlib.metadata import entry_points  # slow to import
+
     found = entry_points(group=group)
     return tuple(sorted(found, key=lambda entry: (entry.name, _package(entry))))
 

@@ -1,4 +1,4 @@
-"""`bench traces pack` on sets of SESSIONS=3000 sessions of GitHub Copilot and TraceLab.
+"""`bench traces convert --to packed` on SESSIONS=3000 sessions of GitHub Copilot and TraceLab.
 
 The files are synthetic, made to the published schemas, with as many calls per session as the
 published sets have (9.3 million in 301,000 sessions of GitHub Copilot). With SESSIONS=300000 they
@@ -98,7 +98,9 @@ def test_a_set_that_is_larger_than_memory_is_packed_and_loaded(
     packed = tmp_path / "sessions.packed"
 
     def pack() -> Row:
-        return measured(tmp_path, bench, "traces", "pack", recorded, "--out", packed)
+        return measured(
+            tmp_path, bench, "traces", "convert", "--to", "packed", recorded, "--out", packed
+        )
 
     packing = benchmark.pedantic(pack, rounds=1, iterations=1)
     assert f"{sessions:,} programs, {calls:,} turns, " in packing.pop("printed")

@@ -126,9 +126,9 @@ def make_everything() -> None:
         ("compare", "run", "--save", "out/baseline.json"),
         ("traces", "convert", "history", "--out", "out/mine.jsonl"),
         ("traces", "convert", "history", "--out", "out/otel.jsonl", "--to", "otel"),
-        ("traces", "pack", "history", "--out", "out/mine.packed"),
+        ("traces", "convert", "--to", "packed", "history", "--out", "out/mine.packed"),
         ("traces", "fit", "history", "--out", "out/mine.toml"),
-        ("traces", "report", "history", "--out", "out/workload.html"),
+        ("traces", "inspect", "history", "--html", "out/workload.html"),
     ]
     Path("out").mkdir()
     for command in made:
@@ -154,7 +154,12 @@ def test_no_file_that_is_made_from_a_history_names_its_sessions_or_own_tools(
 def test_names_are_kept_if_that_is_asked_for_and_the_page_says_so(tmp_path: Path) -> None:
     named_after_acme(tmp_path / "history")
     assert bench(*SWEEP, "--keep-names", "history")[0] == 0
-    assert bench("traces", "pack", "history", "--keep-names", "--out", "mine.packed")[0] == 0
+    assert (
+        bench(
+            "traces", "convert", "--to", "packed", "history", "--keep-names", "--out", "mine.packed"
+        )[0]
+        == 0
+    )
     assert leaks(tmp_path / "run").keys() >= {f"{tmp_path}/run/fcfs_jps1_seed1/turns.jsonl"}
     assert "mcp__acme__deploy" in readable(tmp_path / "mine.packed")
     assert "since --keep-names was given" in Path("run/report.html").read_text()

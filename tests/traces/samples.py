@@ -24,8 +24,6 @@ class Sample:
     """The recipe of the gaps that the format does not record."""
     shares_prefix: bool = True
     """Whether the format records what the prompts of several programs have in common."""
-    refusal: str = ""
-    """Why the format is recognised and refused."""
 
 
 def json_lines(*records: object) -> bytes:
@@ -427,7 +425,6 @@ SAMPLES = {
     "aiperf-dag": aiperf_dag(),
     "otel": Sample({"a.json": span_samples.otlp()}, (Provenance.MEASURED,)),
     "langfuse": Sample({"a.json": span_samples.langfuse()}, (Provenance.MEASURED,)),
-    "exgentic": Sample({"a.jsonl": span_samples.exgentic()}, (), refusal="neither token counts"),
     "atif": Sample(
         {"a.json": span_samples.atif("a", 2, 9), "b.json": span_samples.atif("b", 3)},
         (Provenance.INFERRED,),

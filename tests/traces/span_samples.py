@@ -76,12 +76,6 @@ def langfuse() -> bytes:
     return json.dumps([a, trace("b", generation(9, 100, "test it"))]).encode()
 
 
-def exgentic() -> bytes:
-    lines = ({"event": event, "run_id": "r", "session_id": "s", "step": 1, "agent_cost": 0.1}
-             for event in ("observation", "action"))  # fmt: skip
-    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
 def atif(id: str, *seconds: int) -> bytes:
     """Return a trajectory with an agent step at each second."""
 

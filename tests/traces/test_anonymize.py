@@ -78,7 +78,7 @@ def test_a_file_of_anonymize_names_nothing_private_and_passes_check(
     assert made.exit_code == 0, made.output
     assert "2 programs, 0 files rejected" in made.stdout
     assert not [secret for secret in SECRETS if secret in out.read_text()]
-    checked = bench("check", out)
+    checked = bench("anonymize", "--check", out)
     assert checked.exit_code == 0, checked.output
     assert "shared.jsonl: contains lengths, times and well-known names only" in checked.stdout
     assert "       1  well-known tools\n" in checked.stdout
@@ -94,7 +94,7 @@ def test_a_recording_is_not_overwritten_by_its_anonymized_copy(private: Path) ->
 
 
 def test_check_counts_what_may_identify(private: Path) -> None:
-    checked = bench("check", private, "--json")
+    checked = bench("anonymize", "--check", private, "--json")
     assert checked.exit_code == 1
     found = json.loads(checked.stdout)
     assert not found["shareable"]
@@ -116,7 +116,7 @@ def test_a_date_is_found() -> None:
 def test_a_recording_of_another_format_is_not_shareable(tmp_path: Path) -> None:
     request = {"t": 0, "in": 90, "out": 3, "hash_ids": [1]}
     (tmp_path / "a.json").write_text(json.dumps({"id": "s", "requests": [request]}))
-    checked = bench("check", tmp_path / "a.json")
+    checked = bench("anonymize", "--check", tmp_path / "a.json")
     assert checked.exit_code == 1
     assert "format weka, whose files may contain texts, commands and paths" in checked.stdout
     assert "bench traces anonymize a.json --out FILE" in checked.stdout
@@ -124,7 +124,7 @@ def test_a_recording_of_another_format_is_not_shareable(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
-    checked = bench("check", tmp_path / "a.json")
+    checked = bench("anonymize", "--check", tmp_path / "a.json")
     assert checked.exit_code == 2
     assert "a.json: not a trace; bench traces inspect says why" in checked.stderr
 
@@ -134,7 +134,7 @@ def test_a_stored_set_is_checked_too(tmp_path: Path) -> None:
     with Writer(path) as writer:
         for program in anonymized([JOB]):
             writer.add(program)
-    checked = bench("check", path, "--json")
+    checked = bench("anonymize", "--check", path, "--json")
     assert json.loads(checked.stdout) == {
         "format": "packed", "shareable": True,
         "contents": [
@@ -145,6 +145,6 @@ def test_a_stored_set_is_checked_too(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    refused = bench("check", tmp_path)
+    refused = bench("anonymize", "--check", tmp_path)
     assert refused.exit_code == 2
     assert f"{tmp_path.name}: is a folder; give " in refused.stderr

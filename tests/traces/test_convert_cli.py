@@ -53,10 +53,10 @@ def test_the_number_of_prompts_whose_shared_prefix_is_rounded_down_is_printed(
 
 def test_our_own_files_mark_inferred_token_counts(tmp_path: Path) -> None:
     (tmp_path / "inferred.jsonl").write_bytes(session_with_an_inferred_count())
-    for command, name in (("convert", "out.jsonl"), ("pack", "out.packed")):
+    for to, name in (("native", "out.jsonl"), ("packed", "out.packed")):
         for path in (tmp_path / "inferred.jsonl", "bfcl"):
             out = tmp_path / name
-            ran = CliRunner().invoke(app, [command, str(path), "--out", str(out)])
+            ran = convert(path, "--to", to, "--out", out)
             assert ran.exit_code == 0, ran.output
             assert "differs: token counts" not in ran.stderr
             marked = {program.inferred_tokens for program in read_traces(out).programs}
@@ -135,9 +135,9 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
-    for command, name in (("convert", "t.jsonl"), ("pack", "t.packed")):
-        out = tmp_path / command / "new" / name
-        ran = CliRunner().invoke(app, [command, "bfcl", "--out", str(out)])
+    for to, name in (("native", "t.jsonl"), ("packed", "t.packed")):
+        out = tmp_path / to / "new" / name
+        ran = convert("bfcl", "--to", to, "--out", out)
         assert ran.exit_code == 0, ran.output
         assert out.exists()
 
@@ -151,4 +151,4 @@ def test_a_file_is_compressed_if_its_name_says_so(tmp_path: Path) -> None:
 
 def test_formats_are_completed() -> None:
     assert _complete_export("a") == ["agentic-mooncake", "aiperf-dag"]
-    assert _complete_export("") == list(EXPORTS)
+    assert _complete_export("") == [*EXPORTS, "packed"]

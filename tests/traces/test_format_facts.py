@@ -13,8 +13,7 @@ from traces.formats.facts import FACTS, NO, PERMISSION, table
 from traces.formats.registry import FORMATS, IncompleteFormat, load_format
 
 PAGE = Path(__file__).parents[2] / "docs/reference/trace-formats.md"
-READ = sorted(FACTS.keys() - {"exgentic"})
-"""All but the one whose files are refused."""
+READ = sorted(FACTS)
 
 
 def sample(name: str, folder: Path) -> TraceSet:

@@ -25,8 +25,6 @@ from traces.formats.registry import FIRST_BYTES, FORMATS
 from traces.lenient import Repairs
 
 NAMES = list(FORMATS.built_in)
-READABLE = [name for name in NAMES if name in SAMPLES and not SAMPLES[name].refusal]
-REFUSED = [name for name in NAMES if name in SAMPLES and SAMPLES[name].refusal]
 
 
 def sample_of(format: str) -> Sample:
@@ -70,7 +68,7 @@ def test_each_format_recognises_only_its_own_sample(format: str) -> None:
             assert sniff(data[: len(data) * 2 // 3]) == (name == format), f"{name}, cut"
 
 
-@pytest.mark.parametrize("format", READABLE)
+@pytest.mark.parametrize("format", NAMES)
 def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     check(programs)
@@ -79,22 +77,14 @@ def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_
         assert {program.source for program in programs} <= set(sample_of(format).files)
 
 
-@pytest.mark.parametrize("format", REFUSED)
-def test_a_format_without_what_a_replay_needs_is_refused_with_the_reason(
-    format: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidTrace, match=sample_of(format).refusal):
-        read_sample(format, tmp_path)
-
-
-@pytest.mark.parametrize("format", READABLE)
+@pytest.mark.parametrize("format", NAMES)
 def test_each_tool_gap_has_its_provenance(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     provenances = tuple(turn.gap_provenance for p in programs for turn in p.turns[:-1])
     assert provenances == sample_of(format).gap_provenance
 
 
-@pytest.mark.parametrize("format", READABLE)
+@pytest.mark.parametrize("format", NAMES)
 def test_prompts_with_a_common_prefix_hit_the_prefix_cache(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     hits = prefix_hits(programs)
@@ -104,7 +94,7 @@ def test_prompts_with_a_common_prefix_hit_the_prefix_cache(format: str, tmp_path
         assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
 
 
-@pytest.mark.parametrize("format", READABLE)
+@pytest.mark.parametrize("format", NAMES)
 def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     packed = tmp_path / "packed"

@@ -1,4 +1,4 @@
-"""`traces.synthesis.nearest` and the burstiness of starts, as `bench traces stats` prints them."""
+"""`traces.synthesis.nearest` and the burstiness of starts, as bench traces inspect prints them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_burstiness_compares_deviation_and_mean_of_the_times_between_starts() ->
 
 
 def test_stats_prints_the_nearest_recipe(tmp_path: Path) -> None:
-    shown = bench("stats", "swe-bench")
+    shown = bench("inspect", "swe-bench")
     assert "The nearest recipe is swe-bench" in shown.stdout
     assert "these programs" in shown.stdout
-    found = json.loads(bench("stats", "swe-bench", "--json").stdout)["recipes"]
+    found = json.loads(bench("inspect", "swe-bench", "--json").stdout)["recipes"]
     assert found[0]["recipe"] == "swe-bench"
     short = [Program(str(n), (Turn(9, 1), Turn(12, 1, 10))) for n in range(3)]
     write_programs(tmp_path / "short.jsonl", short)
-    assert "No recipe is like these programs" in bench("stats", tmp_path / "short.jsonl").stdout
+    assert "No recipe is like these programs" in bench("inspect", tmp_path / "short.jsonl").stdout

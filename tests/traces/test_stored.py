@@ -23,6 +23,8 @@ from traces import Fork, Program, Provenance, SharedPrefix, Turn, packs, read_tr
 from traces.read import Note
 from traces.stored import TURN, StoredTurns, Writer, read_stored
 
+PACK = ("convert", "--to", "packed")
+
 PROGRAMS = (
     Program(
         "a",
@@ -186,7 +188,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Pat
     assert [note.file for note in done.rejections] == ["cut.jsonl.gz", "other.json"]
     out = tmp_path / "again.packed"
     files = [str(path) for path in sorted(tmp_path.glob("*.json*"))]
-    ran = CliRunner().invoke(app, ["pack", *files, "--out", str(out)])
+    ran = CliRunner().invoke(app, [*PACK, *files, "--out", str(out)])
     assert "rejected: cut.jsonl.gz: cannot be read to its end (" in ran.stderr
     assert "rejected: other.json: " in ran.stderr
     assert ran.stdout.endswith(": 2 programs, 3 turns, 0 repairs, 2 files rejected\n")
@@ -218,7 +220,9 @@ def test_turns_whose_shared_prefixes_are_not_stored_are_counted(tmp_path: Path) 
     affected = sum(bool(turn.prefixes) for turn in turns)
     assert affected > 1
     out = tmp_path / "o.packed"
-    ran = CliRunner().invoke(app, ["pack", str(tmp_path / "shared"), "--out", str(out)])
+    ran = CliRunner().invoke(
+        app, ["convert", "--to", "packed", str(tmp_path / "shared"), "--out", str(out)]
+    )
     assert "differs: a packed file has only the prefix of a whole program: " in ran.stderr
     assert f"is not stored ({affected} times)" in ran.stderr
     done = streaming.store([tmp_path / "none"], out)
@@ -236,10 +240,14 @@ def test_pack_prints_what_it_has_stored(tmp_path: Path) -> None:
     (data,) = SAMPLES["azure-copilot"].files.values()
     (tmp_path / "t.jsonl").write_bytes(data)
     out = tmp_path / "o.packed"
-    ran = CliRunner().invoke(app, ["pack", str(tmp_path / "t.jsonl"), "--out", str(out)])
+    ran = CliRunner().invoke(
+        app, ["convert", "--to", "packed", str(tmp_path / "t.jsonl"), "--out", str(out)]
+    )
     assert ran.exit_code == 0, ran.output
     assert ran.stdout == f"{out}: 2 programs, 3 turns, 0 repairs, 0 files rejected\n"
-    wrong = CliRunner().invoke(app, ["pack", str(tmp_path / "t.jsonl"), "--out", "x.jsonl"])
+    wrong = CliRunner().invoke(
+        app, ["convert", "--to", "packed", str(tmp_path / "t.jsonl"), "--out", "x.jsonl"]
+    )
     assert "must end in .packed" in wrong.stderr
 
 
@@ -247,7 +255,7 @@ def test_a_packed_file_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
     before = stored(tmp_path)
     out = tmp_path / "t.packed"
     for path in (out, tmp_path):
-        ran = CliRunner().invoke(app, ["pack", str(path), "--out", str(out)])
+        ran = CliRunner().invoke(app, [*PACK, str(path), "--out", str(out)])
         assert ran.exit_code == 2
         assert f"--out {out}: " in ran.stderr
     assert out.read_bytes() == before

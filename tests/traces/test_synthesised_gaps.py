@@ -72,7 +72,7 @@ def test_commands_say_if_no_gap_was_drawn(tmp_path: Path) -> None:
     unused = "--synthesise-gaps bfcl has no effect: no tool time had to be drawn"
     drawn = bench("convert", tmp_path / "result.json", "--out", out, "--synthesise-gaps", "bfcl")
     assert unused not in drawn.stderr
-    for command in (("stats", out), ("pack", out, "--out", packed)):
+    for command in (("inspect", out), ("convert", out, "--to", "packed", "--out", packed)):
         recorded = bench(*command, "--synthesise-gaps", "bfcl")
         assert recorded.exit_code == 0, recorded.output
         assert recorded.stderr.count(unused) == 1
@@ -80,5 +80,5 @@ def test_commands_say_if_no_gap_was_drawn(tmp_path: Path) -> None:
 
 def test_stats_name_the_provenance_of_drawn_gaps(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_bytes(bfcl())
-    shown = bench("stats", tmp_path / "result.json", "--synthesise-gaps", "bfcl")
+    shown = bench("inspect", tmp_path / "result.json", "--synthesise-gaps", "bfcl")
     assert "gaps: 1 synthesised" in shown.stdout

@@ -28,8 +28,8 @@ def test_synthesize_writes_the_shipped_pack(tmp_path: Path) -> None:
     assert gzip.decompress(out.read_bytes()) == gzip.decompress(shipped)
 
 
-def test_stats_prints_table_2_and_figure_5() -> None:
-    shown = bench("stats", "swe-bench")
+def test_inspect_prints_table_2_and_figure_5() -> None:
+    shown = bench("inspect", "swe-bench")
     assert shown.exit_code == 0
     assert "turns per program" in shown.stdout
     assert "share of slowest 10%" in shown.stdout
@@ -37,13 +37,13 @@ def test_stats_prints_table_2_and_figure_5() -> None:
     assert "\x1b" not in shown.stdout
 
 
-def test_stats_prints_the_kept_share_once() -> None:
-    assert bench("stats", "swe-bench").stdout.count("kept") == 1
+def test_inspect_prints_the_kept_share_once() -> None:
+    assert bench("inspect", "swe-bench").stdout.count("kept") == 1
 
 
-def test_a_report_is_written_and_its_headline_printed(tmp_path: Path) -> None:
+def test_a_page_is_written_and_its_headline_printed(tmp_path: Path) -> None:
     out = tmp_path / "workload.html"
-    ran = bench("report", "swe-bench", "--out", out)
+    ran = bench("inspect", "swe-bench", "--html", out)
     assert ran.exit_code == 0, ran.output
     headline, page = ran.stdout.splitlines()
     assert headline.endswith("Nearest recipe: swe-bench.")
@@ -59,10 +59,10 @@ def test_a_report_is_written_and_its_headline_printed(tmp_path: Path) -> None:
         ("convert {trace}", "a.jsonl"),
         ("convert {trace} --to mooncake", "a.jsonl"),
         ("convert {trace} --to weka", "folder"),
-        ("pack {trace}", "a.packed"),
+        ("convert {trace} --to packed", "a.packed"),
         ("anonymize {trace}", "a.jsonl"),
         ("fit {trace}", "a.toml"),
-        ("report {trace}", "a.html"),
+        ("inspect {trace}", "a.html"),
     ],
 )
 def test_every_command_names_an_output_that_cannot_be_written_and_the_remedy(
@@ -71,7 +71,8 @@ def test_every_command_names_an_output_that_cannot_be_written_and_the_remedy(
     trace, out = tmp_path / "trace.jsonl", tmp_path / "file" / name
     (tmp_path / "file").touch()
     bench("synthesize", "swe-bench", "--programs", "20", "--out", trace)
-    ran = bench(*command.format(trace=trace).split(), "--out", out)
+    option = "--html" if command.startswith("inspect") else "--out"
+    ran = bench(*command.format(trace=trace).split(), option, out)
     assert ran.exit_code == 2
     assert re.fullmatch(
         rf"bench: cannot write {tmp_path}/file(/{name})?: (file exists|not a directory); "
@@ -81,8 +82,8 @@ def test_every_command_names_an_output_that_cannot_be_written_and_the_remedy(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.jsonl"]
 
 
-def test_stats_can_be_printed_as_json() -> None:
-    stats = json.loads(bench("stats", "swe-bench", "--json").stdout)
+def test_statistics_can_be_printed_as_json() -> None:
+    stats = json.loads(bench("inspect", "swe-bench", "--json").stdout)["statistics"]
     assert stats["programs"] == 100
     assert stats["turns"]["mean"] == pytest.approx(10.9, rel=0.02)
 
@@ -111,11 +112,23 @@ def test_a_converted_trace_has_the_same_programs(tmp_path: Path) -> None:
     "arguments",
     [
         ("inspect", "no-such-pack"),
-        ("stats", "/no/such/file"),
+        ("inspect", "/no/such/file"),
         ("convert", "swe-bench", "--out", "x.csv"),
         ("convert", "swe-bench", "--out", "/dev/null/x.jsonl"),
         ("synthesize", "nope", "--out", "x.jsonl"),
-        ("report", "swe-bench", "--out", "x.pdf"),
+        ("inspect", "swe-bench", "--html", "x.pdf"),
+        ("inspect", "swe-bench", "--html", "x.html", "--json"),
+        ("fit", "swe-bench"),
+        ("fit", "--out", "x.toml"),
+        ("fit", "swe-bench", "--out", "x.toml", "--seed", "1"),
+        ("fit", "--check", "mini-swe-agent", "--out", "x.toml"),
+        ("convert", "swe-bench", "--to", "packed", "--out", "x.jsonl"),
+        ("convert", "swe-bench", "--to", "packed", "--programs", "2", "--out", "x.packed"),
+        ("convert", "swe-bench", "--to", "pack", "--out", "x.packed"),
+        ("anonymize", "swe-bench"),
+        ("anonymize", "swe-bench", "--json", "--out", "x.jsonl"),
+        ("anonymize", "--check", "a.jsonl", "b.jsonl"),
+        ("anonymize", "--check", "a.jsonl", "--out", "x.jsonl"),
         ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),
     ],
 )
@@ -131,14 +144,14 @@ def test_invalid_input_gives_one_line_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["inspect", "stats", "report", "convert", "synthesize"])
+@pytest.mark.parametrize("command", ["inspect", "convert", "synthesize", "fit", "anonymize"])
 def test_help_contains_an_example(command: str) -> None:
     assert f"bench traces {command}" in bench(command, "--help").stdout
 
 
 def test_a_format_can_be_given_for_all_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(SAMPLES["turnstile"].files["a.jsonl"])
-    assert bench("stats", tmp_path, "--format", "turnstile").exit_code == 0
+    assert bench("inspect", tmp_path, "--format", "turnstile").exit_code == 0
     wrong = bench("inspect", tmp_path, "--format", "wekka")
     assert wrong.exit_code == 2
     assert "--format wekka: no trace format is called 'wekka'. Did you mean weka?" in wrong.output
@@ -151,16 +164,16 @@ def test_a_fitted_recipe_is_drawn_from_and_compared_with_its_set(tmp_path: Path)
     assert ran.stdout == f"{recipe}: fitted to 100 programs of a pack; 0 files rejected\n"
     assert bench("synthesize", recipe, "--programs", "3", "--out", out).exit_code == 0
     assert len(read_traces(out).programs) == 3
-    shown = bench("distance", recipe, "--programs", "200")
+    shown = bench("fit", "--check", recipe, "--programs", "200")
     assert shown.exit_code == 0, shown.output
     turns = next(line for line in shown.stdout.splitlines() if line.startswith("turns"))
     assert turns.split()[:4] == ["turns", "100", "10.94", "(+0%)"]
-    against = json.loads(bench("distance", recipe, "swe-bench", "--json").stdout)
+    against = json.loads(bench("fit", "--check", recipe, "swe-bench", "--json").stdout)
     assert against["distances"][0]["real"]["count"] == 100
 
 
 def test_published_statistics_need_files_to_be_compared_with() -> None:
-    ran = bench("distance", "swe-bench")
+    ran = bench("fit", "--check", "swe-bench")
     assert ran.exit_code == 2
     assert "swe-bench is not fitted to a set; give files to compare it with" in ran.stderr
 
@@ -190,7 +203,7 @@ def test_a_recipe_of_a_private_history_does_not_name_its_folder(tmp_path: Path) 
 def test_a_recipe_that_is_given_as_a_trace_is_named_with_what_to_do(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     assert bench("fit", "execution-note", "--out", recipe).exit_code == 0
-    ran = bench("stats", recipe)
+    ran = bench("inspect", recipe)
     assert ran.exit_code == 2
     assert "a recipe, which describes a workload and is not a trace; draw its programs with " in (
         ran.stderr
@@ -200,6 +213,6 @@ def test_a_recipe_that_is_given_as_a_trace_is_named_with_what_to_do(tmp_path: Pa
 
 def test_settings_that_are_given_as_a_trace_are_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text('engine = "sim"\n')
-    ran = bench("stats", tmp_path / "sweep.toml")
+    ran = bench("inspect", tmp_path / "sweep.toml")
     assert ran.exit_code == 2
     assert "not a trace; if it has the settings of a sweep, run bench sweep FILE" in ran.stderr

@@ -23,6 +23,8 @@ EXPORTS = {
     "otel": "traces.exports.otel",
 }
 NATIVE = "native"
+PACKED = "packed"
+"""The format of `traces.stored`, which is written while files are read."""
 
 Losses = Repairs
 """What a format cannot express: each sentence once, with how often it applies."""
@@ -41,10 +43,11 @@ class Export(Protocol):
 def load_export(name: str) -> Export:
     """Return the format with this name. Raises UnknownName for another one."""
     if name not in EXPORTS:
-        close = nearest(name, EXPORTS)
+        names = (*EXPORTS, PACKED)
+        close = nearest(name, names)
         hint = f" Did you mean {close}?" if close else ""
         raise UnknownName(
             f"--to {name}: no format to write is called {name!r}.{hint} There are "
-            f"{', '.join(EXPORTS)}"
+            f"{', '.join(names)}"
         )
     return cast(Export, load_path(EXPORTS[name]))

@@ -129,10 +129,6 @@ FACTS = {
         "exports of Langfuse", "recorded, else inferred", YES, "inferred", True, True, True,
         BY_TEXT, COUNT,
     ),
-    "exgentic": Facts(
-        "steps without counts and times", "no", NO, "no", True, False, False, "",
-        "refused; the OpenTelemetry traces that it writes can be read",
-    ),
     "atif": Facts(
         "Harbor's trajectories", "recorded, else inferred", "inferred, else no", "inferred",
         True, True, True,

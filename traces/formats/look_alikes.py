@@ -51,7 +51,18 @@ LOOK_ALIKES = (
     LookAlike("otel", ("trace_id", "span_id", "attributes")),
     LookAlike("otel", ("trace_id", "spans")),
     LookAlike("langfuse", ("trace", "observations")),
-    LookAlike("exgentic", ("event", "run_id", "session_id", "step")),
+    *(
+        LookAlike(
+            "a recording of Exgentic", keys,
+            "which has neither token counts nor times, only the steps; give the OpenTelemetry "
+            "traces of the same run",
+        )
+        for keys in (
+            ("event", "run_id", "session_id", "step"),
+            ("session_id", "is_finished", "agent_cost", "benchmark_cost"),
+            ("task", "context", "actions"),
+        )
+    ),
     LookAlike("atif", ("schema_version", "agent", "steps")),
     LookAlike("swe-agent", ("environment", "trajectory", "history")),
     LookAlike("mlperf-endpoints", ("conversation_id", "turn", "role")),

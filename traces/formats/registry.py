@@ -43,7 +43,6 @@ FORMATS = Registry(
         "aiperf-dag": "traces.formats.aiperf_dag",
         "otel": "traces.formats.otel",
         "langfuse": "traces.formats.langfuse",
-        "exgentic": "traces.formats.exgentic",
         "atif": "traces.formats.atif",
         "swe-agent": "traces.formats.swe_agent",
         "bfcl": "traces.formats.bfcl",

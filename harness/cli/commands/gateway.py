@@ -15,6 +15,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import complete_routers
+from servers.routing import ROUTERS
 
 if TYPE_CHECKING:
     from harness.gateway.recording import Recording
@@ -42,9 +43,8 @@ Router = Annotated[
     typer.Option(
         "--router",
         metavar="NAME",
-        help="Which of several servers gets a turn: round-robin, least-loaded, power-of-two, "
-        "sticky, prefix-aware, thunderagent, or your class, optionally with arguments. Default: "
-        "sticky.",
+        help=f"Which of several servers gets a turn: {', '.join(ROUTERS.built_in)}, or your class, "
+        "optionally with arguments. Default: sticky.",
         autocompletion=complete_routers,
     ),
 ]

@@ -1,4 +1,4 @@
-"""`bench traces`: inspect and summarise traces; its other commands are in `traces_*`.
+"""`bench traces`: inspect traces; its other commands are in `traces_*`.
 
 Results go to stdout (tables or JSON), repairs and rejections to stderr.
 """
@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from harness.cli.commands import (
     traces_convert,
-    traces_pack,
     traces_privacy,
     traces_recipes,
-    traces_report,
 )
 from harness.cli.errors import one_line_errors
 from harness.cli.options import takes_settings
 from harness.cli.trace_options import (
     AsJson,
     Paths,
-    Rows,
     TraceReading,
     note_fields,
     print_json,
@@ -31,7 +29,9 @@ from harness.cli.trace_options import (
     print_notes,
     read_files,
 )
+from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
+from servers.basics.text import one_line
 from traces import TraceSet
 from traces.anonymize import Names
 from traces.stats import statistics
@@ -40,20 +40,27 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
-    help="Inspect, summarise and convert agent traces, or synthesize them.",
+    help="Inspect, convert, synthesize and anonymize traces of agents.",
 )
 
 
-INSPECT_HELP = """Print the formats, programs and repairs of a trace, and rejected files.
+INSPECT_HELP = """Print the programs of a trace, their statistics, and the nearest recipe.
 
-Of histories of Claude Code, Codex and Gemini CLI it prints the ids of the sessions, and the numbers
-that stand for them in runs and in files that are made from them.
+Prints formats, programs, repairs and rejected files; turns, tokens and tool times per program; the
+duration of each tool's calls, and the share of the total that the slowest 10% take; the means of
+recorded and published sets, and how far the programs are from each.
+
+Of histories of Claude Code, Codex and Gemini CLI it prints the ids of the sessions, with the
+numbers that stand for them in runs and in files that are made from them, and all names of tools.
+The page of --html names no file, no folder, no session and no command of them.
 
 [bold]Examples[/bold]
 
   bench traces inspect swe-bench
 
   bench traces inspect ~/trajectories --rows 100
+
+  bench traces inspect ~/.claude/projects --html workload.html
 
   bench traces inspect session.json --json | jq .repairs
 """
@@ -63,73 +70,66 @@ that stand for them in runs and in files that are made from them.
 @takes_settings()
 def inspect(
     paths: Paths,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page with figures instead of printing tables. It needs no network.",
+        ),
+    ] = None,
     json: AsJson = False,
-    rows: Rows = 20,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")
+    ] = 10,
     *,
     reading: TraceReading,
 ) -> None:
-    from harness.cli.trace_tables import gap_counts, show_programs
+    from harness.cli.trace_tables import gap_counts, show_likenesses, show_programs, show_statistics
+    from traces.synthesis.nearest import nearest
 
     with one_line_errors():
+        if html is not None:
+            _write_page(paths, html, json, reading)
+            return
         loaded = read_files(paths, reading, json=json, keep_names=True)
+    summary, likenesses = statistics(loaded.programs), nearest(loaded.programs)
     if json:
-        print_json(_inspected(loaded))
+        recipes = [asdict(each) for each in likenesses]
+        print_json({**_inspected(loaded), "statistics": summary.as_json(), "recipes": recipes})
         return
-    sub_agents = sum(program.fork is not None for program in loaded.programs)
     formats = ", ".join(f"{n} {name}" for name, n in Counter(loaded.formats.values()).items())
     print(
-        f"{counted(len(loaded.programs), 'program')} ({counted(sub_agents, 'sub-agent')}) from "
+        f"{counted(summary.programs, 'program')} ({counted(summary.sub_agents, 'sub-agent')}) from "
         f"{formats} file{'s' * (len(loaded.formats) != 1)}; "
         f"{counted(len(loaded.repairs), 'repair')}, {counted(len(loaded.rejections), 'rejection')}"
     )
     print(f"sha256 {loaded.sha256}")
-    print(f"gaps: {gap_counts(statistics(loaded.programs).gap_provenance)}")
+    print(f"gaps: {gap_counts(summary.gap_provenance)}")
     numbers = Names().ids(loaded.programs) if loaded.is_private else {}
     show_programs(loaded.programs[:rows], numbers)
     print_more(len(loaded.programs) - rows, "programs")
+    show_statistics(summary, rows)
+    print_more(len(summary.tools) - rows, "tools")
+    show_likenesses(likenesses, loaded.programs)
     print_notes("rejected", loaded.rejections)
     print_notes("repaired", loaded.repairs)
 
 
-STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper, and the nearest recipe.
+def _write_page(paths: list[str], html: Path, json: bool, reading: TraceReading) -> None:
+    """Write the page and print its headline. Raises InvalidInput and what reading raises."""
+    from harness.load.workload import workload_name
+    from reports.workload.page import draw
+    from reports.workload.phrases import headline
 
-Table 2: turns, tool time and tokens per program, in both readings of "tokens per program".
-Figure 5: the duration of each tool's calls, and the share of the total that the slowest 10% take.
-Recipes: the means of recorded and published sets, and how far the programs are from each.
-All names of tools are printed, also those of a private history.
-
-[bold]Examples[/bold]
-
-  bench traces stats swe-bench
-
-  bench traces stats ~/trajectories --json
-"""
-
-
-@app.command(help=STATS_HELP)
-@takes_settings()
-def stats(
-    paths: Paths,
-    json: AsJson = False,
-    rows: Rows = 20,
-    *,
-    reading: TraceReading,
-) -> None:
-    from harness.cli.trace_tables import gap_counts, show_likenesses, show_statistics
-    from traces.synthesis.nearest import nearest
-
-    with one_line_errors():
-        loaded = read_files(paths, reading, keep_names=True)
-    summary = statistics(loaded.programs)
-    likenesses = nearest(loaded.programs)
     if json:
-        print_json({**summary.as_json(), "recipes": [asdict(each) for each in likenesses]})
-        return
-    counts = gap_counts(summary.gap_provenance)
-    print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {counts}")
-    show_statistics(summary, rows)
-    print_more(len(summary.tools) - rows, "tools")
-    show_likenesses(likenesses, loaded.programs)
+        raise InvalidInput("--json: not supported with --html; remove one of them")
+    if html.suffix != ".html":
+        raise InvalidInput(f"--html {one_line(str(html))}: must end in .html")
+    loaded = read_files(paths, reading)
+    found = draw(loaded, workload_name(paths, loaded), html)
+    print(headline(found))
+    print(f"page: {html}")
     print_notes("rejected", loaded.rejections)
 
 
@@ -160,9 +160,7 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
 
 for _name, _command, _help in (
     *traces_convert.COMMANDS,
-    *traces_report.COMMANDS,
     *traces_recipes.COMMANDS,
-    *traces_pack.COMMANDS,
     *traces_privacy.COMMANDS,
 ):
     app.command(_name, help=_help)(_command)

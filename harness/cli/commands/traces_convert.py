@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import takes_settings
-from harness.cli.trace_options import Paths, TraceReading, print_notes, read_files
-from servers.basics.errors import InvalidInput
+from harness.cli.options import refuse_given, takes_settings
+from harness.cli.trace_options import (
+    Paths,
+    TraceReading,
+    print_notes,
+    print_unused_recipe,
+    read_files,
+)
+from servers.basics.errors import InvalidInput, InvalidTrace
 from servers.basics.phrasing import counted
-from servers.basics.text import printable
+from servers.basics.text import one_line, printable
 from traces.cut import cut
 from traces.exports.files import check_export, write_export
-from traces.exports.registry import EXPORTS, NATIVE
+from traces.exports.registry import EXPORTS, NATIVE, PACKED
 from traces.files import check_not_read
+
+if TYPE_CHECKING:
+    from traces.streaming import Progress
 
 CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also cut to size.
 
@@ -35,8 +45,14 @@ CONVERT_HELP = """Convert traces to Turnstile's format or another tool's, also c
 
   otel              OpenTelemetry: spans of agents, model calls and tools
 
+  packed            Turnstile: sets larger than memory, which load in seconds
+
 None but native has texts or commands of the recording. What a format cannot express, and what is
 assumed instead, is printed in lines that begin with "differs:".
+
+With --to packed, files are read once, one after the other. Files of GitHub Copilot's sessions and
+of TraceLab's rounds, with the lines of a session together, may be larger than memory: they are read
+in parts. Commands, messages and what prompts share turn by turn are not stored.
 
 [bold]Examples[/bold]
 
@@ -49,20 +65,27 @@ assumed instead, is printed in lines that begin with "differs:".
   bench traces convert swe-bench --out few.jsonl --max-turns 8
 
   bench traces convert result.json --synthesise-gaps bfcl --out mine.jsonl.gz
+
+  bench traces convert sessions.jsonl.gz --to packed --out copilot.packed
 """
+CUTS = ("programs", "max_turns", "token_scale", "output_scale", "gap_scale", "messages")
+"""Options that `--to packed` does not support."""
 
 
 def _complete_export(incomplete: str) -> list[str]:
-    return [name for name in EXPORTS if name.startswith(incomplete)]
+    return [name for name in (*EXPORTS, PACKED) if name.startswith(incomplete)]
 
 
 @takes_settings()
 def convert(
+    context: typer.Context,
     paths: Paths,
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz; for weka, a folder."
+            "--out",
+            metavar="FILE",
+            help="File to write, .jsonl or .jsonl.gz; for packed, .packed; for weka, a folder.",
         ),
     ],
     to: Annotated[
@@ -71,7 +94,7 @@ def convert(
             "--to",
             metavar="NAME",
             autocompletion=_complete_export,
-            help="Format to write: " + ", ".join(EXPORTS) + ".",
+            help="Format to write: " + ", ".join((*EXPORTS, PACKED)) + ".",
         ),
     ] = NATIVE,
     programs: Annotated[
@@ -114,6 +137,10 @@ def convert(
     reading: TraceReading,
 ) -> None:
     with one_line_errors():
+        if to == PACKED:
+            refuse_given(context, CUTS, "not supported with --to packed")
+            _pack(paths, out, reading)
+            return
         check_export(to, out)
         check_not_read(out, paths)
         if messages and to != NATIVE:
@@ -135,6 +162,34 @@ def convert(
     print(
         f"{out}: {len(converted)} programs, {counted(turns, 'turn')}, "
         f"{len(loaded.repairs)} repairs, {len(loaded.rejections)} files rejected"
+    )
+
+
+def _pack(paths: list[str], out: Path, reading: TraceReading) -> None:
+    """Store the traces and print what was read. Raises InvalidTrace."""
+    from traces.stored import SUFFIX
+    from traces.streaming import store
+
+    if out.suffix != SUFFIX:
+        raise InvalidTrace(f"--out {one_line(str(out))}: must end in {SUFFIX}")
+    check_not_read(out, paths)
+    stored = store(paths, out, _print_progress, format=reading.format, **asdict(reading.reading))
+    print_unused_recipe(reading, [note.reason for note in stored.repairs])
+    print_notes("repaired", stored.repairs)
+    print_notes("rejected", stored.rejections)
+    for loss in stored.losses.reasons():
+        print(f"differs: {printable(loss)}", file=sys.stderr)
+    print(
+        f"{out}: {stored.programs:,} programs, {stored.turns:,} turns, "
+        f"{len(stored.repairs)} repairs, {len(stored.rejections)} files rejected"
+    )
+
+
+def _print_progress(progress: Progress) -> None:
+    print(
+        f"{progress.read_bytes / max(progress.all_bytes, 1):.0%}, {progress.programs:,} programs, "
+        f"{progress.remaining_s:,.0f} s left",
+        file=sys.stderr,
     )
 
 

@@ -1,4 +1,4 @@
-"""`bench traces anonymize` and `check`: make a trace that can be shared, and check that it can."""
+"""`bench traces anonymize`: make a trace that can be shared, and check that it can."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import takes_settings
+from harness.cli.options import AllBut, refuse_given, takes_settings
 from harness.cli.trace_options import (
-    AsJson,
-    Out,
     Paths,
     TraceReading,
     print_json,
@@ -31,22 +29,46 @@ ANONYMIZE_HELP = """Write a trace without texts, commands, paths and names, whic
 It keeps lengths, tool times and their provenance, well-known tool names, sub-agents, and what
 prompts share. Other tools are numbered, as are programs. Schedulers serve it like the original.
 
+With --check nothing is written: it prints what a file contains that could name a person, a project
+or a file, and the exit code is 1 if there is anything of the kind. Files of other formats than
+Turnstile's contain what their program has recorded, such as texts and commands, and are not
+searched.
+
 [bold]Examples[/bold]
 
   bench traces anonymize ~/.claude/projects --out shared.jsonl.gz
 
   bench traces anonymize runs/record/NAME/trace.jsonl --out shared.jsonl
+
+  bench traces anonymize --check shared.jsonl.gz
 """
 
 
 @takes_settings()
 def anonymize(
+    context: typer.Context,
     paths: Paths,
-    out: Out,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Search a file for what may identify someone.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
     *,
     reading: TraceReading,
 ) -> None:
     with one_line_errors():
+        if check:
+            refuse_given(context, AllBut("paths", "check", "json"), "not supported with --check")
+            if len(paths) > 1:
+                raise InvalidTrace("--check: give one file, the one that is to be shared")
+            _check(Path(paths[0]), json)
+            return
+        refuse_given(context, ("json",), "only with --check")
+        if out is None:
+            raise InvalidTrace("give --out FILE, or --check to search a file that is to be shared")
         check_not_read(out, paths)
         loaded = read_files(paths, reading)
         write_trace(out, anonymized(loaded.programs))
@@ -56,27 +78,10 @@ def anonymize(
     )
 
 
-CHECK_HELP = """Print what a trace contains that could name a person, a project or a file.
-
-The exit code is 0 if there is nothing of the kind, as in a file of bench traces anonymize, and
-otherwise 1. Files of other formats than Turnstile's contain what their program has recorded, such
-as texts and commands, and are not searched.
-
-[bold]Examples[/bold]
-
-  bench traces check shared.jsonl.gz
-
-  bench traces check shared.jsonl.gz --json
-"""
-
-
-def check(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file that is to be shared.")],
-    json: AsJson = False,
-) -> None:
+def _check(path: Path, json: bool) -> None:
+    """Print what the file contains. Exit with code 1 if it may identify someone."""
     name = one_line(path.name)
-    with one_line_errors():
-        format, programs = _contents(path, name)
+    format, programs = _contents(path, name)
     found = None if programs is None else [f for f in findings(programs) if f.number]
     shareable = found is not None and not any(finding.identifies for finding in found)
     if json:
@@ -116,5 +121,5 @@ def _contents(path: Path, name: str) -> tuple[str, Sequence[Program] | None]:
     return known[0], parse_programs(data, name) if is_native else None
 
 
-COMMANDS = (("anonymize", anonymize, ANONYMIZE_HELP), ("check", check, CHECK_HELP))
+COMMANDS = (("anonymize", anonymize, ANONYMIZE_HELP),)
 """Names, functions and help of the commands."""

@@ -1,4 +1,4 @@
-"""`bench traces synthesize`, `fit` and `distance`: draw programs, fit a recipe, test its fit."""
+"""`bench traces synthesize` and `fit`: draw programs, fit a recipe, test its fit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import takes_settings
+from harness.cli.options import refuse_given, takes_settings
 from harness.cli.trace_options import (
-    AsJson,
     Out,
-    Paths,
     TraceReading,
     print_json,
     read_files,
@@ -126,8 +124,12 @@ def output_range(text: str | None) -> tuple[int, int] | None:
 FIT_HELP = """Fit a recipe to programs, so that any number of programs like them can be drawn.
 
 The recipe is a TOML file of about twenty kilobytes. It contains figures only: distributions, how
-tools follow each other, and correlations. bench traces synthesize draws programs from it, and bench
-traces distance tests how close they are.
+tools follow each other, and correlations. bench traces synthesize draws programs from it.
+
+With --check nothing is fitted: it prints how far a recipe's programs are from real ones, for each
+quantity. For mean, deviation and quantiles the table has the real value and the recipe's relative
+error. KS is the largest difference of the two distribution functions. Without PATH the real values
+are those stored in the recipe, of the set to which it is fitted.
 
 [bold]Examples[/bold]
 
@@ -136,13 +138,24 @@ traces distance tests how close they are.
   bench traces fit runs/record/NAME/trace.jsonl --out agent.toml --set "our agent" --licence MIT
 
   bench traces synthesize mine.toml --programs 1000 --out synthesised.jsonl.gz
+
+  bench traces fit --check mine.toml
+
+  bench traces fit --check mini-swe-agent ~/trajectories --json
 """
+OF_NEW_RECIPES = ("out", "set_", "licence", "about")
+OF_CHECKS = ("programs", "seed", "json")
 
 
 @takes_settings()
 def fit(
-    paths: Paths,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The recipe, .toml.")],
+    context: typer.Context,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH...]", help="Files or folders of programs.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The recipe, .toml.")
+    ] = None,
     set_: Annotated[
         str | None,
         typer.Option(
@@ -158,9 +171,30 @@ def fit(
             "--about", metavar="TEXT", help="One line about the recipe. Default: its set."
         ),
     ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check",
+            metavar="RECIPE",
+            help="Compare this recipe, or a file of bench traces fit, with real programs.",
+        ),
+    ] = None,
+    programs: Annotated[
+        int,
+        typer.Option("--programs", metavar="N", min=1, help="With --check: jobs to draw."),
+    ] = 2000,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="With --check: seed of the draw.")
+    ] = 0,
+    json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
     *,
     reading: TraceReading,
 ) -> None:
+    if check is not None:
+        with one_line_errors():
+            refuse_given(context, OF_NEW_RECIPES, "not supported with --check")
+            _check(check, paths or [], programs, seed, json, reading)
+        return
     from harness.load.workload import sessions
     from traces.stats import statistics
     from traces.synthesis.fit import fit as fit_recipe
@@ -168,6 +202,9 @@ def fit(
     from traces.synthesis.recipe_files import write_recipe
 
     with one_line_errors():
+        refuse_given(context, OF_CHECKS, "only with --check")
+        if not paths or out is None:
+            raise InvalidTrace("give files of programs and --out FILE, or --check RECIPE")
         if out.suffix != ".toml":
             raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
         loaded = read_files(paths, reading)
@@ -193,52 +230,22 @@ def _name(out: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", out.stem)[:60]
 
 
-DISTANCE_HELP = """Print how far a recipe's programs are from real ones, for each quantity.
-
-For mean, deviation and quantiles the table has the real value and the recipe's relative error. KS
-is the largest difference of the two distribution functions. Without PATH the real values are those
-stored in the recipe, of the set to which it is fitted.
-
-[bold]Examples[/bold]
-
-  bench traces distance mini-swe-agent
-
-  bench traces distance mini-swe-agent ~/trajectories
-
-  bench traces distance swe-bench ~/trajectories --json
-"""
-
-
-@takes_settings()
-def distance(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe, or a file of fit.")],
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH...]", help="Files or folders of programs.")
-    ] = None,
-    programs: Annotated[
-        int, typer.Option("--programs", metavar="N", min=1, help="Number of jobs to draw.")
-    ] = 2000,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="The same seed draws the same jobs.")
-    ] = 0,
-    json: AsJson = False,
-    *,
-    reading: TraceReading,
+def _check(
+    recipe: str, paths: list[str], programs: int, seed: int, json: bool, reading: TraceReading
 ) -> None:
+    """Print how far the recipe's programs are from those in `paths`, or from its own set."""
     from harness.cli.trace_tables import show_distances
     from traces.synthesis.figures import distances, figures
     from traces.synthesis.known import fitted_recipe
     from traces.synthesis.recipes import PUBLISHED
 
-    with one_line_errors():
-        drawn = synthesize(recipe, programs, seed)
-        if paths:
-            loaded = read_files(paths, reading)
-            real = figures(loaded.programs)
-        elif recipe in PUBLISHED:
-            raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
-        else:
-            real = fitted_recipe(recipe).figures
+    drawn = synthesize(recipe, programs, seed)
+    if paths:
+        real = figures(read_files(paths, reading).programs)
+    elif recipe in PUBLISHED:
+        raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
+    else:
+        real = fitted_recipe(recipe).figures
     found = list(distances(real, drawn))
     if json:
         print_json({"recipe": recipe, "distances": [distance.as_json() for distance in found]})
@@ -249,6 +256,5 @@ def distance(
 COMMANDS = (
     ("synthesize", synthesize_, SYNTHESIZE_HELP),
     ("fit", fit, FIT_HELP),
-    ("distance", distance, DISTANCE_HELP),
 )
 """Names, functions and help of the commands."""
