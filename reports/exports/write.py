@@ -1,32 +1,22 @@
-"""Exports the finished cells of a run folder, or some of them, or the figures of its report."""
+"""Exports the finished cells of a run folder, or some of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from reports.exports.chrome import chrome_trace
-from reports.exports.pictures import pictures
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
-from reports.exports.timestamps import scheduler_timestamps
 from reports.metrics.steady import unstable_cells
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import Cell, load_run
 from servers.basics.atomic import atomic_path, write_file
-from servers.basics.errors import InvalidInput, InvalidRunFolder
+from servers.basics.errors import InvalidRunFolder
 
 TABLES: dict[str, Opens] = {"csv": open_csv, "parquet": open_parquet}
-CELL_FORMATS: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
-    "timestamps": ("scheduler_timestamps", scheduler_timestamps),
-    "chrome": ("trace.json", chrome_trace),
-}
-"""Name of the file in the cell's folder and function that returns its content, by format.
-`scheduler_timestamps` is the name that Continuum's fork uses."""
-PICTURES = ("svg", "pdf")
-FORMATS = (*TABLES, *CELL_FORMATS, *PICTURES)
 
 Missing = list[tuple[str, str]]
 
@@ -40,10 +30,8 @@ class Exported:
 
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
-    """Export the cells with these names, or all finished cells. In the formats of `PICTURES` export
-    the figures of the report. Raises InvalidInput and Unavailable."""
-    if form in PICTURES:
-        return _pictures(run_folder, form, out, names)
+    """Export the cells with these names, or all finished cells, as tables or as "chrome". Raises
+    InvalidInput."""
     cells, not_finished, unstable = _cells(run_folder)
     if names:
         refuse_unknown("--cell", names, [*cells, *(name for name, _ in not_finished)], run_folder)
@@ -52,19 +40,8 @@ def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) ->
     if form in TABLES:
         paths, missing = _tables(cells, form, out, unstable)
     else:
-        paths, missing = _files(cells, form, out)
+        paths, missing = _traces(cells, out)
     return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
-
-
-def _pictures(run_folder: Path, form: str, out: Path, names: Sequence[str]) -> Exported:
-    if names:
-        raise InvalidInput(f"--cell: not supported by --format {form}; remove it")
-    if not has_members(run_folder):
-        return Exported(tuple(pictures(run_folder, form, out)), 0, ())
-    paths: list[Path] = []
-    for member in read_members(run_folder):
-        paths += pictures(member.folder, form, out / member.folder.name)
-    return Exported(tuple(paths), 0, ())
 
 
 def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing, set[str]]:
@@ -104,16 +81,15 @@ def _tables(
     return paths, missing
 
 
-def _files(cells: Mapping[str, Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
-    file, make = CELL_FORMATS[form]
+def _traces(cells: Mapping[str, Cell], out: Path) -> tuple[list[Path], Missing]:
     paths, missing = [], []
     for name, cell in cells.items():
         try:
-            content = make(cell)
+            content = chrome_trace(cell)
         except InvalidRunFolder as error:
             missing.append((name, str(error)))
             continue
-        path = out / name / file
+        path = out / name / "trace.json"
         write_file(path, content)
         paths.append(path)
     return paths, missing

@@ -360,7 +360,6 @@
     const url = await Plotly.toImage(figure, { format: "svg", width, height });
     const sheet = document.createElement("div"), page = document.createElement("style"), { title } = document;
     sheet.id = "sheet";
-    sheet.dataset.svg = url;
     sheet.innerHTML = decodeURIComponent(url.slice(url.indexOf(",") + 1));
     page.textContent = `@page { size: ${width}px ${height}px; margin: 0; }`;
     document.body.append(sheet);
@@ -404,13 +403,6 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(ids));
   matchMedia("(max-width: 860px)").addEventListener("change", () => redraw(ids));
 
-  // report.html#figure=ID shows one figure on a sheet: `bench export` saves it from there.
-  const wanted = new URLSearchParams(location.hash.slice(1)).get("figure");
-  if (wanted !== null && figures[wanted]) {
-    await showSheet(wanted);
-    root.dataset.figures = "drawn";
-    return;
-  }
   // Those of the first screen are drawn before the page has loaded, the others after it.
   ids.filter(isFirst).forEach(draw);
   redraw(ids.filter((id) => !isFirst(id)));

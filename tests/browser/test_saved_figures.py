@@ -1,16 +1,12 @@
-"""Figures as files for papers: the buttons of a report, and `bench export`."""
+"""Figures as files for papers: the buttons of a report."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from browsing import Open, wait_until_drawn
 from playwright.sync_api import Page
-
-from reports.exports.pictures import pictures
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 
@@ -60,24 +56,3 @@ def test_the_pdf_button_prints_a_sheet_with_only_the_figure(report: Path, opened
     assert page.locator("#sheet").count() == 0
     assert page.locator("main").is_visible()
     assert page.title().startswith("Turnstile")
-
-
-@pytest.mark.usefixtures("browser")
-@pytest.mark.parametrize("form", ["svg", "pdf"])
-def test_all_figures_of_a_report_are_exported(report: Path, tmp_path: Path, form: str) -> None:
-    short = tmp_path / "report.html"
-    page = report.read_text()
-    for figure in ("jct-p95", "hits", "bubbles", "jct-spread", "gantt", "memory", "tool-gaps"):
-        page = page.replace(f'class="plot" id="{figure}"', f'id="{figure}"')  # to save time
-    short.write_text(page)
-    paths = pictures(tmp_path, form, tmp_path / "figures")
-    assert [path.name for path in paths] == [
-        *(f"jct-mean.{form}", f"throughput.{form}", f"waterfall.{form}")
-    ]
-    if form == "svg":
-        assert {"fcfs", "continuum", "jobs per second"} <= texts(paths[0])
-        return
-    content = paths[0].read_bytes()
-    assert re.findall(rb"/Type /Pages\s+/Count (\d+)", content) == [b"1"]
-    # 480 by 360 pixels of 1/96 inch are 360 by 270 points of 1/72 inch.
-    assert re.findall(rb"/MediaBox \[0 0 (\d+)\S* (\d+)", content) == [(b"360", b"270")]

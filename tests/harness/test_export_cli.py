@@ -22,9 +22,9 @@ def test_paths_are_printed_and_files_are_written_into_the_run() -> None:
 @pytest.mark.usefixtures("run")
 def test_finished_cells_are_exported_and_the_others_are_named() -> None:
     Path("run/fcfs_jps0.2_seed1/done.json").unlink()
-    code, out, err = bench("export", "run", "--format", "timestamps")
+    code, out, err = bench("export", "run", "--format", "chrome")
     assert code == 1
-    assert out == "run/export/continuum_jps0.2_seed1/scheduler_timestamps\n"
+    assert out == "run/export/continuum_jps0.2_seed1/trace.json\n"
     assert err.startswith("bench: not exported: fcfs_jps0.2_seed1: not finished: ")
     assert err.count("\n") == 1
 
@@ -47,19 +47,3 @@ def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("run")
-def test_figures_without_a_browser_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    code, out, err = bench("export", "run", "--format", "pdf")
-    assert (code, out) == (2, "")
-    assert "--format pdf needs Chromium, Chrome or Edge, and none is installed; install" in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("run")
-def test_figures_of_single_cells_are_refused() -> None:
-    code, _, err = bench("export", "run", "--format", "svg", "--cell", "fcfs_jps0.2_seed1")
-    assert code == 2
-    assert "--cell: not supported by --format svg; remove it" in err

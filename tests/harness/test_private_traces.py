@@ -122,7 +122,6 @@ def make_everything() -> None:
         (*SWEEP, "history"),
         ("report", "run"),
         *(("export", "run", "--format", f, "--out", f"out/{f}") for f in ("csv", "chrome")),
-        ("export", "run", "--format", "timestamps", "--out", "out/timestamps"),
         ("compare", "run", "--save", "out/baseline.json"),
         ("traces", "convert", "history", "--out", "out/mine.jsonl"),
         ("traces", "convert", "history", "--out", "out/otel.jsonl", "--to", "otel"),

@@ -247,47 +247,6 @@ def test_values_that_an_engine_does_not_report_are_empty(tmp_path: Path) -> None
     assert (same["queue_s"], same["replica"], same["tools"]) == (None, None, ["bash"])
 
 
-def test_scheduler_timestamps_have_the_keys_of_the_fork(tmp_path: Path) -> None:
-    run = write_sweep(tmp_path / "run", ["continuum"])
-    cell = write_cell(run, "continuum", [to_builtins(PREEMPTED)])
-    other = {"t": 9.0, "event": "loading", "program_id": "p0", "turn": 0, "tier": "dram"}
-    unpinned = {"t": 20.0, "event": "unpinned", "program_id": "p0", "turn": 0, "reason": "expired"}
-    plain = [
-        {k: v for k, v in e.items() if not k.endswith("_length")} for e in to_builtins(ITS_EVENTS)
-    ]
-    admitted = {"prompt_length": 100, "hit_length": 60}
-    events = [other, plain[0], plain[1] | admitted, plain[2], plain[3] | admitted, *plain[4:]]
-    write_lines(cell / "engine.jsonl", [*events, unpinned])
-    (path,) = export(run, "timestamps", tmp_path / "out").paths
-    assert path == tmp_path / "out" / cell.name / "scheduler_timestamps"
-    assert json.loads(path.read_bytes()) == {
-        "p0": [
-            {"Request_arrival_time": 10.15},
-            {"waiting_to_running": 12.0, "prompt_length": 100, "hit_length": 60},
-            {"Request_evicted_from_running_queue_time": 14.0},
-            {"evicted_to_running": 16.0, "prompt_length": 100, "hit_length": 60},
-            {"Request_departure_time": 18.0},
-            {"pinned_time": 18.0},
-            {"unpinned_time": 20.0},
-        ]
-    }
-
-
-def test_the_forks_own_analysis_finds_our_jct(simulated: Path, tmp_path: Path) -> None:
-    """JCT = max(departure) − min(arrival) of a job's history (implementation analysis, §15.1),
-    except for the part of a step that passes before the scheduler sees an arrival."""
-    for path in export(simulated, "timestamps", tmp_path).paths:
-        cell = next(c for c in load_run(simulated).cells if c.folder.name == path.parent.name)
-        ours_s = jobs_of(read_turns(cell), None)["jct_s"].to_dict()
-        for job, history in json.loads(path.read_bytes()).items():
-            arrivals, departures = (
-                [event[key] for event in history if key in event]
-                for key in ("Request_arrival_time", "Request_departure_time")
-            )
-            theirs_s = max(departures) - min(arrivals)
-            assert 0 <= ours_s[job] - theirs_s + 1e-9 < 0.5
-
-
 def traces_of(run: Path, out: Path) -> list[list[dict[str, Any]]]:
     paths = export(run, "chrome", out).paths
     return [json.loads(path.read_bytes())["traceEvents"] for path in paths]
@@ -366,7 +325,6 @@ def test_cells_that_cannot_be_exported_are_named_and_the_others_exported(tmp_pat
         why = dict(found.missing)
         assert why["continuum_jps0.5_seed1"] == "not finished: 1 turn recorded"
         assert "turns.jsonl, line 1: not a JSON object" in why["autellix_jps0.5_seed1"]
-    assert export(run, "timestamps", tmp_path / "t").paths == ()
 
 
 def test_only_the_cells_named_are_exported(simulated: Path, tmp_path: Path) -> None:

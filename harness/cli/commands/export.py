@@ -1,4 +1,4 @@
-"""`bench export`: write a run's turns, jobs, events and figures as files for other tools."""
+"""`bench export`: write a run's turns, jobs and events as files for other tools."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ MAX_PRINTED_PATHS = 5
 class Format(StrEnum):
     PARQUET = "parquet"
     CSV = "csv"
-    TIMESTAMPS = "timestamps"
     CHROME = "chrome"
-    SVG = "svg"
-    PDF = "pdf"
 
 
-HELP = """Export a run's turns, jobs, events and figures as files for other tools.
+HELP = """Export a run's turns, jobs and events as files for other tools.
 
 parquet, csv: a table of all turns and one of all jobs. chrome: a timeline of each cell, for
-ui.perfetto.dev. timestamps: each cell as the Continuum fork's scheduler_timestamps. svg, pdf: each
-figure of the report, for papers; needs Chromium, Chrome or Edge. Exit code 1: some cells could not
-be exported.
+ui.perfetto.dev. Exit code 1: some cells could not be exported. The buttons of a report save its
+figures as PNG, SVG and PDF.
 
 [bold]Examples[/bold]
 
@@ -37,7 +33,7 @@ be exported.
 
   bench export runs/NAME --format chrome --cell continuum_jps0.3_seed1
 
-  bench export runs/NAME --format pdf --out paper/figures
+  bench export runs/NAME --format csv --out tables
 """
 
 
