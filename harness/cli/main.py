@@ -23,7 +23,6 @@ import typer
 from typer.core import TyperGroup
 
 from harness.cli.errors import exit_code, is_stdout_full, one_line_errors, terminate
-from harness.cli.one_background import OneBackground
 from harness.cli.options import refuse_given, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
@@ -235,33 +234,49 @@ or seed runs only the new cells.
 
 [bold]Examples[/bold]
 
+Search the rate that each policy sustains, for the built-in trace on a simulated GPU:
+
   bench sweep
+
+Compare job completion times at given rates, or those of your own traces on another GPU:
 
   bench sweep --jps 0.1,0.3 --policies fcfs,continuum
 
-  bench sweep --jps 0.3 --seeds 1..5 --traces my-trajectories/ --hardware h100
+  bench sweep --traces my-trajectories/ --hardware h100 --jps 0.3 --seeds 1..5
+
+Look at one cell: its settings, its result, and where the time went:
+
+  bench sweep --one --policies continuum --jps 0.3
+
+Keep 32 jobs in flight, with 200 GB of DRAM for the KV of policies that offload:
 
   bench sweep --arrivals closed:32 --policies all --offload-gb 200
+
+Set the SLO that defines capacity, or fail unless one policy is better:
 
   bench sweep --slo 'mean<=3x,p95<=300s' --seeds 1..5
 
   bench sweep --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
 
-  bench sweep --no-capacity --seeds 1..20 --out /shared/run --shard 3/16
-
-  bench sweep --cluster head-node:6379
+Measure a live vLLM that bench starts for each policy, or a server that runs already:
 
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 
   bench sweep --engine http://127.0.0.1:8000 --jps 0.5
 
-  bench sweep --one --policies continuum --jps 0.3
+Run real agents instead of replaying recorded programs:
 
   bench sweep --agent mini-swe-agent --guided --traces my-trajectories/ --engine vllm --jps 0.2
+
+Distribute the cells over machines:
+
+  bench sweep --no-capacity --seeds 1..20 --out /shared/run --shard 3/16
+
+  bench sweep --cluster head-node:6379
 """
 
 
-@app.command(help=SWEEP_HELP, cls=OneBackground)
+@app.command(help=SWEEP_HELP)
 @takes_settings(file=True)
 def sweep(
     *,
@@ -290,8 +305,8 @@ def sweep(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Add seeds until each capacity ratio is known to this share, such as 5%: half the "
-            "width of its 95% interval. At most 24 seeds.",
+            help="Add seeds, up to 24, until the 95% interval of each capacity ratio is within "
+            "plus or minus this share, such as 5%.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = None,
@@ -408,7 +423,14 @@ def report(
     ] = None,
     table: TableOption = Tables.BRIEF,
 ) -> None:
-    """Write and print the report of a run folder again: bench report runs/NAME"""
+    """Write and print the report of a run folder again: bench report runs/NAME
+
+    [bold]Examples[/bold]
+
+      bench report runs/NAME --table full
+
+      bench report runs/NAME --gantt continuum_jps0.3_seed1
+    """
     from harness.cli.print_report import print_report
 
     with one_line_errors():
@@ -437,8 +459,8 @@ def list_(
 ) -> None:
     """List policies, routers, hardware, models, packs, experiments, or runs: bench list policies
 
-    The option --hardware of other commands also takes a TOML file that describes another GPU:
-    see docs/howto/my-gpu.md.
+    Runs are those under runs/, by load and date. The option --hardware of other commands also takes
+    a TOML file that describes another GPU: see docs/howto/my-gpu.md.
     """
     from harness.cli import catalogue
     from harness.cli.tables import show_rows

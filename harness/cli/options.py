@@ -19,7 +19,7 @@ import typer
 
 from harness.cli import catalogue
 from harness.cli.errors import one_line_errors, options_from_file
-from harness.load.option import Setting, build, settings_of
+from harness.load.option import Setting, build, option_name, settings_of
 from servers.basics.errors import InvalidInput
 
 Command = Callable[..., None]
@@ -66,6 +66,8 @@ FILE = inspect.Parameter(
     ],
 )
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT")
+ONCE = ("background",)
+"""Options that are refused if they are given twice. Of others, Click uses the last."""
 CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
@@ -139,7 +141,7 @@ def _parameters(annotation: Any) -> Iterator[inspect.Parameter]:
 
 def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
     option, kind = setting.option, setting.kind
-    if get_origin(kind) is tuple:
+    if get_origin(kind) is tuple or setting.name in ONCE:
         kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
     info: Any
     if option.positional:
@@ -196,6 +198,13 @@ def _option_values(path: Path | None, given: dict[str, Any]) -> Iterator[dict[st
         for name, value in given.items()
         if value is not None
     }
+    for name in values.keys() & ONCE:
+        values[name], *others = values[name]
+        if others:
+            with one_line_errors():
+                raise InvalidInput(
+                    f"{option_name(name)} is given twice; a sweep has one: remove one"
+                )
     if path is None:
         yield values
         return

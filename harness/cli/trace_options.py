@@ -12,7 +12,7 @@ import typer
 
 from harness.console import print_message
 from harness.load.option import Option
-from harness.load.settings import AS_THEY_ARE, READING, Reading
+from harness.load.settings import NO_ASSUMPTIONS, READING, Reading
 from servers.basics.errors import InvalidTrace, NoTraceRead
 from servers.basics.text import printable
 from traces import Note, Program, TraceSet, read_traces
@@ -40,7 +40,7 @@ class TraceReading:
         str | None,
         Option("Format of all files. Default: detected by content.", READING, "NAME|MODULE"),
     ] = None
-    reading: Reading = AS_THEY_ARE
+    reading: Reading = NO_ASSUMPTIONS
 
 
 def read_files(

@@ -69,7 +69,7 @@ def run_until(
             )
             return folder, failed
         count = seeds_for(len(seeds), width, share)
-        print_message(f"intervals of ratios are ±{width:.0%}: goes on with {count} seeds")
+        print_message(f"intervals of ratios are ±{width:.0%}; continuing with {count} seeds")
         seeds = [*seeds, *_more(seeds, count - len(seeds))]
 
 

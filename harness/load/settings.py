@@ -96,7 +96,7 @@ class Reading:
     ] = False
 
 
-AS_THEY_ARE = Reading()
+NO_ASSUMPTIONS = Reading()
 """Assumes nothing."""
 
 
@@ -113,12 +113,12 @@ class Load:
             "PATH|PACK",
         ),
     ] = ()
-    reading: Reading = AS_THEY_ARE
+    reading: Reading = NO_ASSUMPTIONS
     programs: Annotated[
         int | None,
         Option(
-            "Use the first N jobs. With --once, fewer are repeated to N. Default: all; those of a "
-            "recipe are drawn afresh for each seed.",
+            "Use the first N jobs. With --once, fewer jobs are repeated to N. Default: all. Each "
+            "seed draws the jobs of a recipe anew.",
             LOAD,
             "N",
             min=1,
@@ -136,9 +136,9 @@ class Load:
     background: Annotated[
         str | None,
         Option(
-            "Offer the requests of a trace without sessions beside the jobs, as single turns at "
-            "this many requests per second (Poisson): mooncake.jsonl@2. They are no jobs: JCTs and "
-            "capacities leave them out, and the report has their own latencies.",
+            "Also send the requests of a trace without sessions, as single turns at RATE requests "
+            "per second (Poisson): mooncake.jsonl@2. They do not count as jobs: JCTs and "
+            "capacities exclude them, and the report lists their latencies separately.",
             LOAD,
             "FILE@RATE",
         ),
@@ -250,9 +250,9 @@ class Machine:
     scheduling: Annotated[
         Scheduling,
         Option(
-            "CPU time between steps in virtual time. async: of vLLM since 0.14, which schedules a "
-            "step while the GPU computes the one before. sync: of vLLM 0.10.2, in which the GPU "
-            "waits, as the papers published it.",
+            "CPU time between steps in virtual time. async: as in vLLM since 0.14, which schedules "
+            "the next step while the GPU computes. sync: as in vLLM 0.10.2, which the papers used, "
+            "and in which the GPU waits for the scheduler.",
             MACHINE,
         ),
     ] = Scheduling.ASYNC
@@ -285,7 +285,7 @@ class Server:
     vllm_flags: Annotated[
         tuple[str, ...],
         Option(
-            "Passed to vLLM, SGLang, or each of Dynamo's mocker workers, unchanged.",
+            "Flags that are passed unchanged to vLLM, SGLang, or each mocker worker of Dynamo.",
             metavar="-- VLLM_FLAGS",
             positional=True,
         ),
@@ -344,8 +344,8 @@ class Server:
         str | None,
         Option(
             "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
-            "A list compares splits of equally many engines; none in it stands for as many "
-            "replicas. In virtual time; one split also with --engine dynamo-mocker.",
+            "A list compares splits of the same number of engines; none in it means as many "
+            "replicas that do both. In virtual time; one split also with --engine dynamo-mocker.",
             SERVER,
             "SPLITS",
         ),
@@ -529,9 +529,9 @@ class SweepSettings:
     slo: Annotated[
         str | None,
         Option(
-            "When a rate is sustained: limits of the JCT, in quotes, such as 'mean<=2x' (twice "
-            "that on an idle machine) or 'mean<=2x,p95<=300s'; also p50, p90, p99 and min. "
-            "Default: mean<=2x.",
+            "Limits of the JCT within which a rate counts as sustained, in quotes: 'mean<=2x' "
+            "(twice the JCT on an idle machine) or 'mean<=2x,p95<=300s'. Also p50, p90, p99 and "
+            "min. Default: mean<=2x.",
             LOAD,
             "LIMITS",
         ),
@@ -612,7 +612,7 @@ class Execution:
     workers: Annotated[int | None, Option("Parallel processes. Default: all cores.", RUN, "N")] = (
         None
     )
-    on_error: Annotated[OnError, Option("When a cell fails: stop, or run the others.", RUN)] = (
+    on_error: Annotated[OnError, Option("Stop when a cell fails, or run the others.", RUN)] = (
         OnError.CONTINUE
     )
     fresh: Annotated[

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
-from harness.load.settings import AS_THEY_ARE, Reading
+from harness.load.settings import NO_ASSUMPTIONS, Reading
 from servers.basics.errors import InvalidInput
 from servers.basics.text import one_line
 from traces import Note, Program, Turn
@@ -186,7 +186,7 @@ def load_workload(
     refuse: bool,
     messages: bool = False,
     stream: bool = False,
-    reading: Reading = AS_THEY_ARE,
+    reading: Reading = NO_ASSUMPTIONS,
 ) -> Workload:
     """Read the sources and choose the first `jobs` jobs, or all if it is None.
 

@@ -1,4 +1,4 @@
-"""`bench verify pins`: the expected blocks, and the reading of vLLM's KV usage metric."""
+"""`bench doctor --pins`: the expected blocks, and the reading of vLLM's KV usage metric."""
 
 from __future__ import annotations
 
