@@ -33,9 +33,6 @@ class Split:
     def engines(self) -> int:
         return self.prefill + self.decode
 
-    def as_json(self) -> dict[str, object]:
-        return {"name": self.name, "prefill": self.prefill, "decode": self.decode}
-
 
 def parse_splits(text: str) -> tuple[Split | None, ...]:
     """Return the splits, which all have the same number of engines. Raise InvalidInput."""

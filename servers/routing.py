@@ -41,13 +41,6 @@ class NamedRouter:
     router: type[Router]
     arguments: tuple[tuple[str, Value], ...] = ()
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "router": f"{self.router.__module__}:{self.router.__qualname__}",
-            "source": self.router.source,
-        }
-
     def __call__(self, replicas: Sequence[Replica]) -> Router:
         return self.router(replicas, **dict(self.arguments))
 
@@ -78,9 +71,6 @@ class ForeignRouter:
     @property
     def source(self) -> str:
         return ON_GITHUB.get(self.project, f"{self.package} on PyPI")
-
-    def as_json(self) -> dict[str, object]:
-        return {"name": self.name, "version": self.version, "source": self.source}
 
 
 FOREIGN: Mapping[str, Mapping[str, str]] = {

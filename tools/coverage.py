@@ -135,8 +135,8 @@ def _ratios(base: pd.DataFrame, own: pd.DataFrame) -> BySeed:
 def tables(folder: Path) -> list[str]:
     """Return the lines of two Markdown tables: fixed numbers of seeds, and `--until`."""
     run = load_run(folder)
-    search, baseline = searched(run), str(run.sweep["baseline"])
-    if search is None or len(run.sweep["seeds"]) < LEAST:
+    search, baseline = searched(run), run.sweep.baseline
+    if search is None or len(run.sweep.seeds) < LEAST:
         raise SystemExit(f"{folder}: needs capacities with at least {LEAST} seeds")
     values = capacities_by_seed(search.found, baseline)
     common = tuple(cell for cell in run.cells if cell.key[1] in search.rates)

@@ -105,7 +105,7 @@ def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSetti
 
 def _check_same_workload(live: SweepPlan, virtual: SweepPlan) -> None:
     for unit in ("programs", "turns"):
-        on_vllm, in_sim = (plan.workload.as_json()[unit] for plan in (live, virtual))
+        on_vllm, in_sim = (getattr(plan.workload.record(), unit) for plan in (live, virtual))
         if on_vllm != in_sim:
             raise InvalidInput(
                 f"{on_vllm} {unit} fit into vLLM, but {in_sim} in virtual time; give "

@@ -135,7 +135,7 @@ async def _replay_and_sample(
         sampling.cancel()
         with suppress(asyncio.CancelledError):
             await sampling
-    return records, usages, done["started_monotonic_s"]
+    return records, usages, done.started_monotonic_s
 
 
 async def _sample(base_url: str, usages: list[tuple[float, float]]) -> None:

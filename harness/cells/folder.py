@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.json import encode
 
 from harness.cells.locks import lock_folder
 from reports.run_folder.checksums import CHECKSUMS, checksums
 from servers.basics.atomic import make_folder, sync, take_lock, write_all, write_file
 from servers.basics.errors import CannotWrite, InvalidInput
+from servers.records.cell import CellRecord
+from servers.records.done import DoneRecord, FailedRecord
 
 FLUSH_LINES = 1000
 FLUSH_S = 1.0
@@ -42,12 +44,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Struct | Mapping[str, Any]) -> None:
     write_file(path, _json(value))
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+def _json(value: Struct | Mapping[str, Any]) -> bytes:
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(to_builtins(value), option=options)
 
 
 class Lines:
@@ -102,7 +105,7 @@ class Lines:
 class CellFolder:
     """The locked folder of one cell, from `cell.json` to `done.json`."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: CellRecord) -> None:
         self.path = path
         with ExitStack() as stack:
             stack.enter_context(_new_locked_folder(path))
@@ -118,7 +121,7 @@ class CellFolder:
         """Close the files. A failed cell keeps its lines."""
         self._stack.close()
 
-    def finish(self, done: Mapping[str, Any]) -> None:
+    def finish(self, done: DoneRecord) -> None:
         self.turns.close()
         self.events.close()
         content = _json(done)
@@ -185,4 +188,4 @@ def mark_failed(cell: Path, error: str) -> None:
     """Write `failed.json` with the reason why a cell has no `done.json`. Resuming runs it again."""
     make_folder(cell)
     line, _, traceback = error.partition("\n")
-    write_json(cell / "failed.json", {"error": line, "traceback": traceback or None})
+    write_json(cell / "failed.json", FailedRecord(error=line, traceback=traceback or None))

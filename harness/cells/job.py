@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.cells.job_times import Jct
 from harness.load.background import Background
 from harness.load.stream import JobStream
+from servers.records.done import Jct
 from servers.variants import Variant
 from traces import Program
 

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from servers.records.done import Jct
+
 PERCENTILES = (50, 90, 95, 99)
-
-
-class Jct(NamedTuple):
-    """The mean and percentiles of job completion times, in seconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
 
 
 def jct_summary(jct_s: Sequence[float]) -> Jct:

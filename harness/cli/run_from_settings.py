@@ -177,7 +177,7 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
     )
     if plan.background is not None:
         print(plan.background.describe(), flush=True)
-    _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
+    _print_notes("left out", [f"{v.name}: {v.reason}" for v in plan.left_out])
     _print_notes("left out", [left.reason for left in load.left_out])
     if plan.background is not None:
         _print_notes("left out", [left.reason for left in plan.background.left_out])

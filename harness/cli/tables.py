@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 
@@ -49,7 +50,7 @@ def show_cell(folder: Path) -> str:
 
     cell = load_run(folder).cells[0]
     row, turns, _ = measure(cell, unstable_cells([cell]).get(cell.folder.name))
-    config = cell.config
+    config = to_builtins(cell.config)
     show_rows(list(_flat(config, omit=("profile", "workload", "format"))), "settings")
     if "profile" in config:
         show_rows(list(_flat(config["profile"])), "profile")
@@ -65,8 +66,7 @@ def show_cell(folder: Path) -> str:
     ]
     show_rows(shares, "where the time went (sub-agents add up)")
     show_rows(sorted(_events(cell.folder / "engine.jsonl")), "engine events")
-    scalars = {k: v for k, v in (cell.done or {}).items() if k != "usage"}
-    show_rows(list(_flat(scalars)), "engine")
+    show_rows(list(_flat(to_builtins(cell.done), omit=("usage",))), "engine")
     print(f"\n{cell.folder}")
     return str(row["failed_gates"])
 

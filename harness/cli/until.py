@@ -75,15 +75,15 @@ def run_until(
 
 def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
     """Return the seeds of the first round: those of the folder if it has begun already."""
-    from harness.cells.folder import read_json
     from harness.load.rates import parse_seeds
     from harness.sweep.resolve import DEFAULT_SEEDS
+    from reports.run_folder.read import read_sweep
 
     given = list(parse_seeds(settings.seeds or DEFAULT_SEEDS))
     if not (folder / "sweep.json").is_file():
         return given
-    stored = read_json(folder / "sweep.json").get("seeds") or []
-    return list(stored) if stored[: len(given)] == given else given
+    stored = list(read_sweep(folder).seeds)
+    return stored if stored[: len(given)] == given else given
 
 
 def widest_ratio(folder: Path) -> float | None:

@@ -192,7 +192,7 @@ def needs_of(plan: SweepPlan, cluster: str) -> Needs:
             f"--cluster {cluster}: --engine {kind.name} is one server, on which cells run one "
             "after the other; remove --cluster"
         )
-    gpus = plan.engine.sweep_json().get("gpus")
+    gpus = plan.engine.settings().gpus
     if not gpus:
         raise InvalidInput(
             f"--cluster {cluster}: --engine {kind.name} uses all cores of a machine without GPUs, "

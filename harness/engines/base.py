@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from harness.cells.job import Job
 from harness.load.option import option_name, values_of
@@ -19,6 +19,9 @@ from harness.load.workload import Longest
 from servers.basics.errors import InvalidInput
 from servers.basics.registry import Registry, load_path
 from servers.disaggregation import engines_of, parse_splits
+from servers.records.done import DoneRecord
+from servers.records.settings import EngineSettings, TierRecord
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ENGINES as ROUTER_ENGINES
 from servers.routing import ForeignRouter
@@ -40,13 +43,6 @@ ENGINES = Registry(
 """Objects of type `EngineKind` by name."""
 URL_KIND = "harness.engines.url:url_kind"
 """Returns the `EngineKind` of a running server."""
-
-
-class Unsupported(NamedTuple):
-    """A variant that the engine cannot run on this machine, and the reason."""
-
-    name: str
-    reason: str
 
 
 def split_supported(
@@ -135,9 +131,10 @@ class Engine(Protocol):
     def describe(self) -> str:
         """Return one line that states what is measured and what is simulated."""
 
-    def sweep_json(self) -> dict[str, Any]: ...
-    def cell_json(self, variant: Variant) -> dict[str, Any]: ...
-    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+    def settings(self, variant: Variant | None = None) -> EngineSettings:
+        """Return the settings that cells of the variant record, or by default the sweep."""
+
+    def tier(self, variant: Variant) -> TierRecord | None:
         """Return the settings of the variant's offload tier, or None if it has none."""
 
     def run(
@@ -146,8 +143,8 @@ class Engine(Protocol):
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
-        """Run a cell and return the contents of done.json.
+    ) -> DoneRecord:
+        """Run a cell and return its done.json.
 
         `on_turn` is called when a turn ends, `on_stage` with a description of the current stage.
         """

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported, replicas_of
+from harness.engines.base import OWN_SCHEDULING, EngineKind, replicas_of
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.sim import SimEngine, sim_engine
@@ -29,6 +31,9 @@ from servers.foreign_routers.dynamo_process import launch_dynamo
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import first_failure
 from servers.profiles import hardware
+from servers.records.done import DoneRecord
+from servers.records.settings import EngineSettings, ServerRecord
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import FOREIGN, ForeignRouter
 from servers.variants import Variant, behind_routers, variants
@@ -86,27 +91,22 @@ class DynamoEngine:
             f"({self.sim.profile.provenance} profile); this run uses no GPU"
         )
 
-    def sweep_json(self) -> dict[str, Any]:
-        return self._json(self.sim.sweep_json())
-
-    def cell_json(self, variant: Variant) -> dict[str, Any]:
-        return self._json(self.sim.cell_json(variant))
-
-    def _json(self, sim_json: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings, of which the number of workers is one of the server."""
+    def settings(self, variant: Variant | None = None) -> EngineSettings:
+        """Return the settings, with the number of workers under `server`."""
         prefill, others = self.workers
+        server = ServerRecord(
+            dynamo=self.dynamo.version,
+            replicas=others,
+            disaggregate=f"{prefill}P{others}D" if prefill else None,
+            kv_gb_per_s=self.kv_gb_per_s if prefill else None,
+            flags=self.flags,
+            turn_timeout_s=self.turn_timeout_s,
+        )
         gpus = None if self.sim.gpus is None else self.sim.gpus * self.workers.total
-        disaggregated = {"disaggregate": f"{prefill}P{others}D", "kv_gb_per_s": self.kv_gb_per_s}
-        server = {
-            "dynamo": self.dynamo.version,
-            "replicas": self.workers.others,
-            **(disaggregated if prefill else {}),
-            "flags": list(self.flags),
-            "turn_timeout_s": self.turn_timeout_s,
-        }
-        return {**sim_json, "engine": NAME, "gpus": gpus, "server": server}
+        settings = self.sim.settings(variant)
+        return structs.replace(settings, engine=NAME, gpus=gpus, server=server)
 
-    def offload_json(self, _variant: Variant) -> None:
+    def tier(self, _variant: Variant) -> None:
         return None
 
     def run(
@@ -115,7 +115,7 @@ class DynamoEngine:
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
+    ) -> DoneRecord:
         end_on_sigterm()
         router, profile, limits = job.variant.router, self.sim.profile, self.sim.limits
         if not isinstance(router, ForeignRouter):
@@ -160,13 +160,11 @@ class DynamoEngine:
                 on_stage=on_stage,
                 failure=lambda: first_failure([cluster]),
             )
-        return {
-            **done,
-            "kv_blocks": profile.kv_blocks,
-            "block_tokens": profile.block_tokens,
-            "max_model_len": profile.max_model_len,
-            "prefix_caching": True,
-        }
+        done.kv_blocks = profile.kv_blocks
+        done.block_tokens = profile.block_tokens
+        done.max_model_len = profile.max_model_len
+        done.prefix_caching = True
+        return done
 
 
 def resolve_dynamo(

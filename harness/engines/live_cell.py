@@ -16,6 +16,7 @@ from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from servers.basics.errors import CellFailed, InvalidRouter
+from servers.records.done import DoneRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
@@ -42,7 +43,7 @@ def replay_on(
     on_event: Callable[[EventRecord], None],
     on_stage: Callable[[str], None],
     failure: Callable[[], Exception | None] | None = None,
-) -> dict[str, Any]:
+) -> DoneRecord:
     """Replay the programs of the job, or run its agents.
 
     `failure` returns the error of a server that has exited. Raises CellFailed if a server is lost
@@ -65,7 +66,7 @@ def replay_on(
                 liveness.suspected, first_error = True, first_error or record.error
         on_turn(record)
 
-    async def replay() -> dict[str, Any]:
+    async def replay() -> DoneRecord:
         if job.agents is not None:
             from harness.live_agents.run import run_agents
 
@@ -94,9 +95,11 @@ def replay_on(
         )
 
     done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
-    if not done["finished_programs"] and first_error is not None:
+    if not done.finished_programs and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
-    return {**done, "turns_per_replica": turns} if any(turns) else done
+    if any(turns):
+        done.turns_per_replica = turns
+    return done
 
 
 def _servers(replicas: Sequence[LiveServer]) -> int:
@@ -114,7 +117,7 @@ def _sent_to(replicas: Sequence[LiveServer], record: TurnRecord) -> int | None:
     return None if record.replica is UNSET else record.replica
 
 
-async def _with_stalls(replay: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+async def _with_stalls(replay: Coroutine[Any, Any, DoneRecord]) -> DoneRecord:
     """Return what the replay returns, with the stalls of this machine on the cell's clock."""
     stalls: list[tuple[float, float]] = []
     heartbeat = asyncio.create_task(record_stalls(stalls))
@@ -122,12 +125,13 @@ async def _with_stalls(replay: Coroutine[Any, Any, dict[str, Any]]) -> dict[str,
         done = await replay
     finally:
         heartbeat.cancel()
-    origin_s = done["started_monotonic_s"]
-    return {**done, "client_stalls": [[a - origin_s, b - origin_s] for a, b in stalls]}
+    origin_s = done.started_monotonic_s
+    done.client_stalls = [(a - origin_s, b - origin_s) for a, b in stalls]
+    return done
 
 
-async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:
-    replay_task: asyncio.Task[dict[str, Any]] = asyncio.create_task(replay())
+async def _monitored(replay: Any, monitor: ServerMonitor) -> DoneRecord:
+    replay_task: asyncio.Task[DoneRecord] = asyncio.create_task(replay())
     monitor_task = asyncio.create_task(monitor.wait_until_lost())
     try:
         await asyncio.wait({replay_task, monitor_task}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +149,7 @@ async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:
     if error is not None and not isinstance(error, CellFailed):
         raise error
     if monitor.lost_reason is None:
-        none_finished = error is not None or not replay_task.result()["finished_programs"]
+        none_finished = error is not None or not replay_task.result().finished_programs
         await monitor.check_after_replay(all_failed=none_finished)
     if monitor.lost_reason is not None:
         raise CellFailed(monitor.lost_reason)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported, with_routers
+from harness.engines.base import OWN_SCHEDULING, EngineKind, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import send_prompts
@@ -29,6 +29,9 @@ from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import first_failure
 from servers.profiles.models.files import model_name
+from servers.records.done import DoneRecord
+from servers.records.settings import EngineSettings, LimitsRecord, ServerRecord
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
@@ -78,32 +81,29 @@ class SglangEngine:
             f"{servers} started for each cell, one cell at a time"
         )
 
-    def sweep_json(self) -> dict[str, Any]:
+    def settings(self, _variant: Variant | None = None) -> EngineSettings:
         config = self.config
-        return {
-            "engine": self.kind.name,
-            "hardware": self.hardware,
-            "model": self.model,
-            "gpus": tensor_parallel(config) * self.replicas,
-            "limits": {"max_num_seqs": config.max_num_seqs, "step_tokens": config.step_tokens},
-            "server": {
-                "sglang": self.sglang.version,
-                "weights": config.weights,
-                "gpus": config.gpus,
-                "replicas": self.replicas,
-                "kv_blocks": config.kv_blocks,
-                "max_model_len": config.max_model_len,
-                "kv_cache_dtype": config.kv_cache_dtype,
-                "flags": list(config.flags),
-                "turn_timeout_s": self.turn_timeout_s,
-                "prompts": "text" if self.text else "tokens",
-            },
-        }
+        return EngineSettings(
+            engine=self.kind.name,
+            hardware=self.hardware,
+            model=self.model,
+            gpus=tensor_parallel(config) * self.replicas,
+            limits=LimitsRecord(max_num_seqs=config.max_num_seqs, step_tokens=config.step_tokens),
+            kv_cache_dtype=config.kv_cache_dtype.recorded,
+            server=ServerRecord(
+                sglang=self.sglang.version,
+                weights=config.weights,
+                gpus=config.gpus,
+                replicas=self.replicas,
+                kv_blocks=config.kv_blocks,
+                max_model_len=config.max_model_len,
+                flags=config.flags,
+                turn_timeout_s=self.turn_timeout_s,
+                prompts="text" if self.text else "tokens",
+            ),
+        )
 
-    def cell_json(self, _variant: Variant) -> dict[str, Any]:
-        return self.sweep_json()
-
-    def offload_json(self, _variant: Variant) -> None:
+    def tier(self, _variant: Variant) -> None:
         return None
 
     def run(
@@ -112,7 +112,7 @@ class SglangEngine:
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
+    ) -> DoneRecord:
         end_on_sigterm()
         with ExitStack() as stack:
             servers = self._launch(job, on_stage)
@@ -150,13 +150,11 @@ class SglangEngine:
                 on_stage=on_stage,
                 failure=lambda: first_failure([*routers, *servers]),
             )
-        return {
-            **done,
-            "kv_blocks": info.kv_tokens // info.page_tokens,
-            "block_tokens": info.page_tokens,
-            "max_model_len": info.max_model_len,
-            "prefix_caching": info.radix_cache,
-        }
+        done.kv_blocks = info.kv_tokens // info.page_tokens
+        done.block_tokens = info.page_tokens
+        done.max_model_len = info.max_model_len
+        done.prefix_caching = info.radix_cache
+        return done
 
     def _launch(self, job: Job, on_stage: Callable[[str], None]) -> list[SglangServer]:
         scheduler = make_policy(job.variant, UNKNOWN_COSTS)

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from msgspec import convert, structs
+
 from harness.cells.job import Job
-from harness.engines.base import EngineKind, Unsupported, replicas_of, split_supported, with_routers
+from harness.engines.base import EngineKind, replicas_of, split_supported, with_routers
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
@@ -29,6 +31,15 @@ from servers.profiles.kv_groups import longest_turn
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
+from servers.records.done import DoneRecord
+from servers.records.settings import (
+    EngineSettings,
+    LimitsRecord,
+    ProfileRecord,
+    TierRecord,
+    TransferRecord,
+)
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import NamedRouter
 from servers.sim import DisaggregatedFleet, Engine, Fleet, Limits, Offload, OnEvent, Transfer
@@ -112,50 +123,31 @@ class SimEngine:
     def profile_of(self, variant: Variant) -> Profile:
         return self.profile_with_offload if variant.offload else self.profile
 
-    def sweep_json(self) -> dict[str, Any]:
-        return {
-            **self._gpu_json(),
-            "profile": _profile_json(self.profile),
-            "profile_with_offload": _profile_json(self.profile_with_offload),
-            "profile_notes": list(self.profile_notes),
-            **self._shared_json(),
-            **self._transfer_json(disaggregates=True),
-        }
+    def settings(self, variant: Variant | None = None) -> EngineSettings:
+        disaggregates = variant is None or variant.split is not None
+        settings = EngineSettings(
+            engine=self.kind.name,
+            hardware=self.hardware,
+            model=self.model,
+            gpus=None if self.gpus is None else self.gpus * self.replicas,
+            gpu=None if self.gpu is None else asdict(self.gpu),
+            profile=_record(self.profile if variant is None else self.profile_of(variant)),
+            replicas=None if self.replicas == 1 else self.replicas,
+            transfer=_transfer_record(self.transfer) if disaggregates else None,
+            limits=LimitsRecord(**asdict(self.limits)),
+            scheduling=self.scheduling,
+            kv_cache_dtype=self.kv_cache_dtype.recorded,
+        )
+        if variant is not None:
+            return settings
+        return structs.replace(
+            settings,
+            profile_with_offload=_record(self.profile_with_offload),
+            profile_notes=self.profile_notes,
+        )
 
-    def cell_json(self, variant: Variant) -> dict[str, Any]:
-        return {
-            **self._gpu_json(),
-            "profile": _profile_json(self.profile_of(variant)),
-            **self._shared_json(),
-            **self._transfer_json(disaggregates=variant.split is not None),
-        }
-
-    def _gpu_json(self) -> dict[str, Any]:
-        """The contents of a GPU file, before the profile that follows from them."""
-        return {} if self.gpu is None else {"gpu": asdict(self.gpu)}
-
-    def _transfer_json(self, disaggregates: bool) -> dict[str, Any]:
-        if self.transfer is None or not disaggregates:
-            return {}
-        return {"transfer": asdict(self.transfer)}
-
-    def _shared_json(self) -> dict[str, Any]:
-        """The format of the KV cache is recorded unless it is the default, so that cells recorded
-        before the option existed have equal settings."""
-        auto = self.kv_cache_dtype == KvCacheDtype.AUTO
-        return {
-            "engine": self.kind.name,
-            "hardware": self.hardware,
-            "model": self.model,
-            "gpus": None if self.gpus is None else self.gpus * self.replicas,
-            **({} if self.replicas == 1 else {"replicas": self.replicas}),
-            "limits": asdict(self.limits),
-            "scheduling": self.scheduling,
-            **({} if auto else {"kv_cache_dtype": self.kv_cache_dtype}),
-        }
-
-    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
-        return asdict(self.offload) if variant.offload else None
+    def tier(self, variant: Variant) -> TierRecord | None:
+        return TierRecord(**asdict(self.offload)) if variant.offload else None
 
     def run(
         self,
@@ -163,7 +155,7 @@ class SimEngine:
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
+    ) -> DoneRecord:
         variant, profile = job.variant, self.profile_of(job.variant)
         policy_costs = costs(
             profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload)
@@ -181,7 +173,9 @@ class SimEngine:
         if variant.split is not None and self.transfer is not None:
             decode, prefill = engines[: variant.split.decode], engines[variant.split.decode :]
             fleet = partial(DisaggregatedFleet, variant.router, decode, prefill, self.transfer)
-        return {**run_virtual(job, fleet, on_turn), "kv_blocks": self.replicas * profile.kv_blocks}
+        done = run_virtual(job, fleet, on_turn)
+        done.kv_blocks = self.replicas * profile.kv_blocks
+        return done
 
 
 def _of_replica(index: int, on_event: OnEvent, event: EventRecord) -> None:
@@ -189,15 +183,15 @@ def _of_replica(index: int, on_event: OnEvent, event: EventRecord) -> None:
     on_event(event)
 
 
-def _profile_json(profile: Profile) -> dict[str, Any]:
-    """Return the profile without its KV groups if there is only one, and without a window if there
-    is none, so that its runs and those recorded before profiles had these have equal settings."""
+def _transfer_record(transfer: Transfer | None) -> TransferRecord | None:
+    return None if transfer is None else TransferRecord(**asdict(transfer))
+
+
+def _record(profile: Profile) -> ProfileRecord:
     fields = asdict(profile)
-    if len(profile.kv_groups) == 1:
+    if profile.kv_groups == (None,):
         del fields["kv_groups"]
-    if profile.window is None:
-        del fields["window"]
-    return fields
+    return convert(fields, ProfileRecord)
 
 
 def resolve_sim(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind, Unsupported
+from harness.engines.base import OWN_SCHEDULING, EngineKind
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
@@ -33,6 +33,9 @@ from servers.basics.redact import server_url
 from servers.basics.registry import is_path
 from servers.basics.text import MAX_CHARACTERS, brief, has_control, one_line
 from servers.policies.base import Policy
+from servers.records.done import DoneRecord
+from servers.records.settings import EngineSettings, ServerRecord
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
@@ -69,21 +72,17 @@ class UrlEngine:
             "machine are unknown"
         )
 
-    def sweep_json(self) -> dict[str, Any]:
-        return {
-            "engine": self.kind.name,
-            "hardware": self.hardware,
-            "model": self.model,
-            "server": {
-                "turn_timeout_s": self.turn_timeout_s,
-                "prompts": "text" if self.text else "tokens",
-            },
-        }
+    def settings(self, _variant: Variant | None = None) -> EngineSettings:
+        return EngineSettings(
+            engine=self.kind.name,
+            hardware=self.hardware,
+            model=self.model,
+            server=ServerRecord(
+                turn_timeout_s=self.turn_timeout_s, prompts="text" if self.text else "tokens"
+            ),
+        )
 
-    def cell_json(self, _variant: Variant) -> dict[str, Any]:
-        return self.sweep_json()
-
-    def offload_json(self, _variant: Variant) -> None:
+    def tier(self, _variant: Variant) -> None:
         return None
 
     def run(
@@ -92,7 +91,7 @@ class UrlEngine:
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
+    ) -> DoneRecord:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
@@ -123,7 +122,8 @@ class UrlEngine:
             on_event=on_event,
             on_stage=on_stage,
         )
-        return {**done, "prompt_seed": seed}
+        done.prompt_seed = seed
+        return done
 
 
 def url_engine(
@@ -170,7 +170,7 @@ def _served_model(served: Sequence[dict[str, Any]], name: str | None, url: str) 
 
 
 def _check_name(name: object, url: str) -> None:
-    """Check that a run folder accepts the name (`reports.run_folder.documents`)."""
+    """Check that a run folder accepts the name (`servers.records`)."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_CHARACTERS or has_control(name):
         raise Unavailable(
             f"--engine {url}: /v1/models lists a model named {brief(name)}; a name must have 1 to "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from harness.cells.job import Job
 from harness.load.stream import with_burst
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
 from servers.basics.errors import CellFailed
 from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in
+from servers.records.done import DoneRecord
 
 
-def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, Any]:
+def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     """Return the contents of done.json. Raise CellFailed with the line of a user's policy or router
     that raised an exception or does not return."""
     roots = job.variant.user_code
@@ -27,7 +26,7 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, A
         raise CellFailed(f"{line}\n{traceback_in(error, roots)}") from error
 
 
-def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, Any]:
+def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     bound, background = job.variant.bound, job.background_arrivals()
     if job.stream is None:
         return replay(

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from harness.cells.job import Job
 from harness.engines.base import (
     OWN_SCHEDULING,
     EngineKind,
-    Unsupported,
     split_supported,
     with_routers,
 )
@@ -33,9 +31,18 @@ from servers.basics.phrasing import listed
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.supervised import first_failure
-from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
+from servers.records.done import DoneRecord
+from servers.records.fields import Scalar
+from servers.records.settings import (
+    EngineSettings,
+    LimitsRecord,
+    Numbers,
+    ServerRecord,
+    TierRecord,
+)
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch import command_line
@@ -93,41 +100,42 @@ class VllmEngine:
             return None
         return Offloading(variant.offload, self.dram_gb, self.ssd_gb)
 
-    def cell_json(self, variant: Variant) -> dict[str, Any]:
-        curve, costs_from = command_line.policy_costs(self.config_for(variant), self.vllm)
-        return {**self.sweep_json(), "costs": {**curve.model_dump(), "from": costs_from}}
-
-    def sweep_json(self) -> dict[str, Any]:
+    def settings(self, variant: Variant | None = None) -> EngineSettings:
         config = self.config
-        auto = config.kv_cache_dtype == KvCacheDtype.AUTO
         gpu = gpu_of_file(config.hardware)  # the policy's costs follow from it
-        return {
-            "engine": self.kind.name,
-            "hardware": self.hardware,
-            **({} if gpu is None else {"gpu": asdict(gpu)}),
-            "model": self.model,
-            "gpus": None if self.vllm.cpu else command_line.tensor_parallel(config) * self.replicas,
-            "limits": {
-                "max_num_seqs": config.max_num_seqs,
-                "step_tokens": config.step_tokens,
-                "admission": config.admission,
-            },
-            "server": {
-                "vllm": self.vllm.version,
-                "torch": self.vllm.torch,
-                "image": config.image,
-                "weights": config.weights,
-                "gpus": config.gpus,
-                "replicas": self.replicas,
-                "kv_blocks": config.kv_blocks,
-                "max_model_len": config.max_model_len,
-                **({} if auto else {"kv_cache_dtype": config.kv_cache_dtype}),
-                "flags": list(config.flags),
-                "turn_timeout_s": self.turn_timeout_s,
-                "prompts": "text" if self.text else "tokens",
-                **({"answers": "recorded"} if config.recorded_answers else {}),
-            },
-        }
+        cpu = self.vllm.cpu
+        return EngineSettings(
+            engine=self.kind.name,
+            hardware=self.hardware,
+            model=self.model,
+            gpus=None if cpu else command_line.tensor_parallel(config) * self.replicas,
+            gpu=None if gpu is None else asdict(gpu),
+            limits=LimitsRecord(
+                max_num_seqs=config.max_num_seqs,
+                step_tokens=config.step_tokens,
+                admission=config.admission,
+            ),
+            kv_cache_dtype=config.kv_cache_dtype.recorded,
+            server=ServerRecord(
+                vllm=self.vllm.version,
+                torch=self.vllm.torch,
+                image=config.image,
+                weights=config.weights,
+                gpus=config.gpus,
+                replicas=self.replicas,
+                kv_blocks=config.kv_blocks,
+                max_model_len=config.max_model_len,
+                flags=config.flags,
+                turn_timeout_s=self.turn_timeout_s,
+                prompts="text" if self.text else "tokens",
+                answers="recorded" if config.recorded_answers else None,
+            ),
+            costs=None if variant is None else self._costs(variant),
+        )
+
+    def _costs(self, variant: Variant) -> dict[str, Scalar | Numbers]:
+        curve, costs_from = command_line.policy_costs(self.config_for(variant), self.vllm)
+        return {**curve.model_dump(), "from": costs_from}
 
     def check(self, variant: Variant) -> None:
         """Raise a ValueError if the variant cannot run here."""
@@ -139,9 +147,9 @@ class VllmEngine:
             check_tier(tier, self.vllm)
         command_line.policy_costs(self.config_for(variant), self.vllm)
 
-    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+    def tier(self, variant: Variant) -> TierRecord | None:
         tier = self._tier(variant)
-        return None if tier is None else asdict(tier)
+        return None if tier is None else TierRecord(**asdict(tier))
 
     def run(
         self,
@@ -149,7 +157,7 @@ class VllmEngine:
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
+    ) -> DoneRecord:
         end_on_sigterm()
         servers = launch_replicas(
             self.config_for(job.variant),
@@ -206,16 +214,14 @@ class VllmEngine:
                 failure=lambda: first_failure([*routers, *servers]),
             )
             if job.variant.offload is not None:
-                done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
+                done.external_hit_tokens = sum(s.external_hit_tokens() for s in servers)
         for server in servers:
             server.events_path.unlink()  # engine.jsonl of the cell contains all events
-        return {
-            **done,
-            "kv_blocks": info.kv_blocks,
-            "block_tokens": info.block_size,
-            "max_model_len": info.max_model_len,
-            "prefix_caching": info.cache_config.get("enable_prefix_caching") == "True",
-        }
+        done.kv_blocks = info.kv_blocks
+        done.block_tokens = info.block_size
+        done.max_model_len = info.max_model_len
+        done.prefix_caching = info.cache_config.get("enable_prefix_caching") == "True"
+        return done
 
 
 def _refuse_answers_without_text(server: Server) -> None:

@@ -10,15 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import EngineKind, Unsupported, split_supported
+from harness.engines.base import EngineKind, split_supported
 from harness.engines.sim import SimEngine, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from servers.basics.errors import CellFailed, EngineError, InvalidInput
+from servers.records.done import DoneRecord
+from servers.records.settings import EngineSettings, ServerRecord, TierRecord
+from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch.command_line import check_admission
@@ -57,17 +61,12 @@ class VirtualEngine:
             "this run uses no GPU"
         )
 
-    def sweep_json(self) -> dict[str, Any]:
-        return self._json(self.sim.sweep_json())
+    def settings(self, variant: Variant | None = None) -> EngineSettings:
+        server = ServerRecord(vllm=self.vllm.version)
+        return structs.replace(self.sim.settings(variant), engine=self.kind.name, server=server)
 
-    def cell_json(self, variant: Variant) -> dict[str, Any]:
-        return self._json(self.sim.cell_json(variant))
-
-    def _json(self, sim_json: dict[str, Any]) -> dict[str, Any]:
-        return {**sim_json, "engine": self.kind.name, "server": {"vllm": self.vllm.version}}
-
-    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
-        return self.sim.offload_json(variant)
+    def tier(self, variant: Variant) -> TierRecord | None:
+        return self.sim.tier(variant)
 
     def run(
         self,
@@ -75,7 +74,7 @@ class VirtualEngine:
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> dict[str, Any]:
+    ) -> DoneRecord:
         profile, limits = self.sim.profile, self.sim.limits
         on_stage("importing vLLM")
         try:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from agents.agent import Launch, read_result
 from agents.processes import Process
@@ -32,6 +31,7 @@ from harness.live_agents.starts import Starts
 from harness.replay.live_server import Service
 from servers.basics.atomic import make_folder
 from servers.basics.errors import AgentStartError, CellFailed
+from servers.records.done import DoneRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
@@ -220,7 +220,7 @@ async def run_agents(
     on_event: Callable[[EventRecord], None],
     on_stage: Callable[[str], None],
     lost_reason: Callable[[], str | None],
-) -> dict[str, Any]:
+) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
     On cancellation all processes are ended. If `lost_reason()` returns a reason then, active turns
@@ -265,10 +265,10 @@ async def run_agents(
         if not agents.finished:  # the cell has no result and is run again
             raise CellFailed(f"no program finished; the first error: {agents.first_error}")
         live_s = agents.starts.now_s()
-    return {
-        "finished_programs": agents.finished,
-        "failed_turns": failed,
-        "live_s": live_s,
-        "started_monotonic_s": agents.starts.origin_s,
-        "exit_statuses": dict(sorted(agents.statuses.items())),
-    }
+    return DoneRecord(
+        finished_programs=agents.finished,
+        failed_turns=failed,
+        live_s=live_s,
+        started_monotonic_s=agents.starts.origin_s,
+        exit_statuses=dict(sorted(agents.statuses.items())),
+    )

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from agents.agent import Agent
 from agents.command import command_agent
@@ -25,6 +24,7 @@ from harness.load.workload import Longest, Workload, load_workload
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import redact_settings
 from servers.basics.registry import Registry
+from servers.records.settings import AgentRecord, Numbers
 from traces import Program
 
 CONTAINERS = ("podman", "docker")
@@ -58,24 +58,17 @@ class AgentPlan:
     reads: tuple[Path, ...] = ()
     """Additional paths that are readable in the sandbox."""
 
-    def as_json(self) -> dict[str, Any]:
-        sandbox = self.sandbox
-        return {
-            "name": self.agent.name,
-            "version": redact_settings(self.version),
-            "guided": self.guided,
-            "tasks_sha256": self.tasks_sha256,
-            "task_limit_s": self.task_limit_s,
-            "reads": sorted(map(str, self.reads)),
-            "config": None if self.config is None else _settings(self.config),
-            "sandbox": None
-            if sandbox is None
-            else {
-                "kind": type(sandbox).__name__.lower(),
-                "network": sandbox.network,
-                **asdict(sandbox.limits),
-            },
-        }
+    def record(self) -> AgentRecord:
+        return AgentRecord(
+            name=self.agent.name,
+            version=redact_settings(self.version),
+            guided=self.guided,
+            tasks_sha256=self.tasks_sha256,
+            task_limit_s=self.task_limit_s,
+            reads=tuple(sorted(map(str, self.reads))),
+            config=None if self.config is None else _settings(self.config),
+            sandbox=None if self.sandbox is None else _sandbox_record(self.sandbox),
+        )
 
     def describe(self) -> str:
         """Return one line that describes the agents, for the user."""
@@ -177,6 +170,11 @@ def _settings(file: Path) -> str:
         return redact_settings(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise InvalidInput(f"--agent-config {file}: not UTF-8 text") from None
+
+
+def _sandbox_record(sandbox: Bubblewrap | Containers) -> Numbers:
+    kind = type(sandbox).__name__.lower()
+    return {"kind": kind, "network": sandbox.network, **asdict(sandbox.limits)}
 
 
 def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import traces
 from harness.load.arrivals import Arrivals, copy_of, rng_for
 from harness.load.rates import MAX_RATE, MIN_RATE, NUMBER
 from harness.load.stream import arrival_times
-from harness.load.workload import LeftOut, Longest, Workload, leave_out_overlong
+from harness.load.workload import Longest, Workload, leave_out_overlong
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidInput, NoTraceRead
 from servers.basics.text import brief, one_line
+from servers.records.settings import BackgroundRecord, LeftOutProgram
 from traces import Note, Program
 from traces.block_hashes import prefixes_elsewhere
 from traces.columns import OPTION as COLUMNS
@@ -42,19 +42,19 @@ class Background:
     """Programs of one turn, in the order of the file."""
     requests_per_s: float
     trace_sha256: str
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutProgram, ...] = ()
     """Requests that exceed the longest context of the machine."""
     rejected_files: tuple[Note, ...] = ()
     repairs: tuple[Note, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "requests_per_s": self.requests_per_s,
-            "requests": len(self.requests),
-            "trace_sha256": self.trace_sha256,
-            "left_out": len(self.left_out),
-        }
+    def record(self) -> BackgroundRecord:
+        return BackgroundRecord(
+            name=self.name,
+            requests_per_s=self.requests_per_s,
+            requests=len(self.requests),
+            trace_sha256=self.trace_sha256,
+            left_out=len(self.left_out),
+        )
 
     def describe(self) -> str:
         return (
@@ -108,7 +108,7 @@ def load_background(
             "--background: sessions of a command-line agent are jobs; give them with --traces"
         )
     _refuse_sessions(file, loaded.programs)
-    fitting, left_out = tuple(loaded.programs), ()  # type: tuple[Program, ...], tuple[LeftOut, ...]
+    fitting, left_out = tuple(loaded.programs), ()  # type: tuple[Program, ...], tuple[LeftOutProgram, ...]
     if longest.tokens is not None:
         fitting, left_out = leave_out_overlong(fitting, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):

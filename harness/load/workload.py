@@ -7,17 +7,18 @@ the programs that were left out and the reasons. A job is left out with all its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
 from harness.load.settings import NO_ASSUMPTIONS, Reading
 from servers.basics.errors import InvalidInput
 from servers.basics.text import one_line
+from servers.records.settings import LeftOutProgram, WorkloadRecord
 from traces import Note, Program, Turn
 from traces.packed import packed
 from traces.reuse import SharedPrompts
@@ -45,12 +46,6 @@ class Longest(NamedTuple):
             f"the {tokens} that {model} accepts on any GPU",
             "choose a model with a longer context, or shorter programs",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    program_id: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class Workload:
     name: str
     programs: tuple[Program, ...]
     trace_sha256: str
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutProgram, ...]
     rejected_files: tuple[Note, ...] = ()
     repairs: tuple[Note, ...] = ()
     distinct_programs: int | None = None
@@ -108,14 +103,14 @@ class Workload:
     """Whether it was read from a person's history, so that the run names no folder of it."""
     keeps_names: bool = False
     """Whether the history keeps the ids of its sessions and the names of its tools."""
-    gap_provenance: Mapping[str, int] = field(init=False)
+    gap_provenance: dict[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
     inferred_token_programs: int = field(init=False)
     """Number of programs of files in which token counts are inferred."""
     sub_agents: int = field(init=False)
     shared_prefix_tokens: int = field(init=False)
     """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
-    means: Mapping[str, float] = field(init=False)
+    means: dict[str, float] = field(init=False)
     """Of jobs without their sub-agents: turns, and of their turns the tokens that are new in later
     ones, the gap after a tool, and the share of all gaps that follows turns without a tool."""
 
@@ -150,32 +145,24 @@ class Workload:
         """Number of turns; 0 if unknown, because real agents have not run yet."""
         return sum(len(program.turns) for program in self.programs)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "programs": len(self.programs),
-            "turns": self.turns or None,
-            "trace_sha256": self.trace_sha256,
-            "gap_provenance": self.gap_provenance,
-            "shared_prefix_tokens": self.shared_prefix_tokens,
-            **({"sub_agents": self.sub_agents} if self.sub_agents else {}),
-            **(
-                {"inferred_token_programs": self.inferred_token_programs}
-                if self.inferred_token_programs
-                else {}
-            ),
-            **(
-                {}
-                if self.distinct_programs is None
-                else {"distinct_programs": self.distinct_programs}
-            ),
-            **({} if self.fresh is None else {"recipe": self.fresh.recipe}),
-            **({} if self.about is None else {"about": self.about}),
-            **({"private": True} if self.is_private else {}),
-            **({"keeps_names": True} if self.keeps_names else {}),
-            **({"means": self.means} if self.means else {}),
-            "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
-        }
+    def record(self) -> WorkloadRecord:
+        return WorkloadRecord(
+            name=self.name,
+            programs=len(self.programs),
+            turns=self.turns or None,
+            trace_sha256=self.trace_sha256,
+            gap_provenance=self.gap_provenance,
+            shared_prefix_tokens=self.shared_prefix_tokens,
+            sub_agents=self.sub_agents,
+            inferred_token_programs=self.inferred_token_programs,
+            distinct_programs=self.distinct_programs,
+            recipe=None if self.fresh is None else self.fresh.recipe,
+            about=self.about,
+            private=self.is_private,
+            keeps_names=self.keeps_names,
+            means=self.means,
+            left_out=self.left_out,
+        )
 
 
 def load_workload(
@@ -204,7 +191,7 @@ def load_workload(
         keep_names=reading.keep_names,
     )
     fitting = tuple(loaded.programs)
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutProgram, ...] = ()
     if longest.tokens is not None:
         fitting, left_out = leave_out_overlong(loaded.programs, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):
@@ -256,7 +243,7 @@ def workload_name(sources: Sequence[str], loaded: traces.TraceSet) -> str:
 
 def leave_out_overlong(
     programs: Sequence[Program], max_tokens: int, limit: str
-) -> tuple[tuple[Program, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[Program, ...], tuple[LeftOutProgram, ...]]:
     too_long: dict[str, str] = {}
     root_of = root_ids(programs)
     cause: dict[str, str] = {}
@@ -270,7 +257,9 @@ def leave_out_overlong(
                 cause.setdefault(root_of[program.id], program.id)
                 break
     left_out = tuple(
-        LeftOut(p.id, too_long.get(p.id) or f"program {p.id}: left out with {cause[root_of[p.id]]}")
+        LeftOutProgram(
+            p.id, too_long.get(p.id) or f"program {p.id}: left out with {cause[root_of[p.id]]}"
+        )
         for p in programs
         if root_of[p.id] in cause
     )

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
 import aiohttp
 from msgspec import UNSET
@@ -41,6 +40,7 @@ from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRouter
+from servers.records.done import BackgroundEnd, DoneRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import RoutedTurn
 from servers.routers.runner import BuildRouter
@@ -123,13 +123,10 @@ class _Live:
                 await self._until(at_ps / PS_PER_S - START_S)
                 self.schedule.start_background(request, at_ps)
 
-    def background_json(self) -> dict[str, object]:
-        """Return when the last job ended, and of each request of the background that was under way
-        then when it was due and when it had its first token, or null."""
-        return {
-            "until_s": self._jobs_ended_s,
-            "unfinished": sorted(self._unfinished, key=itemgetter(0)),
-        }
+    def background_end(self) -> BackgroundEnd:
+        """Return the end of the background, which is that of the last job."""
+        unfinished = sorted(self._unfinished, key=itemgetter(0))
+        return BackgroundEnd(until_s=self._jobs_ended_s or 0.0, unfinished=unfinished)
 
     def _group(self, run: ActiveProgram) -> asyncio.TaskGroup:
         return self._background_turns if run.job.is_background else self._turns
@@ -255,7 +252,7 @@ async def replay_live(
     lost_reason: Callable[[], str | None] = lambda: None,
     router: BuildRouter = Sticky,
     background: Iterable[tuple[Program, int]] = (),
-) -> dict[str, Any]:
+) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
     `starts_s` and `in_flight` are as for `harness.replay.virtual.replay`. Events of the servers
@@ -291,14 +288,14 @@ async def replay_live(
             live_s = await live.run(starts_s, in_flight)
         except BaseExceptionGroup as group:
             raise _first(group) from None
-    return {
-        "finished_programs": live.schedule.finished_programs,
-        "failed_turns": live.schedule.failed_turns,
-        "live_s": live_s,
-        "started_monotonic_s": live.origin_s,
-        **({"background": live.background_json()} if background != () else {}),
-        **({"recorded_answers": len(answers)} if service.replays_answers else {}),
-    }
+    return DoneRecord(
+        finished_programs=live.schedule.finished_programs,
+        failed_turns=live.schedule.failed_turns,
+        live_s=live_s,
+        started_monotonic_s=live.origin_s,
+        background=live.background_end() if background != () else None,
+        recorded_answers=len(answers) if service.replays_answers else None,
+    )
 
 
 def _first(error: BaseException) -> BaseException:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from typing import Any
 
-from harness.cells.job_times import Jct, jct_summary
+from harness.cells.job_times import jct_summary
 from servers.basics.clock import PS_PER_S
+from servers.records.done import DoneRecord, Jct, JobsInSystem, WindowRecord
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
 """So many jobs, and those that arrive in this many idle JCTs, arrive together at the beginning."""
@@ -133,36 +133,34 @@ class SteadyWindow:
         late = self._found(self.end_job - quarter, self.end_job)
         return (late - early) / (self.jobs - quarter)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields of done.json, when the cell is over."""
+    def record_in(self, done: DoneRecord) -> None:
+        """Set the fields of a stream, when the cell is over."""
         jct_s = self._jct_s()
         complete = self._first_running >= self.end_job
         arrived = len(self._arrivals_ps) - 1
         begin = min(self.first_job, arrived - 1)
-        return {
-            "window": self._window_json(complete),
-            "steady": self.unstable is None,
-            "unstable": self.unstable,
-            **({"jct_s": jct_summary(jct_s)._asdict()} if jct_s else {}),
-            "idle_jct_s": self._idle._asdict(),
-            "jobs_in_system": {
-                "mean": self._found(begin, min(self.end_job, arrived)),
-                "at_end": arrived - len(self._ends_ps),
-                "growth": self._growth() if complete else None,
-            },
-        }
+        done.window = self._window(complete)
+        done.steady = self.unstable is None
+        done.unstable = self.unstable
+        done.jct_s = jct_summary(jct_s) if jct_s else None
+        done.idle_jct_s = self._idle
+        done.jobs_in_system = JobsInSystem(
+            mean=self._found(begin, min(self.end_job, arrived)),
+            at_end=arrived - len(self._ends_ps),
+            growth=self._growth() if complete else None,
+        )
 
-    def _window_json(self, complete: bool) -> dict[str, Any]:
+    def _window(self, complete: bool) -> WindowRecord:
         arrivals_ps, shared = self._arrivals_ps, self._shared_tokens[self.first_job : self.end_job]
 
         def at_s(job: int) -> float | None:
             return arrivals_ps[job] / PS_PER_S if job < len(arrivals_ps) else None
 
-        return {
-            "first_job": self.first_job,
-            "jobs": self.jobs,
-            "from_s": at_s(self.first_job),
-            "to_s": at_s(self.end_job),
-            "finished_jobs": self._finished() if complete else None,
-            "shared_prefix_tokens": sum(shared),
-        }
+        return WindowRecord(
+            first_job=self.first_job,
+            jobs=self.jobs,
+            from_s=at_s(self.first_job),
+            to_s=at_s(self.end_job),
+            finished_jobs=self._finished() if complete else None,
+            shared_prefix_tokens=sum(shared),
+        )

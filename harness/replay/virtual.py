@@ -18,6 +18,7 @@ from harness.replay.steady import SteadyWindow
 from servers.basics.clock import seconds
 from servers.policies.base import Future
 from servers.profiles import Profile
+from servers.records.done import BackgroundEnd, DoneRecord
 from servers.records.turns import TurnRecord
 from servers.sim import Phase, Submission, Usage
 from servers.sim import Sequence as Served
@@ -192,16 +193,14 @@ class Replay:
             del self._upcoming[run.program.id]
         self.schedule.ended(run, served.finished_ps, failed=failed)
 
-    def background_json(self) -> dict[str, object]:
-        """Return the time of the end, and of each request of the background that is under way then
-        when it was due and when it had its first token, or null."""
+    def background_end(self) -> BackgroundEnd:
         until_s = seconds(self.engine.now_ps)
         unfinished = [
-            [record.scheduled_at_s, _seconds(served.first_token_ps)]
+            (record.scheduled_at_s, _seconds(served.first_token_ps))
             for served, (run, record) in self._sent.items()
             if run.job.is_background and record.scheduled_at_s <= until_s
         ]
-        return {"until_s": until_s, "unfinished": unfinished}
+        return BackgroundEnd(until_s=until_s, unfinished=unfinished)
 
     def _sample_usage(self) -> None:
         """Sample the engine's usage, less often in a long run, to keep at most MAX_USAGE_POINTS."""
@@ -290,7 +289,7 @@ def replay(
     *,
     bound: bool = False,
     background: Requests = (),
-) -> dict[str, object]:
+) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
     `starts_s` are the arrival times of the root programs, in their order; without them,
@@ -310,22 +309,25 @@ def replay_stream(
     *,
     bound: bool = False,
     background: Requests = (),
-) -> dict[str, object]:
+) -> DoneRecord:
     """Run jobs of an endless stream until its window is over. Returns the contents of done.json."""
     run = Replay((), engine, on_turn, bound=bound, background=background)
     run.engine.run(run.streaming(jobs, window))
-    return {**window.as_json(), "left_out_programs": run.left_out, **_summary(run)}
+    done = _summary(run)
+    done.left_out_programs = run.left_out
+    window.record_in(done)
+    return done
 
 
-def _summary(run: Replay) -> dict[str, object]:
+def _summary(run: Replay) -> DoneRecord:
     of_replicas = [point.replica_blocks for point in run.usage]
-    return {
-        "finished_programs": run.schedule.finished_programs,
-        "failed_turns": run.schedule.failed_turns,
-        "virtual_s": seconds(run.engine.now_ps),
-        "steps": run.engine.steps,
-        "strides": run.engine.strides,
-        "usage": [tuple(point)[:-1] for point in run.usage],
-        **({"replica_blocks": of_replicas} if any(of_replicas) else {}),
-        **({"background": run.background_json()} if run.has_background else {}),
-    }
+    return DoneRecord(
+        finished_programs=run.schedule.finished_programs,
+        failed_turns=run.schedule.failed_turns,
+        virtual_s=seconds(run.engine.now_ps),
+        steps=run.engine.steps,
+        strides=run.engine.strides,
+        usage=[point[:-1] for point in run.usage],
+        replica_blocks=of_replicas if any(of_replicas) else None,
+        background=run.background_end() if run.has_background else None,
+    )

@@ -10,12 +10,12 @@ from msgspec import UNSET
 
 from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
-from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
 from harness.load.stream import JobStream, in_drawn_order
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from servers.basics.errors import CellFailed
+from servers.records.done import Jct
 from servers.records.turns import TurnRecord
 
 TICK_INTERVAL_S = 0.5
@@ -52,7 +52,7 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
             tick(turns, "")
             tick_at_s = time.monotonic() + TICK_INTERVAL_S
 
-    with CellFolder(work.folder / cell.name, plan.cell_json(cell)) as out:
+    with CellFolder(work.folder / cell.name, plan.cell_record(cell)) as out:
         job = _job(work, cell, out.path)
         done = plan.engine.run(job, on_turn, out.events.append, lambda stage: tick(turns, stage))
         out.finish(done)

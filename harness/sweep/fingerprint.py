@@ -12,16 +12,16 @@ import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import orjson
+from msgspec.structs import replace
 
 from harness.installation import PACKAGES
 from servers.policies.user_code import roots_of
+from servers.records.cell import CellRecord
 
 ROOT = Path(__file__).parents[2]
 REPLAY_SOURCES = (
@@ -57,8 +57,6 @@ AGENT_SOURCES = (*REPLAY_SOURCES, "agents", "harness/gateway", "harness/live_age
 NOT_HASHED = frozenset({*PACKAGES, *sys.stdlib_module_names})
 """Modules that the code of a user imports and that do not count as part of it."""
 INSTALLED = ("site-packages", "dist-packages")
-IGNORED_FIELDS = ("turnstile_version",)
-"""Fields of `cell.json` that do not affect the result of a cell."""
 
 
 def code_sha256(agents: bool = False) -> str:
@@ -141,11 +139,6 @@ def _sha256(files: Iterable[Path], root: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def same_cell(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Return whether two `cell.json` contents determine the same turns."""
-    return bool(_compared_fields(a) == _compared_fields(b))
-
-
-def _compared_fields(config: Mapping[str, Any]) -> Any:
-    fields = {name: value for name, value in config.items() if name not in IGNORED_FIELDS}
-    return orjson.loads(orjson.dumps(fields))
+def same_cell(a: CellRecord, b: CellRecord) -> bool:
+    """Return whether two cells have the same turns: their version does not affect them."""
+    return replace(a, turnstile_version=b.turnstile_version) == b

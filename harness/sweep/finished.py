@@ -10,17 +10,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from harness.cells.folder import aside_of, is_done, read_json, set_aside, write_json
+from harness.cells.folder import aside_of, is_done, set_aside, write_json
 from harness.console import print_message
 from harness.sweep.fingerprint import same_cell
 from reports.run_folder.find import RUNS, run_folders
 from reports.run_folder.lines import RERUN
-from reports.run_folder.read import read_cell
+from reports.run_folder.read import read_cell, read_config
 from servers.basics.atomic import sync
-from servers.basics.errors import CannotWrite, InvalidInput, InvalidRunFolder
+from servers.basics.errors import CannotWrite, InvalidRunFolder
 from servers.basics.phrasing import counted, listed
+from servers.records.cell import CellRecord
 
 COPYING = ".aside-copy"
 """Suffix of an unfinished copy. Reports ignore such folders, and the finished cell removes it."""
@@ -72,7 +72,7 @@ def is_valid(cell: Path) -> bool:
 
 
 def take_finished(
-    planned: Mapping[str, Mapping[str, Any]], folder: Path, *, live: bool = False
+    planned: Mapping[str, CellRecord], folder: Path, *, live: bool = False
 ) -> set[str]:
     """Copy cells that are finished elsewhere under `runs/` into `folder` and return their names.
 
@@ -93,13 +93,13 @@ def take_finished(
     return set(taken)
 
 
-def _finished_elsewhere(planned: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[Path]:
+def _finished_elsewhere(planned: Mapping[str, CellRecord], folder: Path) -> Iterator[Path]:
     for run in run_folders(RUNS):
         if run.resolve() == folder.resolve():
             continue
         for cell in filter(is_done, (run / name for name in sorted(planned))):
-            with suppress(OSError, InvalidInput):  # A damaged cell is not finished.
-                if same_cell(read_json(cell / "cell.json"), planned[cell.name]):
+            with suppress(InvalidRunFolder):  # A damaged cell is not finished.
+                if same_cell(read_config(cell), planned[cell.name]):
                     yield cell
 
 

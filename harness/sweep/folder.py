@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
+from msgspec import to_builtins
+from msgspec.json import decode, encode
 
 from harness.cells.folder import read_json, write_json
 from harness.cells.locks import is_lock, locked, plan_locked
@@ -37,6 +38,7 @@ from servers.basics.redact import redact_command_line
 from servers.profiles.files import is_file
 from servers.profiles.machines.gpu_file import is_gpu_file, with_name
 from servers.profiles.models.listed import model_copy
+from servers.records.sweep import MachinesRecord, MadeBy, SweepRecord
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
@@ -59,7 +61,7 @@ SWEEP = "sweep.json"
 
 def default_folder(plan: SweepPlan) -> Path:
     """Return a readable name that ends with a hash of the plan."""
-    digest = hashlib.sha256(orjson.dumps(plan.as_json())).hexdigest()[:8]
+    digest = hashlib.sha256(encode(plan.sweep_record())).hexdigest()[:8]
     engine = plan.engine
     parts = [plan.workload.name, engine.model, engine.hardware]
     if engine.kind.name != Machine().engine:
@@ -142,7 +144,7 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 @contextmanager
 def claimed(
     folder: Path,
-    sweep: Mapping[str, Any],
+    sweep: SweepRecord | MachinesRecord,
     settings: Mapping[str, bytes],
     document: str = SWEEP,
     *,
@@ -154,7 +156,7 @@ def claimed(
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    planned = orjson.loads(orjson.dumps(sweep))
+    planned: dict[str, Any] = decode(encode(sweep))
     try:
         make_folder(folder)
         with locked(folder, shard):
@@ -164,9 +166,9 @@ def claimed(
                     _check_extends(planned, stored, folder)
                 is_private = bool((planned.get("workload") or {}).get("private"))
                 hidden = _traces(settings) if is_private else frozenset[str]()
-                made_with = stored.pop(MADE_BY, None) or made_by(hidden)
+                made_with = stored.pop(MADE_BY, None) or to_builtins(made_by(hidden))
                 if stored != planned:
-                    write_json(folder / document, {**sweep, MADE_BY: made_with})
+                    write_json(folder / document, {**planned, MADE_BY: made_with})
                 for name, content in settings.items():
                     path = folder / name
                     if not path.exists() or path.read_bytes() != content:
@@ -206,15 +208,15 @@ def with_copies(settings: SweepSettings) -> tuple[SweepSettings, dict[str, bytes
     return replace(settings, machine=machine), copies
 
 
-def made_by(hidden: Collection[str] = ()) -> dict[str, Any]:
+def made_by(hidden: Collection[str] = ()) -> MadeBy:
     """Return what made the run. `hidden`: paths that its reports must not show."""
     arguments = redact_command_line(_of_all_shards(sys.argv[1:]))
-    return {
-        "argv": ["bench", *(_without(hidden, argument) for argument in arguments)],
-        "git_commit": git_commit(),
-        "python": platform.python_version(),
-        "core": "python" if find_core().folder is None else "compiled",
-    }
+    return MadeBy(
+        argv=("bench", *(_without(hidden, argument) for argument in arguments)),
+        git_commit=git_commit(),
+        python=platform.python_version(),
+        core="python" if find_core().folder is None else "compiled",
+    )
 
 
 def _traces(settings: Mapping[str, bytes]) -> frozenset[str]:

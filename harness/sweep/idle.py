@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from harness.cells.job import Job
-from harness.cells.job_times import Jct, jct_summary
+from harness.cells.job_times import jct_summary
 from harness.load.arrivals import roots
 from harness.load.stream import drawn_jobs
 from harness.sweep.plan import SweepPlan
+from servers.records.done import Jct
 from servers.records.turns import TurnRecord
 from servers.variants import variant
 

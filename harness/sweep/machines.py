@@ -11,9 +11,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import orjson
+from msgspec.json import encode
 
 from harness.cells.names import slug
 from harness.engines.base import engine_kind
@@ -28,8 +27,9 @@ from harness.sweep.resolve import resolve_each
 from harness.sweep.run import Outcome, RunJobs
 from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS
-from reports.run_folder.machines import FORMAT, MACHINES
+from reports.run_folder.machines import MACHINES
 from servers.basics.errors import InvalidInput
+from servers.records.sweep import MachinesRecord, MemberRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +38,20 @@ class MachinesPlan:
     plans: Mapping[str, SweepPlan]
     """By name of the run folder."""
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "machines": [
-                {
-                    "folder": name,
-                    "hardware": plan.engine.hardware,
-                    "model": plan.engine.model,
-                    "gpus": plan.engine.sweep_json().get("gpus"),
-                }
+    def record(self) -> MachinesRecord:
+        return MachinesRecord(
+            machines=tuple(
+                MemberRecord(
+                    name, plan.engine.hardware, plan.engine.model, plan.engine.settings().gpus
+                )
                 for name, plan in self.plans.items()
-            ],
-        }
+            )
+        )
 
     def default_folder(self) -> Path:
         """Return a readable name that ends with a hash of the plans."""
-        plans = [plan.as_json() for plan in self.plans.values()]
-        digest = hashlib.sha256(orjson.dumps(plans)).hexdigest()[:8]
+        plans = [plan.sweep_record() for plan in self.plans.values()]
+        digest = hashlib.sha256(encode(plans)).hexdigest()[:8]
         workload = next(iter(self.plans.values())).workload.name
         return RUNS / f"{slug(workload)}_{len(plans)}-machines_{digest}"
 
@@ -126,7 +122,7 @@ def run_machines(
         stop_on_error=stop_on_error,
         reuse=reuse,
         on_begin=on_begin,
-        claim=claimed(folder, machines.as_json(), machines.settings_files(), MACHINES, shard=shard),
+        claim=claimed(folder, machines.record(), machines.settings_files(), MACHINES, shard=shard),
         shard=shard,
         pool=pool,
     )

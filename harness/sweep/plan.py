@@ -4,21 +4,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from harness.cells.names import slug
-from harness.engines.base import Engine, Unsupported
+from harness.engines.base import Engine
 from harness.load.arrivals import Arrivals
 from harness.load.background import Background
 from harness.load.settings import SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.fingerprint import class_sha256
 from reports.capacity.slo import Slo
+from servers.records.cell import CellRecord
+from servers.records.settings import RouterRecord, SplitRecord
+from servers.records.sweep import (
+    ONCE,
+    NoteRecord,
+    SearchRecord,
+    SweepRecord,
+    Unsupported,
+    VariantRecord,
+)
 from servers.routing import ForeignRouter, NamedRouter
 from servers.variants import Variant
-from traces import Note
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -101,77 +112,81 @@ class SweepPlan:
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
 
-    def _common_json(self) -> dict[str, Any]:
+    def notes(self, kind: str) -> tuple[NoteRecord, ...]:
+        """Return the notes on the files of the jobs and of the background."""
+        sources = (self.workload, self.background)
+        notes = (note for source in sources if source for note in getattr(source, kind))
+        return tuple(NoteRecord(note.file, note.reason) for note in notes)
+
+    def sweep_record(self) -> SweepRecord:
+        repeats = self.settings.repeats
+        return SweepRecord(
+            **self._common(None),
+            variants=tuple(
+                VariantRecord(
+                    name=variant.name,
+                    description=variant.description,
+                    same_as=variant.same_as,
+                    **self._policy(variant),
+                )
+                for variant in self.variants
+            ),
+            jps=self.rates,
+            seeds=self.seeds,
+            repeats=ONCE if repeats == 1 else tuple(range(1, repeats + 1)),
+            search=None if self.slo is None else SearchRecord(str(self.slo)),
+            baseline=self.baseline,
+            left_out=self.left_out,
+            rejected_files=self.notes("rejected_files"),
+            repairs=self.notes("repairs"),
+        )
+
+    def cell_record(self, cell: Cell) -> CellRecord:
+        variant = self.variant(cell.variant)
+        return CellRecord(
+            **self._common(variant),
+            **self._policy(variant),
+            variant=variant.name,
+            jps=cell.jps,
+            seed=cell.seed,
+            repeat=cell.repeat,
+        )
+
+    def _common(self, variant: Variant | None) -> dict[str, Any]:
         """Fields that `sweep.json` and each `cell.json` have in common."""
-        return {
+        return structs.asdict(self.engine.settings(variant)) | {
             "arrivals": self.arrivals_text,
-            **({"steady_state": True} if self.steady else {}),
-            **({} if self.agents is None else {"agent": self.agents.as_json()}),
-            **({} if self.background is None else {"background": self.background.as_json()}),
-            "workload": self.workload.as_json(),
+            "steady_state": self.steady,
+            "agent": self.agents and self.agents.record(),
+            "background": self.background and self.background.record(),
+            "workload": self.workload.record(),
             "turnstile_version": metadata.version("turnstile-bench"),
             "code_sha256": self.code_sha256,
         }
 
-    def variant_json(self, variant: Variant) -> dict[str, Any]:
+    def _policy(self, variant: Variant) -> dict[str, Any]:
+        """Fields of a variant in `sweep.json` and in `cell.json`."""
+        split = variant.split
         return {
             "policy": variant.policy_path,
             "policy_arguments": dict(variant.arguments),
             "policy_source": variant.source,
             "policy_sha256": class_sha256(variant.policy),
             "bound": variant.bound,
-            **({} if variant.router is None else {"router": _router_json(variant.router)}),
-            **({} if variant.split is None else {"disaggregate": variant.split.as_json()}),
-            "offload": self.engine.offload_json(variant),
-        }
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "format": "turnstile-sweep-1",
-            "variants": [
-                {
-                    "name": v.name,
-                    "description": v.description,
-                    **self.variant_json(v),
-                    **({} if v.same_as is None else {"same_as": v.same_as}),
-                }
-                for v in self.variants
-            ],
-            "jps": list(self.rates),
-            "seeds": list(self.seeds),
-            **({} if self.settings.repeats == 1 else {"repeats": self._repeats()}),
-            **({} if self.slo is None else {"search": {"slo": str(self.slo)}}),
-            **self.engine.sweep_json(),
-            **self._common_json(),
-            "baseline": self.baseline,
-            "left_out": [left._asdict() for left in self.left_out],
-            "rejected_files": [asdict(note) for note in self.notes("rejected_files")],
-            "repairs": [asdict(note) for note in self.notes("repairs")],
-        }
-
-    def notes(self, kind: str) -> list[Note]:
-        """Return the notes on the files of the jobs and of the background."""
-        sources = (self.workload, self.background)
-        return [note for source in sources if source for note in getattr(source, kind)]
-
-    def _repeats(self) -> list[int]:
-        return list(range(1, self.settings.repeats + 1))
-
-    def cell_json(self, cell: Cell) -> dict[str, Any]:
-        variant = self.variant(cell.variant)
-        return {
-            "format": "turnstile-cell-1",
-            "variant": variant.name,
-            **self.variant_json(variant),
-            "jps": cell.jps,
-            "seed": cell.seed,
-            **({} if cell.repeat == 1 else {"repeat": cell.repeat}),
-            **self.engine.cell_json(variant),
-            **self._common_json(),
+            "router": variant.router and _router_record(variant.router),
+            "disaggregate": split
+            and SplitRecord(name=split.name, prefill=split.prefill, decode=split.decode),
+            "offload": self.engine.tier(variant),
         }
 
 
-def _router_json(router: NamedRouter | ForeignRouter) -> dict[str, object]:
-    """Return the fields of a router, with a hash if it is one that Turnstile does not contain."""
-    own = class_sha256(router.router) if isinstance(router, NamedRouter) else None
-    return {**router.as_json(), **({} if own is None else {"sha256": own})}
+def _router_record(router: NamedRouter | ForeignRouter) -> RouterRecord:
+    if isinstance(router, ForeignRouter):
+        return RouterRecord(name=router.name, version=router.version, source=router.source)
+    kind = router.router
+    return RouterRecord(
+        name=router.name,
+        router=f"{kind.__module__}:{kind.__qualname__}",
+        source=kind.source,
+        sha256=class_sha256(kind),
+    )

@@ -12,7 +12,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from harness.cells.names import slug
-from harness.engines.base import Resolved, engine_kind, resolve_engine
+from harness.engines.base import (
+    Resolved,
+    engine_kind,
+    resolve_engine,
+)
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.machines import refuse_list

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.cells.folder import mark_failed, remove_aside
-from harness.cells.job_times import Jct
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import Engine
@@ -28,6 +27,7 @@ from harness.sweep.shards import cells_of_shard, count_missing
 from servers.basics.checkout import REINSTALL, make_or
 from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 from servers.basics.phrasing import counted
+from servers.records.done import Jct
 
 RunJobs = Callable[
     [
@@ -77,7 +77,7 @@ def run_sweep(
     worker processes of this machine."""
     idle = refuse_unreachable(plan, folder)
     (given,) = cells_of_shard({"": plan}, shard).values()
-    with claimed(folder, plan.as_json(), settings_files(plan.settings), shard=shard):
+    with claimed(folder, plan.sweep_record(), settings_files(plan.settings), shard=shard):
         on_begin()
         search = search_of(plan, folder, idle, reuse)
         todo, found_done = unfinished(plan, given, folder, reuse)
@@ -136,7 +136,9 @@ def unfinished(
         )
     todo = [cell for cell in cells if cell in {*todo, *invalid}]
     if reuse and todo and plan.cells_reusable:
-        taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder, live=live)
+        taken = take_finished(
+            {cell.name: plan.cell_record(cell) for cell in todo}, folder, live=live
+        )
         todo = [cell for cell in todo if cell.name not in taken]
     for cell in set(cells).difference(todo):
         remove_aside(folder / cell.name)

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import geometric_mean
 
-from harness.cells.folder import read_json, remove_aside
-from harness.cells.job_times import Jct
+from harness.cells.folder import remove_aside
 from harness.sweep.finished import finished_names, is_finished, take_finished
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
@@ -20,9 +19,10 @@ from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
 from reports.capacity.slo import Slo
-from reports.run_folder.read import read_cell
+from reports.run_folder.read import read_cell, read_done
 from servers.basics.errors import InvalidInput, InvalidRunFolder
 from servers.basics.phrasing import seconds
+from servers.records.done import Jct
 
 COLUMNS = 80
 SO_FAR = "so far in jobs/s: {}"
@@ -43,9 +43,7 @@ class CapacitySearch:
         names = tuple(variant.name for variant in plan.variants)
         self._search = Search(names, plan.baseline, plan.seeds, rates)
         self.idle = idle_machines(plan, folder, idle)
-        self._idle: dict[int, Idle] = {
-            seed: idle_of(jct._asdict(), slo) for seed, jct in self.idle.items()
-        }
+        self._idle: dict[int, Idle] = {seed: idle_of(jct, slo) for seed, jct in self.idle.items()}
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
@@ -73,7 +71,7 @@ class CapacitySearch:
     def _finished_before(self, cells: Sequence[Cell]) -> set[str]:
         found = finished_names([cell.name for cell in cells], self._folder)
         if self._reuse and (rest := [cell for cell in cells if cell.name not in found]):
-            planned = {cell.name: self._plan.cell_json(cell) for cell in rest}
+            planned = {cell.name: self._plan.cell_record(cell) for cell in rest}
             found |= take_finished(planned, self._folder)
         for name in found:
             remove_aside(self._folder / name)
@@ -85,7 +83,7 @@ class CapacitySearch:
             if cell.name in failed:
                 self._failed.add(place)
             elif is_finished(self._folder / cell.name):
-                done = read_json(self._folder / cell.name / "done.json")
+                done = read_done(self._folder / cell.name)
                 outcomes = self._known.setdefault(Chain(place.variant, place.seed), {})
                 outcomes[place.jps] = outcome_of(place.jps, done, self._slo)
             else:
@@ -139,7 +137,7 @@ def refuse_unreachable(plan: SweepPlan, folder: Path) -> dict[int, Jct]:
         return measured
     for seed in plan.seeds:
         jct = measured[seed] = idle_jct(plan, seed, folder)
-        if idle_of(jct._asdict(), slo).tightest <= 1:
+        if idle_of(jct, slo).tightest <= 1:
             return measured
     values = ", ".join(
         f"{limit.statistic} {seconds(getattr(jct, limit.statistic))}" for limit in slo.limits
@@ -157,8 +155,8 @@ def idle_machines(plan: SweepPlan, folder: Path, measured: Mapping[int, Jct]) ->
             break
         with suppress(InvalidRunFolder):  # A damaged cell runs again.
             cell = read_cell(path.parent)
-            if cell.config["seed"] in plan.seeds and (idle := (cell.done or {}).get("idle_jct_s")):
-                found.setdefault(cell.config["seed"], Jct(**idle))
+            if cell.config.seed in plan.seeds and (idle := cell.done.idle_jct_s):
+                found.setdefault(cell.config.seed, idle)
     return {
         seed: found.get(seed) or measured.get(seed) or idle_jct(plan, seed, folder)
         for seed in plan.seeds

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
 from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
@@ -22,6 +21,7 @@ from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
 from servers.basics.compiled_core import offered_to_workers
 from servers.basics.errors import InvalidInput
+from servers.records.done import Jct
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def run_several(
     with claim or nullcontext(), ExitStack() as claims:
         for name, plan in plans.items():
             files = settings_files(plan.settings)
-            claims.enter_context(claimed(folder / name, plan.as_json(), files, shard=shard))
+            claims.enter_context(claimed(folder / name, plan.sweep_record(), files, shard=shard))
         on_begin()
         for name, plan in plans.items():
             unfinished_here, done_here = unfinished(plan, given[name], folder / name, reuse)

@@ -6,12 +6,11 @@ In: `sweep.json`. Out: values that sentences, tables and figures share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from reports.capacity.slo import Slo
 from servers.basics.phrasing import gpus_in_words
+from servers.records.sweep import SweepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +29,9 @@ class Price:
         return self.usd_per_h * self.gpus / 3600 / capacity * 1000
 
 
-def price_of(sweep: Mapping[str, Any]) -> Price:
-    price = (sweep.get("gpu") or {}).get("price_usd_per_hour")
-    return Price(sweep.get("gpus") or 1, price if isinstance(price, int | float) else math.nan)
+def price_of(sweep: SweepRecord) -> Price:
+    price = (sweep.gpu or {}).get("price_usd_per_hour")
+    return Price(sweep.gpus or 1, price if isinstance(price, int | float) else math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +50,35 @@ class Asked:
     """What the variants are called."""
 
 
-def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
-    machine = gpus_in_words(sweep.get("hardware") or "this machine", sweep.get("gpus"))
+def asked_of(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Asked:
+    machine = gpus_in_words(sweep.hardware or "this machine", sweep.gpus)
     return Asked(
         slo,
         idle_mean_s,
-        str(sweep["baseline"]),
+        sweep.baseline,
         machine,
         price_of(sweep),
-        len(sweep["seeds"]),
+        len(sweep.seeds),
         background_per_s(sweep),
         noun_of(sweep),
     )
 
 
-def noun_of(sweep: Mapping[str, Any]) -> str:
+def noun_of(sweep: SweepRecord) -> str:
     """Return what the variants are called in sentences, by the axis in which they differ."""
-    own = [v for v in sweep.get("variants") or () if not v.get("bound")]
-    policies = {str(v["name"]).partition("@")[0] for v in own}
-    routers = {(v.get("router") or {}).get("name") for v in own}
+    own = [v for v in sweep.variants if not v.bound]
+    policies = {v.name.partition("@")[0] for v in own}
+    routers = {v.router and v.router.name for v in own}
     if len(routers) < 2:
         return "scheduler"
     return "router" if len(policies) == 1 else "variant"
 
 
-def background_per_s(sweep: Mapping[str, Any]) -> float:
-    return float((sweep.get("background") or {}).get("requests_per_s", 0.0))
+def background_per_s(sweep: SweepRecord) -> float:
+    return sweep.background.requests_per_s if sweep.background else 0.0
 
 
-def also_serves(sweep: Mapping[str, Any]) -> str:
+def also_serves(sweep: SweepRecord) -> str:
     """Return a sentence on the background of each capacity; an empty text without one."""
     per_s = background_per_s(sweep)
     return f"Each machine also serves {per_s:g} background requests/s." if per_s else ""

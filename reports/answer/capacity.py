@@ -7,8 +7,7 @@ them. docs/design/statistics.md, "Capacity", has the rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from reports.answer.asked import Asked
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
@@ -24,6 +23,7 @@ from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds, winners
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, times
+from servers.records.sweep import SweepRecord
 
 AFTER_A_BURST = "docs/design/statistics.md, After a burst"
 """Where the capacities of some schedulers with and without the burst are."""
@@ -33,7 +33,7 @@ def capacity_answer(
     found: Sequence[VariantCapacity],
     points: Sequence[Point],
     asked: Asked,
-    sweep: Mapping[str, Any],
+    sweep: SweepRecord,
     caveats: Sequence[str],
     left_out: Sequence[str] = (),
 ) -> Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from reports.answer.noise import is_noise_covered
 from reports.answer.provenance import without_name
@@ -15,6 +14,8 @@ from reports.metrics.steady import MIN_THROUGHPUT, grows_beyond_chance
 from reports.statistics.bootstrap import MIN_SEEDS
 from reports.statistics.points import Point, with_unstable
 from servers.basics.phrasing import counted, listed, seconds, share
+from servers.records.settings import WorkloadRecord
+from servers.records.sweep import SweepRecord
 
 SETTLING_JCTS = 8
 """A run is short if its arrivals take fewer mean JCTs than this."""
@@ -23,10 +24,10 @@ MIN_PROGRAMS = 30
 TABLE_4 = "Continuum v3, Table 4"
 
 
-def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
+def short_run(winner: Point, sweep: SweepRecord) -> list[str]:
     """Return a caveat if a fixed set of jobs is too short for the queue to settle. A stream goes on
     until its window is long enough (docs/design/statistics.md, "Steady state")."""
-    if sweep.get("steady_state") or winner.jps is None or winner.saturated:
+    if sweep.steady_state or winner.jps is None or winner.saturated:
         return []
     mean_s, jobs = winner.jct_mean_s.value, jobs_per_cell(winner, sweep)
     window_s = jobs / winner.jps
@@ -41,11 +42,11 @@ def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
     ]
 
 
-def jobs_per_cell(point: Point, sweep: dict[str, Any]) -> int:
-    return point.jobs // (len(sweep["seeds"]) * len(sweep.get("repeats") or [1]))
+def jobs_per_cell(point: Point, sweep: SweepRecord) -> int:
+    return point.jobs // (len(sweep.seeds) * len(sweep.repeats))
 
 
-def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
+def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
     """Return the caveats that concern all cells, the weightiest first: a page shows three at the
     top."""
     return [
@@ -58,22 +59,22 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any])
     ]
 
 
-def of_results(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
+def of_results(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
     """Return the caveats that concern answers of every kind, the weightiest first."""
     incomplete = _incomplete(results, sweep)
     return [*incomplete, *_few_programs(sweep), *_of_cells(points, results, sweep)]
 
 
-def _incomplete(results: Results, sweep: dict[str, Any]) -> list[str]:
+def _incomplete(results: Results, sweep: SweepRecord) -> list[str]:
     return [*cells_without_a_valid_result(results), *_traces_left_out(sweep)]
 
 
-def _few_programs(sweep: dict[str, Any]) -> list[str]:
+def _few_programs(sweep: SweepRecord) -> list[str]:
     """Return a caveat if few programs are repeated. A recipe draws programs afresh."""
-    workload = sweep.get("workload") or {}
-    count = workload.get("programs") if sweep.get("steady_state") else None
-    distinct = workload.get("distinct_programs") or count
-    if workload.get("recipe") or not distinct or distinct >= MIN_PROGRAMS:
+    workload = sweep.workload
+    count = workload.programs if sweep.steady_state else None
+    distinct = workload.distinct_programs or count
+    if workload.recipe or not distinct or distinct >= MIN_PROGRAMS:
         return []
     one = distinct == 1
     return [
@@ -83,10 +84,10 @@ def _few_programs(sweep: dict[str, Any]) -> list[str]:
     ]
 
 
-def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
+def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
     return [
         *_stalls(results),
-        *starvation(points, results, str(sweep["baseline"])),
+        *starvation(points, results, sweep.baseline),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
         *_throughput(results),
@@ -188,12 +189,11 @@ def cells_without_a_valid_result(results: Results) -> list[str]:
     return caveats
 
 
-def _more_scheduling_time(points: Sequence[Point], sweep: dict[str, Any]) -> list[str]:
-    plain, offload = (sweep.get(p) or {} for p in ("profile", "profile_with_offload"))
-    added_ps = (offload.get("base_ps") or 0) - (plain.get("base_ps") or 0)
+def _more_scheduling_time(points: Sequence[Point], sweep: SweepRecord) -> list[str]:
+    added_ps = (sweep.profile_with_offload.base_ps or 0) - (sweep.profile.base_ps or 0)
     if added_ps <= 0 or not any(p.offload for p in points):
         return []
-    source = "measured with LMCache" if sweep.get("scheduling") == "async" else TABLE_4
+    source = "measured with LMCache" if sweep.scheduling == "async" else TABLE_4
     return [
         f"Each step of a variant with offload takes {added_ps / 1e9:.2f} ms of CPU time more than"
         f" a step of the others ({source}). Variants with offload are therefore slower if there is"
@@ -201,36 +201,35 @@ def _more_scheduling_time(points: Sequence[Point], sweep: dict[str, Any]) -> lis
     ]
 
 
-def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
-    caveats, workload = [], sweep.get("workload") or {}
-    if programs := workload.get("left_out"):
+def _traces_left_out(sweep: SweepRecord) -> list[str]:
+    caveats, workload = [], sweep.workload
+    if programs := workload.left_out:
         first = programs[0]
         caveats.append(
-            f"Left out: {counted(len(programs), 'program')}; the first, {first['program_id']}:"
+            f"Left out: {counted(len(programs), 'program')}; the first, {first.program_id}:"
             f" {without_name(first)}.{_repeated(workload)}"
         )
-    if files := sweep.get("rejected_files"):
-        first = files[0]
+    if files := sweep.rejected_files:
         caveats.append(
-            f"Not read: {counted(len(files), 'file')}; the first, {first['file']}:"
-            f" {first['reason']}."
+            f"Not read: {counted(len(files), 'file')}; the first, {files[0].file}:"
+            f" {files[0].reason}."
         )
     return caveats
 
 
-def _repeated(workload: dict[str, Any]) -> str:
+def _repeated(workload: WorkloadRecord) -> str:
     """Return a sentence with the number of different programs among those that ran."""
-    if (distinct := workload.get("distinct_programs")) is None:
+    if (distinct := workload.distinct_programs) is None:
         return ""
-    return f" {counted(distinct, 'distinct program')}, repeated to {workload.get('programs'):,}."
+    return f" {counted(distinct, 'distinct program')}, repeated to {workload.programs:,}."
 
 
-def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
-    seeds = len(sweep["seeds"])
+def _few_seeds(sweep: SweepRecord, results: Results) -> list[str]:
+    seeds = len(sweep.seeds)
     if seeds >= MIN_SEEDS or not len(results.cells) or not is_noise_covered(sweep):
         return []
-    repeats = len(sweep.get("repeats") or [1])
-    if sweep.get("steady_state"):
+    repeats = len(sweep.repeats)
+    if sweep.steady_state:
         few = (
             "Two seeds: the intervals over seeds are so wide that few differences are significant."
         )

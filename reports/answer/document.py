@@ -6,10 +6,11 @@ In: the answer, the points and `sweep.json`. Out: a document of numbers, strings
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from reports.answer.asked import Price, price_of
 from reports.answer.verdict import Answer
@@ -17,6 +18,7 @@ from reports.capacity.estimate import Capacity
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import FAIRNESS, Point
+from servers.records.sweep import SweepRecord
 
 ANSWER = "answer.json"
 FORMAT = "turnstile-answer-1"
@@ -27,17 +29,17 @@ PROVENANCE = (
 """Fields of `sweep.json` that the document repeats."""
 
 
-def document(answer: Answer, points: Sequence[Point], sweep: Mapping[str, Any]) -> bytes:
+def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> bytes:
     price = price_of(sweep)
     value = {
         "format": FORMAT,
         "answer": answer.headline,
         "findings": answer.findings,
         "caveats": answer.caveats,
-        "slo": (sweep.get("search") or {}).get("slo"),
-        "baseline": sweep["baseline"],
+        "slo": sweep.search and sweep.search.slo,
+        "baseline": sweep.baseline,
         "winners": answer.winners,
-        "references": [v["name"] for v in sweep["variants"] if v.get("bound")],
+        "references": [v.name for v in sweep.variants if v.bound],
         "capacities": {each.variant: _capacity(each, price) for each in answer.capacities},
         "ratios": {
             each.variant: _estimate(each.ratio)
@@ -47,8 +49,8 @@ def document(answer: Answer, points: Sequence[Point], sweep: Mapping[str, Any]) 
         "points": [_point(point) for point in points],
         "provenance": {
             "sentence": answer.provenance,
-            "workload": (sweep.get("workload") or {}).get("name"),
-            **{name: sweep[name] for name in PROVENANCE if name in sweep},
+            "workload": sweep.workload.name,
+            **{name: value for name, value in to_builtins(sweep).items() if name in PROVENANCE},
         },
     }
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -6,15 +6,15 @@ In: points, capacities and results. Out: those that can decide the answer, and a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from reports.answer.provenance import without_name
 from reports.metrics.cells import Results
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed
+from servers.records.sweep import SweepRecord
 
 MANY = 0.05
 """From this share of the programs on, the first sentence says that they are left out."""
@@ -62,12 +62,12 @@ def valid_capacities(
     return valid, _sentence(names, [failed[name] for name in names])
 
 
-def programs_left_out(sweep: Mapping[str, Any]) -> str:
+def programs_left_out(sweep: SweepRecord) -> str:
     """Return a sentence on the programs that did not run because they are too long for the model or
     the memory; an empty text if they are few, which the caveat says."""
-    workload = sweep.get("workload") or {}
-    left_out = workload.get("left_out") or []
-    ran = workload.get("distinct_programs") or workload.get("programs") or 0
+    workload = sweep.workload
+    left_out = workload.left_out
+    ran = workload.distinct_programs or workload.programs or 0
     every = ran + len(left_out)
     if not left_out or len(left_out) < MANY * every:
         return ""

@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reports.answer.capacity_headline import WORDS
 from reports.run_folder.turns import VIRTUAL
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
 from reports.statistics.points import Comparison, Point
 from servers.basics.phrasing import listed, times
+from servers.records.sweep import SweepRecord
 
 
 class Noise(NamedTuple):
@@ -33,19 +34,19 @@ class Noise(NamedTuple):
 NO_NOISE = Noise(0.0, 0.0)
 
 
-def measurements(sweep: Mapping[str, Any]) -> int:
+def measurements(sweep: SweepRecord) -> int:
     """Return how many independent measurements each variant has at a rate: its seeds, or the
     repeats of a single one."""
-    seeds = len(sweep["seeds"])
-    return seeds if seeds > 1 else len(sweep.get("repeats") or [1])
+    seeds = len(sweep.seeds)
+    return seeds if seeds > 1 else len(sweep.repeats)
 
 
-def is_noise_covered(sweep: Mapping[str, Any]) -> bool:
+def is_noise_covered(sweep: SweepRecord) -> bool:
     """Return whether intervals cover the variation of the machine. Virtual time has none."""
-    return sweep.get("engine") in VIRTUAL or measurements(sweep) >= MIN_SEEDS
+    return sweep.engine in VIRTUAL or measurements(sweep) >= MIN_SEEDS
 
 
-def only_tested(points: Sequence[Point], sweep: Mapping[str, Any]) -> list[Point]:
+def only_tested(points: Sequence[Point], sweep: SweepRecord) -> list[Point]:
     """Return points whose speed-ups have no intervals if these would not cover the noise."""
     return list(points) if is_noise_covered(sweep) else [_untested(point) for point in points]
 
@@ -61,7 +62,7 @@ def without_intervals(gain: Comparison | None) -> Comparison | None:
     return replace(gain, mean=mean, p95=p95)
 
 
-def untested(sweep: Mapping[str, Any]) -> list[str]:
+def untested(sweep: SweepRecord) -> list[str]:
     """Return a caveat if speed-ups have no intervals because of the noise."""
     if is_noise_covered(sweep):
         return []
@@ -70,13 +71,13 @@ def untested(sweep: Mapping[str, Any]) -> list[str]:
     return [
         f"{once} of each variant: another could give other differences, so none is called"
         f" significant. Use --repeats {MIN_SEEDS} or --seeds 1..{MIN_SEEDS}; --aa shows how much"
-        f" two measurements of {sweep['baseline']} differ."
+        f" two measurements of {sweep.baseline} differ."
     ]
 
 
-def second_arms(sweep: Mapping[str, Any]) -> dict[str, str]:
+def second_arms(sweep: SweepRecord) -> dict[str, str]:
     """Return the variants that measure another one again, by name."""
-    return {v["name"]: v["same_as"] for v in sweep["variants"] if v.get("same_as")}
+    return {v.name: v.same_as for v in sweep.variants if v.same_as}
 
 
 def with_noise(points: Sequence[Point], arms: Mapping[str, str]) -> list[Point]:

@@ -9,9 +9,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
 from reports.answer.workload import compared_with_agents
 from reports.run_folder.turns import VIRTUAL
 from servers.basics.phrasing import counted, gpus_in_words, listed, share
+from servers.records.settings import (
+    AgentRecord,
+    BackgroundRecord,
+    LeftOutProgram,
+    RunSettings,
+    ServerRecord,
+    WorkloadRecord,
+)
+from servers.records.sweep import SweepRecord, VariantRecord
 
 ORIGINS = {
     "analytic": " (a roofline of published peaks, not a measurement)",
@@ -22,52 +33,52 @@ MAX_ROWS = 40
 """At most this many rows are shown for each kind of omission."""
 
 
-def heading(sweep: Mapping[str, Any]) -> list[str]:
-    workload = (sweep.get("workload") or {}).get("name")
-    engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
-    return [str(word) for word in (workload, sweep.get("model"), _gpus(sweep), engine) if word]
+def heading(sweep: RunSettings) -> list[str]:
+    workload = sweep.workload.name
+    engine = VIRTUAL.get(str(sweep.engine), sweep.engine)
+    return [str(word) for word in (workload, sweep.model, _gpus(sweep), engine) if word]
 
 
-def _gpus(sweep: Mapping[str, Any]) -> str | None:
-    hardware = sweep.get("hardware")
-    return hardware and gpus_in_words(hardware, sweep.get("gpus"))
+def _gpus(sweep: RunSettings) -> str | None:
+    hardware = sweep.hardware
+    return hardware and gpus_in_words(hardware, sweep.gpus)
 
 
-def provenance(sweep: Mapping[str, Any]) -> str:
+def provenance(sweep: SweepRecord) -> str:
     """Return `basis`, and a sentence that compares the workload with recorded agents."""
-    return f"{basis(sweep)} {compared_with_agents(sweep.get('workload') or {})}".rstrip()
+    return f"{basis(sweep)} {compared_with_agents(sweep.workload)}".rstrip()
 
 
-def basis(sweep: Mapping[str, Any]) -> str:
+def basis(sweep: SweepRecord) -> str:
     """Return a sentence that says whether times were measured or simulated, and names the model,
     the machine and the workload."""
     return " ".join([f"{timing(sweep)}; {_jobs(sweep)}.", *_finite(sweep)])
 
 
-def workload(sweep: Mapping[str, Any]) -> str:
+def workload(sweep: SweepRecord) -> str:
     """Return what `provenance` says about the workload, without the machine."""
-    jobs, compared = _jobs(sweep), compared_with_agents(sweep.get("workload") or {})
+    jobs, compared = _jobs(sweep), compared_with_agents(sweep.workload)
     sentences = [f"{jobs[:1].upper()}{jobs[1:]}.", *_finite(sweep), compared]
     return " ".join(filter(None, sentences))
 
 
-def timing(sweep: Mapping[str, Any]) -> str:
+def timing(sweep: SweepRecord) -> str:
     """Say whether times were measured or simulated, and on which machine."""
-    profile = sweep.get("profile") or {}
-    model, hardware = sweep.get("model", "a model"), _gpus(sweep) or "a machine"
-    engine = str(sweep.get("engine"))
+    profile = sweep.profile
+    model, hardware = sweep.model or "a model", _gpus(sweep) or "a machine"
+    engine = str(sweep.engine)
     if engine in VIRTUAL:
-        kind = profile.get("provenance", "unknown")
+        kind = profile.provenance or "unknown"
         note = ORIGINS.get(kind, "")
         return (
             f"Simulated in {VIRTUAL[engine]}, not measured on a GPU: {model} on {hardware},"
             f" {kind} profile{note}"
         )
-    server = sweep.get("server") or {}
-    for key, project in (("vllm", "vLLM"), ("sglang", "SGLang")):
-        engine = f"{project} {server[key]}" if server.get(key) else engine
-    if version := server.get("dynamo"):
-        kind = profile.get("provenance", "unknown")
+    server = sweep.server
+    for version, project in ((server.vllm, "vLLM"), (server.sglang, "SGLang")):
+        engine = f"{project} {version}" if version else engine
+    if version := server.dynamo:
+        kind = profile.provenance or "unknown"
         return (
             f"Measured on Dynamo {version} over workers that compute nothing, but take the time"
             f" of {model} on {hardware}, {kind} profile{ORIGINS.get(kind, '')}"
@@ -75,21 +86,21 @@ def timing(sweep: Mapping[str, Any]) -> str:
     return f"Measured on {engine}: {model} on {hardware}"
 
 
-def _jobs(sweep: Mapping[str, Any]) -> str:
+def _jobs(sweep: SweepRecord) -> str:
     """Say what the jobs are, and where their tool gaps and token counts come from."""
-    workload = sweep.get("workload") or {}
-    gaps = workload.get("gap_provenance") or {}
+    workload = sweep.workload
+    gaps = workload.gap_provenance
     total = sum(gaps.values())
     counts = {kind: n for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n}
     kinds = [f"{kind} {share(n / total)}" for kind, n in counts.items()]
-    name, turns = str(workload.get("name", "unnamed")), workload.get("turns")
-    if sweep.get("steady_state"):
+    name, turns = workload.name or "unnamed", workload.turns
+    if sweep.steady_state:
         name = _stream(workload)
-        if (means := workload.get("means")) is not None:
-            name += f", {means['turns']:.0f} turns on average"
+        if workload.means:
+            name += f", {workload.means['turns']:.0f} turns on average"
     elif turns is not None:  # unknown before a run of agents that are not guided
         name = f"{counted(turns, 'turn')} of {name}"
-    if beside := sweep.get("background"):
+    if beside := sweep.background:
         name += f", beside {_background(beside)}"
     if len(kinds) == 1:
         kinds = list(counts)
@@ -98,26 +109,26 @@ def _jobs(sweep: Mapping[str, Any]) -> str:
     return f"{name}{gaps_are}{counts_are}"
 
 
-def names(workload: Mapping[str, Any]) -> str:
+def names(workload: WorkloadRecord) -> str:
     """Say which names a run of a person's history has; "" for other workloads."""
-    if not workload.get("private"):
+    if not workload.private:
         return ""
-    if workload.get("keeps_names"):
+    if workload.keeps_names:
         return "those of the private history, since --keep-names was given"
     return "numbered, except for the names of well-known tools"
 
 
-def inferred_tokens(workload: Mapping[str, Any]) -> str:
+def inferred_tokens(workload: WorkloadRecord) -> str:
     """Return the share of programs with inferred token counts; "" if there are none."""
-    if not (programs := workload.get("inferred_token_programs")):
+    if not (programs := workload.inferred_token_programs):
         return ""
-    of_all = programs / (workload.get("programs") or programs)
+    of_all = programs / (workload.programs or programs)
     return f"token counts inferred in {share(of_all)} of the programs"
 
 
-def _finite(sweep: Mapping[str, Any]) -> list[str]:
+def _finite(sweep: SweepRecord) -> list[str]:
     """Say what a fixed set of jobs at some rates does not measure."""
-    if sweep.get("steady_state") or not any(sweep.get("jps") or ()):
+    if sweep.steady_state or not any(sweep.jps):
         return []
     return [
         "Each cell runs a finite set of jobs from an empty system, so a rate that it keeps up with"
@@ -125,85 +136,76 @@ def _finite(sweep: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _background(background: Mapping[str, Any]) -> str:
-    if not background:
+def _background(background: BackgroundRecord | None) -> str:
+    if background is None:
         return ""
-    return f"{background['requests_per_s']:g} requests/s of {background['name']}"
+    return f"{background.requests_per_s:g} requests/s of {background.name}"
 
 
-def _stream(workload: Mapping[str, Any]) -> str:
+def _stream(workload: WorkloadRecord) -> str:
     """Return where the jobs of a stream come from."""
-    if recipe := workload.get("recipe"):
+    if recipe := workload.recipe:
         return f"jobs drawn afresh from the recipe {recipe}"
-    programs = workload.get("programs")
+    programs = workload.programs
     count = "the programs" if programs is None else f"the {counted(programs, 'program')}"
-    return f"{count} of {workload.get('name', 'a trace')}, repeated in random orders"
+    return f"{count} of {workload.name or 'a trace'}, repeated in random orders"
 
 
-def command(sweep: Mapping[str, Any]) -> str:
+def command(sweep: SweepRecord) -> str:
     """Return the command line that made the run, quoted for a shell."""
-    return shlex.join(map(str, _made_by(sweep).get("argv", [])))
+    return shlex.join(sweep.made_by.argv)
 
 
-def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def left_out(sweep: SweepRecord) -> list[tuple[str, str, str]]:
     """Return rows of (kind, name, reason), at most MAX_ROWS of each kind."""
-    programs = [
-        {**program, "reason": without_name(program)}
-        for program in (sweep.get("workload") or {}).get("left_out") or []
-    ]
     kinds = (
-        ("variant", "name", sweep.get("left_out") or []),
-        ("program", "program_id", programs),
-        ("file", "file", sweep.get("rejected_files") or []),
-        ("repaired", "file", sweep.get("repairs") or []),
+        ("variant", [(each.name, each.reason) for each in sweep.left_out]),
+        ("program", [(p.program_id, without_name(p)) for p in sweep.workload.left_out]),
+        ("file", [(note.file, note.reason) for note in sweep.rejected_files]),
+        ("repaired", [(note.file, note.reason) for note in sweep.repairs]),
     )
     rows: list[tuple[str, str, str]] = []
-    for kind, key, entries in kinds:
-        rows += [(kind, str(e.get(key)), str(e.get("reason"))) for e in entries[:MAX_ROWS]]
+    for kind, entries in kinds:
+        rows += [(kind, *entry) for entry in entries[:MAX_ROWS]]
         if len(entries) > MAX_ROWS:
             rows.append((kind, f"{len(entries) - MAX_ROWS:,} more", "named in sweep.json"))
     return rows
 
 
-def without_name(program: Mapping[str, Any]) -> str:
+def without_name(program: LeftOutProgram) -> str:
     """Return the reason why a program was left out, without the program's name."""
-    name, reason = f"program {program.get('program_id')}", str(program.get("reason"))
-    return reason.removeprefix(f"{name}, ").removeprefix(f"{name}: ")
+    name = f"program {program.program_id}"
+    return program.reason.removeprefix(f"{name}, ").removeprefix(f"{name}: ")
 
 
-def _made_by(sweep: Mapping[str, Any]) -> Mapping[str, Any]:
-    made_by = sweep.get("made_by", sweep)
-    return made_by if isinstance(made_by, Mapping) else {}
-
-
-def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
-    workload, made_by = sweep.get("workload") or {}, _made_by(sweep)
-    profile = ", ".join(f"{k} {_plain(v)}" for k, v in (sweep.get("profile") or {}).items())
-    gaps = ", ".join(f"{n:,} {k}" for k, n in (workload.get("gap_provenance") or {}).items())
+def facts(sweep: SweepRecord) -> list[tuple[str, str]]:
+    workload = sweep.workload
+    profile = ", ".join(f"{k} {_plain(v)}" for k, v in to_builtins(sweep.profile).items())
+    gaps = ", ".join(f"{n:,} {k}" for k, n in workload.gap_provenance.items())
     known = (
-        ("Model", sweep.get("model")),
-        ("Hardware", sweep.get("hardware")),
-        ("GPUs", sweep.get("gpus")),
-        ("GPU file", _gpu(sweep.get("gpu") or {})),
-        ("Engine", sweep.get("engine")),
-        ("Agent", _agent(sweep.get("agent") or {})),
+        ("Model", sweep.model),
+        ("Hardware", sweep.hardware),
+        ("GPUs", sweep.gpus),
+        ("GPU file", _gpu(sweep.gpu or {})),
+        ("Engine", sweep.engine),
+        ("Agent", _agent(sweep.agent)),
         ("Profile", profile),
-        ("About the profile", _sentences(sweep.get("profile_notes") or ())),
-        ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
-        ("Workload", _stream(workload) if sweep.get("steady_state") else _load(workload)),
-        ("Trace SHA-256", workload.get("trace_sha256")),
+        ("About the profile", _sentences(sweep.profile_notes)),
+        ("Limits", ", ".join(f"{k} {v}" for k, v in to_builtins(sweep.limits).items())),
+        ("Workload", _stream(workload) if sweep.steady_state else _load(workload)),
+        ("Trace SHA-256", workload.trace_sha256),
         ("Names of tools and sessions", names(workload)),
         ("Tool gaps", gaps),
         ("Token counts", inferred_tokens(workload)),
-        ("Answers", _answers(sweep.get("server") or {})),
-        ("Arrivals", sweep.get("arrivals")),
-        ("Background", _background(sweep.get("background") or {})),
-        ("Seeds", ", ".join(map(str, sweep["seeds"]))),
-        ("Variants", "; ".join(_described(v) for v in sweep["variants"])),
-        ("Turnstile", sweep.get("turnstile_version")),
-        ("Sources", sweep.get("code_sha256")),
-        ("Commit", made_by.get("git_commit")),
-        ("Python", made_by.get("python")),
+        ("Answers", _answers(sweep.server)),
+        ("Arrivals", sweep.arrivals),
+        ("Background", _background(sweep.background)),
+        ("Seeds", ", ".join(map(str, sweep.seeds))),
+        ("Variants", "; ".join(_described(v) for v in sweep.variants)),
+        ("Turnstile", sweep.turnstile_version),
+        ("Sources", sweep.code_sha256),
+        ("Commit", sweep.made_by.git_commit),
+        ("Python", sweep.made_by.python),
     )
     return [(name, str(value)) for name, value in known if value]
 
@@ -236,25 +238,25 @@ def _sentences(notes: Sequence[str]) -> str:
     return " ".join(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in notes)
 
 
-def _load(workload: Mapping[str, Any]) -> str:
-    counts = [(workload.get(f"{noun}s"), noun) for noun in ("program", "turn")]
+def _load(workload: WorkloadRecord) -> str:
+    counts = ((workload.programs, "program"), (workload.turns, "turn"))
     known = ", ".join(counted(count, noun) for count, noun in counts if count)
-    return ": ".join(filter(None, (workload.get("name"), known)))
+    return ": ".join(filter(None, (workload.name, known)))
 
 
-def _agent(agent: Mapping[str, Any]) -> str:
-    if not agent:
+def _agent(agent: AgentRecord | None) -> str:
+    if agent is None:
         return ""
-    sandbox = (agent.get("sandbox") or {}).get("kind", "no sandbox")
-    answers = "answers from the trace" if agent.get("guided") else "answers from the model"
-    return f"{agent.get('name')} {agent.get('version')}, {answers}, {sandbox}"
+    sandbox = (agent.sandbox or {}).get("kind", "no sandbox")
+    answers = "answers from the trace" if agent.guided else "answers from the model"
+    return f"{agent.name} {agent.version}, {answers}, {sandbox}"
 
 
-def _answers(server: Mapping[str, Any]) -> str:
+def _answers(server: ServerRecord) -> str:
     """Say which tokens a live server generates in text mode."""
-    if server.get("prompts") != "text":
+    if server.prompts != "text":
         return ""
-    if server.get("answers") == "recorded":
+    if server.answers == "recorded":
         return "the recorded ones, token for token"
     return "generated by the model, as many tokens as were recorded"
 
@@ -265,6 +267,6 @@ def _plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _described(variant: Mapping[str, Any]) -> str:
-    text = variant.get("description") or variant.get("policy_source") or variant.get("policy")
-    return f"{variant['name']} ({text})" if text else str(variant["name"])
+def _described(variant: VariantRecord) -> str:
+    text = variant.description or variant.policy_source or variant.policy
+    return f"{variant.name} ({text})" if text else variant.name

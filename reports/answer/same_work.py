@@ -6,14 +6,12 @@ that differs nevertheless, so that differences of JCTs are partly the machine's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from reports.metrics.cells import Results
 from reports.run_folder.turns import VIRTUAL
 from servers.basics.phrasing import seconds
+from servers.records.sweep import SweepRecord
 
 PARTS = {"tool_s": "tool time", "decode_s": "decode time"}
 MOST = 0.1
@@ -22,14 +20,14 @@ MIN_SHARE = 0.02
 """Differences below this share of the mean JCT do not matter."""
 
 
-def different_times(results: Results, sweep: Mapping[str, Any]) -> list[str]:
+def different_times(results: Results, sweep: SweepRecord) -> list[str]:
     """Return at most one sentence per part, about the load with the largest difference.
 
     None in virtual time, where tools take exactly the time of the trace and steps what the profile
     says, and none if the model's answers decide the work.
     """
-    agent = sweep.get("agent")
-    if sweep.get("engine") in VIRTUAL or (isinstance(agent, Mapping) and not agent.get("guided")):
+    agent = sweep.agent
+    if sweep.engine in VIRTUAL or (agent and not agent.guided):
         return []
     if results.jobs.empty:
         return []

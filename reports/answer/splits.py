@@ -6,7 +6,6 @@ In: points or capacities, and `sweep.json`. Out: a sentence per split, each with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -15,18 +14,19 @@ from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, capacity_ratio
 from reports.statistics.points import Comparison, Point
 from servers.basics.phrasing import seconds, times
+from servers.records.sweep import SweepRecord
 
 NONE = "none"
 BOTH = "engines that both prefill and decode"
 """How sentences name engines that are not split."""
 
 
-def splits_of(sweep: Mapping[str, Any]) -> dict[str, str]:
+def splits_of(sweep: SweepRecord) -> dict[str, str]:
     """Return the split of each variant that is no reference; empty unless there are several."""
     of = {
-        str(v["name"]): str((v.get("disaggregate") or {}).get("name", NONE))
-        for v in sweep.get("variants") or ()
-        if not v.get("bound")
+        v.name: v.disaggregate.name if v.disaggregate else NONE
+        for v in sweep.variants
+        if not v.bound
     }
     return of if len(set(of.values())) > 1 else {}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -57,6 +56,7 @@ from reports.statistics.points import (
 )
 from reports.statistics.seeds_needed import advice
 from servers.basics.phrasing import listed, seconds
+from servers.records.sweep import SweepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ class Answer:
 
 
 def answer(
-    points: Sequence[Point], results: Results, sweep: dict[str, Any], also: str | None = None
+    points: Sequence[Point], results: Results, sweep: SweepRecord, also: str | None = None
 ) -> Answer:
     """Return the answer. `also` is one more caveat."""
-    baseline, provenance = str(sweep["baseline"]), provenance_of(sweep)
+    baseline, provenance = sweep.baseline, provenance_of(sweep)
     noun, different = noun_of(sweep), different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
     arms, every = second_arms(sweep), points
@@ -156,8 +156,8 @@ def answer(
     )
 
 
-def _versus(sweep: dict[str, Any]) -> Callable[[pd.DataFrame, pd.DataFrame], Comparison | None]:
-    versus = compare_by_seed if sweep.get("steady_state") else compare
+def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Comparison | None]:
+    versus = compare_by_seed if sweep.steady_state else compare
     if is_noise_covered(sweep):
         return versus
     return lambda base, own: without_intervals(versus(base, own))
@@ -166,11 +166,11 @@ def _versus(sweep: dict[str, Any]) -> Callable[[pd.DataFrame, pd.DataFrame], Com
 def _between_splits(
     there: Sequence[Point],
     results: Results,
-    sweep: dict[str, Any],
+    sweep: SweepRecord,
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
 ) -> list[str]:
     jobs = results.jobs[results.jobs["load"] == there[0].load]
-    return splits_by_jct(there, splits_of(sweep), str(sweep["baseline"]), jobs, versus)
+    return splits_by_jct(there, splits_of(sweep), sweep.baseline, jobs, versus)
 
 
 def _one_job(there: Sequence[Point], noun: str) -> str:
@@ -182,10 +182,10 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
     )
 
 
-def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: dict[str, Any]) -> str:
+def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: SweepRecord) -> str:
     """Say why there is no other variant; empty if there is one."""
     if len({p.variant for p in measured if not p.bound}) == 1:
-        if sum(not v.get("bound") and not v.get("same_as") for v in sweep["variants"]) > 1:
+        if sum(not v.bound and not v.same_as for v in sweep.variants) > 1:
             return "No other variant has a result."
         return "The run has no variant to compare it with."
     if len(there) == 1 and any(p.failed_gates for p in at_load(measured, there[0].load)):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import pandas as pd
 
 from reports.metrics.cells import Results
 from reports.statistics.capacities import VariantCapacity
 from servers.basics.phrasing import seconds, share
+from servers.records.settings import WorkloadRecord
+from servers.records.sweep import SweepRecord
 from traces.synthesis.known import fitted_recipe, shipped
 
 QUANTITIES = {
@@ -32,14 +33,14 @@ MIN_PAUSES = 0.01
 """A smaller share of every mean JCT is no caveat."""
 
 
-def compared_with_agents(workload: Mapping[str, Any]) -> str:
+def compared_with_agents(workload: WorkloadRecord) -> str:
     """Return the sentences; an empty text if the jobs are not known before the run."""
-    means = workload.get("means") or {}
+    means = workload.means
     if any(name not in means for name in QUANTITIES):
         return ""
-    about = workload.get("about")
+    about = workload.about
     what = f"The workload is {about}: a job" if about else "A job"
-    if workload.get("sub_agents"):
+    if workload.sub_agents:
         what += " without its sub-agents"
     others = [f"{name} {_figures(real)}" for name, real in recorded_agents().items()]
     return (
@@ -50,13 +51,12 @@ def compared_with_agents(workload: Mapping[str, Any]) -> str:
     ).rstrip()
 
 
-def pause_share(sweep: Mapping[str, Any]) -> float:
+def pause_share(sweep: SweepRecord) -> float:
     """Return the share of the time of the jobs' gaps that follows turns without a tool."""
-    means = (sweep.get("workload") or {}).get("means") or {}
-    return float(means.get("pause_share", 0.0))
+    return sweep.workload.means.get("pause_share", 0.0)
 
 
-def pauses(jobs: pd.DataFrame, sweep: Mapping[str, Any]) -> list[str]:
+def pauses(jobs: pd.DataFrame, sweep: SweepRecord) -> list[str]:
     """Return a caveat if pauses are a part of the mean JCTs. `jobs` are those of `Results.jobs`."""
     of_gaps = pause_share(sweep)
     if not of_gaps or jobs.empty:
@@ -74,7 +74,7 @@ def pauses(jobs: pd.DataFrame, sweep: Mapping[str, Any]) -> list[str]:
 
 
 def mostly_gaps(
-    results: Results, capacities: Sequence[VariantCapacity], sweep: Mapping[str, Any]
+    results: Results, capacities: Sequence[VariantCapacity], sweep: SweepRecord
 ) -> list[str]:
     """Return a caveat if most of the mean JCT at the rates called sustained is tool gaps. Then
     capacities say little about how long a user waits for the first token of an answer."""
@@ -122,15 +122,15 @@ def _figures(real: Mapping[str, float]) -> str:
     )
 
 
-def _consequence(workload: Mapping[str, Any]) -> str:
+def _consequence(workload: WorkloadRecord) -> str:
     """Say what differences mean for the reader; nothing if no quantity differs by `MUCH` from all
     recorded agents, or if the jobs are the reader's own traces."""
-    means = workload["means"]
+    means = workload.means
     differs = any(
         all(_factor(means[name], real[name]) > MUCH for real in recorded_agents().values())
         for name in QUANTITIES
     )
-    if not differs or not workload.get("recipe"):
+    if not differs or not workload.recipe:
         return ""
     return (
         "With other agents the capacities differ, and the best scheduler can be another one: use"

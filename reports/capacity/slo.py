@@ -7,11 +7,11 @@ In: text such as `mean<=2x,p95<=300s`. Out: limits of statistics of the job comp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
+from servers.records.done import Jct
 
 DEFAULT_SLO = "mean<=2x"
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
@@ -37,10 +37,14 @@ class Limit:
         """The value without an exponent, which the text of an SLO does not have."""
         return f"{self.value:.6f}".rstrip("0").rstrip(".")
 
-    def limit_s(self, idle_jct_s: Mapping[str, float]) -> float:
+    def limit_s(self, idle_jct_s: Jct) -> float:
         if self.unit == "x":
-            return self.value * idle_jct_s[self.statistic]
+            return self.value * self.of(idle_jct_s)
         return self.value * UNITS_S[self.unit]
+
+    def of(self, jct_s: Jct) -> float:
+        """Return the statistic that is limited."""
+        return float(getattr(jct_s, self.statistic))
 
     def describe(self) -> str:
         """Return a phrase such as `mean JCT at most 2x that of an idle machine`."""
@@ -56,9 +60,9 @@ class Slo:
     def __str__(self) -> str:
         return ",".join(map(str, self.limits))
 
-    def tightest(self, jct_s: Mapping[str, float], idle_jct_s: Mapping[str, float]) -> float:
+    def tightest(self, jct_s: Jct, idle_jct_s: Jct) -> float:
         """Return the largest ratio of a statistic to its limit: at most 1 if all limits hold."""
-        return max(jct_s[each.statistic] / each.limit_s(idle_jct_s) for each in self.limits)
+        return max(each.of(jct_s) / each.limit_s(idle_jct_s) for each in self.limits)
 
     def describe(self) -> str:
         return listed([limit.describe() for limit in self.limits])

@@ -7,10 +7,9 @@ run, all for the same workload, SLO and seeds. Raises NotComparable and InvalidR
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reports.answer.asked import Price, price_of
 from reports.compare.settings import TRACE
@@ -21,6 +20,7 @@ from reports.statistics.capacities import VariantCapacity, from_seeds
 from reports.statistics.searched import searched
 from servers.basics.errors import InvalidInput, NotComparable
 from servers.basics.phrasing import gpus_in_words, listed
+from servers.records.sweep import SweepRecord
 
 AXES = ("hardware", "model")
 SAME = ("engine", "arrivals", "background", "steady_state", "baseline")
@@ -30,7 +30,7 @@ SAME = ("engine", "arrivals", "background", "steady_state", "baseline")
 @dataclass(frozen=True, slots=True)
 class OnMachine:
     folder: Path
-    sweep: Mapping[str, Any]
+    sweep: SweepRecord
     slo: str
     idle_mean_s: float
     """Mean JCT on the idle machine."""
@@ -39,11 +39,11 @@ class OnMachine:
 
     @property
     def hardware(self) -> str:
-        return gpus_in_words(self.sweep.get("hardware") or "this machine", self.sweep.get("gpus"))
+        return gpus_in_words(self.sweep.hardware or "this machine", self.sweep.gpus)
 
     @property
     def model(self) -> str:
-        return str(self.sweep.get("model"))
+        return str(self.sweep.model)
 
     @property
     def seeds(self) -> set[int]:
@@ -91,7 +91,7 @@ def read_across(
     found = [_read(path, usd_per_h or {}) for path in _expanded(folders)]
     if len(found) < 2:
         raise NotComparable(f"{found[0].folder}: give at least two runs for --across")
-    if unknown := sorted((usd_per_h or {}).keys() - {str(m.sweep.get("hardware")) for m in found}):
+    if unknown := sorted((usd_per_h or {}).keys() - {str(m.sweep.hardware) for m in found}):
         raise InvalidInput(f"--price {unknown[0]}: no run is on this hardware")
     for other in found[1:]:
         _refuse_different(found[0], other, axes)
@@ -128,7 +128,7 @@ def _read(folder: Path, usd_per_h: Mapping[str, float]) -> OnMachine:
             f"{folder}: has no capacities; run the sweep without --once and --no-capacity"
         )
     price = price_of(run.sweep)
-    own = usd_per_h.get(str(run.sweep.get("hardware")), price.usd_per_h)
+    own = usd_per_h.get(str(run.sweep.hardware), price.usd_per_h)
     return OnMachine(
         folder,
         run.sweep,
@@ -146,23 +146,23 @@ def _with_seeds(machine: OnMachine, seeds: set[int]) -> OnMachine:
         machine.slo,
         machine.idle_mean_s,
         machine.price,
-        from_seeds(machine.capacities, str(machine.sweep["baseline"]), seeds),
+        from_seeds(machine.capacities, machine.sweep.baseline, seeds),
     )
 
 
 def _refuse_different(one: OnMachine, other: OnMachine, axes: Sequence[str]) -> None:
     found = [
-        f"{name} {_text(one.sweep.get(name))} and {_text(other.sweep.get(name))}"
+        f"{name} {_text(getattr(one.sweep, name))} and {_text(getattr(other.sweep, name))}"
         for name in (*SAME, *(axis for axis in AXES if axis not in axes))
-        if one.sweep.get(name) != other.sweep.get(name)
+        if getattr(one.sweep, name) != getattr(other.sweep, name)
     ]
     if one.slo != other.slo:
         found.append(f"SLO {one.slo} and {other.slo}")
-    mine, others = (each.sweep.get("workload") or {} for each in (one, other))
+    mine, others = (each.sweep.workload for each in (one, other))
     found += [
-        f"workload.{name} {_text(mine.get(name))} and {_text(others.get(name))}"
+        f"workload.{name} {_text(getattr(mine, name))} and {_text(getattr(others, name))}"
         for name in TRACE
-        if mine.get(name) != others.get(name)
+        if getattr(mine, name) != getattr(others, name)
     ]
     if found:
         raise NotComparable(
@@ -199,18 +199,18 @@ def differing(across: Across) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _limit(name: str) -> Any:
-    return lambda sweep: str((sweep.get("limits") or {}).get(name, "–"))
+def _limit(name: str) -> Callable[[SweepRecord], str]:
+    return lambda sweep: str(getattr(sweep.limits, name) or "–")
 
 
-DIFFERENCES: Mapping[str, Any] = {
-    "step times": lambda sweep: str((sweep.get("profile") or {}).get("provenance", "–")),
+DIFFERENCES: Mapping[str, Callable[[SweepRecord], str]] = {
+    "step times": lambda sweep: str(sweep.profile.provenance or "–"),
     "turns at a time": _limit("max_num_seqs"),
     "tokens per step": _limit("step_tokens"),
     "admission": _limit("admission"),
-    "KV cache": lambda sweep: str(sweep.get("kv_cache_dtype") or "auto"),
-    "CPU time of steps": lambda sweep: str(sweep.get("scheduling") or "–"),
-    "policies": lambda sweep: listed([v["name"] for v in sweep["variants"]], at_most=30),
-    "Turnstile": lambda sweep: str(sweep.get("turnstile_version") or "–"),
-    "code": lambda sweep: str(sweep.get("code_sha256") or "–")[:12],
+    "KV cache": lambda sweep: str(sweep.kv_cache_dtype or "auto"),
+    "CPU time of steps": lambda sweep: str(sweep.scheduling or "–"),
+    "policies": lambda sweep: listed([v.name for v in sweep.variants], at_most=30),
+    "Turnstile": lambda sweep: str(sweep.turnstile_version or "–"),
+    "code": lambda sweep: str(sweep.code_sha256 or "–")[:12],
 }

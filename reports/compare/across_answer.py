@@ -149,11 +149,7 @@ def _same_policy(best: Sequence[Best], machines: int) -> list[str]:
 
 def caveats(across: Across) -> list[str]:
     machines = across.machines
-    profiles = {
-        across.label(m): str(profile.get("provenance"))
-        for m in machines
-        if (profile := m.sweep.get("profile"))
-    }
+    profiles = {across.label(m): kind for m in machines if (kind := m.sweep.profile.provenance)}
     return [*unlike_step_times(profiles), *_relative_slo(across), *_seeds(across), *_other(across)]
 
 

@@ -19,11 +19,11 @@ ACROSS = "across.html"
 
 
 def draw(across: Across, out: Path) -> None:
-    variants = {v["name"]: v for m in across.machines for v in m.sweep["variants"]}
+    variants = {v.name: v for m in across.machines for v in m.sweep.variants}
     style = styles(variants.values())
     drawn = figures(across, style)
     first = across.machines[0].sweep
-    workload = (first.get("workload") or {}).get("name")
+    workload = first.workload.name
     content = (
         with_figures()
         .get_template("across.html.j2")
@@ -35,7 +35,7 @@ def draw(across: Across, out: Path) -> None:
             figures=drawn,
             legend=legend(list(variants), style, list(variants)),
             slo=across.machines[0].slo,
-            baseline=first["baseline"],
+            baseline=first.baseline,
             seeds=across.seeds,
             rows=rows(across),
             machines=_machines(across),

@@ -12,22 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NamedTuple, cast
 
+import msgspec
 import orjson
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.capacity.estimate import Kind
 from reports.metrics.cells import collect, load_label
 from reports.metrics.jobs import job_columns
 from reports.metrics.steady import unstable_cells
-from reports.run_folder.documents import Name
 from reports.run_folder.read import Run, load_run
 from reports.run_folder.turns import read_columns
 from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput, TraceRejected
-from servers.basics.text import first_error, one_line
+from servers.basics.text import MAX_CHARACTERS, first_error, has_control, one_line
+from servers.records.settings import RunSettings
 from traces.lenient import bounded
 
 FORMAT = "turnstile-baseline-1"
@@ -40,6 +41,15 @@ SETTINGS = (
 JOBS = ["variant", "load", "seed", "job_id", "jct_s"]
 DECIMALS = 9
 """Seconds are rounded to this many decimals, in runs and in files, so that both compare equal."""
+
+
+def _printable(text: str) -> str:
+    if has_control(text):
+        raise ValueError("must have no control characters")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
 
 class _Cell(BaseModel):
@@ -120,6 +130,7 @@ class Side:
 
     name: str
     settings: dict[str, Any]
+    """The fields of sweep.json that are in `SETTINGS`, which are compared by name."""
     jobs: pd.DataFrame
     """One row per finished job, with the columns `JOBS`."""
     invalid: dict[str, str]
@@ -166,7 +177,7 @@ def _of_run(folder: Path) -> Side:
     invalid = {**dict(found.missing), **found.failed_gates}
     valid = tuple(cell.folder.name for cell in run.cells if cell.folder.name not in invalid)
     unstable = _unstable(run, dict(found.missing))
-    settings = _settings(run.sweep)
+    settings = _settings(msgspec.to_builtins(run.sweep))
     return Side(str(folder), settings, jobs, invalid, _capacities(run), unstable, valid)
 
 
@@ -180,8 +191,8 @@ def _unstable(run: Run, missing: Mapping[str, str]) -> dict[Place, Unstable]:
         jobs = job_columns(read_columns(cell), None)
         jct_s = jobs["jct_s"].astype(float).round(DECIMALS).tolist()
         variant, jps, seed = cell.key
-        place = Place(variant, load_label(jps, str(cell.config["arrivals"])), seed)
-        programs = int((cell.done or {}).get("finished_programs") or 0)
+        place = Place(variant, load_label(jps, cell.config.arrivals), seed)
+        programs = cell.done.finished_programs
         found[place] = Unstable(reason, programs, dict(zip(jobs["job_id"], jct_s, strict=True)))
     return found
 
@@ -211,6 +222,15 @@ def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
     if settings["limits"]:
         settings["limits"] = {"admission": Admission.WHOLE_PROMPT.value, **settings["limits"]}
     return settings
+
+
+def typed(settings: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of a side or of a history as a record. Raises InvalidInput."""
+    known = {name: value for name, value in settings.items() if value is not None}
+    try:
+        return msgspec.convert(known, RunSettings)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(one_line(f"settings: {error}")) from None
 
 
 def save(side: Side, path: Path) -> None:

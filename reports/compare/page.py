@@ -15,6 +15,7 @@ from reports.figures.styles import styles
 from reports.page.page import with_figures
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted
+from servers.records.sweep import VariantRecord
 
 COMPARISON = "compare.html"
 
@@ -22,7 +23,7 @@ COMPARISON = "compare.html"
 def draw(verdict: Verdict, base: str, new: str, max_regression: float, out: Path) -> None:
     """Write the page. `base` and `new` are the names of the two runs."""
     names = list(dict.fromkeys(change.variant for change in verdict.changes))
-    style = styles([{"name": name} for name in names])
+    style = styles([VariantRecord(name=name) for name in names])
     different = shown(verdict.changes)
     figure = changes(verdict.changes, style) if different else None
     same = len(verdict.changes) - len(different)

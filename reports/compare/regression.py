@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import pandas as pd
 
 from reports.answer.provenance import heading
-from reports.compare.baseline import Capacities, Place, Side
+from reports.compare.baseline import Capacities, Place, Side, typed
 from reports.compare.outcomes import (
     common_seeds,
     different_cells,
@@ -61,7 +61,7 @@ def compare_sides(
         ),
         tuple(_unpaired(base, new)),
         invalid_cells(base, new),
-        tuple(heading(base.settings)),
+        tuple(heading(typed(base.settings))),
         new.valid,
         tuple(
             f"{place.variant} at {place.load}, seed {place.seed}: {what}"

@@ -6,10 +6,9 @@ In: run folders. Out: their cells and jobs together, with the numbers that only 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -19,6 +18,7 @@ from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Cell, Run, load_run
 from reports.run_folder.turns import failed_turns, read_columns
 from reports.statistics.searched import searched
+from servers.records.sweep import SweepRecord
 
 NO_NUMBER = {Kind.NEVER: 0.0, Kind.ALWAYS: math.inf, Kind.OPEN: math.nan}
 """Capacities that are no number: none is lower than any, and all is higher than any."""
@@ -39,12 +39,12 @@ class ArmRun:
 class ArmResults:
     arm: ArmRun
     results: Results
-    sweep: Mapping[str, Any]
+    sweep: SweepRecord
     """`sweep.json` of the first run."""
 
     @property
     def baseline(self) -> str:
-        return str(self.sweep["baseline"])
+        return self.sweep.baseline
 
     @property
     def seeds(self) -> int:

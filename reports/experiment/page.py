@@ -137,7 +137,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 def _figures(read: Sequence[ArmResults], checks: Sequence[Check]) -> tuple[list[Figure], Legend]:
     """Draw one figure over all arms if they differ in a number, otherwise one figure per arm. The
     baseline and the variants of the first claims are highlighted."""
-    variants = {v["name"]: v for each in read for v in each.sweep["variants"]}
+    variants = {v.name: v for each in read for v in each.sweep.variants}
     baseline = read[0].baseline
     style = styles(variants.values())
     # Each seed has its own programs, so jobs are not paired across seeds, as in a steady state.
@@ -181,7 +181,7 @@ def _over_axis(
 
 
 def _caveats(read: Sequence[ArmResults]) -> list[str]:
-    engines = {str(each.sweep.get("engine")) for each in read}
+    engines = {str(each.sweep.engine) for each in read}
     caveats = [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
     if few := [each.arm.name for each in read if each.seeds == 1]:
         where = "" if len(few) == len(read) else f" of {listed(few)}"

@@ -13,6 +13,8 @@ from typing import Any
 from reports.run_folder.turns import VIRTUAL
 from servers.basics.phrasing import listed
 from servers.profiles.kv_groups import kv_tokens
+from servers.records.settings import LimitsRecord, ProfileRecord
+from servers.records.sweep import SweepRecord
 
 STEP_TIMES = {
     "operator-table": "measured: operator tables",
@@ -58,7 +60,7 @@ class Setup:
         return ", ".join(filter(None, parts))
 
 
-def setups(sweeps: Mapping[str, Mapping[str, Any]]) -> dict[Setup, tuple[str, ...]]:
+def setups(sweeps: Mapping[str, SweepRecord]) -> dict[Setup, tuple[str, ...]]:
     """Return each setup with the names of its arms. In: `sweep.json` by name of the arm."""
     found: dict[Setup, tuple[str, ...]] = {}
     for arm, sweep in sweeps.items():
@@ -86,35 +88,30 @@ def notes(found: Mapping[Setup, tuple[str, ...]]) -> list[tuple[str, tuple[str, 
     return list(dict.fromkeys((setup.on, setup.notes) for setup in found if setup.notes))
 
 
-def _setup(sweep: Mapping[str, Any]) -> Setup:
-    profile, limits = sweep.get("profile") or {}, sweep.get("limits") or {}
-    gpus, hardware = sweep.get("gpus") or 1, str(sweep.get("hardware") or "unknown machine")
+def _setup(sweep: SweepRecord) -> Setup:
+    profile, limits = sweep.profile, sweep.limits
+    gpus, hardware = sweep.gpus or 1, str(sweep.hardware or "unknown machine")
     return Setup(
         machine=hardware if gpus == 1 else f"{gpus} x {hardware}",
-        model=str(sweep.get("model") or ""),
+        model=str(sweep.model or ""),
         step_times=_step_times(sweep, profile),
         kv_tokens=_kv_tokens(profile, limits),
-        admission=str(limits.get("admission") or ""),
-        scheduling=str(sweep.get("scheduling") or ""),
-        step_tokens=limits.get("step_tokens"),
-        max_num_seqs=limits.get("max_num_seqs"),
-        notes=tuple(sweep.get("profile_notes") or ()),
+        admission=str(limits.admission or ""),
+        scheduling=str(sweep.scheduling or ""),
+        step_tokens=limits.step_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        notes=tuple(sweep.profile_notes),
     )
 
 
-def _kv_tokens(profile: Mapping[str, Any], limits: Mapping[str, Any]) -> int | None:
-    if "kv_blocks" not in profile:
+def _kv_tokens(profile: ProfileRecord, limits: LimitsRecord) -> int | None:
+    sizes = profile.kv_blocks, limits.step_tokens, profile.block_tokens, profile.max_model_len
+    if None in sizes:
         return None
-    return kv_tokens(
-        profile.get("kv_groups") or (None,),
-        profile["kv_blocks"],
-        limits["step_tokens"],
-        profile["block_tokens"],
-        profile["max_model_len"],
-    )
+    return kv_tokens(profile.kv_groups, *(size or 0 for size in sizes))
 
 
-def _step_times(sweep: Mapping[str, Any], profile: Mapping[str, Any]) -> str:
-    if sweep.get("engine") not in VIRTUAL:
+def _step_times(sweep: SweepRecord, profile: ProfileRecord) -> str:
+    if sweep.engine not in VIRTUAL:
         return "of the live server"
-    return STEP_TIMES.get(str(profile.get("provenance")), "of unknown provenance")
+    return STEP_TIMES.get(str(profile.provenance), "of unknown provenance")

@@ -47,9 +47,9 @@ def chrome_trace(cell: Cell) -> bytes:
     found = list(_named(PROGRAMS, "programs")) + list(_named(ENGINE, "engine"))
     for thread, program in enumerate(_in_order(mine), 1):
         found += _thread(thread, program, mine[program], of_engine[program])
-    found += _counters((cell.done or {}).get("usage") or ())
+    found += _counters(cell.done.usage or ())
     variant, jps, seed = cell.key
-    about = {"variant": variant, "jps": jps, "seed": seed, "engine": cell.config.get("engine")}
+    about = {"variant": variant, "jps": jps, "seed": seed, "engine": cell.config.engine}
     return orjson.dumps({"traceEvents": found, "displayTimeUnit": "ms", "otherData": about})
 
 

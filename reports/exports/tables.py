@@ -76,7 +76,7 @@ def rows_of(cell: Cell, name: str, unstable: bool) -> tuple[list[Row], list[Row]
     """Return the rows of the turns and of the jobs. An unstable cell has no measured jobs. Raises
     InvalidRunFolder."""
     variant, jps, seed = cell.key
-    machine = {name: cell.config.get(name) for name in ("hardware", "model")}
+    machine = {"hardware": cell.config.hardware, "model": cell.config.model}
     common = {"cell": name, **machine, "variant": variant, "jps": jps, "seed": seed}
     every_turn = read_turns(cell)
     kept = measured_turns(cell, {str(name): every_turn[name].to_numpy() for name in every_turn})

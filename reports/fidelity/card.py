@@ -13,12 +13,13 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from reports.fidelity.distance import Fidelity, Point, Ranking, Span
 from reports.fidelity.dumbbells import dumbbells
 from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, Verdict
 from reports.page.environment import environment
-from reports.run_folder.read import Run
+from reports.run_folder.read import NOT_DONE, Run
 from servers.basics.phrasing import counted, seconds, share
 
 Invalid = tuple[str, str, str]
@@ -41,9 +42,9 @@ def headline(verdict: Verdict, live: Run) -> str:
 
 def engine(live: Run) -> str:
     sweep = live.sweep
-    version = (sweep.get("server") or {}).get("vllm")
-    name = f"vLLM {version}" if version else str(sweep.get("engine"))
-    return f"{name}, {sweep.get('model')}, on {sweep.get('hardware')}"
+    version = sweep.server.vllm
+    name = f"vLLM {version}" if version else str(sweep.engine)
+    return f"{name}, {sweep.model}, on {sweep.hardware}"
 
 
 def page(
@@ -54,12 +55,11 @@ def page(
     caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> str:
-    made_by = live[0].sweep.get("made_by") or {}
     return (
         environment()
         .get_template("fidelity.html.j2")
         .render(
-            heading=[engine(live[0]), (live[0].sweep.get("workload") or {}).get("name", "")],
+            heading=[engine(live[0]), live[0].sweep.workload.name or ""],
             headline=headline(verdict, live[0]),
             tiles=_tiles(found),
             checks=verdict.checks,
@@ -69,8 +69,8 @@ def page(
             rows=[_row(point) for point in found.points],
             rankings=[_ranking(r) for r in found.rankings if r.pairs],
             invalid=invalid,
-            command=shlex.join(map(str, made_by.get("argv", []))),
-            facts=_facts(live, virtual, made_by),
+            command=shlex.join(live[0].sweep.made_by.argv),
+            facts=_facts(live, virtual),
         )
     )
 
@@ -200,45 +200,40 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _facts(live: Sequence[Run], virtual: Run, made_by: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(live: Sequence[Run], virtual: Run) -> list[tuple[str, str]]:
     sweep, simulated = live[0].sweep, virtual.sweep
-    load, done = sweep.get("workload") or {}, (live[0].cells[0].done if live[0].cells else {}) or {}
+    load, done = sweep.workload, live[0].cells[0].done if live[0].cells else NOT_DONE
     facts = (
         ("Live engine", engine(live[0])),
-        ("Live settings", _settings(sweep.get("server"))),
-        ("Live KV", _settings({k: done.get(k) for k in ("kv_blocks", "block_tokens")})),
-        ("Limits", _settings(sweep.get("limits"))),
-        ("Virtual time", simulated.get("engine")),
-        ("Profile", _settings(simulated.get("profile"))),
+        ("Live settings", _settings(to_builtins(sweep.server))),
+        ("Live KV", _settings({"kv_blocks": done.kv_blocks, "block_tokens": done.block_tokens})),
+        ("Limits", _settings(to_builtins(sweep.limits))),
+        ("Virtual time", simulated.engine),
+        ("Profile", _settings(to_builtins(simulated.profile))),
         (
             "Workload",
-            f"{load.get('name')}: {counted(load.get('programs', 0), 'program')},"
-            f" {counted(load.get('turns', 0), 'turn')}",
+            f"{load.name}: {counted(load.programs or 0, 'program')},"
+            f" {counted(load.turns or 0, 'turn')}",
         ),
-        ("Trace SHA-256", load.get("trace_sha256")),
-        ("Arrivals", sweep.get("arrivals")),
-        ("Seeds", ", ".join(map(str, sweep["seeds"]))),
+        ("Trace SHA-256", load.trace_sha256),
+        ("Arrivals", sweep.arrivals),
+        ("Seeds", ", ".join(map(str, sweep.seeds))),
         ("Live repeats", len(live)),
         ("Run folders", ", ".join(run.folder.resolve().name for run in (*live, virtual))),
-        ("Turnstile", sweep.get("turnstile_version")),
-        ("Sources", sweep.get("code_sha256")),
-        ("Commit", made_by.get("git_commit")),
+        ("Turnstile", sweep.turnstile_version),
+        ("Sources", sweep.code_sha256),
+        ("Commit", sweep.made_by.git_commit),
     )
     return [(name, str(value)) for name, value in facts if value]
 
 
-def _as_fields(ranking: Ranking) -> dict[str, Any]:
-    """The fields of a ranking in `fidelity.json`, where `settled` is named `told`."""
-    return {"told" if k == "settled" else k: v for k, v in asdict(ranking).items()}
-
-
 def _settings(values: Mapping[str, Any] | None) -> str:
-    known = {k: v for k, v in (values or {}).items() if v not in (None, [], "")}
+    known = {k: v for k, v in (values or {}).items() if v not in (None, [], (), "")}
     return ", ".join(f"{k} {_plain(v)}" for k, v in known.items())
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
@@ -258,7 +253,7 @@ def as_json(
         **about,
         "live_repeats": found.repeats,
         "points": found.points,
-        "rankings": [_as_fields(ranking) for ranking in found.rankings],
+        "rankings": [asdict(ranking) for ranking in found.rankings],
         "cells": found.cells.to_dict("records"),
         "caveats": caveats,
         "invalid": [dict(zip(("run", "cell", "why"), row, strict=True)) for row in invalid],

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reports.run_folder.read import Run
+from msgspec import to_builtins
+
+from reports.run_folder.read import NOT_DONE, Run
 from reports.run_folder.turns import VIRTUAL
 from servers.basics.errors import NotComparable
 from servers.basics.phrasing import listed
+from servers.records.sweep import SweepRecord
 
 MAX_NAMED = 4
 
@@ -22,12 +25,12 @@ def check_comparable(live: Sequence[Run], virtual: Run) -> None:
     for index, folder in enumerate(folders):
         if folder in folders[:index]:
             raise NotComparable(f"{(*live, virtual)[index].folder}: is given twice")
-    if virtual.sweep.get("engine") not in VIRTUAL:
+    if virtual.sweep.engine not in VIRTUAL:
         raise NotComparable(
-            f"--sim {virtual.folder}: ran on {virtual.sweep.get('engine')}, not in virtual time"
+            f"--sim {virtual.folder}: ran on {virtual.sweep.engine}, not in virtual time"
         )
     for run in live:
-        if run.sweep.get("engine") in VIRTUAL:
+        if run.sweep.engine in VIRTUAL:
             raise NotComparable(f"--live {run.folder}: ran in virtual time, not on a live engine")
         _refuse(run, virtual, [*_differences(run.sweep, virtual.sweep), *_memory(run, virtual)])
         _refuse(run, live[0], _other_engine(run.sweep, live[0].sweep))
@@ -40,22 +43,23 @@ def _refuse(one: Run, other: Run, differences: Iterable[str]) -> None:
         )
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+def _differences(one: SweepRecord, other: SweepRecord) -> Iterable[str]:
     """Yield a phrase per difference. The order of rates, seeds and policies does not matter."""
-    for what, field in (("rates", "jps"), ("seeds", "seeds")):
-        yield from _differing(what, set(one[field]), set(other[field]))
-    policies = [{variant["name"] for variant in sweep["variants"]} for sweep in (one, other)]
+    yield from _differing("rates", set(one.jps), set(other.jps))
+    yield from _differing("seeds", set(one.seeds), set(other.seeds))
+    policies = [{variant.name for variant in sweep.variants} for sweep in (one, other)]
     yield from _differing("policies", *policies)
     for field in ("arrivals", "background"):
-        yield from _differing(field, one.get(field), other.get(field))
-    loads = [sweep.get("workload") or {} for sweep in (one, other)]
+        yield from _differing(field, getattr(one, field), getattr(other, field))
     for what, field in (
         ("traces", "trace_sha256"),
         ("programs", "programs"),
         ("turns", "turns"),
     ):
-        yield from _differing(what, *(_short(load.get(field)) for load in loads))
-    limits = [sweep.get("limits") or {} for sweep in (one, other)]
+        yield from _differing(
+            what, *(_short(getattr(sweep.workload, field)) for sweep in (one, other))
+        )
+    limits = [to_builtins(sweep.limits) for sweep in (one, other)]
     for field in sorted(limits[0].keys() & limits[1].keys()):
         yield from _differing(field, limits[0][field], limits[1][field])
 
@@ -78,39 +82,39 @@ def _short(value: Any) -> Any:
 
 def _memory(live: Run, virtual: Run) -> Iterable[str]:
     """Compare the KV memory. vLLM reserves one of its blocks as the null block."""
-    profile = virtual.sweep.get("profile") or {}
-    done = next((cell.done for cell in live.cells if cell.done), None) or {}
-    in_profile, in_live = profile.get("kv_blocks"), done.get("kv_blocks")
+    profile = virtual.sweep.profile
+    done = live.cells[0].done if live.cells else NOT_DONE
+    in_profile, in_live = profile.kv_blocks, done.kv_blocks
     if in_profile is not None and in_live is not None and in_live - in_profile not in (0, 1):
         yield f"KV blocks {in_live} instead of {in_profile}"
-    in_profile, in_live = profile.get("block_tokens"), done.get("block_tokens")
+    in_profile, in_live = profile.block_tokens, done.block_tokens
     if None not in (in_profile, in_live):
         yield from _differing("tokens of a KV block", in_live, in_profile)
 
 
-def _other_engine(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+def _other_engine(one: SweepRecord, other: SweepRecord) -> Iterable[str]:
     """Compare live repeats, which must be of one engine on one machine."""
     for field in ("engine", "hardware", "model", "server"):
-        yield from _differing(field, one.get(field), other.get(field))
+        yield from _differing(field, getattr(one, field), getattr(other, field))
 
 
 def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
     """Return differences that do not prevent the comparison but may explain its result."""
     found: list[str] = []
-    profile = virtual.sweep.get("profile") or {}
-    kind = profile.get("provenance")
+    profile = virtual.sweep.profile
+    kind = profile.provenance
     if kind != "measured":
         found.append(
             f"Virtual time used an {kind or 'analytic'} profile, which was not measured on this"
             " engine."
         )
-    models = [run.sweep.get("model") for run in (live[0], virtual)]
+    models = [run.sweep.model for run in (live[0], virtual)]
     if models[0] != models[1]:
         found.append(f"The live model is {models[0]}, the model of the profile is {models[1]}.")
-    if len({run.sweep.get("code_sha256") for run in (*live, virtual)}) > 1:
+    if len({run.sweep.code_sha256 for run in (*live, virtual)}) > 1:
         found.append("The runs were made with different versions of Turnstile's code.")
-    done = next((cell.done for cell in live[0].cells if cell.done), None) or {}
-    if profile.get("kv_blocks") is not None and done.get("kv_blocks") == profile["kv_blocks"]:
+    done = live[0].cells[0].done if live[0].cells else NOT_DONE
+    if profile.kv_blocks is not None and done.kv_blocks == profile.kv_blocks:
         found.append(
             "Virtual time had one more usable KV block than the live engine, which reserves a null"
             " block."
@@ -119,6 +123,6 @@ def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
         found.append(
             "Each live cell ran once, so the spread of the live engine is unknown. Use --repeats 2."
         )
-    if len(virtual.sweep["seeds"]) == 1:
+    if len(virtual.sweep.seeds) == 1:
         found.append("There is one seed, so errors do not average out over draws of the arrivals.")
     return found

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from reports.fidelity.card import Invalid, as_json, engine, headline, page
 from reports.fidelity.comparable import caveats, check_comparable
 from reports.fidelity.distance import Fidelity, fidelity
@@ -71,11 +73,11 @@ def _invalid(run: Run, result: Results) -> list[Invalid]:
 
 
 def _about(run: Run) -> dict[str, Any]:
-    fields = ("engine", "hardware", "model", "server", "limits", "profile", "workload")
+    fields = (
+        *("engine", "hardware", "model", "server", "limits", "profile", "workload"),
+        *("arrivals", "seeds", "code_sha256"),
+    )
     return {
         "folder": run.folder.resolve().name,
-        **{field: run.sweep[field] for field in fields if field in run.sweep},
-        "arrivals": run.sweep.get("arrivals"),
-        "seeds": run.sweep["seeds"],
-        "code_sha256": run.sweep.get("code_sha256"),
+        **{field: value for field, value in to_builtins(run.sweep).items() if field in fields},
     }

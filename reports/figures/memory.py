@@ -32,7 +32,7 @@ WITH_TIERS = [0.6, 1.0], [0.0, 0.2], [0.28, 0.52]
 
 def memory(cells: Mapping[str, Cell]) -> Figure | None:
     """Draw `cells` by label; the first one is shown at first. None if no cell has the data."""
-    specs = {label: _spec(label, cell) for label, cell in cells.items() if _usage(cell)}
+    specs = {label: _spec(label, cell) for label, cell in cells.items() if cell.done.usage}
     if not specs:
         return None
     title = "Memory and turns over time"
@@ -42,16 +42,12 @@ def memory(cells: Mapping[str, Cell]) -> Figure | None:
     return Figure("memory", title, specs, None, "memory", next(iter(specs)), key, terms)
 
 
-def _usage(cell: Cell) -> list[Any]:
-    return (cell.done or {}).get("usage") or []
-
-
 def _spec(label: str, cell: Cell) -> Spec:
-    usage = np.asarray(_usage(cell), dtype=float)
+    usage = np.asarray(cell.done.usage, dtype=float)
     t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), MAX_POINTS)].T
     x = [round(float(v), 2) for v in t]
-    profile, done = cell.config.get("profile") or {}, cell.done or {}
-    blocks = done.get("kv_blocks") or profile.get("kv_blocks")
+    profile = cell.config.profile
+    blocks = cell.done.kv_blocks or profile.kv_blocks
     held = [
         _area(x, used - pinned, 0, "blocks held by turns"),
         _area(x, pinned, 1, "blocks pinned between turns"),

@@ -23,9 +23,7 @@ KEY = (
 
 def replica_memory(cells: Mapping[str, Cell]) -> Figure | None:
     """Draw `cells` by label; the first one is shown at first. None if no cell has the data."""
-    sampled = {
-        label: cell for label, cell in cells.items() if (cell.done or {}).get("replica_blocks")
-    }
+    sampled = {label: cell for label, cell in cells.items() if cell.done.replica_blocks}
     if not sampled:
         return None
     specs = {label: _spec(label, cell) for label, cell in sampled.items()}
@@ -35,11 +33,11 @@ def replica_memory(cells: Mapping[str, Cell]) -> Figure | None:
 
 
 def _spec(label: str, cell: Cell) -> Spec:
-    done = cell.done or {}
-    kept = thinned(len(done["usage"]), MAX_POINTS)
-    t = np.asarray(done["usage"], dtype=float)[kept, 0]
-    blocks = np.asarray(done["replica_blocks"], dtype=float)[kept]
-    size = (done.get("kv_blocks") or 0) // replicas_of(cell)
+    usage = cell.done.usage or []
+    kept = thinned(len(usage), MAX_POINTS)
+    t = np.asarray(usage, dtype=float)[kept, 0]
+    blocks = np.asarray(cell.done.replica_blocks, dtype=float)[kept]
+    size = (cell.done.kv_blocks or 0) // replicas_of(cell)
     x = [round(float(v), 2) for v in t]
     lines = (blocks.mean(axis=1), blocks.max(axis=1), blocks.min(axis=1))
     return {

@@ -17,9 +17,10 @@ the page has that one.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
+from servers.records.sweep import VariantRecord
 from servers.variants import FORM, LMCACHE, POLICIES, SECOND
 
 MARKERS = (
@@ -48,16 +49,15 @@ class Style(NamedTuple):
         return f"s{self.slot}"
 
 
-def styles(variants: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
-    """Return the styles by name, for the variants of a sweep. Each has `name` and may have `bound`,
-    whether its policy knows the future."""
+def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
+    """Return the styles by name, for the variants of a sweep."""
     rows = list(variants)
-    slots = _slots([str(row["name"]) for row in rows])
+    slots = _slots([row.name for row in rows])
     found: dict[str, Style] = {}
     for row in rows:
-        name = str(row["name"])
+        name = row.name
         base, arguments, tier = _parts(name)
-        if row.get("bound") or base == _BOUND:
+        if row.bound or base == _BOUND:
             found[name] = Style(GREY, "x", "dot")
             continue
         slot = slots[base]

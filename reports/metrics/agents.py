@@ -45,8 +45,8 @@ def agent_rows(run: Run, loads: Mapping[str, str]) -> list[Row]:
 
 def unequal_work(run: Run) -> str | None:
     """Return a caveat if the model's answers made cells differ in their turns."""
-    agent = run.sweep.get("agent")
-    if not isinstance(agent, Mapping) or agent.get("guided"):
+    agent = run.sweep.agent
+    if agent is None or agent.guided:
         return None
     counts = {cell.folder.name: _turns_by_program(cell) for cell in run.cells}
     if len({tuple(sorted(turns.items())) for turns in counts.values()}) < 2:

@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import to_builtins
 
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import VIRTUAL, Column, Turns
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRunFolder
 from servers.profiles import Profile, TableProfile, profile_of
-from servers.records.turns import MAX_VALUE
+from servers.records.fields import MAX_VALUE
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,26 +91,20 @@ def machine_of(cell: Cell) -> Machine | None:
     Raises InvalidRunFolder for numbers that no machine has.
     """
     config = cell.config
-    limits, fields = config.get("limits") or {}, config.get("profile") or {}
-    steps, turns = (_count(limits.get(name)) for name in ("step_tokens", "max_num_seqs"))
-    if config.get("engine") not in VIRTUAL or not (steps and turns):
+    steps, turns = config.limits.step_tokens, config.limits.max_num_seqs
+    if config.engine not in VIRTUAL or not (steps and turns):
         return None
     if steps > MOST_STEP_TOKENS or turns > MOST_TURNS:
         return None
     try:
-        profile = profile_of(fields)
+        profile = profile_of(to_builtins(config.profile))
     except (TypeError, ValueError):
         return None
     if turns > steps or not _plausible(profile):
         raise InvalidRunFolder(
             f"{cell.folder / 'cell.json'}: limits and profile are those of no machine"
         )
-    return Machine(profile, steps, turns, bool(config.get("offload")))
-
-
-def _count(value: Any) -> int:
-    """Return a positive whole number, or 0 for any other value."""
-    return value if isinstance(value, int) and value > 0 else 0
+    return Machine(profile, steps, turns, bool(config.offload))
 
 
 def _plausible(profile: Profile) -> bool:
@@ -127,7 +121,7 @@ def _plausible(profile: Profile) -> bool:
             return False
     whole = all(isinstance(number, int) and 0 <= number <= MAX_VALUE for number in numbers)
     return whole and all(
-        0 < _count(number) <= MAX_VALUE
+        isinstance(number, int) and 0 < number <= MAX_VALUE
         for number in (profile.kv_blocks, profile.block_tokens, profile.tokens_ps(1))
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from reports.metrics.steady import Span
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import Column, Turns, failed_turns
+from servers.records.done import BackgroundEnd
 
 LATENCIES = ("background_latency_mean_s", "background_latency_p95_s")
 MEAN_TTFT, P95_TTFT = "background_ttft_mean_s", "background_ttft_p95_s"
@@ -27,7 +28,7 @@ BACKGROUND = (
 
 def background(cell: Cell, requests: Turns, span: Span) -> dict[str, float]:
     """Return the columns; none in a cell without a background, NaN without a measured time."""
-    if cell.config.get("background") is None:
+    if cell.config.background is None:
         return {}
     failed = int(failed_turns(requests).sum())
     if not span.length_s > 0:
@@ -36,9 +37,9 @@ def background(cell: Cell, requests: Turns, span: Span) -> dict[str, float]:
     done = {name: values[good] for name, values in requests.items()}
     due_s, end_s = done["scheduled_at_s"], done["finished_at_s"]
     inside = _inside(due_s, span)
-    end = (cell.done or {}).get("background") or {"until_s": math.nan, "unfinished": []}
-    until_s = float(end["until_s"])
-    open_s = np.array(end["unfinished"], dtype=float).reshape(-1, 2)
+    end = cell.done.background or BackgroundEnd(until_s=math.nan, unfinished=[])
+    until_s = end.until_s
+    open_s = np.array(end.unfinished, dtype=float).reshape(-1, 2)
     open_s = open_s[_inside(open_s[:, 0], span)]
     first_s = np.where(np.isnan(open_s[:, 1]), until_s, open_s[:, 1])
     latency_s = np.append((end_s - due_s)[inside], until_s - open_s[:, 0])

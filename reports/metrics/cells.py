@@ -24,12 +24,13 @@ from reports.metrics.pins import pin_time
 from reports.metrics.routing import replicas_of, routing
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
 from reports.metrics.stalls import NO_JOBS, stalled_by_load, stalled_jobs, without
-from reports.metrics.steady import Span, measured_turns, span_of, unstable_cells, window_of
+from reports.metrics.steady import Span, measured_turns, span_of, unstable_cells
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
 from reports.run_folder.read import Cell, Run, read_cell
 from reports.run_folder.turns import HITS, Column, Turns, failed_turns, read_with_background
 from servers.basics.errors import InvalidRunFolder
+from servers.records.cell import CellRecord
 
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2
@@ -117,7 +118,7 @@ def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS)
     left_out = own | stalled
     row = _row(cell, turns, jobs, span, unstable, left_out)
     row["lateness_ratio"] = _lateness(without(own, jobs))
-    if (stalls := (cell.done or {}).get("client_stalls")) is not None:
+    if (stalls := cell.done.client_stalls) is not None:
         row |= {"client_stalls": len(stalls), "stalled_jobs": len(left_out)}
     row |= background(cell, requests, span)
     row["failed_gates"] = "; ".join(
@@ -157,19 +158,19 @@ def _row(
     done, good = _filter(~kept["failed"], kept), without(left_out, _filter(~failed, turns))
     return {
         "cell": cell.folder.name,
-        "variant": config["variant"],
-        "bound": bool(config.get("bound")),
-        "offload": bool(config.get("offload")),
-        "jps": config["jps"],
-        "load": load_label(config["jps"], str(config["arrivals"])),
-        "seed": config["seed"],
-        "hardware": config.get("hardware"),
-        "gpus": config.get("gpus"),
-        "model": config.get("model"),
+        "variant": config.variant,
+        "bound": config.bound,
+        "offload": bool(config.offload),
+        "jps": config.jps,
+        "load": load_label(config.jps, config.arrivals),
+        "seed": config.seed,
+        "hardware": config.hardware,
+        "gpus": config.gpus,
+        "model": config.model,
         "jobs": len(done["jct_s"]),
         "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "jct_steady_mean_s": _mean(kept["jct_s"] if window_of(cell) else steady(kept)),
+        "jct_steady_mean_s": _mean(kept["jct_s"] if cell.done.window else steady(kept)),
         **_throughput(config, span),
         **_token_times(good),
         **_hits(cell, good),
@@ -206,15 +207,15 @@ def steady(jobs: Turns) -> Column:
     return jobs["jct_s"][within][~jobs["failed"][within]]
 
 
-def _throughput(config: Mapping[str, Any], span: Span) -> dict[str, float]:
+def _throughput(config: CellRecord, span: Span) -> dict[str, float]:
     per_s = 1 / span.length_s
     jobs_per_s = span.jobs * per_s
-    gpus = config.get("gpus") or math.nan
-    price = (config.get("gpu") or {}).get("price_usd_per_hour")
+    gpus = config.gpus or math.nan
+    price = (config.gpu or {}).get("price_usd_per_hour")
     usd_per_s = (price if isinstance(price, int | float) else math.nan) * gpus / 3600
     return {
         "throughput_jobs_per_s": jobs_per_s,
-        "throughput_ratio": jobs_per_s / (config["jps"] or math.nan),
+        "throughput_ratio": jobs_per_s / (config.jps or math.nan),
         "throughput_turns_per_min": span.turns * per_s * 60,
         "throughput_jobs_per_h_per_gpu": jobs_per_s * 3600 / gpus,
         "usd_per_job": usd_per_s * span.length_s / span.jobs if span.jobs else math.nan,
@@ -238,8 +239,7 @@ def _token_times(good: Turns) -> dict[str, float]:
 def _hits(cell: Cell, good: Turns) -> dict[str, float]:
     prompt = float(good["prompt_tokens"].sum()) or math.nan
     device, dram, ssd = (float(good[hit].sum()) / prompt for hit in HITS)
-    counted = window_of(cell) or cell.config["workload"]
-    shared = counted.get("shared_prefix_tokens", math.nan)
+    shared = (cell.done.window or cell.config.workload).shared_prefix_tokens
     kept = float(good["kept_tokens"].sum())
     return {
         "hit_ratio": device + dram + ssd,
@@ -247,19 +247,19 @@ def _hits(cell: Cell, good: Turns) -> dict[str, float]:
         "dram_hit_ratio": dram,
         "ssd_hit_ratio": ssd,
         "computed_ratio": 1.0 - (device + dram + ssd),
-        "hit_bound_ratio": (kept + shared) / prompt,
+        "hit_bound_ratio": math.nan if shared is None else (kept + shared) / prompt,
     }
 
 
 def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
     begin_s, end_s = span.begin_s, span.end_s
-    if window_of(cell) is None:  # failed jobs have pins too
+    if cell.done.window is None:  # failed jobs have pins too
         begin_s, end_s = float(jobs["arrival_s"].min()), float(jobs["departure_s"].max())
     if not end_s > begin_s:
         return dict.fromkeys(("pin_block_s", "pin_unused_block_s", "pinned_ratio"), math.nan)
     held, unused = pin_time(cell, begin_s, end_s)
-    profile, done = cell.config.get("profile") or {}, cell.done or {}
-    blocks = done.get("kv_blocks") or profile.get("kv_blocks") or math.nan
+    profile = cell.config.profile
+    blocks = cell.done.kv_blocks or profile.kv_blocks or math.nan
     return {
         "pin_block_s": held,
         "pin_unused_block_s": unused,
@@ -289,13 +289,13 @@ def _trend(
 ) -> dict[str, float | bool | str]:
     """Return whether the backlog grows while jobs arrive, and the time after the last arrival of a
     fixed set."""
-    if window_of(cell) is not None:
-        found = ((cell.done or {}).get("jobs_in_system") or {}).get("growth")
-        growth = math.nan if found is None else float(found)
+    if cell.done.window is not None:
+        system = cell.done.jobs_in_system
+        growth = math.nan if system is None or system.growth is None else system.growth
         drain = {"drain_s": math.nan, "drain_ratio": math.nan, "backlog_growth": growth}
         stable = unstable is None
         return {**drain, "saturated": not stable, "steady": stable, "unstable": unstable or ""}
-    closed = str(cell.config["arrivals"]).startswith("closed")
+    closed = cell.config.arrivals.startswith("closed")
     growth = math.nan if closed else backlog_growth(turns, jobs)
     end_s = float(jobs["departure_s"].max())
     drain_s = end_s - float(jobs["arrival_s"].max())

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.jobs import extremes
-from reports.metrics.steady import window_of
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import PARTS, TRANSFER, Turns, failed_turns
@@ -51,16 +50,16 @@ def failed_gates(
     cell: Cell, row: dict[str, Any], jobs: Turns, good_turns: int, turns: Turns, requests: Turns
 ) -> list[str]:
     failed: list[str] = []
-    expected = cell.config["workload"].get("turns")
+    expected = cell.config.workload.turns
     if row["failed_turns"]:
         first = one_line(turns["error"][failed_turns(turns)][0])
         failed.append(
             f"{counted(row['failed_turns'], 'failed turn')} in"
             f" {counted(int(jobs['failed'].sum()), 'job')} (first: {first})"
         )
-    elif (window := window_of(cell)) is not None:
-        if not row["unstable"] and row["jobs"] != window["jobs"]:
-            failed.append(f"{row['jobs']:,} of {window['jobs']:,} measured jobs were recorded")
+    elif (window := cell.done.window) is not None:
+        if not row["unstable"] and row["jobs"] != window.jobs:
+            failed.append(f"{row['jobs']:,} of {window.jobs:,} measured jobs were recorded")
     elif expected is not None and good_turns != expected:
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
     if (errors := requests["error"][failed_turns(requests)]).size:
@@ -72,7 +71,7 @@ def failed_gates(
     if row["residual"] > MAX_RESIDUAL:
         failed.append(f"the parts of a program's time differ from it by {row['residual']:.1%}")
     if row["lateness_ratio"] > MAX_LATENESS:
-        stalls = (cell.done or {}).get("client_stalls")
+        stalls = cell.done.client_stalls
         where = f", with {counted(len(stalls), 'stall')} of the client machine" if stalls else ""
         failed.append(
             f"client lateness is {row['lateness_ratio']:.1%} of the JCT{where}: lower the rate, or"
@@ -83,13 +82,12 @@ def failed_gates(
 
 def _failed_engine_gates(cell: Cell) -> list[str]:
     """Check for faults of a live engine that cause no error. Virtual time cannot have them."""
-    done = cell.done or {}
     failed: list[str] = []
-    if done.get("external_hit_tokens") == 0:
+    if cell.done.external_hit_tokens == 0:
         failed.append("no token came from the offload tier: it does not work, or was not needed")
-    if done.get("prefix_caching") is False:
+    if cell.done.prefix_caching is False:
         failed.append("prefix caching was off")
-    idle = [k for k, turns in enumerate(done.get("turns_per_replica") or []) if not turns]
+    idle = [k for k, turns in enumerate(cell.done.turns_per_replica or []) if not turns]
     if idle:
         failed.append(f"replica {listed([str(k) for k in idle])} received no turn")
     return failed

@@ -21,8 +21,7 @@ ROUTING = (
 
 
 def replicas_of(cell: Cell) -> int:
-    server = cell.config.get("server") or {}
-    return int(cell.config.get("replicas") or server.get("replicas") or 1)
+    return cell.config.replicas or cell.config.server.replicas or 1
 
 
 def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
@@ -34,7 +33,8 @@ def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
         return {}
     if not len(turns["turn"]) or np.isnan(turns["replica"]).any():
         return dict.fromkeys(ROUTING, math.nan)
-    decoders = int((cell.config.get("disaggregate") or {}).get("decode") or replicas)
+    split = cell.config.disaggregate
+    decoders = (split and split.decode) or replicas
     held_s = np.nan_to_num(turns["held_s"])
     was_held = held_s > 0
     moved, lost = _migrations(turns)
@@ -64,7 +64,7 @@ def _seconds_there(turns: Turns, held_s: Column, replicas: int) -> Column:
 
 def _mean_blocks(cell: Cell) -> Column:
     """Return the mean KV blocks in use on each replica, over the samples of the cell."""
-    sampled = (cell.done or {}).get("replica_blocks") or []
+    sampled = cell.done.replica_blocks
     return np.asarray(sampled, dtype=float).mean(axis=0) if sampled else np.empty(0)
 
 

@@ -40,7 +40,7 @@ def stalled_turns(turns: Turns, stalls: Sequence[Sequence[float]]) -> Column:
 
 def stalled_jobs(cell: Cell, turns: Turns) -> frozenset[str]:
     """Return the jobs that are left out because of the stalls of this cell."""
-    stalls = (cell.done or {}).get("client_stalls")
+    stalls = cell.done.client_stalls
     if not stalls:
         return NO_JOBS
     hit = frozenset(turns["job_id"][stalled_turns(turns, stalls)])
@@ -60,7 +60,7 @@ def stalled_by_load(cells: Sequence[Cell]) -> dict[Load, frozenset[str]]:
     same jobs."""
     found: dict[Load, frozenset[str]] = {}
     for cell in cells:
-        if not (cell.done or {}).get("client_stalls"):
+        if not cell.done.client_stalls:
             continue
         try:
             jobs = stalled_jobs(cell, read_columns(cell))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import Turns, failed_turns
@@ -30,11 +29,6 @@ def grows_beyond_chance(growth: float, jobs: int) -> bool:
     return growth * arrivals > DEVIATIONS * math.sqrt(arrivals)
 
 
-def window_of(cell: Cell) -> dict[str, Any] | None:
-    """Return the window of a stream; None for a fixed set of jobs."""
-    return (cell.done or {}).get("window")
-
-
 def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
     """Return the reasons why cells are unstable, by name.
 
@@ -45,11 +39,11 @@ def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
     lowest: dict[tuple[str, int], float] = {}
     for cell in sorted(cells, key=lambda cell: cell.key[1] or 0.0):
         variant, jps, seed = cell.key
-        if jps is None or window_of(cell) is None:
+        if jps is None or cell.done.window is None:
             continue
-        name, reason = cell.folder.name, (cell.done or {}).get("unstable")
+        name, reason = cell.folder.name, cell.done.unstable
         if reason is not None:
-            reasons[name] = str(reason)
+            reasons[name] = reason
         elif (variant, seed) in lowest:
             reasons[name] = f"unstable at {lowest[variant, seed]:g} jobs/s"
         if name in reasons:
@@ -58,11 +52,11 @@ def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def measured_turns(cell: Cell, turns: Turns) -> Turns:
-    window = window_of(cell)
+    window = cell.done.window
     if window is None:
         return turns
-    index, first = turns["job_index"], window["first_job"]
-    inside = (index >= first) & (index < first + window["jobs"])
+    index, first = turns["job_index"], window.first_job
+    inside = (index >= first) & (index < first + window.jobs)
     return {name: values[inside] for name, values in turns.items()}
 
 
@@ -88,16 +82,16 @@ NO_SPAN = Span(math.nan, math.nan, 0, 0)
 def span_of(cell: Cell, turns: Turns, jobs: Turns) -> Span:
     """Return the time of the window, or from the first arrival to the last departure of a fixed
     set. `turns` are all turns of the cell, `jobs` the measured jobs."""
-    window, good = window_of(cell), ~failed_turns(turns)
+    window, good = cell.done.window, ~failed_turns(turns)
     if window is None:
         done = ~jobs["failed"]
         if not done.any():
             return NO_SPAN
         begin_s, end_s = jobs["arrival_s"][done].min(), jobs["departure_s"][done].max()
         return Span(float(begin_s), float(end_s), int(done.sum()), int(good.sum()))
-    if window["from_s"] is None or window["to_s"] is None or not len(jobs["jct_s"]):
+    if window.from_s is None or window.to_s is None or not len(jobs["jct_s"]):
         return NO_SPAN
-    begin_s, end_s = float(window["from_s"]), float(window["to_s"])
+    begin_s, end_s = window.from_s, window.to_s
     ends_s = turns["finished_at_s"]
     inside = good & (ends_s >= begin_s) & (ends_s < end_s)
-    return Span(begin_s, end_s, window.get("finished_jobs") or 0, int(inside.sum()))
+    return Span(begin_s, end_s, window.finished_jobs or 0, int(inside.sum()))

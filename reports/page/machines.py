@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from reports.run_folder.read import read_sweep
 from reports.run_folder.turns import VIRTUAL
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted, gpus_in_words, listed
+from servers.records.sweep import SweepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def write_machines(folder: Path) -> MachinesReport:
         _on_machine(member, report, sweep)
         for (member, report), sweep in zip(reports, sweeps, strict=True)
     ]
-    baseline = str(sweeps[0]["baseline"])
+    baseline = sweeps[0].baseline
     shared = [c for c in found[0].answer.caveats if all(c in m.answer.caveats for m in found)]
     caveats = [*unlike_step_times(_provenances(members, sweeps)), *shared]
     missing = [each for _, report in reports for each in report.missing]
@@ -97,29 +98,29 @@ def write_machines(folder: Path) -> MachinesReport:
     return overview
 
 
-def _on_machine(member: Member, report: Report, sweep: Mapping[str, Any]) -> OnMachine:
+def _on_machine(member: Member, report: Report, sweep: SweepRecord) -> OnMachine:
     answer, cells = report.result, report.cells
     usd_per_job = math.nan
     if answer.winner is not None:
         here = (cells["variant"] == answer.winner.variant) & (cells["load"] == answer.load)
         usd_per_job = float(cells[here]["usd_per_job"].mean())
-    baseline = str(sweep["baseline"])
+    baseline = sweep.baseline
     points = report.table.points
     return OnMachine(member, answer, points, usd_per_job, baseline, price_of(sweep))
 
 
-def _provenances(members: Sequence[Member], sweeps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _provenances(members: Sequence[Member], sweeps: Sequence[SweepRecord]) -> dict[str, str]:
     """Return what the profile of each machine is made from, by machine."""
     return {
-        member.label: str(profile.get("provenance"))
+        member.label: kind
         for member, sweep in zip(members, sweeps, strict=True)
-        if (profile := sweep.get("profile"))
+        if (kind := sweep.profile.provenance)
     }
 
 
-def _heading(sweep: Mapping[str, Any], members: Sequence[Member]) -> list[str]:
-    workload = (sweep.get("workload") or {}).get("name")
-    engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
+def _heading(sweep: SweepRecord, members: Sequence[Member]) -> list[str]:
+    workload = sweep.workload.name
+    engine = VIRTUAL.get(str(sweep.engine), sweep.engine)
     gpus = [gpus_in_words(member.hardware, member.gpus) for member in members]
     machines = f"{counted(len(members), 'machine')}: {listed(list(dict.fromkeys(gpus)), at_most=4)}"
     return [str(word) for word in (workload, machines, engine) if word]

@@ -114,33 +114,33 @@ def page(
         .get_template("report.html.j2")
         .render(
             answer=answer,
-            schedulers=Schedulers(run.sweep["variants"], str(run.sweep["baseline"])),
+            schedulers=Schedulers(run.sweep.variants, run.sweep.baseline),
             long_names=any(len(name) > NAME_LETTERS for name in names),
             machines=machines,
             basis=basis(run.sweep),
             noun=noun_of(run.sweep),
-            tiles=tiles(answer, str(run.sweep["baseline"])),
+            tiles=tiles(answer, run.sweep.baseline),
             caveats=_caveats(answer, run),
             most_caveats=MOST_CAVEATS,
             most_names=MOST_NAMES,
             capacities=page_rows(capacity_rows(answer, price_of(run.sweep))),
             also_serves=also_serves(run.sweep),
-            baseline=str(run.sweep["baseline"]),
+            baseline=run.sweep.baseline,
             heading=heading(run.sweep),
-            steady=bool(run.sweep.get("steady_state")),
-            grid=grid(points, answer, str(run.sweep["baseline"])),
+            steady=run.sweep.steady_state,
+            grid=grid(points, answer, run.sweep.baseline),
             drawn=drawn,
             legend=legend(names, style, chosen, strong),
             columns=columns(results.cells),
-            against=against(str(run.sweep["baseline"])),
-            rows=rows(results.cells, str(run.sweep["baseline"])),
+            against=against(run.sweep.baseline),
+            rows=rows(results.cells, run.sweep.baseline),
             fairness_heads=HEADS,
-            measured=str(run.sweep.get("engine")) not in VIRTUAL,
+            measured=str(run.sweep.engine) not in VIRTUAL,
             fairness=fairness_rows(points, answer.load),
             background=background_rows(points, answer.load),
             background_heads=BACKGROUND_HEADS,
             router_heads=ROUTER_HEADS,
-            routers=routers(run.sweep["variants"], points, answer),
+            routers=routers(run.sweep.variants, points, answer),
             agents=agent_rows(run, _loads(results)),
             missing=results.missing,
             gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],
@@ -154,7 +154,7 @@ def page(
 def _caveats(answer: Answer, run: Run) -> list[str]:
     """Return the caveats with the comparison of the workload with real agents, which is one of the
     three at the top."""
-    compared = compared_with_agents(run.sweep.get("workload") or {})
+    compared = compared_with_agents(run.sweep.workload)
     first, others = answer.caveats[: MOST_CAVEATS - 1], answer.caveats[MOST_CAVEATS - 1 :]
     return [*first, *filter(None, [compared]), *others]
 

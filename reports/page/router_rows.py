@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reports.answer.verdict import Answer
 from reports.statistics.points import Point
 from servers.basics.phrasing import seconds, share
+from servers.records.settings import RouterRecord, SplitRecord
+from servers.records.sweep import VariantRecord
 
 HEADS = (
     *("Busiest ÷ mean", "Memory", "Migrations per job", "Hits lost"),
@@ -54,10 +56,10 @@ class Routers:
 
 
 def routers(
-    variants: Sequence[Mapping[str, Any]], points: Sequence[Point], answer: Answer
+    variants: Sequence[VariantRecord], points: Sequence[Point], answer: Answer
 ) -> Routers | None:
     """Return the tables; None if the run has no routers."""
-    names = [_split(variant) for variant in variants if variant.get("router")]
+    names = [_split(v.name, v.router, v.disaggregate) for v in variants if v.router]
     here = {
         p.variant: p
         for p in points
@@ -75,11 +77,9 @@ def routers(
     return Routers(tuple(grid for grid in grids if grid is not None), rows)
 
 
-def _split(variant: Mapping[str, Any]) -> tuple[str, str]:
+def _split(name: str, of: RouterRecord, split: SplitRecord | None) -> tuple[str, str]:
     """Return the policy of a variant `policy@router` or `policy@router@1P1D`, and the rest."""
-    name, router = str(variant["name"]), str(variant["router"]["name"])
-    if split := variant.get("disaggregate"):
-        router = f"{router}@{split['name']}"
+    router = of.name if split is None else f"{of.name}@{split.name}"
     return name.removesuffix(f"@{router}"), router
 
 

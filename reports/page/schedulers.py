@@ -6,14 +6,15 @@ In: the variants of `sweep.json`. Out: rows of a list, a legend, and text with l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup, escape
 
 from servers.basics.phrasing import listed
 from servers.policies.fcfs import Fcfs
+from servers.records.settings import TierRecord
+from servers.records.sweep import VariantRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +28,21 @@ class Scheduler:
 class Schedulers:
     """The schedulers of a run, in its order."""
 
-    def __init__(self, variants: Sequence[Mapping[str, Any]], baseline: str) -> None:
+    def __init__(self, variants: Sequence[VariantRecord], baseline: str) -> None:
         self.rows = [
             Scheduler(
-                str(variant["name"]),
+                variant.name,
                 f"scheduler-{number}",
-                str(variant.get("description") or ""),
-                str(variant.get("policy_source") or ""),
+                variant.description or "",
+                variant.policy_source or "",
             )
             for number, variant in enumerate(variants, start=1)
         ]
         self._by_name = {row.name: row for row in self.rows}
         self._baseline = baseline
-        self._tiers = [_tier(variant["offload"]) for variant in variants if variant.get("offload")]
-        self._bounds = [str(variant["name"]) for variant in variants if variant.get("bound")]
-        self._unmarked = [
-            str(v["name"]) for v in variants if v.get("offload") and "+" not in str(v["name"])
-        ]
+        self._tiers = [_tier(variant.offload) for variant in variants if variant.offload]
+        self._bounds = [variant.name for variant in variants if variant.bound]
+        self._unmarked = [v.name for v in variants if v.offload and "+" not in v.name]
 
     def linked(self, text: str) -> Markup:
         """Return a text whose names of schedulers are links. A name is a whole word: `continuum` is
@@ -84,5 +83,5 @@ class Schedulers:
         return notes
 
 
-def _tier(offload: Mapping[str, Any]) -> str:
-    return "host memory and on SSD" if offload.get("ssd_gb") else "host memory"
+def _tier(offload: TierRecord) -> str:
+    return "host memory and on SSD" if offload.ssd_gb else "host memory"

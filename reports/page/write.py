@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pandas as pd
@@ -45,6 +44,7 @@ from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_unstable
 from reports.statistics.searched import Searched, searched
 from servers.basics.atomic import write_file
+from servers.records.sweep import SweepRecord
 
 REPORT = "report.html"
 
@@ -86,13 +86,13 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     run = load_run(run_folder)
     results = collect(run)
     named = named_cells(run, results, shown)
-    baseline = str(run.sweep["baseline"])
+    baseline = run.sweep.baseline
     search = searched(run)
     shown_results = results if search is None else search.at_shown_rates(results)
-    measured = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
+    measured = points(shown_results, baseline, steady=run.sweep.steady_state)
     found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
     result = _with_programs_left_out(_answer(run, results, shown_results, found, search), run.sweep)
-    style = styles(run.sweep["variants"])
+    style = styles(run.sweep.variants)
     drawn = _draw(run, shown_results, found, result, style, named, search)
     shown_points = with_unstable(found, shown_results)
     html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
@@ -133,7 +133,7 @@ def _answer(
     return capacity_answer(valid, found, asked, run.sweep, caveats, left_out)
 
 
-def _with_programs_left_out(result: Answer, sweep: Mapping[str, Any]) -> Answer:
+def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
     first = programs_left_out(sweep)
     return replace(result, headline=f"{first} {result.headline}") if first else result
 
@@ -163,7 +163,7 @@ def _draw(
     named: Mapping[str, Cell],
     search: Searched | None,
 ) -> Drawn:
-    baseline = str(run.sweep["baseline"])
+    baseline = run.sweep.baseline
     strong = dict.fromkeys([baseline, result.winner.variant if result.winner else baseline])
     cells = answer_cells(run, results, result)
     programs = named or dict(list(cells.items())[: len(strong)])
@@ -173,7 +173,7 @@ def _draw(
     inside = [gantt(programs, pauses=pauses), memory(cells), replica_memory(cells), gaps]
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
     by_name = {} if search is None else {each.variant: each for each in search.found}
-    chosen = not run.sweep["jps"]
+    chosen = not run.sweep.jps
     slo = None if search is None else SloLines(search.limits_s, by_name, chosen)
     sustained = capacity(result.capacities, style, strong, rates, result.winners)
     return Drawn(
@@ -181,7 +181,7 @@ def _draw(
         figures(found, style, list(strong), slo),
         job_time(
             *(stable_jobs(results, found), style, list(strong), result.load),
-            steady=bool(run.sweep.get("steady_state")),
+            steady=run.sweep.steady_state,
             pauses=pauses,
         ),
         [figure for figure in inside if figure is not None],

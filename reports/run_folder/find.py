@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reports.run_folder.machines import has_members
 from reports.run_folder.read import planned_rates, read_sweep
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted, gpus_in_words, listed
+from servers.records.sweep import SweepRecord
 
 RUNS = Path("runs")
 """Where runs are written, in the working directory, unless the user names another folder."""
@@ -74,49 +75,48 @@ def newest_report(root: Path) -> Path | None:
 
 def _summary(folder: Path) -> RunSummary:
     sweep = read_sweep(folder)
-    names = [variant["name"] for variant in sweep["variants"]]
-    rates, seeds = planned_rates(sweep), sweep["seeds"]
+    names = [variant.name for variant in sweep.variants]
+    rates, seeds = planned_rates(sweep), sweep.seeds
     done = [path.stat().st_mtime for path in folder.glob("*/done.json")]
     written_s = max(done, default=(folder / "sweep.json").stat().st_mtime)
     return RunSummary(
         folder,
         datetime.fromtimestamp(written_s, UTC),
         len(done),
-        max(len(names) * len(rates) * len(seeds) * len(sweep.get("repeats") or [1]), len(done)),
+        max(len(names) * len(rates) * len(seeds) * len(sweep.repeats), len(done)),
         _load(sweep),
         f"{listed(names, at_most=4)}; {_rates(sweep, rates)}; {_seeds(seeds)}",
     )
 
 
-def _load(sweep: Mapping[str, Any]) -> str:
-    name = (sweep.get("workload") or {}).get("name")
-    model, hardware, engine = (sweep.get(field) for field in ("model", "hardware", "engine"))
-    gpus = gpus_in_words(hardware, sweep.get("gpus"))
-    return ", ".join([f"{name}, {model} on {gpus}, {engine}", *_settings(sweep)])
+def _load(sweep: SweepRecord) -> str:
+    name = sweep.workload.name
+    gpus = gpus_in_words(sweep.hardware, sweep.gpus)
+    return ", ".join([f"{name}, {sweep.model} on {gpus}, {sweep.engine}", *_settings(sweep)])
 
 
-def _settings(sweep: Mapping[str, Any]) -> Iterator[str]:
+def _settings(sweep: SweepRecord) -> Iterator[str]:
     """Yield the settings that distinguish runs with the same model on the same hardware."""
-    profile, limits = sweep.get("profile") or {}, sweep.get("limits") or {}
-    if kind := profile.get("provenance"):
+    profile, limits = sweep.profile, sweep.limits
+    if kind := profile.provenance:
         yield f"{kind} profile"
-    if blocks := profile.get("kv_blocks"):
+    if blocks := profile.kv_blocks:
         yield counted(blocks, "KV block")
-    if (admission := limits.get("admission", "whole-prompt")) != "whole-prompt":
+    if (admission := limits.admission) not in (None, "whole-prompt"):
         yield f"{admission} admission"
-    if dtype := sweep.get("kv_cache_dtype") or (sweep.get("server") or {}).get("kv_cache_dtype"):
+    if dtype := sweep.kv_cache_dtype:
         yield f"KV cache in {dtype}"
 
 
-def _rates(sweep: Mapping[str, Any], rates: list[Any]) -> str:
+def _rates(sweep: SweepRecord, rates: Sequence[float | None]) -> str:
     if not rates:
         return "capacities"
     if rates == [None]:
-        return str(sweep.get("arrivals"))
+        return str(sweep.arrivals)
     if len(rates) > 3:
         return f"{len(rates)} rates from {rates[0]} to {rates[-1]} jobs/s"
     return f"{listed([str(rate) for rate in rates])} jobs/s"
 
 
-def _seeds(seeds: list[Any]) -> str:
+def _seeds(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else counted(len(seeds), "seed")

@@ -6,17 +6,14 @@ In: a folder with `machines.json`. Out: the run folders. Raises InvalidRunFolder
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from reports.run_folder.documents import Count, MadeBy, Name
+from reports.run_folder.document import read_document
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import gpus_in_words, listed
-from servers.basics.text import first_error, one_line
+from servers.records.sweep import MachinesRecord
 
 MACHINES = "machines.json"
-FORMAT = "turnstile-machines-1"
 
 
 class Member(NamedTuple):
@@ -39,23 +36,6 @@ class Machines(NamedTuple):
     """The command that made the runs."""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=255)]
-    hardware: Name
-    model: Name
-    gpus: Count | None = None
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    format: Literal["turnstile-machines-1"]
-    machines: Annotated[list[_Entry], Field(min_length=1, max_length=1000)]
-    made_by: MadeBy | None = None
-
-
 def has_members(folder: Path) -> bool:
     return (folder / MACHINES).is_file()
 
@@ -65,20 +45,12 @@ def read_members(folder: Path) -> tuple[Member, ...]:
 
 
 def read_machines(folder: Path) -> Machines:
-    path = folder / MACHINES
-    try:
-        found = _Document.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InvalidRunFolder(f"{path}: cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        field, first = first_error(error)
-        what = f"{field}: {first['msg']}" if field else first["msg"]
-        raise InvalidRunFolder(one_line(f"{path}: {what}; run the sweep again")) from None
+    found = read_document(folder / MACHINES, MachinesRecord, "run the sweep again")
     members = (
         Member(folder / each.folder, each.hardware, each.model, each.gpus)
         for each in found.machines
     )
-    return Machines(tuple(members), tuple(found.made_by.argv) if found.made_by else ())
+    return Machines(tuple(members), found.made_by.argv)
 
 
 def siblings(run: Path) -> tuple[Member, ...]:

@@ -6,47 +6,47 @@ In: a folder. Out: the settings of its sweep, and its cells. Raises InvalidRunFo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import orjson
-from pydantic import BaseModel
 
 from reports.run_folder.checksums import check_checksums
-from reports.run_folder.documents import MAX_CELLS, CellConfig, Done, Sweep, problem
+from reports.run_folder.document import read_document
 from reports.run_folder.lines import RERUN
 from reports.run_folder.machines import refuse_members
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted
 from servers.basics.text import one_line
+from servers.records.cell import CellRecord
+from servers.records.done import DoneRecord, FailedRecord
+from servers.records.sweep import SweepRecord
 
 NOT_RUN, NOT_FINISHED = "not run yet", "not finished"
 """Reasons why a cell has no result, if it did not fail."""
+NOT_DONE = DoneRecord(finished_programs=0, failed_turns=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     folder: Path
-    config: dict[str, Any]
-    done: dict[str, Any] | None
-    """None if the cell has not finished."""
+    config: CellRecord
+    done: DoneRecord
+    """`NOT_DONE` if the cell has not finished."""
 
     @property
     def key(self) -> tuple[str, float | None, int]:
-        return self.config["variant"], self.config["jps"], self.config["seed"]
+        return self.config.variant, self.config.jps, self.config.seed
 
     @property
     def repeat(self) -> int:
         """The number of the measurement, from 1, of a cell that runs several times."""
-        return self.config.get("repeat") or 1
+        return self.config.repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     folder: Path
-    sweep: dict[str, Any]
+    sweep: SweepRecord
     cells: tuple[Cell, ...]
     """Cells with a `done.json`, in the order of rate, variant and seed in the sweep."""
     missing: tuple[tuple[str, str], ...]
@@ -55,7 +55,7 @@ class Run:
 
 def load_run(folder: Path) -> Run:
     sweep = read_sweep(folder)
-    order = {variant["name"]: index for index, variant in enumerate(sweep["variants"])}
+    order = {variant.name: index for index, variant in enumerate(sweep.variants)}
     cells: list[Cell] = []
     missing: list[tuple[str, str]] = []
     for path in _cell_folders(folder):
@@ -64,22 +64,22 @@ def load_run(folder: Path) -> Run:
         except InvalidRunFolder as error:
             missing.append((one_line(path.name), _failure(path) or one_line(str(error))))
             continue
-        if cell.config["variant"] not in order:
-            variant = cell.config["variant"]
+        if cell.config.variant not in order:
+            variant = cell.config.variant
             missing.append((path.name, f"this sweep has no variant {variant}"))
             continue
-        if cell.done is None:
+        if cell.done is NOT_DONE:
             missing.append((path.name, _failure(path) or _progress(path)))
         cells.append(cell)
     missing += _not_started(sweep, cells, {name for name, _ in missing})
     finished = sorted(
-        (cell for cell in cells if cell.done is not None),
+        (cell for cell in cells if cell.done is not NOT_DONE),
         key=lambda c: (c.key[1] or 0.0, order[c.key[0]], c.key[2], c.repeat),
     )
     return Run(folder, sweep, tuple(finished), tuple(sorted(missing)))
 
 
-def read_sweep(folder: Path) -> dict[str, Any]:
+def read_sweep(folder: Path) -> SweepRecord:
     path = folder / "sweep.json"
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "no such folder"
@@ -91,47 +91,26 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         raise InvalidRunFolder(
             f"{folder} is not a run: it has no sweep.json; give a folder under runs/"
         )
-    sweep = _read_object(path, "turnstile-sweep-1")
-    _refuse_invalid(path, Sweep, sweep, "run the sweep again")
-    if len(sweep["variants"]) * len(sweep["jps"] or [0]) * len(sweep["seeds"]) > MAX_CELLS:
-        raise InvalidRunFolder(f"{path}: has more than {MAX_CELLS:,} cells; run the sweep again")
-    return sweep
+    return read_document(path, SweepRecord, "run the sweep again")
 
 
 def read_cell(folder: Path) -> Cell:
     """Read the documents of a cell. Raises InvalidRunFolder, also for a finished cell of which any
     file that reports read has changed since."""
-    config = _read_object(folder / "cell.json", "turnstile-cell-1")
-    _refuse_invalid(folder / "cell.json", CellConfig, config, RERUN)
-    path = folder / "done.json"
-    done = _read_object(path) if path.is_file() else None
-    if done is not None:
-        _refuse_invalid(path, Done, done, RERUN)
-        check_checksums(folder)
+    config = read_config(folder)
+    if not (folder / "done.json").is_file():
+        return Cell(folder, config, NOT_DONE)
+    done = read_done(folder)
+    check_checksums(folder)
     return Cell(folder, config, done)
 
 
-def _refuse_invalid(path: Path, model: type[BaseModel], value: dict[str, Any], remedy: str) -> None:
-    if (found := problem(model, value)) is not None:
-        raise InvalidRunFolder(one_line(f"{path}: {found}; {remedy}"))
+def read_config(folder: Path) -> CellRecord:
+    return read_document(folder / "cell.json", CellRecord, RERUN)
 
 
-def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
-    try:
-        value = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise InvalidRunFolder(f"{path}: does not exist; {RERUN}") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InvalidRunFolder(f"{path}: cannot be read: {reason}") from None
-    except orjson.JSONDecodeError as error:
-        raise InvalidRunFolder(f"{path}: not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise InvalidRunFolder(f"{path}: not a JSON object")
-    found = value.get("format")
-    if expected not in (None, found):
-        raise InvalidRunFolder(f"{path}: format is {found!r}, this version reads {expected!r}")
-    return value
+def read_done(folder: Path) -> DoneRecord:
+    return read_document(folder / "done.json", DoneRecord, RERUN)
 
 
 def _cell_folders(folder: Path) -> list[Path]:
@@ -147,7 +126,7 @@ def _failure(folder: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        return one_line(f"failed: {_read_object(path).get('error')}")
+        return one_line(f"failed: {read_document(path, FailedRecord, RERUN).error}")
     except InvalidRunFolder as error:
         return f"failed for an unknown reason: {error}"
 
@@ -159,26 +138,26 @@ def _progress(folder: Path) -> str:
 
 
 def _not_started(
-    sweep: dict[str, Any], cells: Iterable[Cell], unreadable: set[str]
+    sweep: SweepRecord, cells: Iterable[Cell], unreadable: set[str]
 ) -> list[tuple[str, str]]:
     started = {(*cell.key, cell.repeat) for cell in cells}
     planned = [
-        (variant["name"], jps, seed, repeat)
+        (variant.name, jps, seed, repeat)
         for jps in planned_rates(sweep)
-        for variant in sweep["variants"]
-        for seed in sweep["seeds"]
-        for repeat in sweep.get("repeats") or [1]
+        for variant in sweep.variants
+        for seed in sweep.seeds
+        for repeat in sweep.repeats
     ]
-    arrivals = str(sweep.get("arrivals"))
+    arrivals = str(sweep.arrivals)
     names = [cell_name(*key, arrivals) for key in planned if key not in started]
     return [(name, NOT_RUN) for name in names if name not in unreadable]
 
 
-def planned_rates(sweep: Mapping[str, Any]) -> list[float | None]:
+def planned_rates(sweep: SweepRecord) -> list[float | None]:
     """Return the rates at which all variants run; [None] for a load without a rate. A search for
     capacities may have none."""
-    rates: list[float | None] = sweep["jps"] or []
-    return rates if rates or sweep.get("search") else [None]
+    rates = list(sweep.jps)
+    return rates if rates or sweep.search else [None]
 
 
 def cell_name(variant: str, jps: float | None, seed: int, repeat: int, arrivals: str) -> str:

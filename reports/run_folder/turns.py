@@ -74,7 +74,7 @@ def read_with_background(cell: Cell) -> tuple[Turns, Turns]:
     if not pieces:
         raise InvalidRunFolder(f"{path}: has no turns; {RERUN}")
     turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
-    live = cell.config.get("engine") not in VIRTUAL
+    live = cell.config.engine not in VIRTUAL
     for field in MERGED_WHEN_LIVE if live else ():
         turns[field][np.isnan(turns[field])] = 0.0
     for field in TRANSFER:

@@ -18,6 +18,7 @@ from reports.metrics.cells import Results
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
 from servers.basics.errors import InvalidInput, InvalidRunFolder
+from servers.records.done import Jct
 
 Known = Mapping[Chain, Mapping[float, Outcome]]
 
@@ -57,21 +58,21 @@ class Searched:
 
 def searched(run: Run) -> Searched | None:
     """Return None if the run searches no capacities, or has no finished cell in steady state."""
-    search = run.sweep.get("search")
+    search = run.sweep.search
     if not search:
         return None
     try:
-        slo = parse_slo(search["slo"])
+        slo = parse_slo(search.slo)
     except InvalidInput as error:
         reason = str(error).removeprefix("--slo ")
         raise InvalidRunFolder(f"{run.folder}/sweep.json: search.slo {reason}") from None
     known, idle, idle_jct_s = _cells(run, slo)
     if not idle:
         return None
-    baseline = str(run.sweep["baseline"])
-    variants = {str(v["name"]): bool(v.get("bound")) for v in run.sweep["variants"]}
-    given = tuple(jps for jps in run.sweep["jps"] or () if jps is not None)
-    plan = Search(tuple(variants), baseline, tuple(run.sweep["seeds"]), given)
+    baseline = run.sweep.baseline
+    variants = {v.name: bool(v.bound) for v in run.sweep.variants}
+    given = tuple(jps for jps in run.sweep.jps or () if jps is not None)
+    plan = Search(tuple(variants), baseline, tuple(run.sweep.seeds), given)
     found = {
         (chain := Chain(variant, seed)): chain_capacity(known.get(chain, {}).values(), machine)
         for variant in variants
@@ -109,7 +110,7 @@ def _higher(known: Known, plan: Search, idle: Mapping[int, Idle]) -> dict[float,
     return {jps: names for jps, names in found.items() if names}
 
 
-def _limits_s(slo: Slo, idle_jct_s: Collection[Mapping[str, float]]) -> dict[str, float]:
+def _limits_s(slo: Slo, idle_jct_s: Collection[Jct]) -> dict[str, float]:
     limits: dict[str, float] = {}
     for limit in slo.limits:
         value = fmean(limit.limit_s(idle) for idle in idle_jct_s)
@@ -117,18 +118,16 @@ def _limits_s(slo: Slo, idle_jct_s: Collection[Mapping[str, float]]) -> dict[str
     return limits
 
 
-def _cells(
-    run: Run, slo: Slo
-) -> tuple[Known, Mapping[int, Idle], Mapping[int, Mapping[str, float]]]:
+def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle], Mapping[int, Jct]]:
     """Return the outcomes, the idle machine of each seed, and its JCT by statistic."""
     known: dict[Chain, dict[float, Outcome]] = {}
     idle: dict[int, Idle] = {}
-    idle_jct_s: dict[int, Mapping[str, float]] = {}
+    idle_jct_s: dict[int, Jct] = {}
     for cell in run.cells:
         variant, jps, seed = cell.key
-        if jps is None or not cell.done or "idle_jct_s" not in cell.done:
+        if jps is None or cell.done.idle_jct_s is None:
             continue
-        idle_jct_s.setdefault(seed, cell.done["idle_jct_s"])
-        idle.setdefault(seed, idle_of(cell.done["idle_jct_s"], slo))
+        idle_jct_s.setdefault(seed, cell.done.idle_jct_s)
+        idle.setdefault(seed, idle_of(cell.done.idle_jct_s, slo))
         known.setdefault(Chain(variant, seed), {})[jps] = outcome_of(jps, cell.done, slo)
     return known, idle, idle_jct_s

@@ -33,13 +33,20 @@ def line_problem(line: bytes, error: Exception) -> str:
     """Describe why msgspec did not decode a line: the field, its value, and the expected type."""
     if not isinstance(error, msgspec.ValidationError):
         return "not a JSON object"
-    what, _, field = str(error).partition(" - at `$")
+    if isinstance(error.__cause__, ValueError):  # a check of several fields
+        return str(error.__cause__)
+    what, _, field = str(error).partition(" - at ")
+    field = field.replace("`key` in ", "").replace("`$", "").strip("`.")
     if missing := re.search(r"missing required field `(\w+)`", what):
-        return f"lacks {missing[1]}"
-    if not (field := field.strip("`.")):
+        return f"lacks {field}.{missing[1]}" if field else f"lacks {missing[1]}"
+    if not field:
         return "not a JSON object"
     expected = what.partition(", got")[0].replace("`", "")
     expected = f"{expected[:1].lower()}{expected[1:]}"
+    if "matching regex" in expected:
+        expected = "must have no control characters"
+    if "..." in field:  # msgspec does not tell which key of a mapping
+        return f"{field}: {expected}"
     try:
         value: Any = msgspec.json.decode(line)
         for key in re.findall(r"[^.\[\]]+", field):
@@ -74,7 +81,8 @@ def describe_first_error(error: ValidationError) -> str:
     return f"{field} is {brief(first['input'])}: {required}"
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff"
+_CONTROL = re.compile(f"[{CONTROL}]")
 """Characters that move a terminal's cursor, end a line, or change the text direction."""
 
 

@@ -14,6 +14,11 @@ class KvCacheDtype(StrEnum):
     """16 bits, or FP8 where the checkpoint declares it."""
     FP8 = "fp8"
 
+    @property
+    def recorded(self) -> str | None:
+        """The value in run folders; None for `auto`, which they leave out."""
+        return None if self is KvCacheDtype.AUTO else self.value
+
 
 def with_kv_cache(llm: Model, dtype: KvCacheDtype) -> Model:
     """Return the model with KV in this format. Latent attention has one byte per entry too, as in

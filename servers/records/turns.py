@@ -3,30 +3,16 @@
 Each field is annotated with its unit, its meaning and the condition under which it is null. The
 tables in docs/reference/run-folder.md are generated from these annotations
 (`python -m reports.run_folder.reference`). Times are seconds on the cell's clock, lengths are
-tokens. A field that is `UNSET` is left out of the line; readers treat it as null. Imports only
-msgspec, which vLLM depends on too.
+tokens. A field that is `UNSET` is left out of the line; readers treat it as null.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-MAX_VALUE = 10**15
-"""Upper bound of seconds, tokens and blocks; sums of a million such values stay finite."""
-
-Seconds = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE, extra={"unit": "s"})]
-Count = Annotated[int, Meta(ge=0, le=MAX_VALUE)]
-Tokens = Annotated[int, Meta(ge=0, le=MAX_VALUE, extra={"unit": "tokens"})]
-Blocks = Annotated[int, Meta(ge=0, le=MAX_VALUE, extra={"unit": "KV blocks"})]
-Scalar = str | int | float | bool | None
-
-
-def meaning(text: str, null: str = "") -> Meta:
-    """Document a field; `null` is the condition under which it is null or left out."""
-    return Meta(description=text, extra={"null": null})
-
+from servers.records.fields import Blocks, Count, Scalar, Seconds, Tokens, meaning
 
 FAILED_BEFORE = "the turn failed before its first token"
 NOT_REPORTED = "the server does not report it"

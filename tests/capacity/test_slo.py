@@ -7,11 +7,13 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reports.capacity.slo import STATISTICS, Limit, parse_slo
 from servers.basics.errors import InvalidInput
+from servers.records.done import Jct
 
-IDLE_S = {"mean": 40.0, "p50": 30.0, "p90": 80.0, "p95": 100.0, "p99": 150.0}
+IDLE_S = Jct(mean=40.0, p50=30.0, p90=80.0, p95=100.0, p99=150.0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_relative_limit_multiplies_the_same_statistic_on_an_idle_machine() -> 
 
 
 def test_the_tightest_limit_decides_and_all_must_hold() -> None:
-    jct_s = {**IDLE_S, "mean": 60.0, "p95": 250.0}
+    jct_s = replace(IDLE_S, mean=60.0, p95=250.0)
     # 60 s of 80 s, and 250 s of 200 s.
     assert parse_slo("mean<=2x").tightest(jct_s, IDLE_S) == 0.75
     assert parse_slo("mean<=2x,p95<=200s").tightest(jct_s, IDLE_S) == 1.25

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from harness.load.arrivals import parse_arrivals, roots
 from harness.load.workload import Longest, load_workload
@@ -40,7 +41,7 @@ def world(data: bytes) -> bool:
         load = load_workload([str(path)], None, Longest(LONGEST, "the memory"), refuse=False)
     except InvalidInput:
         return False
-    orjson.dumps([statistics(load.programs).as_json(), load.as_json()])
+    orjson.dumps([statistics(load.programs).as_json(), to_builtins(load.record())])
     _replay(list(load.programs), data)
     try:
         changed = cut(load.programs, jobs=1, max_turns=2, token_scale=0.5, gap_scale=2.0)
@@ -57,9 +58,9 @@ def _replay(programs: list[Program], data: bytes) -> None:
     starts_s, in_flight = arrivals.draw(programs, 0.5, 1)
     engine = partial(Engine, make_policy(variant, COSTS), MACHINE, Limits())
     done = replay(programs, starts_s, in_flight, engine, into(lines), bound=variant.bound)
-    assert done["finished_programs"] == len(roots(programs)) or any(p.fork for p in programs), done
+    assert done.finished_programs == len(roots(programs)) or any(p.fork for p in programs), done
     assert len(lines) == sum(len(program.turns) for program in programs)
-    orjson.dumps([done, lines])
+    orjson.dumps([to_builtins(done), lines])
 
 
 def _make(random: Random) -> bytes:

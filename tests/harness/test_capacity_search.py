@@ -15,7 +15,6 @@ from rich.console import Console
 from small import contents, small_plan
 
 from harness.cells import workers
-from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep import search
@@ -38,6 +37,7 @@ from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
+from servers.records.done import Jct
 from tests.harness import worker_threads
 
 

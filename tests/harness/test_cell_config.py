@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 from small import programs, small_plan
 
 from harness.load.settings import Machine, SweepSettings
@@ -32,8 +33,8 @@ def with_prefixes(*prefixes: SharedPrefix | None) -> Workload:
 
 
 def test_shared_prefix_tokens_count_each_use_of_a_prefix_after_the_first() -> None:
-    recorded = with_prefixes(SYSTEM, None, OTHER, SYSTEM, SYSTEM).as_json()
-    assert recorded["shared_prefix_tokens"] == 2 * 160
+    recorded = with_prefixes(SYSTEM, None, OTHER, SYSTEM, SYSTEM).record()
+    assert recorded.shared_prefix_tokens == 2 * 160
 
 
 def test_with_enough_memory_hits_are_within_a_block_per_turn_of_the_bound(tmp_path: Path) -> None:
@@ -56,19 +57,17 @@ def test_a_cell_in_virtual_time_records_its_number_of_gpus(
     model: str, given: int | None, gpus: int
 ) -> None:
     plan = resolve(SweepSettings(policies="fcfs", machine=Machine(model=model, gpus=given)))
-    assert plan.engine.cell_json(plan.variants[0])["gpus"] == gpus
+    assert plan.engine.settings(plan.variants[0]).gpus == gpus
 
 
 def test_a_cell_records_the_format_of_the_kv_cache_unless_it_is_the_default() -> None:
     cells = {
         dtype: resolve(
             SweepSettings(policies="fcfs", machine=Machine(kv_cache_dtype=dtype))
-        ).engine.cell_json(variant("fcfs"))
+        ).engine.settings(variant("fcfs"))
         for dtype in KvCacheDtype
     }
     default, fp8 = cells[KvCacheDtype.AUTO], cells[KvCacheDtype.FP8]
-    assert "kv_cache_dtype" not in default
-    assert fp8["kv_cache_dtype"] == "fp8"
-    assert list(default) == [name for name in fp8 if name != "kv_cache_dtype"]
-    halves = default["profile"]["kv_bytes_per_token"], 2 * fp8["profile"]["kv_bytes_per_token"]
-    assert halves[0] == halves[1]
+    assert "kv_cache_dtype" not in to_builtins(default)
+    assert fp8.kv_cache_dtype == "fp8"
+    assert default.profile.kv_bytes_per_token == 2 * fp8.profile.kv_bytes_per_token

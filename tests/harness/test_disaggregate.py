@@ -13,6 +13,7 @@ from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from servers.basics.errors import InvalidInput, UnknownName
+from servers.records.settings import SplitRecord, TransferRecord
 
 SETTINGS = SweepSettings(
     jps="0.3",
@@ -28,28 +29,27 @@ EIGHTY_PERCENT_OF_NVLINK = 0.8 * 450e9
 def test_two_replicas_and_a_split_of_them_are_compared_on_the_same_gpus() -> None:
     plan = resolve(SETTINGS)
     assert [variant.name for variant in plan.variants] == ["fcfs@sticky", "fcfs@sticky@1P1D"]
-    both, split = [plan.cell_json(cell) for cell in plan.cells()]
-    assert both["gpus"] == split["gpus"] == plan.as_json()["gpus"] == 2
-    assert "transfer" not in both
-    assert "disaggregate" not in both
-    assert split["transfer"] == {"bytes_per_s": EIGHTY_PERCENT_OF_NVLINK, "latency_s": 0.0}
-    assert split["disaggregate"] == {"name": "1P1D", "prefill": 1, "decode": 1}
+    both, split = [plan.cell_record(cell) for cell in plan.cells()]
+    assert both.gpus == split.gpus == plan.sweep_record().gpus == 2
+    assert (both.transfer, both.disaggregate) == (None, None)
+    assert split.transfer == TransferRecord(bytes_per_s=EIGHTY_PERCENT_OF_NVLINK, latency_s=0.0)
+    assert split.disaggregate == SplitRecord(name="1P1D", prefill=1, decode=1)
     assert plan.baseline == "fcfs@sticky"
 
 
 def test_an_engine_of_two_gpus_sends_over_the_links_of_both() -> None:
     machine = replace(SETTINGS.machine, gpus=2)
     plan = resolve(replace(SETTINGS, machine=machine, server=Server(disaggregate="2P6D")))
-    (cell,) = [plan.cell_json(cell) for cell in plan.cells()]
-    assert cell["gpus"] == 16
-    assert cell["transfer"]["bytes_per_s"] == 2 * EIGHTY_PERCENT_OF_NVLINK
+    (cell,) = [plan.cell_record(cell) for cell in plan.cells()]
+    assert cell.gpus == 16
+    assert cell.transfer.bytes_per_s == 2 * EIGHTY_PERCENT_OF_NVLINK
 
 
 def test_a_link_is_set_in_gigabytes_per_second() -> None:
     server = Server(disaggregate="1P1D", transfer_gb_per_s=50.0, transfer_latency_s=0.002)
     plan = resolve(replace(SETTINGS, server=server))
-    (cell,) = [plan.cell_json(cell) for cell in plan.cells()]
-    assert cell["transfer"] == {"bytes_per_s": 50e9, "latency_s": 0.002}
+    (cell,) = [plan.cell_record(cell) for cell in plan.cells()]
+    assert cell.transfer == TransferRecord(bytes_per_s=50e9, latency_s=0.002)
 
 
 def test_the_parts_of_a_job_sum_to_its_jct(tmp_path: Path) -> None:

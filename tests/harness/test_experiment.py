@@ -93,9 +93,9 @@ def test_each_experiment_file_has_valid_plans_with_the_rules_of_its_sources_engi
     if experiment.is_sweep:
         assert "vLLM 0.10.2" in experiment.source_engine or "vLLM 0.7.2" in experiment.source_engine
     for plan in plan_by_arm.values():
-        assert plan.engine.sweep_json()["scheduling"] == "sync"
+        assert plan.engine.settings().scheduling == "sync"
         if name != "open-admission":
-            assert plan.engine.sweep_json()["limits"]["admission"] == "first-chunk"
+            assert plan.engine.settings().limits.admission == "first-chunk"
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_each_seed_has_its_own_programs_and_five_seeds_are_the_default(small: Pa
     small.write_text(SMALL.replace('seeds = "1..2"\n', ""))
     parts = [part for part in plans(load("small.toml"), Path("out")) if part.arm.name != "few"]
     assert [part.plan.seeds for part in parts[:5]] == [(1,), (2,), (3,), (4,), (5,)]
-    workloads = [part.plan.workload.as_json() for part in parts[:5]]
+    workloads = [part.plan.workload.record() for part in parts[:5]]
     assert all(one != other for one, other in combinations(workloads, 2))
-    assert workloads == [part.plan.workload.as_json() for part in parts[5:]]
+    assert workloads == [part.plan.workload.record() for part in parts[5:]]
 
 
 def test_an_arm_in_steady_state_draws_its_programs_from_the_recipe(small: Path) -> None:

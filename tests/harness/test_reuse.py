@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from in_process import bench
+from msgspec import structs
 from small import contents, small_plan
 
 from harness.cells.workers import Tick
@@ -98,7 +99,7 @@ def test_a_measurement_that_failed_a_gate_is_not_taken_from_another_folder(
     turns = RUN / FCFS / "turns.jsonl"
     turns.write_text(turns.read_text().replace('"error":null', '"error":"reset"', 1))
     seal(turns.parent)
-    planned = {FCFS: plan.cell_json(plan.cells()[0])}
+    planned = {FCFS: plan.cell_record(plan.cells()[0])}
     Path("runs/second").mkdir()
     assert take_finished(planned, Path("runs/second"), live=True) == set()
     assert (
@@ -112,7 +113,7 @@ def test_a_measurement_that_is_taken_can_be_repeated(capsys: pytest.CaptureFixtu
     plan = small_plan("fcfs")
     run_sweep(plan, RUN, workers=1)
     Path("runs/second").mkdir()
-    planned = {FCFS: plan.cell_json(plan.cells()[0])}
+    planned = {FCFS: plan.cell_record(plan.cells()[0])}
     assert take_finished(planned, Path("runs/second"), live=True) == {FCFS}
     assert capsys.readouterr().err.endswith("from runs/first; --fresh measures them again\n")
 
@@ -144,10 +145,10 @@ def test_a_changed_module_of_a_custom_policy_gives_a_different_cell(
     monkeypatch.syspath_prepend(str(tmp_path))
     before = small_plan("elsewhere.policy:Mine")
     cell = before.cells()[0]
-    config = before.cell_json(cell)
-    assert same_cell(config, before.cell_json(cell))
+    config = before.cell_record(cell)
+    assert same_cell(config, before.cell_record(cell))
     (tmp_path / "elsewhere/helper.py").write_text("K = 2\n")
-    assert not same_cell(config, before.cell_json(cell))
+    assert not same_cell(config, before.cell_record(cell))
 
 
 FLAT = {
@@ -200,19 +201,19 @@ def test_each_module_that_a_policy_imports_from_its_folder_decides_its_cells(
     flat: Path, name: str
 ) -> None:
     plan = small_plan("own_policy:Mine")
-    config = plan.cell_json(plan.cells()[0])
+    config = plan.cell_record(plan.cells()[0])
     (flat / name).write_text(FLAT[name] + "# changed\n")
     is_imported = name not in ("own_router.py", "own_unrelated.py")
-    assert same_cell(config, plan.cell_json(plan.cells()[0])) is not is_imported
+    assert same_cell(config, plan.cell_record(plan.cells()[0])) is not is_imported
 
 
 def test_the_modules_of_a_custom_router_decide_its_cells(flat: Path) -> None:
     variants = tuple(behind_routers(small_plan("fcfs").variants, "own_router:MyRouter,sticky"))
     plan = replace(small_plan("fcfs"), variants=variants)
-    mine, sticky = (plan.cell_json(cell) for cell in plan.cells())
-    assert "sha256" not in sticky["router"]
+    mine, sticky = (plan.cell_record(cell) for cell in plan.cells())
+    assert sticky.router.sha256 is None
     (flat / "own_number.py").write_text("K = 2\n")
-    changed, same = (plan.cell_json(cell) for cell in plan.cells())
+    changed, same = (plan.cell_record(cell) for cell in plan.cells())
     assert not same_cell(mine, changed)
     assert same_cell(sticky, same)
 
@@ -268,10 +269,10 @@ def test_files_of_an_interrupted_cell_are_removed_once_the_cell_finishes() -> No
 
 
 def test_every_field_of_a_cell_counts_except_the_version_of_turnstile() -> None:
-    config = small_plan().cell_json(small_plan().cells()[0])
-    assert same_cell(config, {**config, "turnstile_version": "9"})
-    for field in config.keys() - {"turnstile_version"}:
-        assert not same_cell(config, {**config, field: "other"}), field
+    config = small_plan().cell_record(small_plan().cells()[0])
+    assert same_cell(config, structs.replace(config, turnstile_version="9"))
+    for field in set(config.__struct_fields__) - {"turnstile_version"}:
+        assert not same_cell(config, structs.replace(config, **{field: "other"})), field
 
 
 @pytest.mark.parametrize("pattern", AGENT_SOURCES)

@@ -16,6 +16,7 @@ import pytest
 from harness.cells.folder import CellFolder, Lines, is_done, mark_failed
 from harness.cells.locks import locked
 from servers.basics.errors import CannotWrite
+from servers.records.done import DoneRecord
 
 
 def test_a_cell_starts_with_its_config_and_ends_with_done_json(tmp_path: Path) -> None:
@@ -24,12 +25,14 @@ def test_a_cell_starts_with_its_config_and_ends_with_done_json(tmp_path: Path) -
     cell.turns.append({"turn": 0})
     cell.events.append({"t": 0.5, "event": "pinned", "ttl_s": math.inf})
     assert not is_done(cell.path)
-    cell.finish({"steps": 7})
+    cell.finish(DoneRecord(finished_programs=1, failed_turns=0, steps=7))
     assert is_done(cell.path)
     assert (cell.path / "turns.jsonl").read_text() == '{"turn":0}\n'
     # JSON has no infinity: a pin without expiry has the TTL null.
     assert (cell.path / "engine.jsonl").read_text() == ('{"t":0.5,"event":"pinned","ttl_s":null}\n')
-    assert json.loads((cell.path / "done.json").read_text()) == {"steps": 7}
+    assert json.loads((cell.path / "done.json").read_text()) == {
+        "finished_programs": 1, "failed_turns": 0, "steps": 7,
+    }  # fmt: skip
     assert not list(cell.path.glob(".*"))
 
 

@@ -142,9 +142,9 @@ def test_the_same_command_without_shard_runs_what_is_missing_and_writes_the_repo
 def test_a_search_for_capacities_can_continue_a_folder_of_shards() -> None:
     given = replace(small_plan(), steady=True)
     searching = replace(given, slo=parse_slo(DEFAULT_SLO))
-    with claimed(Path("run"), given.as_json(), {}, shard=Shard(1, 2)):
+    with claimed(Path("run"), given.sweep_record(), {}, shard=Shard(1, 2)):
         pass
-    with claimed(Path("run"), searching.as_json(), {}):
+    with claimed(Path("run"), searching.sweep_record(), {}):
         assert json.loads(Path("run/sweep.json").read_text())["search"] == {"slo": "mean<=2x"}
 
 

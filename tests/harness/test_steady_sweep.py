@@ -115,11 +115,11 @@ def plan_of(engine: str = "sim", **load: Any) -> SweepPlan:
 
 def test_cells_of_a_stream_say_so_and_those_of_a_fixed_set_do_not() -> None:
     plan = plan_of()
-    cell = plan.cell_json(plan.cells()[0])
-    assert cell["steady_state"] is True
-    assert cell["workload"]["recipe"] == "swe-bench"
+    cell = plan.cell_record(plan.cells()[0])
+    assert cell.steady_state
+    assert cell.workload.recipe == "swe-bench"
     fixed = small_plan()
-    assert "steady_state" not in fixed.cell_json(fixed.cells()[0])
+    assert not fixed.cell_record(fixed.cells()[0]).steady_state
 
 
 def test_live_engines_and_arrivals_without_a_rate_run_a_fixed_set_of_jobs() -> None:

@@ -177,7 +177,7 @@ def test_more_programs_than_the_trace_has_are_no_further_programs_of_a_stream() 
 def test_a_pack_of_a_recipe_without_a_limit_is_drawn_fresh() -> None:
     workload = load_workload([], None, NO_LIMIT, refuse=False, stream=True)
     assert workload.fresh == FreshPrograms("swe-bench", NO_LIMIT, False)
-    assert workload.as_json()["recipe"] == "swe-bench"
+    assert workload.record().recipe == "swe-bench"
     assert load_workload([], None, NO_LIMIT, refuse=False).fresh is None
 
 

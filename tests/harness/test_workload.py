@@ -30,7 +30,7 @@ def test_a_workload_of_many_files_names_only_the_first_ones(tmp_path: Path) -> N
 
 def test_packing_turns_preserves_every_field(tmp_path: Path) -> None:
     workload = load_workload(files(tmp_path, 2), None, ANY_LENGTH, refuse=True)
-    assert workload.packed().as_json() == workload.as_json()
+    assert workload.packed().record() == workload.record()
     assert workload.packed().programs == workload.programs
 
 
@@ -47,7 +47,7 @@ def test_means_are_those_of_jobs_their_later_turns_and_their_tool_calls() -> Non
         "turns": 2, "new_tokens_per_later_turn": 70, "tool_gap_s": 3,
         "pause_share": 0.9706,  # 99 of 102 s
     }  # fmt: skip
-    assert workload.as_json()["means"] == workload.means
+    assert workload.record().means == workload.means
 
 
 def test_a_workload_of_one_turn_per_job_has_no_means_of_later_turns() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
+from servers.records.done import DoneRecord
 from tests.lines import Line, into
 from tests.live import simulated_time
 from tests.live.server import Server, serving
@@ -29,7 +30,7 @@ def replayed(
     api_key: str | None = None,
     background: Iterable[tuple[Program, int]] = (),
     replays_answers: bool = False,
-) -> tuple[dict[tuple[object, object], Line], Line]:
+) -> tuple[dict[tuple[object, object], Line], DoneRecord]:
     """Replay in simulated time; return records by (program, turn), and done.json. By default all
     start at once."""
     roots = sum(p.fork is None for p in programs)
@@ -37,7 +38,7 @@ def replayed(
         starts_s = [0.0] * roots
     lines: list[Line] = []
 
-    async def replay() -> Line:
+    async def replay() -> DoneRecord:
         async with serving(server) as url:
             return await replay_live(
                 programs,

@@ -39,9 +39,9 @@ def test_requests_are_sent_on_time_and_those_under_way_at_the_end_are_aborted() 
         assert line["error"] is None
     assert "background" not in lines["p", 0]
     assert lines["p", 1]["finished_at_s"] == pytest.approx(2.5)
-    assert done["finished_programs"] == 1
-    assert done["background"]["until_s"] == pytest.approx(2.5)
-    assert done["background"]["unfinished"] == [(pytest.approx(2.1), None)]
+    assert done.finished_programs == 1
+    assert done.background.until_s == pytest.approx(2.5)
+    assert done.background.unfinished == [(pytest.approx(2.1), None)]
     assert server.aborted == [("background/2", 0)]
 
 
@@ -50,7 +50,7 @@ def test_a_request_that_has_its_first_token_at_the_end_says_when_it_had_it() -> 
     at 0.6 s and ends at 1.2 s, after the program, whose answer ends at 1 s."""
     server = Server(think_s=0.1, chunk_s=0.3)
     _, done = replayed([program("p", turns=1)], server, background=every(0.5))
-    (first, *_) = done["background"]["unfinished"]
+    (first, *_) = done.background.unfinished
     assert first == (pytest.approx(0.5), pytest.approx(0.6))
 
 
@@ -59,11 +59,11 @@ def test_a_request_that_fails_is_recorded_and_ends_no_program() -> None:
     lines, done = replayed([program("p", turns=2, gap_s=1.0)], server, background=every(0.4))
     assert lines["background/0", 0]["error"] is not None
     assert lines["background/1", 0]["error"] is None
-    assert (done["finished_programs"], done["failed_turns"]) == (1, 0)
+    assert (done.finished_programs, done.failed_turns) == (1, 0)
 
 
 def test_a_closed_loop_ends_with_its_last_program() -> None:
     programs = [program(f"p{k}", turns=1) for k in range(3)]
     lines, done = replayed(programs, Server(think_s=0.5), in_flight=1, background=every(0.4))
-    assert done["finished_programs"] == 3
+    assert done.finished_programs == 3
     assert sum(line.get("background", False) for line in lines.values()) == 2  # of 0.4 and 0.8 s

@@ -49,7 +49,7 @@ def test_a_failed_turn_is_recorded_and_ends_only_its_program(fault: str) -> None
     assert len(error) < 300
     assert "\n" not in error
     assert sorted(lines) == [("bad", 0), ("bad", 1), *(("good", i) for i in range(3))]
-    assert (done["finished_programs"], done["failed_turns"]) == (1, 1)
+    assert (done.finished_programs, done.failed_turns) == (1, 1)
     assert server.open == 0
 
 
@@ -81,7 +81,7 @@ def test_a_closed_port_fails_every_program_at_once() -> None:
     assert {line["error"] for line in lines} == {
         f"cannot connect to {url}/v1/completions: connection refused"
     }
-    assert (len(lines), done["failed_turns"], done["finished_programs"]) == (20, 20, 0)
+    assert (len(lines), done.failed_turns, done.finished_programs) == (20, 20, 0)
 
 
 def test_after_a_server_dies_all_programs_fail_quickly() -> None:

@@ -33,7 +33,7 @@ def test_each_turn_says_with_which_tokens_its_answer_begins() -> None:
     # By this tokenizer the first answer is longer than recorded, so it is generated whole. The
     # second is shorter: the model adds four tokens, since so many were recorded (its reasoning).
     assert [lines["job", turn]["output_tokens"] for turn in (0, 1)] == [5, 6]
-    assert (done["recorded_answers"], done["failed_turns"]) == (2, 0)
+    assert (done.recorded_answers, done.failed_turns) == (2, 0)
 
 
 def test_answers_are_generated_without_the_option() -> None:
@@ -50,7 +50,7 @@ def test_an_answer_that_does_not_follow_its_prompt_in_later_prompts_is_generated
     server = Server(reasons=True)
     _, done = replayed([PROGRAM], server, text=True, replays_answers=True)
     assert server.recorded == {}
-    assert (done["recorded_answers"], done["finished_programs"]) == (0, 1)
+    assert (done.recorded_answers, done.finished_programs) == (0, 1)
 
 
 def test_a_program_that_ends_with_its_last_prompt_has_no_last_answer() -> None:
@@ -58,7 +58,7 @@ def test_a_program_that_ends_with_its_last_prompt_has_no_last_answer() -> None:
     cut = Program("job", PROGRAM.turns, messages=MESSAGES[:3], prompt_messages=(1, 3))
     _, done = replayed([cut], server, text=True, replays_answers=True)
     assert list(server.recorded) == [("job", 0)]
-    assert done["recorded_answers"] == 1
+    assert done.recorded_answers == 1
 
 
 def test_copies_of_a_program_have_its_answers() -> None:
@@ -66,7 +66,7 @@ def test_copies_of_a_program_have_its_answers() -> None:
     copies = [PROGRAM, Program("job#2", PROGRAM.turns, messages=MESSAGES, prompt_messages=(1, 3))]
     _, done = replayed(copies, server, text=True, replays_answers=True)
     assert server.recorded["job#2", 1] == server.recorded["job", 1]
-    assert done["recorded_answers"] == 4
+    assert done.recorded_answers == 4
 
 
 def test_a_turn_fails_if_the_server_answers_something_else() -> None:
@@ -77,7 +77,7 @@ def test_a_turn_fails_if_the_server_answers_something_else() -> None:
         "the answer is not the recorded one, so this server does not replay answers; use --answers "
         "generated"
     )
-    assert done["finished_programs"] == 0
+    assert done.finished_programs == 0
 
 
 def test_a_server_that_cannot_tokenize_fails_the_cell() -> None:

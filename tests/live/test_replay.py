@@ -26,7 +26,7 @@ def test_programs_start_on_time_even_if_the_server_is_slow() -> None:
     starts = [0.05 * i for i in range(8)]
     programs = [program(f"p{i}", turns=1) for i in range(8)]
     lines, done = replayed(programs, Server(think_s=0.5), starts_s=starts)
-    assert done["finished_programs"] == 8
+    assert done.finished_programs == 8
     for i, start_s in enumerate(starts):
         line: dict[str, Any] = lines[f"p{i}", 0]
         assert line["scheduled_at_s"] == pytest.approx(start_s)
@@ -55,7 +55,7 @@ def test_a_record_contains_what_client_and_server_measure() -> None:
     assert parts == pytest.approx(line["finished_at_s"] - line["sent_at_s"])
     unknown = ("dram_hit_tokens", "ssd_hit_tokens", "load_s", "preempted_s", "recompute_s")
     assert {line[field] for field in unknown} == {None}
-    assert done["failed_turns"] == 0
+    assert done.failed_turns == 0
     assert seconds(done, "live_s") >= line["finished_at_s"]
 
 
@@ -86,7 +86,7 @@ def test_sub_agents_start_at_their_fork_and_the_parent_waits_for_those_it_joins(
     joined: dict[str, Any] = lines["joined", 2]
     after: dict[str, Any] = lines["parent", 1]
     first: dict[str, Any] = lines["joined", 0]
-    assert done["finished_programs"] == 3
+    assert done.finished_programs == 3
     assert first["scheduled_at_s"] == pytest.approx(forked["finished_at_s"] + 0.1)
     assert after["scheduled_at_s"] == pytest.approx(joined["finished_at_s"] + 0.05)
     assert after["wait_s"] == pytest.approx(joined["finished_at_s"] - forked["finished_at_s"])
@@ -96,7 +96,7 @@ def test_sub_agents_start_at_their_fork_and_the_parent_waits_for_those_it_joins(
 def test_a_closed_loop_keeps_a_constant_number_of_programs_in_flight() -> None:
     server = Server(think_s=0.03)
     lines, done = replayed([program(f"p{i}") for i in range(9)], server, in_flight=3)
-    assert (server.max_open, done["finished_programs"]) == (3, 9)
+    assert (server.max_open, done.finished_programs) == (3, 9)
     fourth: dict[str, Any] = lines["p3", 0]
     ends = sorted(seconds(lines[f"p{i}", 1], "finished_at_s") for i in range(3))
     assert fourth["scheduled_at_s"] == pytest.approx(ends[0])
@@ -105,7 +105,7 @@ def test_a_closed_loop_keeps_a_constant_number_of_programs_in_flight() -> None:
 def test_five_hundred_programs_can_run_concurrently() -> None:
     server = Server(think_s=1.0, stores=False)
     lines, done = replayed([program(f"p{i}", turns=2) for i in range(500)], server)
-    assert (len(lines), done["failed_turns"], done["finished_programs"]) == (1000, 0, 500)
+    assert (len(lines), done.failed_turns, done.finished_programs) == (1000, 0, 500)
     assert server.max_open == 500
 
 

@@ -26,7 +26,7 @@ PROGRAM = Program("job", (Turn(30, 4), Turn(50, 6, 34)), messages=MESSAGES, prom
 def test_each_turn_sends_the_messages_before_it() -> None:
     server = Server()
     lines, done = replayed([PROGRAM], server, text=True)
-    assert (done["finished_programs"], done["failed_turns"]) == (1, 0)
+    assert (done.finished_programs, done.failed_turns) == (1, 0)
     assert server.conversations["job", 0] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "fix the bug"},

@@ -106,7 +106,7 @@ def test_a_contended_workload_hits_the_offload_tier(server: VllmServer) -> None:
             on_turn=into(lines),
         )
     )
-    assert (done["finished_programs"], done["failed_turns"]) == (5, 0)
+    assert (done.finished_programs, done.failed_turns) == (5, 0)
     from_tier = sum(line["dram_hit_tokens"] for line in lines)
     # vLLM also counts hits after a preemption.
     assert 0 < from_tier <= server.external_hit_tokens() - before

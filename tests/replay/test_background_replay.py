@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.cells.job_times import Jct
 from harness.load.arrivals import Arrivals
 from harness.load.background import Background
 from harness.load.stream import JobStream
@@ -22,6 +21,7 @@ from harness.replay.virtual import replay, replay_stream
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
+from servers.records.done import BackgroundEnd, DoneRecord, Jct
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sim.worlds import profile
@@ -49,7 +49,7 @@ def run(
     starts_s: Sequence[float] | None,
     in_flight: int | None,
     background: Iterable[tuple[Program, int]],
-) -> tuple[Line, list[Line]]:
+) -> tuple[DoneRecord, list[Line]]:
     turns: list[Line] = []
     done = replay(jobs, starts_s, in_flight, ENGINE, into(turns), background=background)
     return done, turns
@@ -64,22 +64,22 @@ def test_jobs_and_requests_wait_in_one_queue() -> None:
     ]  # fmt: skip
     assert turns[1]["finished_at_s"] == pytest.approx(1.0 + 2 * SERVICE_S, abs=1e-9)
     assert turns[1]["queue_s"] == pytest.approx(SERVICE_S - 0.001, abs=1e-9)
-    assert (done["finished_programs"], done["failed_turns"]) == (1, 0)
-    assert done["background"] == {"until_s": done["virtual_s"], "unfinished": [[1.002, None]]}
+    assert (done.finished_programs, done.failed_turns) == (1, 0)
+    assert done.background == BackgroundEnd(until_s=done.virtual_s, unfinished=[(1.002, None)])
 
 
 def test_the_cell_ends_with_its_last_job_in_a_closed_loop_too() -> None:
     jobs = [replace(one_turn("a"), turns=(Turn(16, 1, tool_gap_s=5.0), Turn(32, 1))), one_turn("b")]
     done, turns = run(jobs, None, 1, at(2.0, 100.0))
     assert [turn["program_id"] for turn in turns] == ["a", "background/0", "a", "b"]
-    assert done["finished_programs"] == 2
-    assert done["virtual_s"] == pytest.approx(5.0, abs=0.1)
-    assert done["background"]["unfinished"] == []
+    assert done.finished_programs == 2
+    assert done.virtual_s == pytest.approx(5.0, abs=0.1)
+    assert done.background.unfinished == []
 
 
 def test_without_a_background_nothing_is_recorded_about_one() -> None:
     done, turns = run([one_turn("job")], [1.0], None, ())
-    assert "background" not in done
+    assert done.background is None
     assert "background" not in turns[0]
 
 
@@ -125,10 +125,10 @@ def test_a_stream_has_the_same_jobs_and_windows_beside_a_background() -> None:
         done = replay_stream(stream, window, ENGINE, into(turns), background=background)
         own = [line for line in turns if "background" not in line]
         seen.append(sorted((t["job_index"], t["program_id"], t["scheduled_at_s"]) for t in own))
-        assert done["steady"]
-        assert done["finished_programs"] == len(own)
-        assert done["window"]["jobs"] == 200
+        assert done.steady
+        assert done.finished_programs == len(own)
+        assert done.window.jobs == 200
         if requests_per_s is not None:
-            per_s = (len(turns) - len(own)) / done["virtual_s"]
+            per_s = (len(turns) - len(own)) / done.virtual_s
             assert per_s == pytest.approx(10.0, rel=0.25)
     assert seen[1][:425] == seen[0][:425]

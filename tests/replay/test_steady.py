@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.cells.job_times import Jct
 from harness.load.stream import ArrivingJob
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import replay_stream
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
+from servers.records.done import DoneRecord, Jct, JobsInSystem, WindowRecord
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sim.worlds import profile
@@ -59,23 +59,29 @@ def test_at_a_high_rate_they_last_10_idle_jcts() -> None:
     assert window.most_in_system == 1050
 
 
+def recorded(window: SteadyWindow) -> Any:
+    done = DoneRecord(finished_programs=0, failed_turns=0)
+    window.record_in(done)
+    return done
+
+
 def test_a_constant_number_of_jobs_in_the_system_is_accepted_when_all_measured_jobs_ended() -> None:
     window, arrived = judged(1.0, lambda _: 10.0)
     # Jobs 245 … 444; the last arrives at 444 s and ends at 454 s, before job 454 arrives.
     assert arrived == 454
-    found = window.as_json()
-    assert (found["steady"], found["unstable"]) == (True, None)
-    assert found["window"] == {
-        "first_job": 245,
-        "jobs": 200,
-        "from_s": 245.0,
-        "to_s": 445.0,
-        "finished_jobs": 200,  # those that arrived at 235 … 434 s
-        "shared_prefix_tokens": 0,
-    }
-    assert found["jct_s"] == {"mean": 10.0, "p50": 10.0, "p90": 10.0, "p95": 10.0, "p99": 10.0}
+    found = recorded(window)
+    assert (found.steady, found.unstable) == (True, None)
+    assert found.window == WindowRecord(
+        first_job=245,
+        jobs=200,
+        from_s=245.0,
+        to_s=445.0,
+        finished_jobs=200,  # those that arrived at 235 … 434 s
+        shared_prefix_tokens=0,
+    )
+    assert found.jct_s == Jct(10.0, 10.0, 10.0, 10.0, 10.0)
     # A job finds the nine that arrived before it; the tenth has just ended.
-    assert found["jobs_in_system"] == {"mean": 9.0, "at_end": 9, "growth": 0.0}
+    assert found.jobs_in_system == JobsInSystem(mean=9.0, at_end=9, growth=0.0)
 
 
 def test_a_window_shorter_than_five_jcts_doubles() -> None:
@@ -88,7 +94,7 @@ def test_a_window_in_which_jobs_get_stuck_doubles() -> None:
     # Jobs 410 … 434 end after 445 s instead of within it: 175 of 200 finish, less than 90%.
     window, _ = judged(1.0, lambda job: 495.0 - job if 410 <= job < 445 else 10.0)
     assert (window.unstable, window.jobs) == (None, 400)
-    assert window.as_json()["window"]["finished_jobs"] == 400
+    assert recorded(window).window.finished_jobs == 400
 
 
 def test_a_backlog_of_ten_idle_jcts_ends_the_cell_at_once() -> None:
@@ -97,11 +103,11 @@ def test_a_backlog_of_ten_idle_jcts_ends_the_cell_at_once() -> None:
     window, arrived = judged(1.0, lambda job: 10.0 + 0.25 * job)
     assert window.unstable == "151 jobs in the system, more than 150"
     assert arrived == 712
-    found = window.as_json()
-    assert not found["steady"]
+    found = recorded(window)
+    assert not found.steady
     # The window doubled once, to jobs 245 … 644, and only jobs up to 560 have ended.
-    assert (found["window"]["jobs"], found["window"]["to_s"]) == (400, 645.0)
-    assert found["jct_s"]["mean"] == pytest.approx(10 + 0.25 * (245 + 560) / 2)
+    assert (found.window.jobs, found.window.to_s) == (400, 645.0)
+    assert found.jct_s.mean == pytest.approx(10 + 0.25 * (245 + 560) / 2)
 
 
 def test_a_window_that_grows_even_at_eight_times_its_length_is_unstable() -> None:
@@ -136,7 +142,7 @@ def stream(jobs_per_s: float, *members: Program) -> Iterator[ArrivingJob]:
 
 def run(
     jobs_per_s: float, *members: Program, idle_s: float = SERVICE_S
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[Any, list[dict[str, Any]]]:
     turns: list[dict[str, Any]] = []
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits(max_num_seqs=1))
     window = SteadyWindow(jobs_per_s, Jct(idle_s, idle_s, idle_s, idle_s, idle_s))
@@ -148,10 +154,10 @@ ONE_TURN = Program("p", (Turn(16, 1),))
 
 def test_below_the_capacity_each_job_takes_its_service_time() -> None:
     done, turns = run(50.0, ONE_TURN)
-    assert done["steady"]
-    assert done["jct_s"]["mean"] == pytest.approx(SERVICE_S, rel=1e-9)
-    assert (done["window"]["from_s"], done["window"]["to_s"]) == (4.54, 8.54)
-    assert done["window"]["finished_jobs"] == 200
+    assert done.steady
+    assert done.jct_s.mean == pytest.approx(SERVICE_S, rel=1e-9)
+    assert (done.window.from_s, done.window.to_s) == (4.54, 8.54)
+    assert done.window.finished_jobs == 200
     # 25 + 1 jobs of the burst and 200 + 200 others: job 426 arrives at the end of the window.
     assert [turn["job_index"] for turn in turns] == list(range(427))
 
@@ -160,18 +166,18 @@ def test_above_the_capacity_the_cell_ends_when_too_many_jobs_are_in_the_system()
     # Two jobs arrive per service time: at the end of service k, 2 k + 1 jobs have arrived and k
     # have ended. Little's law: 10 · 200 · 0.01 + 50 = 70 jobs.
     done, turns = run(200.0, ONE_TURN)
-    assert done["unstable"] == "71 jobs in the system, more than 70"
-    assert done["jobs_in_system"]["at_end"] == 71
+    assert done.unstable == "71 jobs in the system, more than 70"
+    assert done.jobs_in_system.at_end == 71
     assert len(turns) == 71  # the turn that had been admitted when the last job arrived ends too
-    assert done["window"]["to_s"] is None
+    assert done.window.to_s is None
 
 
 def test_a_job_ends_with_its_last_sub_agent() -> None:
     # The root takes one service time, its sub-agent starts 0.5 s later and takes another.
     agent = Program("p/agent", (Turn(16, 1),), fork=Fork("p", 0, 0.5))
     done, turns = run(1.0, ONE_TURN, agent)
-    assert done["jct_s"]["mean"] == pytest.approx(0.5 + 2 * SERVICE_S, rel=1e-9)
-    assert done["window"]["finished_jobs"] == 200
+    assert done.jct_s.mean == pytest.approx(0.5 + 2 * SERVICE_S, rel=1e-9)
+    assert done.window.finished_jobs == 200
     by_job = [turn["job_index"] for turn in turns if turn["program_id"].startswith("p/agent")]
     assert by_job == list(range(425))
 
@@ -179,4 +185,4 @@ def test_a_job_ends_with_its_last_sub_agent() -> None:
 def test_shared_prefixes_of_measured_jobs_are_counted() -> None:
     shared = Program("p", (Turn(16, 1),), SharedPrefix("system", 7))
     done, _ = run(50.0, shared)
-    assert done["window"]["shared_prefix_tokens"] == 200 * 7
+    assert done.window.shared_prefix_tokens == 200 * 7

@@ -100,7 +100,7 @@ def write_cell(
                     "finished_programs": programs,
                     "failed_turns": 0,
                     "virtual_s": 1.0,
-                    "usage": usage,
+                    "usage": [[*point, 0, 0][:7] for point in usage],
                     **finished,
                 }
             )

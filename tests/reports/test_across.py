@@ -19,6 +19,7 @@ from reports.compare.across_figures import figures
 from reports.figures.styles import styles
 from reports.statistics.capacities import capacities
 from servers.basics.errors import InvalidInput, NotComparable
+from servers.records.sweep import VariantRecord
 from tests.harness.in_process import bench
 from tests.reports.make_run import seal, turn, write_cell, write_sweep
 
@@ -112,7 +113,7 @@ def test_figures_have_a_group_of_dots_per_machine_in_the_styles_of_all_pages() -
         machine("h100", fcfs=(1.0, 1.1), continuum=(1.5, 1.4)),
         machine("b200", fcfs=(2.0, 2.2), continuum=(3.0, 2.8)),
     )
-    style = styles([{"name": "fcfs"}, {"name": "continuum"}])
+    style = styles([VariantRecord(name="fcfs"), VariantRecord(name="continuum")])
     per_gpu, ratio = figures(found, style)  # no price, so no figure of the cost
     assert (per_gpu.id, ratio.id) == ("per-gpu", "ratio")
     traces = {trace["meta"]["variant"]: trace for trace in per_gpu.spec["data"]}

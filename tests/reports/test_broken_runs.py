@@ -94,13 +94,13 @@ def test_a_foreign_sweep_json_is_refused(tmp_path: Path, content: bytes) -> None
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("jps", "fast", f"cell.json: jps is 'fast': must be a valid number; {RERUN}"),
+        ("jps", "fast", f"cell.json: jps is 'fast': expected float | null; {RERUN}"),
         (
             "workload",
             None,
-            f"cell.json: workload is None: must be a valid dictionary; {RERUN}",
+            f"cell.json: workload is None: expected object; {RERUN}",
         ),
-        ("seed", [1], f"cell.json: seed is a list: must be a valid integer; {RERUN}"),
+        ("seed", [1], f"cell.json: seed is a list: expected int; {RERUN}"),
     ],
 )
 def test_an_invalid_field_of_a_cell_is_named_with_its_value(

@@ -348,7 +348,7 @@ def test_the_mean_jct_is_the_same_number_in_sentences_tables_and_bars(tmp_path: 
     assert "mean job completion time (JCT) is 5.00 s" in report.result.headline
     (mine, _) = report.table.points
     loaded = load_run(run)
-    style = styles(loaded.sweep["variants"])
+    style = styles(loaded.sweep.variants)
     jobs_of = stable_jobs(collect(loaded), report.points)
     (waterfall, *_) = job_time(jobs_of, style, [], "1 jobs/s", steady=True)
     totals = [trace for trace in waterfall.spec["data"] if trace["meta"]["kind"] == "total"]

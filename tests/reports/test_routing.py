@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from make_run import turn, workload, write_cell, write_sweep
+from msgspec import convert
 
 from reports.figures.replica_memory import replica_memory
 from reports.metrics.cells import collect
@@ -20,6 +21,8 @@ from reports.page.router_rows import Line, routers
 from reports.page.write import write
 from reports.run_folder.read import Cell, load_run
 from reports.statistics.points import points
+from servers.records.cell import CellRecord
+from servers.records.done import DoneRecord
 
 
 def columns(*turns: tuple[str, int, int, float, float, int, int]) -> dict[str, Any]:
@@ -43,7 +46,13 @@ def columns(*turns: tuple[str, int, int, float, float, int, int]) -> dict[str, A
 
 
 def cell(replicas: int, done: dict[str, Any] | None = None) -> Cell:
-    return Cell(Path("cell"), {"replicas": replicas}, done)
+    config = {"variant": "fcfs", "jps": 1.0, "seed": 1, "arrivals": "poisson", "workload": {}}
+    ended = {"finished_programs": 0, "failed_turns": 0, **(done or {})}
+    return Cell(
+        Path("cell"),
+        convert({**config, "replicas": replicas}, CellRecord),
+        convert(ended, DoneRecord),
+    )
 
 
 def test_one_replica_has_no_numbers_of_routing() -> None:
@@ -124,7 +133,7 @@ def test_a_point_pools_the_columns_over_seeds(tmp_path: Path) -> None:
 
 def test_memory_of_the_replicas_over_time() -> None:
     done = {
-        "usage": [[1.0, 6, 0, 0, 1], [2.0, 9, 0, 0, 1]],
+        "usage": [[1.0, 6, 0, 0, 1, 0, 0], [2.0, 9, 0, 0, 1, 0, 0]],
         "replica_blocks": [[6, 0, 0], [1, 3, 5]],
         "kv_blocks": 30,
     }
@@ -138,7 +147,7 @@ def test_memory_of_the_replicas_over_time() -> None:
 
 
 def test_cells_of_one_replica_have_no_figure_of_replicas() -> None:
-    assert replica_memory({"one": cell(1, {"usage": [[1.0, 6, 0, 0, 1]]})}) is None
+    assert replica_memory({"one": cell(1, {"usage": [[1.0, 6, 0, 0, 1, 0, 0]]})}) is None
 
 
 @pytest.mark.parametrize(

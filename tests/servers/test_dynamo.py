@@ -26,6 +26,7 @@ from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker, worker_ids
 from servers.foreign_routers.mocker_times import write_step_times
 from servers.profiles import Profile, analytic_profile
+from servers.records.settings import ServerRecord
 from servers.records.turns import TurnRecord
 from tests.harness import in_process
 from traces import Program, Turn
@@ -294,14 +295,13 @@ def test_a_run_records_versions_workers_and_bandwidth(
         "for decode), each as fast as llama-3.1-8b on a100-80g (operator-table profile); this run "
         "uses no GPU"
     )
-    cell = engine.cell_json(chosen[0])
-    assert (cell["engine"], cell["gpus"], cell["profile"]["kv_blocks"]) == ("dynamo-mocker", 8, 400)
-    assert cell["server"] == {
-        "dynamo": "9.8.7", "replicas": 6, "disaggregate": "2P6D", "kv_gb_per_s": 300.0,
-        "flags": [], "turn_timeout_s": 3600.0,
-    }  # fmt: skip
+    cell = engine.settings(chosen[0])
+    assert (cell.engine, cell.gpus, cell.profile.kv_blocks) == ("dynamo-mocker", 8, 400)
+    assert cell.server == ServerRecord(
+        dynamo="9.8.7", replicas=6, disaggregate="2P6D", kv_gb_per_s=300.0, turn_timeout_s=3600.0
+    )
     assert chosen[0].router is not None
-    assert chosen[0].router.as_json()["version"] == "9.8.7"
+    assert chosen[0].router.version == "9.8.7"
 
 
 def substitute(folder: Path) -> str:

@@ -69,4 +69,4 @@ def test_the_run_folder_says_which_answers_there_were(
         settings = SweepSettings(machine=Machine(engine="vllm"), server=server, policies="fcfs")
         _, engine, _ = resolve_engine(settings)
         recorded = answers is Answers.RECORDED
-        assert engine.sweep_json()["server"].get("answers") == ("recorded" if recorded else None)
+        assert engine.settings().server.answers == ("recorded" if recorded else None)

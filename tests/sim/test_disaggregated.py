@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay.virtual import Replay, replay
+from servers.records.done import DoneRecord
 from servers.records.turns import EventRecord
 from servers.routers.round_robin import RoundRobin
 from servers.routers.sticky import Sticky
@@ -52,7 +53,7 @@ def build(
     return partial(DisaggregatedFleet, router, each[: engines[1]], each[engines[1] :], transfer)
 
 
-def play(world: World, *args: Any, **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def play(world: World, *args: Any, **options: Any) -> tuple[list[dict[str, Any]], DoneRecord]:
     turns: list[dict[str, Any]] = []
     fleet = build(world, *args, **options)
     done = replay(world.programs, world.starts_s, None, fleet, into(turns))
@@ -110,7 +111,7 @@ def test_a_transfer_waits_until_the_decode_engine_has_room_and_nothing_deadlocks
     memory of the prefill engine meanwhile, and the third cannot be computed."""
     made = [program(name, (160, 20, 0)) for name in "pqr"]
     turns, done = play(world_of(made, kv_blocks=12, apart_s=0.0))
-    assert done["finished_programs"] == 3
+    assert done.finished_programs == 3
     first, second, third = turns
     assert first["decode_queue_s"] == 0
     # The second prompt fits when the first has been sent, and waits for the end of the first turn.
@@ -166,14 +167,14 @@ def test_every_program_finishes_and_strides_change_nothing(
 ) -> None:
     events: list[EventRecord] = []
     turns, done = play(world, policy, ROUTERS[name], split, link, events=events)
-    assert done["finished_programs"] == len(world.programs)
+    assert done.finished_programs == len(world.programs)
     single_events: list[EventRecord] = []
     single_turns, single_done = play(
         world, policy, ROUTERS[name], split, link, strides=False, events=single_events
     )
     assert turns == single_turns
     assert events == single_events
-    assert (done["virtual_s"], done["steps"]) == (single_done["virtual_s"], single_done["steps"])
+    assert (done.virtual_s, done.steps) == (single_done.virtual_s, single_done.steps)
     for turn in turns:
         assert turn["finished_at_s"] - turn["sent_at_s"] == pytest.approx(parts(turn), abs=1e-9)
         assert 1 <= turn["transfer_tokens"] <= turn["prompt_tokens"]

@@ -57,8 +57,8 @@ def run(
 @given(world=worlds())
 def test_every_program_finishes_and_strides_change_nothing(name: str, world: World) -> None:
     turns, events, done = run(world, name)
-    assert done["finished_programs"] == len(world.programs)
-    assert done["failed_turns"] == 0
+    assert done.finished_programs == len(world.programs)
+    assert done.failed_turns == 0
     single_turns, single_events, single_done = run(world, name, strides=False)
     assert turns == single_turns
     assert events == single_events

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness.replay.virtual import Replay, replay
 from servers.basics.errors import InvalidRouter
+from servers.records.done import DoneRecord
 from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.power_of_two import PowerOfTwo
@@ -79,7 +80,7 @@ def build(
 
 def play(
     world: World, policy: str, router: Build, replicas: int, *, strides: bool = True
-) -> tuple[list[dict[str, Any]], dict[str, object]]:
+) -> tuple[list[dict[str, Any]], DoneRecord]:
     turns: list[dict[str, Any]] = []
     fleet = build(world, policy, router, replicas, strides=strides)
     done = replay(world.programs, world.starts_s, None, fleet, into(turns))
@@ -93,11 +94,11 @@ def test_every_program_finishes_and_strides_change_nothing(
     name: str, world: World, replicas: int, policy: str
 ) -> None:
     turns, done = play(world, policy, ROUTERS[name], replicas)
-    assert done["finished_programs"] == len(world.programs)
+    assert done.finished_programs == len(world.programs)
     single_turns, single_done = play(world, policy, ROUTERS[name], replicas, strides=False)
     assert turns == single_turns
-    assert done["virtual_s"] == single_done["virtual_s"]
-    assert done["steps"] == single_done["steps"]
+    assert done.virtual_s == single_done.virtual_s
+    assert done.steps == single_done.steps
 
 
 @FEW_EXAMPLES
@@ -108,7 +109,8 @@ def test_one_replica_behind_a_router_is_an_engine_without_one(world: World, poli
         assert (turn.pop("replica"), turn.pop("held_s")) == (0, 0.0)
     world = world if "+" in policy else World(*world_fields(world), offload=None)
     alone_turns, _, alone_done = run(world, policy)
-    assert done.pop("replica_blocks") == [(usage[1],) for usage in done["usage"]]
+    assert done.replica_blocks == [(usage[1],) for usage in done.usage]
+    done.replica_blocks = None
     assert turns == alone_turns
     assert {**done, "strides": None} == {**alone_done, "strides": None}
 

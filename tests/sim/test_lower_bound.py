@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import convert
 from msgspec.json import encode
 
 from reports.metrics.alone import Machine, least_job_s, machine_of
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import lower_bound, srpt_mean_s
-from reports.run_folder.read import Cell
+from reports.run_folder.read import NOT_DONE, Cell
 from reports.run_folder.turns import Turns, read_columns
 from servers.profiles import Profile, TableProfile
+from servers.records.cell import CellRecord
 from servers.sim import Limits
 from tests.sim.test_engine_invariants import VARIANTS, run
 from tests.sim.test_fleet import ROUTERS, play
@@ -25,6 +27,7 @@ from tests.sim.worlds import World, profile, worlds
 from traces import Program, Provenance, Turn
 
 ROUNDING = 1e-9
+CELL = {"variant": "fcfs", "jps": 1.0, "seed": 1, "arrivals": "poisson", "workload": {}}
 EXAMPLES = 40
 
 
@@ -37,12 +40,13 @@ def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, Machine]:
 def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, Machine]:
     (folder / "turns.jsonl").write_bytes(b"".join(encode(record) + b"\n" for record in records))
     config: dict[str, Any] = {
+        **CELL,
         "engine": "sim",
         "profile": asdict(world.profile),
         "limits": asdict(world.limits),
         "offload": world.offload and asdict(world.offload),
     }
-    cell = Cell(folder, config, None)
+    cell = Cell(folder, convert(config, CellRecord), NOT_DONE)
     machine = machine_of(cell)
     assert machine is not None
     return read_columns(cell), machine
@@ -154,6 +158,9 @@ def test_a_job_in_a_tool_gap_pays_for_its_kv_or_for_computing_it_again(tmp_path:
     assert with_gap.jobs_per_s > 1 / (1 / without.jobs_per_s + 0.025)
 
 
-def test_a_measured_cell_has_no_machine(tmp_path: Path) -> None:
-    assert machine_of(Cell(tmp_path, {"engine": "http://localhost"}, None)) is None
-    assert machine_of(Cell(tmp_path, {"engine": "sim", "profile": {}}, None)) is None
+@pytest.mark.parametrize("engine", ["http://localhost", "sim"])
+def test_a_cell_that_was_measured_or_lacks_a_profile_has_no_machine(
+    tmp_path: Path, engine: str
+) -> None:
+    config = convert({**CELL, "engine": engine}, CellRecord)
+    assert machine_of(Cell(tmp_path, config, NOT_DONE)) is None

@@ -46,7 +46,7 @@ def pinned_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
     engine = partial(Engine, policy, profile(kv_blocks=5402), Limits(), on_event=on_event)
     bound = variants(policy.name)[0].bound
     done = replay([job()], [0.0], None, engine, on_turn=lambda _: None, bound=bound)
-    usage = done["usage"]
+    usage = done.usage
     assert isinstance(usage, list)
     used = [point[1] for point in usage]
     assert used[:-1] == after

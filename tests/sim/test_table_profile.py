@@ -28,8 +28,8 @@ def test_strides_change_nothing_with_operator_tables(name: str, world: World) ->
     world = replace(world, profile=profile_of(tables))
     turns, events, done = run(world, name)
     single_turns, single_events, single_done = run(world, name, strides=False)
-    assert (turns, events, done["virtual_s"]) == (
+    assert (turns, events, done.virtual_s) == (
         single_turns,
         single_events,
-        single_done["virtual_s"],
+        single_done.virtual_s,
     )

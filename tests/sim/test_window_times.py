@@ -62,11 +62,11 @@ def test_strides_with_a_window_equal_single_steps(
     world = replace(world, profile=replace(world.profile, window=window))
     turns, events, done = run(world, name)
     single_turns, single_events, single_done = run(world, name, strides=False)
-    assert (turns, events, done["virtual_s"], done["steps"]) == (
+    assert (turns, events, done.virtual_s, done.steps) == (
         single_turns,
         single_events,
-        single_done["virtual_s"],
-        single_done["steps"],
+        single_done.virtual_s,
+        single_done.steps,
     )
 
 

@@ -205,4 +205,4 @@ def play(world: World, profile: Any, policy: str, strides: bool) -> Any:
     kv = scheduler.kv
     assert kv.free == kv._blank + len(kv._lru) == kv.blocks
     assert not any(block.references for block in kv._lru)
-    return turns, sorted(map(repr, events)), done["steps"], done["virtual_s"]
+    return turns, sorted(map(repr, events)), done.steps, done.virtual_s

@@ -35,6 +35,7 @@ from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import into
 from tests.real.plugin.random_worlds import World, unruly, windowed, world
 
+SUMMARY = ("finished_programs", "failed_turns", "virtual_s", "steps")
 POLICIES = [v.name for v in variants("all") if not v.offload]
 HOLDING = [
     f"tests.sim.holding:{policy}"
@@ -111,7 +112,10 @@ def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Out
         getattr(engines[0], "batches", []),
         sorted(_line(event) for event in events),
         sorted(_line(turn) for turn in turns),
-        {name: done[name] for name in ("finished_programs", "failed_turns", "virtual_s", "steps")},
+        {
+            name: getattr(done, name)
+            for name in ("finished_programs", "failed_turns", "virtual_s", "steps")
+        },
         engines[0],
     )
 
