@@ -54,7 +54,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon clean
+.PHONY: help install sweep compile profiles capacities run-folder job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -84,6 +84,9 @@ profiles: .venv/installed-test  ## regenerate the step times of operator tables 
 capacities: .venv/installed  ## add the capacities of sweeps to docs/reference/capacities.md: RUNS='runs/one runs/two'
 	$(BIN)/python -m tools.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md.new
 	@mv docs/reference/capacities.md.new docs/reference/capacities.md
+
+run-folder: .venv/installed  ## renew the tables of docs/reference/run-folder.md
+	$(BIN)/python -m tools.run_folder_page
 
 job-times: .venv/installed  ## add sweeps with --jps LOW,HIGH or LOW,MIDDLE,HIGH to docs/reference/job-times.md: RUNS='runs/one runs/two'
 	$(BIN)/python -m tools.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md.new

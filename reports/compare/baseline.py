@@ -177,7 +177,7 @@ def _of_run(folder: Path) -> Side:
     invalid = {**dict(found.missing), **found.failed_gates}
     valid = tuple(cell.folder.name for cell in run.cells if cell.folder.name not in invalid)
     unstable = _unstable(run, dict(found.missing))
-    settings = _settings(msgspec.to_builtins(run.sweep))
+    settings = _settings(msgspec.json.decode(msgspec.json.encode(run.sweep)))
     return Side(str(folder), settings, jobs, invalid, _capacities(run), unstable, valid)
 
 

@@ -1,32 +1,12 @@
-"""Generates the tables of fields in docs/reference/run-folder.md from `servers.records.turns`.
-
-`python -m reports.run_folder.reference` rewrites the tables of the page; a test checks that they
-are current.
-"""
+"""Lists the fields of the records of turns.jsonl and engine.jsonl, with their meanings."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct, UnsetType
-
-from servers.basics.atomic import write_file
-from servers.records.turns import EventRecord, TurnRecord
-
-PAGE = Path(__file__).parents[2] / "docs/reference/run-folder.md"
-TABLES: dict[str, type[Struct]] = {"turns.jsonl": TurnRecord, "engine.jsonl": EventRecord}
-JSON_TYPES = {
-    "str": "text",
-    "int": "integer",
-    "float": "number",
-    "bool": "true or false",
-    "tuple": "list of texts",
-    "list": "list",
-}
-HEAD = "| field | type | unit | meaning | null if |\n|---|---|---|---|---|\n"
 
 
 class Field(NamedTuple):
@@ -69,22 +49,3 @@ def _parts(hint: Any) -> Iterator[Any]:
             yield from _parts(part)
     else:
         yield hint
-
-
-def _row(field: Field) -> str:
-    kind = JSON_TYPES.get(field.type, "object")
-    return f"| `{field.name}` | {kind} | {field.unit} | {field.meaning} | {field.null} |\n"
-
-
-def page(text: str) -> str:
-    """Return the page with current tables."""
-    for name, record in TABLES.items():
-        before, begin, rest = text.partition(f"<!-- fields of {name} -->\n")
-        _, end, after = rest.partition("<!-- end of fields -->\n")
-        rows = "".join(map(_row, fields_of(record)))
-        text = before + begin + HEAD + rows + end + after
-    return text
-
-
-if __name__ == "__main__":
-    write_file(PAGE, page(PAGE.read_text()).encode())

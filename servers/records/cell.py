@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from msgspec import field
 
-from servers.records.fields import Count, Name, Rate, Scalar, meaning
+from servers.records.fields import Count, Name, Rate, Scalar
 from servers.records.settings import (
-    SHA256,
     RouterRecord,
     RunSettings,
     SplitRecord,
@@ -23,22 +20,29 @@ class CellRecord(
     """One variant at one rate with one seed."""
 
     variant: Name
-    policy: Annotated[Name | None, meaning("class of the policy")] = None
-    policy_arguments: Annotated[dict[str, Scalar], meaning("its arguments")] = field(
-        default_factory=dict
-    )
-    policy_source: Annotated[str | None, meaning("publication or code it follows")] = None
-    policy_sha256: Annotated[
-        str | None, meaning(f"{SHA256} it imports", only="policies of users")
-    ] = None
-    bound: Annotated[bool, meaning("true for a reference, which knows the future")] = False
-    router: Annotated[RouterRecord | None, meaning("router", only="several replicas")] = None
-    disaggregate: Annotated[SplitRecord | None, meaning("split", only="disaggregation")] = None
-    offload: Annotated[TierRecord | None, meaning("offload tier", only="variants with one")] = None
-    jps: Annotated[
-        Rate | None, meaning("jobs per second", "the loop is closed or the arrivals are recorded")
-    ]
-    seed: Annotated[Count, meaning("seed of the arrivals and of the order of programs")]
-    repeat: Annotated[Count, meaning("number of the measurement", only="`--repeats`, from 2")] = 1
-    arrivals: Annotated[Name, meaning("arrivals as on the command line")]
-    workload: Annotated[WorkloadRecord, meaning("programs of the jobs")]
+    policy: Name | None = None
+    """Class of the policy."""
+    policy_arguments: dict[str, Scalar] = field(default_factory=dict)
+    """Its arguments."""
+    policy_source: str | None = None
+    """Publication or code it follows."""
+    policy_sha256: str | None = None
+    """Hash of a policy of users and of the modules outside `site-packages` that it imports."""
+    bound: bool = False
+    """True for a reference, which knows the future."""
+    router: RouterRecord | None = None
+    """The router in front of several replicas."""
+    disaggregate: SplitRecord | None = None
+    """Separate engines for prompts and for answers."""
+    offload: TierRecord | None = None
+    """The offload tier."""
+    jps: Rate | None
+    """Jobs per second; null if the loop is closed or the arrivals are recorded."""
+    seed: Count
+    """Seed of the arrivals and of the order of programs."""
+    repeat: Count = 1
+    """Number of the measurement, with `--repeats`; absent in the first."""
+    arrivals: Name
+    """Arrivals as on the command line."""
+    workload: WorkloadRecord
+    """Programs of the jobs."""

@@ -26,10 +26,9 @@ Printable = Annotated[str, Meta(pattern=rf"\A[^{CONTROL}]*\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=rf"\A[^{CONTROL}]*\Z")]
 
 
-def meaning(text: str, null: str = "", *, only: str = "") -> Meta:
-    """Document a field. `null`: the condition under which it is null or left out. `only`: the cells
-    that have it; it is left out in others."""
-    return Meta(description=text, extra={"null": null, "only": only})
+def meaning(text: str, null: str = "") -> Meta:
+    """Document a field; `null` is the condition under which it is null or left out."""
+    return Meta(description=text, extra={"null": null})
 
 
 class Record(Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from servers.records.fields import Count, Name, Rate, Record, Scalar, meaning
+from servers.records.fields import Count, Name, Rate, Record, Scalar
 from servers.records.settings import RouterRecord, RunSettings, SplitRecord, TierRecord
 
 ONCE = (1,)
@@ -29,13 +29,14 @@ class VariantRecord(Record, kw_only=True, frozen=True):
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
     offload: TierRecord | None = None
-    same_as: Annotated[
-        Name | None, meaning("variant that this one measures a second time", only="second arms")
-    ] = None
+    same_as: Name | None = None
+    """The variant that this one measures a second time."""
 
 
 class SearchRecord(Record, frozen=True):
-    slo: Annotated[Name, meaning("what a sustained rate meets")]
+    """The SLO of a search for capacities, for which there are cells at further rates."""
+
+    slo: Name
 
 
 class Unsupported(Record, frozen=True):
@@ -55,15 +56,13 @@ class NoteRecord(Record, frozen=True):
 class MadeBy(Record, kw_only=True, frozen=True):
     """What made the first run in the folder."""
 
-    argv: Annotated[
-        tuple[str, ...],
-        meaning("the command; keys are `***` and paths of private sessions `TRACES`"),
-    ] = ()
-    git_commit: Annotated[Scalar, meaning("commit", only="a checkout")] = None
-    python: Annotated[Scalar, meaning("version of Python")] = None
-    core: Annotated[
-        Scalar, meaning("core that simulates cells of `sim`: `compiled` or `python`")
-    ] = None
+    argv: tuple[str, ...] = ()
+    """The command; keys are `***` and paths of private sessions `TRACES`."""
+    git_commit: Scalar = None
+    """Absent outside a checkout."""
+    python: Scalar = None
+    core: Scalar = None
+    """Core that simulates cells of `sim`: `compiled` or `python`."""
 
 
 class SweepRecord(
@@ -71,25 +70,20 @@ class SweepRecord(
 ):
     """The plan of a sweep on one machine."""
 
-    variants: Annotated[tuple[VariantRecord, ...], meaning("variants, below")]
-    jps: Annotated[
-        tuple[Rate | None, ...],
-        meaning("rates at which all variants run: `[null]` without rates, empty with `--jps auto`"),
-    ]
-    seeds: Annotated[tuple[Count, ...], meaning("seeds")]
-    repeats: Annotated[tuple[Count, ...], meaning("numbers of the measurements of a cell")] = ONCE
-    search: Annotated[
-        SearchRecord | None,
-        meaning("`{slo}`: there are cells at further rates", only="searches for capacities"),
-    ] = None
-    baseline: Annotated[Name, meaning("variant with which others are compared")]
-    left_out: Annotated[
-        tuple[Unsupported, ...],
-        meaning("`{name, reason}` of variants of `--policies all` that the engine cannot run here"),
-    ] = ()
-    rejected_files: Annotated[tuple[NoteRecord, ...], meaning("`{file, reason}` of traces")] = ()
-    repairs: Annotated[tuple[NoteRecord, ...], meaning("`{file, reason}` of traces")] = ()
-    made_by: Annotated[MadeBy, meaning("what made the first run, below")] = MadeBy()
+    variants: tuple[VariantRecord, ...]
+    jps: tuple[Rate | None, ...]
+    """Rates at which all variants run: `[null]` without rates, empty with `--jps auto`."""
+    seeds: tuple[Count, ...]
+    repeats: tuple[Count, ...] = ONCE
+    """Numbers of the measurements of a cell."""
+    search: SearchRecord | None = None
+    baseline: Name
+    """Variant with which others are compared."""
+    left_out: tuple[Unsupported, ...] = ()
+    """Variants of `--policies all` that the engine cannot run here, with the reasons."""
+    rejected_files: tuple[NoteRecord, ...] = ()
+    repairs: tuple[NoteRecord, ...] = ()
+    made_by: MadeBy = MadeBy()
 
     def __post_init__(self) -> None:
         if len(self.variants) * len(self.jps or [0]) * len(self.seeds) > MAX_CELLS:
@@ -99,7 +93,7 @@ class SweepRecord(
 class MemberRecord(Record, frozen=True):
     """The sweep on one machine."""
 
-    folder: Annotated[FolderName, meaning("its run folder")]
+    folder: FolderName
     hardware: Name
     model: Name
     gpus: Count | None = None
@@ -111,4 +105,4 @@ class MachinesRecord(
     """The sweeps on several machines."""
 
     machines: Annotated[tuple[MemberRecord, ...], Meta(min_length=1, max_length=1000)]
-    made_by: Annotated[MadeBy, meaning("what made the first run")] = MadeBy()
+    made_by: MadeBy = MadeBy()

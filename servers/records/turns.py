@@ -2,7 +2,7 @@
 
 Each field is annotated with its unit, its meaning and the condition under which it is null. The
 tables in docs/reference/run-folder.md are generated from these annotations
-(`python -m reports.run_folder.reference`). Times are seconds on the cell's clock, lengths are
+(`make run-folder`). Times are seconds on the cell's clock, lengths are
 tokens. A field that is `UNSET` is left out of the line; readers treat it as null.
 """
 

@@ -89,7 +89,7 @@ def write_cell(
         "workload": workload(turns), "turnstile_version": "0.1.0", "git_commit": "c0094e4",
         "python": "3.11.7", "argv": ["bench", "sweep"],
     } | config  # fmt: skip
-    (folder / "cell.json").write_bytes(orjson.dumps(cell))
+    (folder / "cell.json").write_bytes(orjson.dumps(recorded(cell)))
     write_lines(folder / "turns.jsonl", turns)
     (folder / "engine.jsonl").write_bytes(b"")
     if done:
@@ -107,6 +107,11 @@ def write_cell(
         )
         seal(folder)
     return folder
+
+
+def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without those that are null."""
+    return {name: v for name, v in settings.items() if v is not None or name == "jps"}
 
 
 def seal(cell: Path) -> None:
@@ -142,7 +147,7 @@ def write_sweep(
         "engine": "sim", "arrivals": "poisson", "jps": list(jps), "seeds": list(seeds),
         "variants": variant_rows, "baseline": "fcfs", "programs": 0, "left_out": [],
     } | fields  # fmt: skip
-    (run / "sweep.json").write_bytes(orjson.dumps(sweep))
+    (run / "sweep.json").write_bytes(orjson.dumps(recorded(sweep)))
     return run
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import convert
 
 from reports.answer.asked import Price
 from reports.capacity.estimate import Capacity, Kind
@@ -19,7 +20,7 @@ from reports.compare.across_figures import figures
 from reports.figures.styles import styles
 from reports.statistics.capacities import capacities
 from servers.basics.errors import InvalidInput, NotComparable
-from servers.records.sweep import VariantRecord
+from servers.records.sweep import SweepRecord, VariantRecord
 from tests.harness.in_process import bench
 from tests.reports.make_run import seal, turn, write_cell, write_sweep
 
@@ -45,9 +46,13 @@ def machine(
         "baseline": "fcfs",
         "profile": PROFILE,
         "variants": [{"name": name} for name in per_seed],
+        "jps": [],
+        "seeds": [1],
     }
     shown = capacities(found, dict.fromkeys(per_seed, False), "fcfs")
-    return OnMachine(Path(hardware), sweep, slo, 40.0, Price(gpus, usd_per_h), shown)
+    return OnMachine(
+        Path(hardware), convert(sweep, SweepRecord), slo, 40.0, Price(gpus, usd_per_h), shown
+    )
 
 
 def across(*machines: OnMachine) -> Across:

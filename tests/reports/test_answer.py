@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from make_run import turn, workload, write_cell, write_sweep
+from msgspec import structs
 
 from reports.answer.caveats import caveats_of, of_results
 from reports.answer.provenance import basis
@@ -16,7 +17,7 @@ from reports.statistics.points import points
 def answer_of(run: Path) -> Answer:
     loaded = load_run(run)
     results = collect(loaded)
-    return answer(points(results, loaded.sweep["baseline"]), results, loaded.sweep)
+    return answer(points(results, loaded.sweep.baseline), results, loaded.sweep)
 
 
 def idle(jct_s: float, spread_s: Sequence[float] = (0.0,) * 20) -> list[dict[str, Any]]:
@@ -378,7 +379,7 @@ def test_few_programs_that_are_repeated_are_a_caveat(
     write_cell(run, "fcfs", idle(10.0))
     loaded = load_run(run)
     results = collect(loaded)
-    sweep = loaded.sweep | {"steady_state": steady}
+    sweep = structs.replace(loaded.sweep, steady_state=steady)
     for caveats in (caveats_of([], results, sweep), of_results([], results, sweep)):
         few = [caveat for caveat in caveats if caveat.startswith("Few programs")]
         assert [caveat.startswith(says) for caveat in few] == [True] * bool(says)

@@ -144,7 +144,12 @@ def test_different_kv_memory_is_refused_except_for_the_null_block(
 
     def live_has(blocks: int) -> None:
         for done in (tmp_path / "live").glob("*/done.json"):
-            held = {"finished_programs": 30, "kv_blocks": blocks, "block_tokens": 16}
+            held = {
+                "finished_programs": 30,
+                "failed_turns": 0,
+                "kv_blocks": blocks,
+                "block_tokens": 16,
+            }
             done.write_text(json.dumps(held))
             seal(done.parent)
 

@@ -119,7 +119,7 @@ def test_the_number_of_blocks_of_a_live_engine_comes_from_its_own_record(tmp_pat
     events = [event(0.0, "pinned", blocks=5), event(10.0, "unpinned", reason="reused")]
     row_of(tmp_path, events, engine="vllm", profile=None)
     cell = tmp_path / "fcfs_jps0.5_seed1"
-    (cell / "done.json").write_text('{"finished_programs": 1, "kv_blocks": 10}')
+    (cell / "done.json").write_text('{"finished_programs": 1, "failed_turns": 0, "kv_blocks": 10}')
     seal(cell)
     (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
     assert row["pinned_ratio"] == pytest.approx(0.5)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from reports.run_folder.reference import PAGE, fields_of, page
+from reports.run_folder.reference import fields_of
 from servers.records.turns import EventRecord, TurnRecord
+from tools.run_folder_page import PAGE, page
 
 
 def test_the_tables_of_the_page_are_current() -> None:
     text = PAGE.read_text()
-    assert page(text) == text, "run python -m reports.run_folder.reference"
+    assert page(text) == text, "run make run-folder"
     for field in (*fields_of(TurnRecord), *fields_of(EventRecord)):
         assert f"| `{field.name}` |" in text
 

@@ -110,7 +110,7 @@ def routed_run(run: Path) -> Path:
 
 def test_the_page_has_a_table_of_policies_against_routers(tmp_path: Path) -> None:
     report = write(routed_run(tmp_path))
-    tables = routers(load_run(tmp_path).sweep["variants"], report.points, report.result)
+    tables = routers(load_run(tmp_path).sweep.variants, report.points, report.result)
     assert tables is not None
     (grid,) = tables.grids
     assert grid.policies == ("fcfs", "las")
