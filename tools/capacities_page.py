@@ -271,7 +271,7 @@ def _commands(sweeps: Sequence[Sweep]) -> list[str]:
             str(len(sweep.by_seed)),
             str(max(len(by_seed) for by_seed in sweep.by_seed.values())),
             f"`{sweep.options}`" if sweep.options else "",
-            listed(list(dict.fromkeys(sweep.code_sha256.values()))),
+            listed(list(dict.fromkeys(code[:12] for code in sweep.code_sha256.values()))),
         ]
         for sweep in sweeps
     ]

@@ -73,7 +73,8 @@ class Sweep(Measured, frozen=True, kw_only=True):
 def sweep_of(folder: Path) -> Sweep:
     """Read the run folder of a sweep that searched capacities."""
     answer = orjson.loads((folder / ANSWER).read_bytes())
-    workload = orjson.loads((folder / "sweep.json").read_bytes())["workload"]
+    sweep = orjson.loads((folder / "sweep.json").read_bytes())
+    workload = sweep["workload"]
     provenance = answer["provenance"]
     return Sweep(
         workload=workload.get("recipe") or workload["name"],
@@ -82,13 +83,19 @@ def sweep_of(folder: Path) -> Sweep:
         options=_options(provenance["made_by"]["argv"]),
         programs=workload["programs"],
         left_out=len(workload["left_out"]),
-        code_sha256=dict.fromkeys(answer["capacities"], provenance["code_sha256"]),
+        code_sha256=code_of(sweep),
         references=answer["references"],
         by_seed={
             variant: {seed: _value(each) for seed, each in found["by_seed"].items()}
             for variant, found in answer["capacities"].items()
         },
     )
+
+
+def code_of(sweep: Mapping[str, Any]) -> dict[str, str]:
+    """Return what ran each variant: the hash of the common code, and that of the policy."""
+    common = sweep["code_sha256"]
+    return {each["name"]: f"{common}/{each['policy_sha256']}" for each in sweep["variants"]}
 
 
 def _value(found: Mapping[str, Any]) -> float | Kind:

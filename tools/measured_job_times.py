@@ -17,7 +17,7 @@ import orjson
 from reports.answer.document import ANSWER
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
-from tools.measured_capacities import Measured, unchanged, with_seeds_of
+from tools.measured_capacities import Measured, code_of, unchanged, with_seeds_of
 
 CELLS = "cells.csv"
 
@@ -86,16 +86,16 @@ class LoadedSweep(Measured, frozen=True, kw_only=True, omit_defaults=True):
 def loaded_sweep(folder: Path) -> LoadedSweep:
     """Read the run folder of a sweep with two or three rates, in ascending order."""
     answer = orjson.loads((folder / ANSWER).read_bytes())
-    workload = orjson.loads((folder / "sweep.json").read_bytes())["workload"]
-    provenance = answer["provenance"]
+    sweep = orjson.loads((folder / "sweep.json").read_bytes())
+    workload = sweep["workload"]
     settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
     rows = list(_rows(folder))
     low, *middle, high = [_load(rows, float(rate)) for rate in settings["jps"].split(",")]
     return LoadedSweep(
         workload=workload.get("recipe") or workload["name"],
         recorded="recipe" not in workload,
-        hardware=provenance["hardware"],
-        code_sha256=dict.fromkeys(high.by_seed, provenance["code_sha256"]),
+        hardware=answer["provenance"]["hardware"],
+        code_sha256=code_of(sweep),
         references=answer["references"],
         low=low,
         high=high,

@@ -8,6 +8,7 @@ between the compiled core and the sources.
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import pickle
 import platform
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from harness.sweep.cell import Work
 
 SCRATCH = "turnstile-cell-"
-_work: dict[str, Any] = {}
-"""The work that this process has received, by the id of its object, so that each process receives
-and unpickles it once."""
+_work: dict[str, tuple[Any, str]] = {}
+"""The work that this process has received, and what prevents it here, by the id of its object, so
+that each process receives and unpickles it once."""
 
 
 class NodeResult(NamedTuple):
@@ -60,9 +61,9 @@ def run_on_node(work: list[Any], call: bytes, task: int, ticks: Any, use_core: b
     from harness.cells.workers import attempt
 
     run, cell = pickle.loads(call)  # noqa: S301 (of the driver, which may run any code here)
-    received = _received(work[0])
+    received, problem = _received(work[0])
     node = platform.node()
-    if problem := _other_code(received):
+    if problem:
         return NodeResult(("ended", f"on node {node}: {problem}"), {}, node)
     with _scratch() as scratch:
         folder = scratch / cell.name
@@ -128,13 +129,14 @@ def _prepare_process(use_core: bool) -> None:
     gc.set_threshold(*RARE_COLLECTIONS)
 
 
-def _received(reference: Any) -> Any:
+def _received(reference: Any) -> tuple[Any, str]:
     import ray
 
     key = reference.hex()
     if key not in _work:
         _work.clear()
-        _work[key] = ray.get(reference)
+        work, code = ray.get(reference)
+        _work[key] = work, _other_code(work, code)
         gc.freeze()
     return _work[key]
 
@@ -146,20 +148,23 @@ def in_folder(work: Work | Mapping[str, Work], folder: Path) -> Any:
     return replace(work, folder=folder)
 
 
-def _other_code(work: Work | Mapping[str, Work]) -> str:
-    """Return what differs if this node would compute other results; empty if nothing does."""
-    first = next(iter(work.values())) if isinstance(work, Mapping) else work
-    here = _code_sha256()
-    if here == first.plan.code_sha256:
-        return ""
-    return (
-        f"has another version of Turnstile (code_sha256 {here}, where bench runs "
-        f"{first.plan.code_sha256}); install the same version on all nodes"
-    )
-
-
-@cache
-def _code_sha256() -> str:
+def code_of(work: Work | Mapping[str, Work]) -> str:
+    """Return a hash of the code that decides cells, with all policies and routers."""
     from harness.sweep.fingerprint import code_sha256
 
-    return code_sha256()
+    plan = (next(iter(work.values())) if isinstance(work, Mapping) else work).plan
+    parts = (plan.engine, plan.workload, plan.arrivals, plan.background)
+    code = code_sha256(*parts, agents=plan.agents)
+    content = repr((code, plan.sweep_record().variants))
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _other_code(work: Work | Mapping[str, Work], code: str) -> str:
+    """Return what differs if this node would compute other results than a machine with this code;
+    empty if nothing does."""
+    if (here := code_of(work)) == code:
+        return ""
+    return (
+        f"has other code (sha256 {here}, where bench runs {code}); install the same version of "
+        "Turnstile and of your policies on all nodes"
+    )

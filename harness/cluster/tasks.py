@@ -19,7 +19,7 @@ from typing import Any
 from harness.cells.folder import is_done, remove_aside, set_aside
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked
 from harness.cluster.connection import Needs, import_ray
-from harness.cluster.node import NodeResult, Ticks, run_on_node
+from harness.cluster.node import NodeResult, Ticks, code_of, run_on_node
 from harness.console import print_message
 from harness.sweep.finished import COPYING
 from harness.sweep.plan import SweepPlan
@@ -85,7 +85,7 @@ class RayPool:
         shared: Any,
         more: Callable[[], Iterable[Any]],
     ) -> Generator[Event[Any], None, None]:
-        work = [self._ray.put(shared)]
+        work = [self._ray.put((shared, code_of(shared)))]
         ticks = self._ray.remote(num_cpus=0, max_restarts=-1)(Ticks).remote()
         task_of = self._ray.remote(
             num_cpus=self.needs.cores, num_gpus=self.needs.gpus, max_retries=0

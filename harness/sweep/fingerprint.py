@@ -1,142 +1,188 @@
-"""Identify cells with equal results by their settings and a hash of the code that runs them.
+"""Identify cells with equal results by their settings and hashes of the code that decides them.
 
-The hash omits code that only prints messages, reads run folders or writes reports. After a change
-of such code, a sweep still resumes, and its finished cells are reused.
+The code is found from the modules that a cell runs: the definitions that these use, the definitions
+that those use, and so on (`harness.sweep.definitions`). A sweep resumes, and its finished cells are
+reused, after a change of anything else.
 """
 
 from __future__ import annotations
 
-import ast
+import gc
 import hashlib
-import os
 import sys
-import sysconfig
-import warnings
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import orjson
 from msgspec.structs import replace
 
 from harness.installation import PACKAGES
-from servers.policies.user_code import roots_of
+from harness.sweep.definitions import ON_IMPORT, Source, Use, read_source
 from servers.records.cell import CellRecord
 
+if TYPE_CHECKING:
+    from harness.load.agent_plan import AgentPlan
+
 ROOT = Path(__file__).parents[2]
-REPLAY_SOURCES = (
-    "servers/*.py",
-    "servers/basics",
-    "servers/records",
-    "servers/foreign_routers/sglang_router.py",
-    "servers/foreign_routers/thunderagent_org.py",
-    "servers/foreign_routers/dynamo.py",
-    "servers/foreign_routers/mocker_times.py",
-    "servers/foreign_routers/vllm_router.py",
-    "servers/policies",
-    "servers/profiles",
-    "servers/routers",
-    "servers/sglang/command_line.py",
-    "servers/sglang/schedulers.py",
-    "servers/sim",
-    "servers/vllm/launch/command_line.py",
-    "servers/vllm/models",
-    "servers/vllm/plugin",
-    "servers/vllm/virtual_time",
-    "harness/replay",
-    "harness/cells/job_times.py",
-    "harness/load/arrivals.py",
-    "harness/load/stream.py",
-    "harness/load/workload.py",
-    "harness/sweep/idle.py",
-    "traces",
-)
-"""Sources that determine the turns of a replay."""
-AGENT_SOURCES = (*REPLAY_SOURCES, "agents", "harness/gateway", "harness/live_agents")
-"""Sources that determine the turns of real agents."""
-NOT_HASHED = frozenset({*PACKAGES, *sys.stdlib_module_names})
-"""Modules that the code of a user imports and that do not count as part of it."""
+CELL = "harness.sweep.cell"
+"""The module that runs a cell."""
+SETTINGS = "harness.load.settings"
+"""Not followed, since `cell.json` has the values that were chosen."""
+AGENTS = "harness.live_agents"
+"""Not followed for programs that are replayed."""
 INSTALLED = ("site-packages", "dist-packages")
 
 
-def code_sha256(agents: bool = False) -> str:
-    """Return a hash of the paths and contents of the sources that determine a cell."""
-    files = {
-        file
-        for pattern in (AGENT_SOURCES if agents else REPLAY_SOURCES)
-        for path in ROOT.glob(pattern)
-        for file in (path.rglob("*.py") if path.is_dir() else [path])
-    }
-    return _sha256(sorted(files), ROOT)
+Code = Mapping[tuple[str, str], str]
+"""Hashes of definitions, by module and name."""
 
 
-def class_sha256(cls: type) -> str | None:
-    """Return a hash of the modules or packages of a third-party policy or router, of its base
-    classes, and of everything that they import and that is not installed in `site-packages`. None
-    for a class of Turnstile, which `code_sha256` covers."""
-    if cls.__module__.startswith("servers."):
-        return None
-    found: dict[Path, list[Path]] = {}
-    stack = [root for root in roots_of(cls) if not _is_of_python(root)]
-    while stack:
-        root = stack.pop()
-        if root not in found:
-            found[root] = sorted(root.rglob("*.py")) if root.is_dir() else [root]
-            for file in found[root]:
-                stack += _imported(file)
-    digest = hashlib.sha256()
-    # Names are relative to the folder of each module, which differs between machines.
-    for root in sorted(found, key=lambda root: (root.name, root)):
-        digest.update(_sha256(found[root], root.parent).encode())
-    return digest.hexdigest()[:12]
+def code_sha256(*parts: object, agents: AgentPlan | None = None) -> str:
+    return _sha256(cell_code(*parts, agents=agents))
 
 
-def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files and folders of the top-level modules that a file imports."""
-    names = _imported_names(file.read_bytes()) if file.suffix == ".py" else frozenset()
-    for name in names - NOT_HASHED:
-        try:
-            spec = find_spec(name)
-        except (ImportError, ValueError):  # a module without a specification, such as `__main__`
-            continue
-        if spec is None:
-            continue
-        folders = spec.submodule_search_locations
-        places = folders if folders is not None else [spec.origin] if spec.has_location else []
-        for place in places:
-            path = Path(str(place)).absolute()
-            if not _is_of_python(path) and not set(INSTALLED).intersection(path.parts):
-                yield path
+def class_sha256(cls: type) -> str:
+    return _sha256(class_code(cls))
 
 
-@lru_cache(maxsize=1024)
-def _imported_names(source: bytes) -> frozenset[str]:
-    """Return the top-level modules of all absolute imports, also of those within functions."""
+def _sha256(code: Code) -> str:
+    return hashlib.sha256(orjson.dumps(sorted(code.items()))).hexdigest()[:12]
+
+
+def cell_code(*parts: object, agents: AgentPlan | None = None) -> Code:
+    """Return the code that decides a cell beside its policy and its router: that of `parts`, such
+    as its engine and workload, and of the agents that it runs, if any."""
+    if agents is not None:
+        parts = (*parts, agents, agents.agent)
+    modules = [CELL, *(type(part).__module__ for part in parts if part is not None)]
+    skipped = (SETTINGS, AGENTS) if agents is None else (SETTINGS,)
+    return _Closure(skipped).code([Use(module) for module in modules])
+
+
+def class_code(cls: type) -> Code:
+    """Return the code of a policy or router, of its base classes, and all that they use.
+
+    Of a class of a third party, this is the package or module that defines it, and everything that
+    it imports and that is not installed in `site-packages`."""
+    bases = [Use(base.__module__, (base.__qualname__,)) for base in cls.__mro__]
+    return _Closure().code(bases)
+
+
+class _Closure:
+    """The definitions that code uses, in any number of steps."""
+
+    def __init__(self, skipped: tuple[str, ...] = ()) -> None:
+        self._skipped = skipped
+        self._folders: dict[str, list[Path]] = {package: [ROOT] for package in PACKAGES}
+        """Folders of a top-level module; none if its code does not count."""
+        self._sources: dict[str, Source | None] = {}
+
+    def code(self, roots: Sequence[Use]) -> Code:
+        for use in roots:
+            self._find(_top(use.module), counts_installed=True)
+        found: dict[tuple[str, str], str] = {}
+        uses, seen = [*roots], {*roots}
+        with _no_collections():
+            while uses:
+                for use in self._follow(uses.pop(), found):
+                    if use not in seen:
+                        seen.add(use)
+                        uses.append(use)
+        return found
+
+    def _follow(self, use: Use, found: dict[tuple[str, str], str]) -> Iterator[Use]:
+        """Add the definitions that are used to `found`, and yield what they use."""
+        module, names = use
+        if module.startswith(self._skipped):
+            return
+        if _top(module) not in PACKAGES:
+            for inner in self._modules_of(_top(module)):
+                yield from self._add(inner, found)
+        elif (source := self._source(module)) is None:
+            return
+        elif not names:
+            yield from self._add(module, found)
+        elif names[0] in source.definitions:
+            yield from self._add(module, found, (names[0], ON_IMPORT))
+        elif names[0] in source.imports:
+            imported = source.imports[names[0]]
+            yield Use(imported.module, (*imported.names, *names[1:]))
+        elif self._source(inner := f"{module}.{names[0]}"):
+            yield Use(inner, names[1:])
+        elif names[0].startswith("__"):  # such as the path of a module that another process runs
+            yield Use(module)
+
+    def _add(
+        self, module: str, found: dict[tuple[str, str], str], names: Sequence[str] = ()
+    ) -> Iterator[Use]:
+        """Add some or all definitions of a module."""
+        if (source := self._source(module)) is None:
+            return
+        for name in names or source.definitions:
+            found[module, name] = source.definitions[name].sha256
+            yield from source.definitions[name].uses
+        if _top(module) not in PACKAGES:
+            yield from source.imports.values()
+
+    def _source(self, module: str) -> Source | None:
+        if module not in self._sources:
+            paths = [folder / module.replace(".", "/") for folder in self._find(_top(module))]
+            files = [f for path in paths for f in (path / "__init__.py", Path(f"{path}.py"))]
+            file = next((file for file in files if file.is_file()), None)
+            self._sources[module] = None if file is None else _read(module, file)
+        return self._sources[module]
+
+    def _modules_of(self, top: str) -> Iterator[str]:
+        """Yield all modules in the package of a third party, which may import them by any means."""
+        yield top
+        for folder in self._find(top):
+            for file in (folder / top).rglob("*.py"):
+                yield ".".join(file.relative_to(folder).with_suffix("").parts)
+
+    def _find(self, top: str, *, counts_installed: bool = False) -> list[Path]:
+        if top not in self._folders:
+            self._folders[top] = [
+                folder
+                for folder in ([] if top in sys.stdlib_module_names else _folders(top))
+                if counts_installed or not set(INSTALLED).intersection(folder.parts)
+            ]
+        return self._folders[top]
+
+
+def _read(module: str, file: Path) -> Source:
+    return read_source(module, file.name == "__init__.py", file.read_bytes())
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _folders(top: str) -> list[Path]:
+    """Return the folders that contain a top-level module."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # a file of the package that nothing can import
-        return frozenset()
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    return frozenset(name.partition(".")[0] for name in names)
+        spec = find_spec(top)
+    except (ImportError, ValueError):  # a module without a specification, such as `__main__`
+        return []
+    if spec is None:
+        return []
+    found = spec.submodule_search_locations
+    places = found if found is not None else [spec.origin] if spec.has_location else []
+    return [Path(str(place)).absolute().parent for place in places]
 
 
-def _is_of_python(path: Path) -> bool:
-    """Return whether a module is part of Python's standard library."""
-    library = Path(sysconfig.get_path("stdlib"))
-    return library in path.parents and not set(INSTALLED).intersection(path.parts)
-
-
-def _sha256(files: Iterable[Path], root: Path) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(os.path.relpath(file, root).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:12]
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Collections of garbage take half the time of parsing, since they visit all trees."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def same_cell(a: CellRecord, b: CellRecord) -> bool:

@@ -135,9 +135,10 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
     if field == "code_sha256":
         return f"they were run with another version of the code: {field} {stored}, now {planned}"
     if field == "variants" and stored and planned:
-        stored, planned = (",".join(v["name"] for v in vs) for vs in (stored, planned))
-        same = "the policies' settings differ"
-        return f"policies {stored}, now {planned}" if stored != planned else same
+        before, now = ({variant["name"]: variant for variant in side} for side in (stored, planned))
+        if changed := [name for name in before if name in now and before[name] != now[name]]:
+            return f"the code or the settings of {', '.join(changed)} differ"
+        return f"policies {','.join(before)}, now {','.join(now)}"
     return f"{field} is {stored}, now {planned}"
 
 

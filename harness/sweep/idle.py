@@ -14,6 +14,7 @@ from harness.cells.job_times import jct_summary
 from harness.load.arrivals import roots
 from harness.load.stream import drawn_jobs
 from harness.sweep.plan import SweepPlan
+from servers.policies.fcfs import Fcfs
 from servers.records.done import Jct
 from servers.records.turns import TurnRecord
 from servers.variants import variant
@@ -39,7 +40,7 @@ def idle_jct(plan: SweepPlan, seed: int, folder: Path) -> Jct:
     fitting = (members for members in drawn_jobs(workload, seed) if members is not None)
     job = Job(
         name="idle",
-        variant=variant("fcfs"),
+        variant=variant(Fcfs.name),
         seed=seed,
         programs=[program for members in islice(fitting, jobs) for program in members],
         starts_s=None,

@@ -86,7 +86,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         engine=engine,
         workload=workload,
         baseline=baseline,
-        code_sha256=code_sha256(agents=agents is not None),
+        code_sha256=code_sha256(engine, workload, arrivals, background, agents=agents),
         agents=agents,
         background=background,
         steady=steady,

@@ -111,7 +111,8 @@ def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
     models = [run.sweep.model for run in (live[0], virtual)]
     if models[0] != models[1]:
         found.append(f"The live model is {models[0]}, the model of the profile is {models[1]}.")
-    if len({run.sweep.code_sha256 for run in (*live, virtual)}) > 1:
+    versions = {run.sweep.turnstile_version for run in (*live, virtual)}
+    if len(versions) > 1 or len({run.sweep.code_sha256 for run in live}) > 1:
         found.append("The runs were made with different versions of Turnstile's code.")
     done = live[0].cells[0].done if live[0].cells else NOT_DONE
     if profile.kv_blocks is not None and done.kv_blocks == profile.kv_blocks:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.cluster.node import SCRATCH, _other_code, _scratch, in_folder
+from harness.cluster.node import SCRATCH, _other_code, _scratch, code_of, in_folder
 from harness.sweep.cell import Work
 from tests.harness.small import small_plan
 
 
 def test_a_node_with_other_code_says_so() -> None:
-    plan = small_plan()
-    assert _other_code(Work(plan, Path("run"))) == ""
-    other = Work(replace(plan, code_sha256="abc"), Path("run"))
-    expected = (
-        f"has another version of Turnstile (code_sha256 {plan.code_sha256}, where bench runs abc); "
-        "install the same version on all nodes"
+    work = Work(small_plan(), Path("run"))
+    code = code_of(work)
+    assert _other_code(work, code) == _other_code({"h100_llama": work}, code) == ""
+    fewer = Work(small_plan("fcfs"), Path("run"))
+    assert _other_code(fewer, code) == (
+        f"has other code (sha256 {code_of(fewer)}, where bench runs {code}); install the same "
+        "version of Turnstile and of your policies on all nodes"
     )
-    assert _other_code(other) == expected
-    assert _other_code({"h100_llama": other}) == expected
 
 
 def test_work_moves_to_the_folder_of_a_node_and_keeps_what_it_measured() -> None:

@@ -35,20 +35,21 @@ def small_plan(
 ) -> SweepPlan:
     selected = tuple(variants(policies))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
+    arrivals = parse_arrivals("poisson")
+    engine = SimEngine(profile, replace(profile, base_ps=2 * profile.base_ps), limits, Offload(1.0))
+    workload = Workload("small", programs(3), "0" * 64, ())
     return SweepPlan(
         settings=SweepSettings(),
         variants=selected,
         left_out=(),
         rates=jps,
         seeds=(1,),
-        arrivals=parse_arrivals("poisson"),
+        arrivals=arrivals,
         arrivals_text="poisson",
-        engine=SimEngine(
-            profile, replace(profile, base_ps=2 * profile.base_ps), limits, Offload(1.0)
-        ),
-        workload=Workload("small", programs(3), "0" * 64, ()),
+        engine=engine,
+        workload=workload,
         baseline="fcfs",
-        code_sha256=code_sha256(),
+        code_sha256=code_sha256(engine, workload, arrivals),
     )
 
 

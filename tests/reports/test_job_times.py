@@ -109,10 +109,12 @@ def test_policies_over_a_tier_are_relative_to_continuum_over_a_tier() -> None:
 
 
 def write_run(folder: Path, jps: str) -> None:
-    provenance = {"hardware": "h100", "code_sha256": "0123"}
+    provenance = {"hardware": "h100"}
     answer = {"references": [], "provenance": provenance}
     (folder / "answer.json").write_bytes(orjson.dumps(answer))
-    (folder / "sweep.json").write_bytes(orjson.dumps({"workload": {"recipe": "bfcl"}}))
+    variants = [{"name": name, "policy_sha256": "4567"} for name in ("fcfs", "turnstile")]
+    run = {"workload": {"recipe": "bfcl"}, "code_sha256": "0123", "variants": variants}
+    (folder / "sweep.json").write_bytes(orjson.dumps(run))
     (folder / "sweep.toml").write_text(f'jps = "{jps}"\n')
     (folder / "cells.csv").write_text(CELLS)
 
@@ -121,6 +123,7 @@ def test_a_run_folder_gives_the_cells_at_its_two_rates(tmp_path: Path) -> None:
     write_run(tmp_path, "0.01,0.02")
     found = loaded_sweep(tmp_path)
     assert found.key == ("bfcl", False, "h100")
+    assert found.code_sha256 == {"fcfs": "0123/4567", "turnstile": "0123/4567"}
     assert found.low.unstable("fcfs") == 0
     assert found.high.by_seed == {
         "fcfs": {"1": None},

@@ -128,11 +128,12 @@ def run(tmp_path: Path) -> Path:
         },
         "provenance": {
             "hardware": "h100",
-            "code_sha256": "0123",
             "made_by": {"argv": ["bench", "sweep", *WORDS]},
         },
     }
-    (folder / "sweep.json").write_bytes(orjson.dumps({"workload": workload}))
+    variants = [{"name": "fcfs", "policy_sha256": "4567"}]
+    sweep = {"workload": workload, "code_sha256": "0123", "variants": variants}
+    (folder / "sweep.json").write_bytes(orjson.dumps(sweep))
     (folder / "answer.json").write_bytes(orjson.dumps(answer))
     return folder
 
@@ -140,6 +141,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_run_folder_is_read_without_its_paths(run: Path, tmp_path: Path) -> None:
     found = sweep_of(run)
     assert found.key == ("weka", True, "h100")
+    assert found.code_sha256 == {"fcfs": "0123/4567"}
     assert (found.options, found.left_out) == ("--jps 0.1", 3)
     assert found.by_seed == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}}
     write_sweeps(tmp_path / "file.json", [found])
