@@ -27,14 +27,12 @@ from harness.cli.options import refuse_given, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
 from harness.load.settings import RUN as RUN_PANEL
-from harness.load.settings import Execution, OnError, SweepSettings
+from harness.load.settings import Execution, SweepSettings
 from servers.processes.deferred import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from harness.cli.until import Run
-    from harness.load.shard import Shard
     from reports.answer.condition import Condition
 
 UsageError: Any = typer.BadParameter.__base__
@@ -321,21 +319,12 @@ def sweep(
 
     with one_line_errors():
         condition = None if fail_unless is None else _condition(fail_unless)
-        shard = _shard(execution, fail_unless, until)
-    run = partial(
-        run_from_settings,
-        workers=execution.workers,
-        stop_on_error=execution.on_error is OnError.STOP,
-        reuse=not execution.fresh,
-        condition=condition,
-        shard=shard,
-        cluster=execution.cluster,
-    )
+        _check_shard(execution, fail_unless, until)
     if until is None:
-        folder, failed = run(settings, execution.out)
+        folder, failed = run_from_settings(settings, execution, condition=condition)
     else:
-        folder, failed = _until(until, settings, execution.out, run)
-    if shard is not None:
+        folder, failed = _until(until, settings, execution, condition)
+    if execution.shard is not None:
         raise typer.Exit(1 if failed else 0)
     with one_line_errors(resume_hint()):
         print_report(folder, failed, condition=condition, full=table is Tables.FULL)
@@ -348,9 +337,7 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
     settings = replace(
         settings, seeds=settings.seeds or "1", baseline=None, slo=None, no_capacity=True
     )
-    folder, failed = run_from_settings(
-        settings, execution.out, workers=1, one_cell=True, reuse=not execution.fresh
-    )
+    folder, failed = run_from_settings(settings, replace(execution, workers=1), one_cell=True)
     if failed:
         raise typer.Exit(1)
     with one_line_errors(resume_hint()):
@@ -360,10 +347,10 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
         raise typer.Exit(1)
 
 
-def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> Shard | None:
-    """Return the shard to run; None for all cells. Raises InvalidInput."""
+def _check_shard(execution: Execution, fail_unless: str | None, until: str | None) -> None:
+    """Raise InvalidInput if a shard is given with options that it cannot have."""
     if execution.shard is None:
-        return None
+        return
     from harness.load.shard import parse_shard
     from servers.basics.errors import InvalidInput
 
@@ -381,11 +368,10 @@ def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> 
                 f"--shard {shard}: {option} needs the cells of all shards; give it to the same "
                 "command without --shard, at the end"
             )
-    return shard
 
 
 def _until(
-    text: str, settings: SweepSettings, out: Path | None, run: Run
+    text: str, settings: SweepSettings, execution: Execution, condition: Condition | None
 ) -> tuple[Path, Mapping[str, str]]:
     from harness.cli.until import parse_until, refuse_until, run_until, widest_ratio
     from harness.sweep.folder import default_folder
@@ -394,7 +380,8 @@ def _until(
     with one_line_errors():
         share = parse_until(text)
         refuse_until(settings, text)
-        folder = out or default_folder(resolve(settings))
+        folder = execution.out or default_folder(resolve(settings))
+    run = partial(run_from_settings, execution=replace(execution, out=folder), condition=condition)
     return run_until(settings, share, folder, run, widest_ratio)
 
 

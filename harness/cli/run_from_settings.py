@@ -22,7 +22,7 @@ from servers.basics.redact import REDACTED, redact_command_line
 
 if TYPE_CHECKING:
     from harness.cluster.tasks import RayPool
-    from harness.load.settings import SweepSettings
+    from harness.load.settings import Execution, SweepSettings
     from harness.load.shard import Shard
     from harness.sweep.plan import SweepPlan
     from harness.sweep.run import Outcome
@@ -32,40 +32,37 @@ if TYPE_CHECKING:
 
 def run_from_settings(
     settings: SweepSettings,
-    out: Path | None,
-    workers: int | None,
+    execution: Execution,
     *,
-    stop_on_error: bool = False,
     one_cell: bool = False,
-    reuse: bool = True,
     condition: Condition | None = None,
-    shard: Shard | None = None,
-    cluster: str | None = None,
 ) -> tuple[Path, Mapping[str, str]]:
     """Return the run folder and the errors of failed cells by name. The errors are printed.
-    `condition` is checked before any cell runs. With a shard, only its cells are run; with a
-    cluster, they run there."""
+    `condition` is checked before any cell runs."""
+    workers = execution.workers
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: must be at least 1")
         from harness.load.machines import is_list
+        from harness.load.shard import parse_shard
         from harness.sweep.folder import default_folder
-        from harness.sweep.machines import resolve_machines, run_machines
+        from harness.sweep.machines import resolve_machines
         from harness.sweep.resolve import resolve
-        from harness.sweep.run import run_sweep
+        from harness.sweep.run import ONE, run_sweeps
 
+        shard = None if execution.shard is None else parse_shard(execution.shard)
         for check in map(check_package, PACKAGES):
             if not check.passed:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
         if is_list(settings.machine) and not one_cell:
             machines = resolve_machines(settings)
-            folder = out or machines.default_folder()
-            plans = list(machines.plans.values())
-            run = partial(run_machines, machines)
+            by_name = machines.plans
+            folder = execution.out or machines.default_folder()
+            claim = machines.claimed(folder, shard)
         else:
-            plans = [plan := resolve(settings)]
-            folder = out or default_folder(plan)
-            run = partial(run_sweep, plan)
+            by_name = {ONE: (plan := resolve(settings))}
+            folder, claim = execution.out or default_folder(plan), None
+        plans = list(by_name.values())
         if condition is not None:
             check_condition(condition, plans[0])
         if shard is not None:
@@ -82,16 +79,9 @@ def run_from_settings(
             raise InvalidInput(
                 f"these settings have {len(plan.cells())} cells: give {missing}, or remove --one"
             )
-    with one_line_errors(resume_hint()), _pool(cluster, plans[0], folder, workers) as pool:
-        outcome = run(
-            folder,
-            workers=pool.slots() if pool else workers or cpu_cores(),
-            stop_on_error=stop_on_error,
-            reuse=reuse,
-            on_begin=lambda: _print_plan(plans),
-            shard=shard,
-            pool=pool.run_jobs if pool else None,
-        )
+    with one_line_errors(resume_hint()), _pool(execution, plans[0], folder) as pool:
+        begin = partial(_print_plan, plans)
+        outcome = run_sweeps(by_name, folder, execution, on_begin=begin, claim=claim, pool=pool)
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
     if outcome.failed:
@@ -106,10 +96,9 @@ def run_from_settings(
 
 
 @contextmanager
-def _pool(
-    cluster: str | None, plan: SweepPlan, folder: Path, workers: int | None
-) -> Iterator[RayPool | None]:
+def _pool(execution: Execution, plan: SweepPlan, folder: Path) -> Iterator[RayPool | None]:
     """Connect to the cluster; None without one."""
+    cluster, workers = execution.cluster, execution.workers
     if cluster is None:
         yield None
         return

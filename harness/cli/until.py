@@ -19,7 +19,7 @@ from servers.basics.errors import InvalidInput
 if TYPE_CHECKING:
     from harness.load.settings import SweepSettings
 
-Run = Callable[["SweepSettings", Path], tuple[Path, Mapping[str, str]]]
+Run = Callable[["SweepSettings"], tuple[Path, Mapping[str, str]]]
 
 
 def parse_until(text: str) -> float:
@@ -58,7 +58,7 @@ def run_until(
     largest relative half width of an interval in a folder, None if there is none to narrow."""
     seeds = first_seeds(settings, folder)
     while True:
-        folder, failed = run(replace(settings, seeds=_text(seeds)), folder)
+        folder, failed = run(replace(settings, seeds=_text(seeds)))
         width = width_of(folder)
         if failed or width is None or width <= share:
             return folder, failed

@@ -141,25 +141,23 @@ def _received(reference: Any) -> tuple[Any, str]:
     return _work[key]
 
 
-def in_folder(work: Work | Mapping[str, Work], folder: Path) -> Any:
-    """Return the work of one sweep, or of several by name, with another folder for its cells."""
-    if isinstance(work, Mapping):
-        return {name: replace(each, folder=folder / name) for name, each in work.items()}
-    return replace(work, folder=folder)
+def in_folder(work: Mapping[str, Work], folder: Path) -> dict[str, Work]:
+    """Return the work of plans by name, with another folder for its cells."""
+    return {name: replace(each, folder=folder / name) for name, each in work.items()}
 
 
-def code_of(work: Work | Mapping[str, Work]) -> str:
+def code_of(work: Mapping[str, Work]) -> str:
     """Return a hash of the code that decides cells, with all policies and routers."""
     from harness.sweep.fingerprint import code_sha256
 
-    plan = (next(iter(work.values())) if isinstance(work, Mapping) else work).plan
+    plan = next(iter(work.values())).plan
     parts = (plan.engine, plan.workload, plan.arrivals, plan.background)
     code = code_sha256(*parts, agents=plan.agents)
     content = repr((code, plan.sweep_record().variants))
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _other_code(work: Work | Mapping[str, Work], code: str) -> str:
+def _other_code(work: Mapping[str, Work], code: str) -> str:
     """Return what differs if this node would compute other results than a machine with this code;
     empty if nothing does."""
     if (here := code_of(work)) == code:

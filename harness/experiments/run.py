@@ -13,7 +13,8 @@ from harness.console import print_message
 from harness.experiments.definition import Change, Experiment, changed_options, plans
 from harness.experiments.scheduler_overhead import scheduler_overhead
 from harness.experiments.workloads import workload_frames
-from harness.sweep.several import run_several
+from harness.load.settings import Execution
+from harness.sweep.run import run_sweeps
 from reports.experiment.arms import ArmRun
 from reports.experiment.judge import judge
 from reports.experiment.page import ExperimentReport, ExperimentText, finish, write_experiment
@@ -35,7 +36,8 @@ def _sweeps(
     experiment: Experiment, about: ExperimentText, folder: Path, workers: int, change: Change
 ) -> ExperimentReport:
     parts = list(plans(experiment, folder, change))
-    outcome = run_several({part.folder: part.plan for part in parts}, folder, workers=workers)
+    by_folder = {part.folder: part.plan for part in parts}
+    outcome = run_sweeps(by_folder, folder, Execution(workers=workers))
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
     arms = [

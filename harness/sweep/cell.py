@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,9 +24,9 @@ MAX_IDLE_JOBS = 10_000
 """Largest number of jobs that a stream may have in the system of an idle machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
-    """The data that all cells of a sweep share."""
+    """What the cells of a plan share in one process."""
 
     plan: SweepPlan
     folder: Path
@@ -36,6 +37,25 @@ class Work:
         if seed not in self.idle:
             self.idle[seed] = idle_jct(self.plan, seed, folder)
         return self.idle[seed]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCell:
+    plan: str
+    """Name of its plan."""
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        """Path of its folder in the folder of all plans."""
+        return str(Path(self.plan) / self.cell.name)
+
+
+RunCell = Callable[[Work, Cell, Tick], None]
+
+
+def run_planned(run: RunCell, work: Mapping[str, Work], cell: PlannedCell, tick: Tick) -> None:
+    run(work[cell.plan], cell.cell, tick)
 
 
 def run_cell(work: Work, cell: Cell, tick: Tick) -> None:

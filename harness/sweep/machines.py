@@ -8,7 +8,8 @@ like those of sweeps on one machine, so their cells are reused in both direction
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +25,6 @@ from harness.load.shard import Shard
 from harness.sweep.folder import SETTINGS, claimed, with_copies
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve_each
-from harness.sweep.run import Outcome, RunJobs
-from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
 from servers.basics.errors import InvalidInput
@@ -54,6 +53,10 @@ class MachinesPlan:
         digest = hashlib.sha256(encode(plans)).hexdigest()[:8]
         workload = next(iter(self.plans.values())).workload.name
         return RUNS / f"{slug(workload)}_{len(plans)}-machines_{digest}"
+
+    def claimed(self, folder: Path, shard: Shard | None) -> AbstractContextManager[None]:
+        """Claim the common folder."""
+        return claimed(folder, self.record(), self.settings_files(), MACHINES, shard=shard)
 
     def settings_files(self) -> dict[str, bytes]:
         """Return the contents of `sweep.toml`, which names copies of files in the run folders."""
@@ -99,30 +102,4 @@ def _same_folder(one: Machine, other: Machine, folder: str) -> InvalidInput:
     return InvalidInput(
         f"--hardware {one.hardware},{other.hardware}: both have the same folder, {folder}; give "
         "the GPU in one of the files another name"
-    )
-
-
-def run_machines(
-    machines: MachinesPlan,
-    folder: Path,
-    *,
-    workers: int,
-    stop_on_error: bool = False,
-    reuse: bool = True,
-    on_begin: Callable[[], None] = lambda: None,
-    shard: Shard | None = None,
-    pool: RunJobs | None = None,
-) -> Outcome:
-    """Run the cells of all machines, or those of a shard. `on_begin` is called after all folders
-    passed their checks."""
-    return run_several(
-        machines.plans,
-        folder,
-        workers=workers,
-        stop_on_error=stop_on_error,
-        reuse=reuse,
-        on_begin=on_begin,
-        claim=claimed(folder, machines.record(), machines.settings_files(), MACHINES, shard=shard),
-        shard=shard,
-        pool=pool,
     )

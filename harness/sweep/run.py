@@ -1,14 +1,15 @@
-"""Runs each cell of a plan once, in worker processes, and resumes an interrupted run folder.
+"""Runs each cell of one or several plans once, in worker processes, and resumes run folders.
 
-In: a plan and a folder. Out: the run folder, and which cells failed. The number of workers affects
-only the duration, not the results.
+In: plans by the name of their run folder, and the folder that contains these. Out: the run folders,
+and which cells failed. The number of workers affects only the duration, not the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +17,10 @@ from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import Engine
-from harness.load.shard import Shard
-from harness.sweep.cell import Work, run_cell
+from harness.installation import cpu_cores
+from harness.load.settings import Execution, OnError
+from harness.load.shard import parse_shard
+from harness.sweep.cell import PlannedCell, RunCell, Work, run_cell, run_planned
 from harness.sweep.finished import finished_names, is_valid, take_finished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
@@ -26,25 +29,29 @@ from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
 from servers.basics.checkout import REINSTALL, make_or
 from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
+from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
 from servers.records.done import Jct
 
-RunJobs = Callable[
-    [
-        Sequence[Any],
-        Callable[[Any, Any, Tick], None],
-        Any,
-        int,
-        Callable[[], Sequence[Any]],
-    ],
-    Generator[Event[Any], None, None],
-]
-"""Like `harness.cells.workers.run_jobs`."""
+ONE = ""
+"""Name of a plan whose run folder is the folder itself."""
 
 
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
+class Pool(Protocol):
+    """Runs cells elsewhere than in worker processes of this machine."""
+
+    def slots(self) -> int:
+        """Return how many cells can run at a time."""
+
+    def run_jobs(
+        self,
+        jobs: Sequence[Any],
+        run: Callable[[Any, Any, Tick], None],
+        shared: Any,
+        workers: int,
+        more: Callable[[], Sequence[Any]],
+    ) -> Generator[Event[Any], None, None]:
+        """Like `harness.cells.workers.run_jobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,62 +66,60 @@ class Outcome:
     """Number of cells of the whole sweep that have no result, if a shard was run."""
 
 
-def run_sweep(
-    plan: SweepPlan,
+def run_sweeps(
+    plans: Mapping[str, SweepPlan],
     folder: Path,
+    execution: Execution,
     *,
-    workers: int,
-    stop_on_error: bool = False,
-    reuse: bool = True,
-    run: Callable[[Work, Cell, Tick], None] = run_cell,
     on_begin: Callable[[], None] = lambda: None,
-    shard: Shard | None = None,
-    pool: RunJobs | None = None,
+    claim: AbstractContextManager[None] | None = None,
+    pool: Pool | None = None,
+    run: RunCell = run_cell,
 ) -> Outcome:
-    """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
-    cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
-    repeat a measurement. With a shard, only its cells are run. `pool` runs cells elsewhere than in
-    worker processes of this machine."""
-    idle = refuse_unreachable(plan, folder)
-    (given,) = cells_of_shard({"": plan}, shard).values()
-    with claimed(folder, plan.sweep_record(), settings_files(plan.settings), shard=shard):
+    """Run the cells of all plans, or those of a shard. A single plan is named `ONE`.
+
+    `on_begin` is called after the plans and folders have passed all checks. `claim` claims the
+    common folder, and is entered when the plans have passed theirs. Unless the execution is
+    `fresh`, cells that are finished elsewhere under `runs/` with the same settings are copied.
+    """
+    reuse = not execution.fresh
+    shard = None if execution.shard is None else parse_shard(execution.shard)
+    idle = {name: _refuse_unreachable(name, plan, folder) for name, plan in plans.items()}
+    given = cells_of_shard(plans, shard)
+    folders = {folder / name: plan for name, plan in plans.items()}
+    todo: list[PlannedCell] = []
+    found_done = 0
+    with claim or nullcontext(), ExitStack() as claims:
+        for path, plan in folders.items():
+            files = settings_files(plan.settings)
+            claims.enter_context(claimed(path, plan.sweep_record(), files, shard=shard))
         on_begin()
-        search = search_of(plan, folder, idle, reuse)
-        todo, found_done = unfinished(plan, given, folder, reuse)
-        if pool is None and not plan.engine.kind.is_virtual:
-            workers = 1
-        work = Work(plan, folder, dict(search.idle) if search else {})
-        turns, more = plan.turns_per_cell, search.next_cells if search else no_more
-        so_far = search.so_far if search else str
-        with offered_to_workers(core_for(plan.engine)):
-            failed = run_cells(
-                todo,
-                run,
-                work,
-                folder,
-                turns,
-                workers,
-                stop_on_error,
-                more,
-                so_far,
-                search.found if search else None,
-                pool,
-            )
-    cells, before = (search.cells, search.found_done) if search else (0, 0)
-    missing = 0 if shard is None else count_missing({folder: plan})
-    return Outcome(folder, len(given) + cells, found_done + before, failed, missing)
+        for name, plan in plans.items():
+            cells, done = unfinished(plan, given[name], folder / name, reuse)
+            todo += [PlannedCell(name, cell) for cell in cells]
+            found_done += done
+        searches = Searches(
+            {
+                name: CapacitySearch(plan, plan.slo, folder / name, idle[name], reuse=reuse)
+                for name, plan in plans.items()
+                if plan.slo is not None
+            }
+        )
+        work = {
+            name: Work(plan, folder / name, searches.idle(name)) for name, plan in plans.items()
+        }
+        failed = _run_cells(todo, run, work, folder, execution, searches, pool)
+    count = sum(map(len, given.values())) + searches.cells
+    missing = 0 if shard is None else count_missing(folders)
+    return Outcome(folder, count, found_done + searches.found_done, failed, missing)
 
 
-def search_of(
-    plan: SweepPlan, folder: Path, idle: Mapping[int, Jct], reuse: bool
-) -> CapacitySearch | None:
-    """Return the search for capacities in a claimed folder; None if the plan has none. `idle` is
-    what `refuse_unreachable` returned."""
-    return None if plan.slo is None else CapacitySearch(plan, plan.slo, folder, idle, reuse=reuse)
-
-
-def no_more(_: Mapping[str, str]) -> Sequence[Any]:
-    return ()
+def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, Jct]:
+    """Refuse an SLO that an idle machine does not meet, with the name of its plan."""
+    try:
+        return refuse_unreachable(plan, folder / name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}" if name else str(error)) from None
 
 
 def unfinished(
@@ -159,35 +164,78 @@ def core_for(engine: Engine) -> Core:
     return core
 
 
-def run_cells(
-    todo: Sequence[Named],
-    run: Callable[[Any, Any, Tick], None],
-    work: Any,
-    folder: Path,
-    turns_per_cell: int,
-    workers: int,
-    stop_on_error: bool,
-    more: Callable[[Mapping[str, str]], Sequence[Named]] = no_more,
-    so_far: Callable[[], str] = str,
-    found: Callable[[], tuple[int, int]] | None = None,
-    pool: RunJobs | None = None,
-) -> dict[str, str]:
-    """Call `run(work, cell, tick)` for each cell in a worker process, or in the pool. Return errors
-    by the name of the cell, which is the path of its folder in `folder`. `more` gets these errors
-    while a worker is idle, and returns further cells. `so_far` returns an interim answer, or an
-    empty text. `found` returns how many capacities a search has found, and how many there are."""
-    failed: dict[str, str] = {}
-    todo = todo or more(failed)
-    if not todo:
-        return failed
-    progress = SweepProgress(len(todo), turns_per_cell, workers, found)
+class Searches:
+    """The searches for capacities of those plans that have one."""
 
-    def further() -> Sequence[Named]:
-        cells = more(failed)
+    def __init__(self, searches: Mapping[str, CapacitySearch]) -> None:
+        self._searches = searches
+
+    def idle(self, plan: str) -> dict[int, Jct]:
+        return dict(self._searches[plan].idle) if plan in self._searches else {}
+
+    def next_cells(self, failed: Mapping[str, str]) -> list[PlannedCell]:
+        """`failed` has the errors of failed cells by `PlannedCell.name`."""
+        cells: list[PlannedCell] = []
+        for plan, search in self._searches.items():
+            errors = {
+                Path(name).name: why
+                for name, why in failed.items()
+                if Path(name).parent == Path(plan)
+            }
+            cells += [PlannedCell(plan, cell) for cell in search.next_cells(errors)]
+        return cells
+
+    def found(self) -> tuple[int, int]:
+        """Return how many capacities have been found, and how many there are."""
+        found = [search.found() for search in self._searches.values()]
+        return sum(ended for ended, _ in found), sum(capacities for _, capacities in found)
+
+    def so_far(self) -> str:
+        """Return the capacities of a single plan; empty if there are several or none."""
+        return self._searches[ONE].so_far() if ONE in self._searches else ""
+
+    def __bool__(self) -> bool:
+        return bool(self._searches)
+
+    @property
+    def cells(self) -> int:
+        return sum(search.cells for search in self._searches.values())
+
+    @property
+    def found_done(self) -> int:
+        return sum(search.found_done for search in self._searches.values())
+
+
+def _run_cells(
+    todo: Sequence[PlannedCell],
+    run: RunCell,
+    work: Mapping[str, Work],
+    folder: Path,
+    execution: Execution,
+    searches: Searches,
+    pool: Pool | None,
+) -> dict[str, str]:
+    """Return the errors of failed cells by name."""
+    failed: dict[str, str] = {}
+    plan = next(iter(work.values())).plan
+    workers = (execution.workers or cpu_cores()) if plan.engine.kind.is_virtual else 1
+    if pool is not None:
+        workers = pool.slots()
+    core = core_for(plan.engine)
+    if not (todo := todo or searches.next_cells(failed)):
+        return failed
+    found = searches.found if searches else None
+    progress = SweepProgress(len(todo), plan.turns_per_cell, workers, found)
+
+    def more() -> Sequence[PlannedCell]:
+        cells = searches.next_cells(failed)
         progress.planned(len(cells))
         return cells
 
-    with progress, closing((pool or run_jobs)(todo, run, work, workers, further)) as events:
+    jobs = (pool.run_jobs if pool else run_jobs)(
+        todo, partial(run_planned, run), work, workers, more
+    )
+    with offered_to_workers(core), progress, closing(jobs) as events:
         for event in events:
             name = event.job.name
             if isinstance(event, Started):
@@ -199,7 +247,7 @@ def run_cells(
                     failed[name] = event.error
                     mark_failed(folder / name, event.error)
                 progress.finished(name, event.error)
-                progress.answer(so_far)
-                if failed and stop_on_error:
+                progress.answer(searches.so_far)
+                if failed and execution.on_error is OnError.STOP:
                     break
     return failed

@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from harness.installation import cpu_cores
 from harness.load.settings import Load, SweepSettings
 from harness.sweep.resolve import resolve
-from harness.sweep.run import run_sweep
+from tests.harness.small import run_sweep
 
 
 def test_duration_of_a_sweep_of_fixed_sets(benchmark: BenchmarkFixture, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from tests.harness.small import small_plan
 
 
 def test_a_node_with_other_code_says_so() -> None:
-    work = Work(small_plan(), Path("run"))
+    work = {"": Work(small_plan(), Path("run"))}
     code = code_of(work)
-    assert _other_code(work, code) == _other_code({"h100_llama": work}, code) == ""
-    fewer = Work(small_plan("fcfs"), Path("run"))
+    assert _other_code(work, code) == ""
+    fewer = {"": Work(small_plan("fcfs"), Path("run"))}
     assert _other_code(fewer, code) == (
         f"has other code (sha256 {code_of(fewer)}, where bench runs {code}); install the same "
         "version of Turnstile and of your policies on all nodes"
@@ -25,14 +25,10 @@ def test_a_node_with_other_code_says_so() -> None:
 
 def test_work_moves_to_the_folder_of_a_node_and_keeps_what_it_measured() -> None:
     work = Work(small_plan(), Path("run"))
-    moved = in_folder(work, Path("/node"))
-    assert moved.folder == Path("/node")
-    assert moved.idle is work.idle
-    several = in_folder({"a": work, "b": work}, Path("/node"))
-    assert {name: each.folder for name, each in several.items()} == {
-        "a": Path("/node/a"),
-        "b": Path("/node/b"),
-    }
+    moved = in_folder({"": work, "b": work}, Path("/node"))
+    assert moved[""].idle is work.idle
+    folders = {name: each.folder for name, each in moved.items()}
+    assert folders == {"": Path("/node"), "b": Path("/node/b")}
 
 
 def test_folders_of_killed_workers_are_removed_and_those_of_running_ones_stay(

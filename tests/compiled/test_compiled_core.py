@@ -21,11 +21,10 @@ from harness.installation import cpu_cores
 from harness.load.background import Background
 from harness.load.settings import Load, Machine, Server, SweepSettings
 from harness.sweep.resolve import resolve
-from harness.sweep.run import run_sweep
 from servers.basics.compiled_core import CHOICE, WORKER, find_core, offered_to_workers
 from servers.sim import engine
 from servers.variants import POLICIES
-from tests.harness.small import contents
+from tests.harness.small import contents, run_sweep
 from traces import Program, Turn
 
 ROOT = Path(__file__).parents[2]

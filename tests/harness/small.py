@@ -9,10 +9,12 @@ from pathlib import Path
 
 from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
-from harness.load.settings import SweepSettings
+from harness.load.settings import Execution, OnError, SweepSettings
 from harness.load.workload import Workload
+from harness.sweep.cell import RunCell, run_cell
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
+from harness.sweep.run import ONE, Outcome, run_sweeps
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
@@ -51,6 +53,21 @@ def small_plan(
         baseline="fcfs",
         code_sha256=code_sha256(engine, workload, arrivals),
     )
+
+
+def run_sweep(
+    plan: SweepPlan,
+    folder: Path,
+    *,
+    workers: int,
+    stop_on_error: bool = False,
+    reuse: bool = True,
+    run: RunCell = run_cell,
+) -> Outcome:
+    """Run a single plan."""
+    on_error = OnError.STOP if stop_on_error else OnError.CONTINUE
+    execution = Execution(workers=workers, on_error=on_error, fresh=not reuse)
+    return run_sweeps({ONE: plan}, folder, execution, run=run)
 
 
 def programs(count: int) -> tuple[Program, ...]:

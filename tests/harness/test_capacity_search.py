@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from in_process import bench
 from rich.console import Console
-from small import contents, small_plan
+from small import contents, run_sweep, small_plan
 
 from harness.cells import workers
 from harness.cells.workers import Tick
@@ -22,7 +22,6 @@ from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
-from harness.sweep.run import run_sweep
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from reports import write_report
 from reports.answer.condition import parse_condition

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from msgspec import to_builtins
-from small import programs, small_plan
+from small import programs, run_sweep, small_plan
 
 from harness.load.settings import Machine, SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.resolve import resolve
-from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from servers.profiles import analytic_profile

@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from small import contents, programs, small_plan
+from small import contents, programs, run_sweep, small_plan
 
 from harness.cli import catalogue
 from harness.cli.main import MOVED, Listing, list_
 from harness.cli.options import COMPLETIONS
-from harness.sweep.run import run_sweep
 from tests.harness.in_process import bench as bench_here
 from tests.processes import group_of, wait_until, wait_until_none
 from traces import Program, Turn

@@ -9,11 +9,11 @@ import pytest
 
 from harness.load.settings import Load, Machine, Server, SweepSettings
 from harness.sweep.resolve import resolve
-from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from servers.basics.errors import InvalidInput, UnknownName
 from servers.records.settings import SplitRecord, TransferRecord
+from tests.harness.small import run_sweep
 
 SETTINGS = SweepSettings(
     jps="0.3",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import harness.cli.run_from_settings
 from harness.cli.main import app
-from harness.load.settings import Machine, Server, SweepSettings
+from harness.load.settings import Execution, Machine, Server, SweepSettings
 from tests.profiles.test_measured import measured
 from tests.servers.substitute_vllm import substitute_vllm
 from traces.formats.native import write_programs
@@ -40,19 +40,18 @@ class SimulatedMachine:
     def run(
         self,
         settings: SweepSettings,
-        folder: Path,
-        workers: int | None,
-        *,
-        reuse: bool = True,
+        execution: Execution,
     ) -> tuple[Path, bool]:
-        assert reuse is (folder.name == "sim"), "a live repeat must not reuse cells"
+        folder = execution.out
+        assert folder is not None
+        assert execution.fresh is (folder.name != "sim"), "a live repeat must not reuse cells"
         self.settings[folder.name] = settings
         machine = settings.machine
         if machine.engine == "vllm":
             blocks = None if machine.kv_blocks is None else machine.kv_blocks - 1
             machine = replace(machine, engine="sim", kv_blocks=blocks)
             settings = replace(settings, machine=machine, server=Server())
-        outcome = harness.cli.run_from_settings.run_from_settings(settings, folder, workers)
+        outcome = harness.cli.run_from_settings.run_from_settings(settings, execution)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))

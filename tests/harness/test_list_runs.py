@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from in_process import bench
-from small import small_plan
+from small import run_sweep, small_plan
 
-from harness.sweep.run import run_sweep
 from reports.run_folder.find import find_runs, newest_report
 
 HOUR_S = 3600.0

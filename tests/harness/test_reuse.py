@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from in_process import bench
 from msgspec import structs
-from small import contents, small_plan
+from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
 from harness.sweep import finished
@@ -18,7 +18,6 @@ from harness.sweep.cell import Work, run_cell
 from harness.sweep.fingerprint import class_sha256, same_cell
 from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
 from harness.sweep.plan import Cell, SweepPlan
-from harness.sweep.run import run_sweep
 from servers.variants import behind_routers
 from tests.reports.make_run import seal
 

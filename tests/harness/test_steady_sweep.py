@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import contents, small_plan
+from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
 from harness.load.settings import Load, Machine, SweepSettings
@@ -17,7 +17,6 @@ from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import fixed_by, resolve
-from harness.sweep.run import run_sweep
 from tests.lines import read_lines
 
 

@@ -7,12 +7,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from small import small_plan
+from small import run_sweep, small_plan
 
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.stream import BLOCK, ArrivingJob, JobStream, in_drawn_order, with_burst
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
-from harness.sweep.run import run_sweep
 from servers.basics.errors import CellFailed
 from tests.lines import read_lines
 from traces import Fork, Program, SharedPrefix, Turn

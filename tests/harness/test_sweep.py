@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import contents, damages, small_plan
+from small import contents, damages, run_sweep, small_plan
 
 from harness.cells.workers import Tick, attempt
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import default_folder
 from harness.sweep.plan import Cell
 from harness.sweep.progress import SweepProgress
-from harness.sweep.run import run_sweep
 from servers.admission import Admission
 from servers.policies import user_code
 from servers.sim import Limits

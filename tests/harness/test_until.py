@@ -22,7 +22,7 @@ def rounds(folder: Path, widths: Sequence[float | None], share: float = 0.05) ->
     """Return the seeds of each round. `widths` are the half widths after the rounds."""
     ran: list[str] = []
 
-    def run(settings: SweepSettings, folder: Path) -> tuple[Path, dict[str, str]]:
+    def run(settings: SweepSettings) -> tuple[Path, dict[str, str]]:
         seeds = str(settings.seeds)
         folder.mkdir(exist_ok=True)
         stored = {"seeds": [int(seed) for seed in seeds.split(",")]}

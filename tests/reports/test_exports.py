@@ -169,7 +169,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run real cells in virtual time with little memory: preemptions, reloads, pins."""
     from harness.load.settings import Load, Machine, SweepSettings
     from harness.sweep.resolve import resolve
-    from harness.sweep.run import run_sweep
+    from tests.harness.small import run_sweep
 
     folder = tmp_path_factory.mktemp("simulated") / "run"
     settings = SweepSettings(
