@@ -54,7 +54,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles capacities run-folder job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon clean
+.PHONY: help install sweep compile profiles reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -78,19 +78,12 @@ compile: .venv/installed-compile  ## compile the simulator into turnstile_core, 
 
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
 	$(BIN)/python -m tools.shipped_profiles
-	$(BIN)/python -m tools.step_times_page > docs/reference/step-times.md
-	$(BIN)/python -m tools.step_times_picture > docs/reference/step-times.svg
+	$(BIN)/python -m tools.reference_tables
 
-capacities: .venv/installed  ## add the capacities of sweeps to docs/reference/capacities.md: RUNS='runs/one runs/two'
-	$(BIN)/python -m tools.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md.new
-	@mv docs/reference/capacities.md.new docs/reference/capacities.md
-
-run-folder: .venv/installed  ## renew the tables of docs/reference/run-folder.md
+reference: .venv/installed-test  ## regenerate the tables of docs/reference; RUNS='runs/one runs/two' adds sweeps to its results
+	$(BIN)/python -m tools.results_tables $(RUNS)
+	$(BIN)/python -m tools.reference_tables
 	$(BIN)/python -m tools.run_folder_page
-
-job-times: .venv/installed  ## add sweeps with --jps LOW,HIGH or LOW,MIDDLE,HIGH to docs/reference/job-times.md: RUNS='runs/one runs/two'
-	$(BIN)/python -m tools.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md.new
-	@mv docs/reference/job-times.md.new docs/reference/job-times.md
 
 coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes
 	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --seeds $(SEEDS) --out runs/coverage
@@ -165,13 +158,15 @@ soak: .venv/installed-test  ## replay SOAK_TURNS=50000 turns, some of which fail
 
 docs: .venv/installed-test  ## build the documentation site, build/site/index.html
 	@$(BIN)/python -m tools.command_reference > docs/reference/command-line.md
+	@$(BIN)/python -m tools.reference_tables
+	@if command -v chromium >/dev/null; then $(MAKE) -s picture; fi
 	@$(BIN)/zensical build --strict
 
-picture: .venv/installed-test  ## regenerate docs/report.png with Chromium, after a change of the report's looks or text
+picture: .venv/installed-test  ## draw docs/report.png again with Chromium
 	$(BIN)/python -m tests.docs.picture
 
 silicon: .venv/installed-test  ## compare virtual time with end-to-end measurements of GPUs, after a change of step times
-	-$(BIN)/python -m tools.silicon --out docs/fidelity --save servers/profiles/end-to-end.json
+	-$(BIN)/python -m tools.silicon --out build/fidelity --save servers/profiles/end-to-end.json
 
 # The version that the pinned plotly of the test dependencies has inside, which validates our figures.
 plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1.1 PLOTLY_SHA256=…

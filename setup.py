@@ -1,4 +1,4 @@
-"""Builds the wheel; TURNSTILE_COMPILE=1 adds the compiled core: docs/howto/compiled-core.md."""
+"""Builds the wheel; TURNSTILE_COMPILE=1 adds the compiled core: docs/howto/cluster.md."""
 
 from __future__ import annotations
 

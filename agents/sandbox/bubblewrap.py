@@ -2,7 +2,7 @@
 
 The sandbox contains a read-only system, the workspace, paths given by the caller, and a small
 /tmp. Its only network is the gateway at 127.0.0.1:INSIDE_PORT, which `agents.sandbox.inside`
-forwards to the gateway's Unix socket. docs/design/sandbox.md lists the guarantees.
+forwards to the gateway's Unix socket. docs/design/security.md lists the guarantees.
 """
 
 from __future__ import annotations

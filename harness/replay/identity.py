@@ -2,7 +2,7 @@
 
 Headers are sent to every server, because those that do not know one ignore it. Fields of the body
 and requests that end a session go only to servers that know them (`session_ends`), because vLLM
-logs a warning for each unknown field, and others reject it. docs/reference/identities.md has the
+logs a warning for each unknown field, and others reject it. docs/howto/gateway.md has the
 list by system.
 """
 

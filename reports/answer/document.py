@@ -1,4 +1,4 @@
-"""Writes the answer for machines: `answer.json` (docs/reference/answer.md).
+"""Writes the answer for machines: `answer.json` (docs/reference/report.md).
 
 In: the answer, the points and `sweep.json`. Out: a document of numbers, strings and null.
 """

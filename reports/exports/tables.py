@@ -1,6 +1,6 @@
 """Exports tables of the turns and of the jobs of cells, as CSV or Parquet.
 
-Cells are written one by one, so that memory holds the turns of one cell. docs/howto/exports.md
+Cells are written one by one, so that memory holds the turns of one cell. docs/reference/report.md
 defines the columns: seconds on the cell's clock, and tokens. Values that an engine does not report
 are empty.
 """

@@ -1,4 +1,4 @@
-"""Workflows run make targets and scripts that exist, the same ones that the README names."""
+"""Workflows run make targets and scripts that exist, the same ones that CONTRIBUTING.md names."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_workflow_may_write_to_the_repository() -> None:
 
 def test_every_action_is_pinned_by_its_commit() -> None:
     """Whoever can move a tag of an action could otherwise run code in our workflows."""
-    pages = [*WORKFLOWS, ROOT / "docs/howto/nightly.md"]
+    pages = [*WORKFLOWS, ROOT / "docs/howto/compare.md"]
     used = [line for page in pages for line in re.findall(r"uses: (.*)", page.read_text())]
     assert len(used) >= 15
     for action in used:
@@ -102,9 +102,9 @@ def test_scripts_parse_and_make_existing_targets(script: Path) -> None:
     assert set(make_targets(script)) <= TARGETS
 
 
-def test_a_push_runs_all_test_commands_of_the_readme() -> None:
+def test_a_push_runs_all_test_commands_of_the_contributors_page() -> None:
     commands = set(
-        re.findall(r"^make (test[\w-]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+        re.findall(r"^make (test[\w-]*)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     )
     assert commands == {"test", "test-all", "test-real"}
     assert make_targets(ROOT / ".ci/run") == ["environments", "test-all", "test-real"]

@@ -1,4 +1,4 @@
-"""The picture of a report in README.md is current, and its names can be read."""
+"""The names in the picture of a report in README.md can be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.picture import DIGEST, digest, first_screen, make_report
+from tests.docs.picture import first_screen, make_report
 
 pytestmark = pytest.mark.acceptance
 HEIGHT_OF_THE_SLO = """() => {
@@ -20,10 +20,6 @@ HEIGHT_OF_THE_SLO = """() => {
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_report(tmp_path_factory.mktemp("picture"))
-
-
-def test_the_picture_of_a_report_is_current(report: Path) -> None:
-    assert digest(report) == DIGEST.read_text().strip(), "run: make picture"
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")

@@ -1,4 +1,4 @@
-"""The recipes of docs/howto/nightly.md for GitHub and GitLab: they are valid, what they cache and
+"""The recipes of docs/howto/compare.md for GitHub and GitLab: they are valid, what they cache and
 publish is what their sweep writes, and the sweep runs."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 from tests.docs.pages import DOCS, ROOT, code
 from tests.harness.in_process import bench
 
-PAGE = DOCS / "howto/nightly.md"
+PAGE = DOCS / "howto/compare.md"
 GITHUB: dict[str, Any] = yaml.safe_load(code(PAGE, "name: schedulers") or "")
 GITLAB: dict[str, Any] = yaml.safe_load(code(PAGE, "schedulers:") or "")
 STEPS = GITHUB["jobs"]["sweep"]["steps"]

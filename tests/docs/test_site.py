@@ -14,6 +14,7 @@ import yaml
 from harness.cli.main import SUB_APPS
 from tests.docs.pages import DOCS, GENERATED, ROOT
 from tools import command_reference as reference
+from tools import reference_tables
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,19 @@ def test_no_page_loads_anything_from_the_network(site: Path) -> None:
 def test_the_command_line_reference_has_every_command_with_its_options() -> None:
     text = reference.page()
     headings = set(re.findall(r"^#+ `(bench[\w ]*)`$", text, re.MULTILINE))
-    assert {f"bench {name}" for name in ("sweep", "run", "report", *SUB_APPS)} <= headings
-    assert {"bench history add", "bench traces convert", "bench verify pins"} <= headings
+    assert {f"bench {name}" for name in ("sweep", "report", *SUB_APPS)} <= headings
+    assert {"bench traces convert", "bench traces fit"} <= headings
     assert "| `--jps RATES` |" in text
     assert "[bold]" not in text
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.name)
+def test_generated_tables_are_current(path: Path) -> None:
+    text = path.read_text()
+    assert reference_tables.page(text) == text, "run: make reference"
+
+
+def test_every_generated_table_is_on_a_page() -> None:
+    text = "".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    found = {match[2] for match in reference_tables.TABLE.finditer(text)}
+    assert found == reference_tables.tables().keys()

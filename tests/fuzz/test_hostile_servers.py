@@ -1,5 +1,5 @@
 """Hostile servers: each turn of a replay ends soon with an error, and memory stays within the
-limits of docs/design/hostile-input.md."""
+limits of docs/design/security.md."""
 
 from __future__ import annotations
 

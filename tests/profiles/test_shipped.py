@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields, replace
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from servers.profiles.models.listed import model
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.step_times import StepTimes
-from tools.step_times_page import page
-from tools.step_times_picture import picture
 
 SHIPPED = [
     (gpu, llm, n)
@@ -165,19 +162,3 @@ def test_shipped_files_are_small_and_step_times_load_in_under_5_ms() -> None:
         assert shipped.shipped_steps(path.stem, "llama-3.1-8b", 1)
         times.append(time.process_time() - begin)
     assert sorted(times)[len(times) // 2] < 0.005
-
-
-def test_the_page_on_step_times_is_that_of_the_shipped_files() -> None:
-    written = Path(__file__).parents[2] / "docs/reference/step-times.md"
-    assert written.read_text(encoding="utf-8") == page(), "run make profiles"
-
-
-def test_the_picture_of_step_times_is_that_of_the_shipped_files() -> None:
-    file = shipped.shipped_file("h100")
-    assert file
-    pytest.importorskip("aiconfigurator_core")
-    name, version = file.tables.package.split()
-    if metadata.version(name) != version:
-        pytest.skip(f"the picture is of {name} {version}")
-    written = Path(__file__).parents[2] / "docs/reference/step-times.svg"
-    assert written.read_text(encoding="utf-8") == picture(), "run make profiles"

@@ -1,5 +1,5 @@
 """Known ways to escape from a container, each tried from inside as its root
-(docs/design/sandbox.md)."""
+(docs/design/security.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known ways to escape from a sandbox, each tried from inside (docs/design/sandbox.md)."""
+"""Known ways to escape from a sandbox, each tried from inside (docs/design/security.md)."""
 
 from __future__ import annotations
 

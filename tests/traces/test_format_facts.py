@@ -1,4 +1,4 @@
-"""What the documentation says of each format, compared with the readers and their samples."""
+"""The facts that the documentation states about each format, compared with samples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 from tests.traces.samples import SAMPLES
 from traces import Provenance, TraceSet, read_traces
-from traces.formats.facts import FACTS, NO, PERMISSION, table
+from traces.formats.facts import FACTS, NO, PERMISSION
 from traces.formats.registry import FORMATS, IncompleteFormat, load_format
 
-PAGE = Path(__file__).parents[2] / "docs/reference/trace-formats.md"
 READ = sorted(FACTS)
 
 
@@ -26,17 +25,6 @@ def sample(name: str, folder: Path) -> TraceSet:
 def test_each_reader_has_an_entry_and_each_entry_a_reader() -> None:
     assert list(FACTS) == sorted(FACTS, key=list(FORMATS.built_in).index)
     assert FACTS.keys() == FORMATS.built_in.keys()
-
-
-def test_the_table_of_the_documentation_is_that_of_the_entries() -> None:
-    lines = PAGE.read_text().splitlines()
-    first = lines.index(table()[0])
-    remedy = "run python -m traces.formats.facts and copy its output into the page"
-    assert lines[first : first + len(table())] == table(), remedy
-
-
-def test_no_cell_of_the_table_contains_a_bar() -> None:
-    assert {line.count("|") for line in table()} == {11}
 
 
 @pytest.mark.parametrize("name", READ)

@@ -1,7 +1,6 @@
 """What each format records, for the table of the documentation and for reports.
 
-`tests/traces/test_format_facts.py` checks it against the registry, the samples and the page.
-`python -m traces.formats.facts` prints the table.
+`tests/traces/test_format_facts.py` checks it against the registry and the samples.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class Facts(NamedTuple):
     """What can be done with files that lack something."""
 
 
-DRAW = "refused; `--synthesise-gaps RECIPE` draws the times"
-SINGLE = "requests without a session are programs of one turn: `--arrivals recorded --once`"
-BY_TEXT = "counts of text: median error 6% of prompts, 11% of answers"
-COUNT = "without usage, `--tokenizer FILE` counts as the model does"
-CALL_END = "calls last 1.27 s + 0.0149 s per output token + 14.7 µs per prompt token"
+DRAW = "refused, unless `--synthesise-gaps`"
+SINGLE = "single requests: `--arrivals recorded --once`"
+BY_TEXT = "counts of text"
+COUNT = "without usage: `--tokenizer`"
+CALL_END = "calls have assumed durations"
 LENGTHS = "repeats follow from lengths"
 YES, NO, STATED = "measured", "no", "stated"
 PERMISSION = "measured, some with waits for permission"
@@ -150,28 +149,3 @@ FACTS = {
     ),
 }  # fmt: skip
 """By name in the registry. Installed packages have formats that are not here."""
-
-HEAD = (
-    *("format", "holds", "token counts", "tool times", "repeats", "sessions", "starts"),
-    *("sub-agents", "inferred, and how well", "files without"),
-)
-
-
-def table() -> list[str]:
-    """Return the table in Markdown."""
-    rows = [HEAD, ("---",) * len(HEAD), *(_row(name, facts) for name, facts in FACTS.items())]
-    return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def _row(name: str, facts: Facts) -> tuple[str, ...]:
-    marks = ("yes" if has else "no" for has in (facts.sessions, facts.starts, facts.sub_agents))
-    return (
-        f"`{name}`",
-        *(facts.holds, facts.tokens, facts.tool_times, facts.repeats),
-        *marks,
-        *(facts.accuracy or "–", facts.without or "–"),
-    )
-
-
-if __name__ == "__main__":
-    print("\n".join(table()))

@@ -76,7 +76,7 @@ TINY_ON_CPU = CostCurve(
 )
 """Measured for the tiny model on two shared cores with vLLM 0.32: prompts of 1000, 4000, 8000 and
 16000 tokens took 0.14, 0.71, 1.95 and 6.2 s; loading 16,383 tokens from LMCache's DRAM took 0.24 s.
-Decode steps are those of the profile in docs/fidelity/vllm-0.32-tiny-cpu.json. `bench profile`
+Decode steps are those of the profile in docs/data/fidelity-tiny-cpu.json. `bench profile`
 measures the user's machine."""
 
 

@@ -1,0 +1,118 @@
+"""Writes the tables of docs/reference/ whose facts the code or docs/data/ states.
+
+`python -m tools.reference_tables` rewrites each table between `<!-- table: NAME -->` and `<!-- end
+of table -->`. A test checks that the pages are current.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from servers.basics.atomic import write_file
+from servers.profiles import HARDWARE, MODELS, Model
+from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
+from servers.routing import ROUTERS
+from servers.variants import POLICIES
+from tools.results import read_results
+from tools.results_tables import DATA, code, table
+from tools.results_tables import tables as results_tables
+from traces.formats.facts import FACTS
+
+DOCS = Path(__file__).parents[1] / "docs"
+TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+PCIE: dict[float, str] = {PCIE3_X16: "PCIe 3", PCIE4_X16: "PCIe 4", PCIE5_X16: "PCIe 5"}
+
+
+@cache
+def tables() -> dict[str, str]:
+    return {
+        "policies": table(("policy", "needs", "checked", "source"), _policies()),
+        "routers": table(("router", "needs", "checked", "source"), _routers()),
+        "hardware": table(
+            ("name", "BF16 / FP8, TFLOP/s", "memory, GB/s", "GiB", "host link", "GPU link, GB/s"),
+            _hardware(),
+        ),
+        "models": table(
+            (
+                *("name", "layers", "heads / KV", "parameters", "per token", "weights", "GiB"),
+                *("KV bytes/token", "context", "GPUs"),
+            ),
+            map(_model, MODELS.values()),
+        ),
+        "trace formats": table(
+            (
+                *("format", "holds", "token counts", "tool times", "repeats", "sessions"),
+                *("starts", "sub-agents", "inferred, and how well", "files without"),
+            ),
+            _formats(),
+        ),
+        **results_tables(read_results(DATA / "results.json")),
+    }
+
+
+def page(text: str) -> str:
+    """Return the page with current tables."""
+    return TABLE.sub(lambda m: f"{m[1]}{tables()[m[2]]}\n{m[3]}", text)
+
+
+def _policies() -> Iterator[list[str]]:
+    for policy in map(POLICIES.load, POLICIES.built_in):
+        needs = ", ".join(policy.needs) or "nothing"
+        yield [code(policy.name), needs, policy.checked or "no", policy.source]
+
+
+def _routers() -> Iterator[list[str]]:
+    for router in map(ROUTERS.load, ROUTERS.built_in):
+        needs = {
+            "contents of prompts": router.needs_runs,
+            "size of the KV memory": router.needs_kv,
+            "times of prefills and decode steps": router.needs_costs,
+            "load reports": router.report_s is not None,
+        }
+        named = ", ".join(name for name, needed in needs.items() if needed)
+        yield [code(router.name), named or "nothing", router.checked or "no", router.source or "–"]
+
+
+def _hardware() -> Iterator[list[str]]:
+    for gpu in HARDWARE.values():
+        fp8 = f"{gpu.fp8_flops / 1e12:g}" if gpu.fp8_flops else "–"
+        host = PCIE.get(gpu.pcie_bytes_per_s) or f"{gpu.pcie_bytes_per_s / 1e9:g} GB/s"
+        yield [
+            *(code(gpu.name), f"{gpu.bf16_flops / 1e12:g} / {fp8}"),
+            *(f"{gpu.memory_bytes_per_s / 1e9:g}", f"{gpu.memory_bytes / GIB:.2f}", host),
+            f"{gpu.link_bytes_per_s / 1e9:g}" if gpu.link_bytes_per_s else "–",
+        ]
+
+
+def _model(llm: Model) -> list[str]:
+    windows = "".join(
+        f" ({kind.layers} with {kind.window:,})" for kind in llm.kinds if kind.window is not None
+    )
+    kv_heads = llm.kinds[0].kv_heads
+    return [
+        *(code(llm.name), f"{llm.layers}{windows}"),
+        f"{llm.heads} / {'MLA' if kv_heads == 1 else kv_heads}",
+        *(f"{llm.params / 1e9:.2f}e9", f"{llm.token_params / 1e9:.2f}e9", llm.precision),
+        *(f"{llm.weight_bytes / GIB:.1f}", f"{llm.kv_bytes_per_token:,}"),
+        *(f"{llm.max_model_len:,}", str(llm.gpus)),
+    ]
+
+
+def _formats() -> Iterator[list[str]]:
+    for name, facts in FACTS.items():
+        marks = (facts.sessions, facts.starts, facts.sub_agents)
+        yield [
+            *(code(name), facts.holds, facts.tokens, facts.tool_times, facts.repeats),
+            *("yes" if has else "no" for has in marks),
+            *(facts.accuracy or "–", facts.without or "–"),
+        ]
+
+
+if __name__ == "__main__":
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if (current := page(text)) != text:
+            write_file(path, current.encode())

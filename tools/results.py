@@ -1,0 +1,181 @@
+"""The results of sweeps that docs/reference/results.md shows: docs/data/results.json.
+
+In: run folders of sweeps on one machine, with a search for capacities, with two or three rates in
+`--jps`, or with both. Out: a `Result` per workload and machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from reports.answer.document import ANSWER
+from reports.capacity.estimate import Kind
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import capacity_ratio
+from reports.statistics.over_seeds import geometric_mean, mean_of_positive, paired_ratio
+
+NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out")
+"""Options that other fields hold, or that affect no result."""
+METRICS = ("jct_mean_s", "jct_p95_s", "jct_p99_s", "slowdown_max")
+
+
+class JobTimes(msgspec.Struct, frozen=True, array_like=True):
+    """The measured jobs of a cell in steady state."""
+
+    mean_s: float
+    p95_s: float
+    p99_s: float
+    slowdown_max: float
+    """The largest completion time ÷ that of the same job alone on an idle machine."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The cells of all variants at one rate."""
+
+    jobs_per_s: float
+    by_seed: dict[str, dict[str, JobTimes | None]]
+    """By variant and seed; None if the cell has no steady state."""
+
+    def unstable(self, variant: str) -> int:
+        """Return the number of seeds without a steady state."""
+        return sum(times is None for times in self.by_seed.get(variant, {}).values())
+
+    def values(self, variant: str, metric: str) -> dict[int, float]:
+        """Return a metric of `JobTimes` by seed; empty unless every seed has a steady state."""
+        if self.unstable(variant):
+            return {}
+        return {int(n): getattr(t, metric) for n, t in self.by_seed.get(variant, {}).items()}
+
+    def mean_jct(self, variant: str) -> Estimate | None:
+        values = self.values(variant, "mean_s")
+        return mean_of_positive(values.values()) if values else None
+
+    def ratio(self, variant: str, to: str, metric: str) -> Estimate | None:
+        """Return the metric of one variant ÷ that of another, paired by seed."""
+        return paired_ratio(self.values(variant, metric), self.values(to, metric))
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one workload on one machine."""
+
+    workload: str
+    """A recipe, or the folder of a recorded set."""
+    recorded: bool
+    hardware: str
+    programs: int
+    left_out: int
+    """Recorded programs that exceed the longest context."""
+    options: str
+    """Options of `bench sweep`, except for those in `NOT_LISTED`."""
+    code_sha256: list[str]
+    references: list[str]
+    """Policies that know the future."""
+    capacities: dict[str, dict[str, float | Kind]] = {}
+    """By variant and seed: jobs/s, or the kind of a capacity that is no number."""
+    loads: list[Load] = []
+    """In ascending order of rates. The middle one of three is for policies without a tier."""
+
+    @property
+    def key(self) -> tuple[str, bool, str]:
+        return self.workload, self.recorded, self.hardware
+
+    def per_s(self, variant: str) -> dict[int, float]:
+        """Return jobs/s by seed; empty unless every seed has a capacity."""
+        values = self.capacities.get(variant, {})
+        found = {int(seed): each for seed, each in values.items() if isinstance(each, float)}
+        return found if len(found) == len(values) else {}
+
+    def capacity(self, variant: str) -> Estimate | None:
+        values = self.per_s(variant)
+        return geometric_mean(values.values()) if values else None
+
+    def ratio(self, variant: str, baseline: str) -> Estimate | None:
+        return capacity_ratio(self.per_s(variant), self.per_s(baseline))
+
+
+def result_of(folder: Path) -> Result:
+    """Read the run folder of a sweep."""
+    answer = orjson.loads((folder / ANSWER).read_bytes())
+    workload = orjson.loads((folder / "sweep.json").read_bytes())["workload"]
+    settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
+    provenance = answer["provenance"]
+    return Result(
+        workload=workload.get("recipe") or workload["name"],
+        recorded="recipe" not in workload,
+        hardware=provenance["hardware"],
+        programs=workload["programs"],
+        left_out=len(workload["left_out"]),
+        options=_options(provenance["made_by"]["argv"]),
+        code_sha256=[provenance["code_sha256"]],
+        references=answer["references"],
+        capacities={
+            variant: {seed: _capacity(each) for seed, each in found["by_seed"].items()}
+            for variant, found in answer["capacities"].items()
+        },
+        loads=_loads(folder / "cells.csv", str(settings.get("jps", "auto"))),
+    )
+
+
+def _capacity(found: Mapping[str, Any]) -> float | Kind:
+    value = found["jobs_per_s"]
+    return Kind(found["kind"]) if value is None else float(f"{value:.4g}")
+
+
+def _options(argv: Sequence[str]) -> str:
+    words = iter(argv[2:])
+    return " ".join(
+        f"{word} {next(words)}" for word in words if word not in NOT_LISTED or not next(words)
+    )
+
+
+def _loads(cells: Path, jps: str) -> list[Load]:
+    by_rate: dict[float, dict[str, dict[str, JobTimes | None]]] = {}
+    if jps != "auto":
+        by_rate = {float(rate): {} for rate in jps.split(",")}
+    with cells.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["jps"] and (load := by_rate.get(float(row["jps"]))) is not None:
+                times = [float(f"{float(row[name]):.4g}") for name in METRICS if row[name]]
+                steady = row["steady"] == "True"
+                load.setdefault(row["variant"], {})[row["seed"]] = (
+                    JobTimes(*times) if steady else None
+                )
+    return [Load(rate, by_rate[rate]) for rate in sorted(by_rate)]
+
+
+def merged(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
+    """Return both in the order of their keys. The variants of a new result replace the same ones of
+    an old one. Its loads replace all loads of an old one at other rates."""
+    by_key: dict[tuple[str, bool, str], Result] = {}
+    for result in (*old, *new):
+        if before := by_key.get(result.key):
+            result = msgspec.structs.replace(
+                result,
+                code_sha256=sorted({*before.code_sha256, *result.code_sha256}),
+                references=sorted({*before.references, *result.references}),
+                capacities=before.capacities | result.capacities,
+                loads=_newest(before.loads, result.loads),
+            )
+        by_key[result.key] = result
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def _newest(old: list[Load], new: list[Load]) -> list[Load]:
+    if [load.jobs_per_s for load in old] != [load.jobs_per_s for load in new]:
+        return new or old
+    return [Load(a.jobs_per_s, a.by_seed | b.by_seed) for a, b in zip(old, new, strict=True)]
+
+
+def read_results(path: Path) -> list[Result]:
+    return msgspec.json.decode(path.read_bytes(), type=list[Result])
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    path.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, results)) + b"\n]\n")

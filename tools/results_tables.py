@@ -1,0 +1,259 @@
+"""Makes the tables of docs/reference/results.md from docs/data/ and servers/profiles/.
+
+`python -m tools.results_tables RUN…` adds run folders of sweeps to docs/data/results.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import orjson
+
+from harness.calibrate.operator_tables import SYSTEMS
+from reports.capacity.estimate import Kind
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.over_seeds import paired_ratio
+from servers.profiles import MODELS, analytic_profile
+from servers.profiles.end_to_end import end_to_end_file
+from servers.profiles.files import profile_for, tables_of
+from servers.profiles.reference_steps import ONE_STEP, reference_steps
+from servers.profiles.roofline import TENSOR_PARALLEL
+from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
+from tools.results import Load, Result, merged, read_results, result_of, write_results
+
+DATA = Path(__file__).parents[1] / "docs/data"
+MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
+RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
+"""The recipe that is fitted to a recorded set."""
+KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
+DASH = "–"
+POINTS = (
+    *("prefill 8k", "prefill 32k", "1k after 31k"),
+    *("decode 1 x 2k", "32 x 2k", "32 x 16k", "mixed"),
+)
+STEPS = ("prefills", "decodes", "mixed steps")
+
+
+def tables(results: Sequence[Result]) -> dict[str, str]:
+    """Return the tables by their names in the page."""
+    return {
+        "capacities": "\n".join(_capacities(results)),
+        "recipes": table(
+            ("recipe", "machine", "within 10%", "median", "largest"), _recipes(results)
+        ),
+        "turnstile": table(
+            ("workload", "machine", "jobs/s", "mean JCT", "P95 JCT", "share of the gain"),
+            map(_against_continuum, results),
+        ),
+        "tier": table(
+            ("workload", "machine", "÷ continuum+", "÷ infercept+"), map(_over_a_tier, results)
+        ),
+        "coverage": table(("model", *map(code, SYSTEMS)), _coverage()),
+        "fit": table(("GPU", *STEPS, "profiles"), _errors_of_fit()),
+        "analytic": table(("GPU", *POINTS), _analytic()),
+        "live": table(("load", "mean JCT", "P95 JCT", "winner", "τ"), _live()),
+        "end-to-end": table(("GPU", "model", "measurements", "TTFT", "TPOT"), _end_to_end()),
+    }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def code(name: str) -> str:
+    return f"`{name}`"
+
+
+def interval(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
+def _workload(result: Result) -> str:
+    return f"recorded {result.workload}" if result.recorded else code(result.workload)
+
+
+def _capacities(results: Sequence[Result]) -> Iterator[str]:
+    for workload in dict.fromkeys(map(_workload, results)):
+        machines = {each.hardware: each for each in results if _workload(each) == workload}
+        here = [machines[name] for name in MACHINES if name in machines]
+        variants = dict.fromkeys(name for result in here for name in result.capacities)
+
+        def per_s(name: str, first: Result = here[0]) -> float:
+            found = first.capacity(name)
+            return found.value if found else 0.0
+
+        yield f"### {workload}\n"
+        head = ("policy", *(MACHINES[result.hardware] for result in here))
+        yield table(
+            head,
+            (
+                [_name(name, here[0]), *(_capacity(result, name) for result in here)]
+                for name in sorted(variants, key=per_s, reverse=True)
+            ),
+        )
+        yield ""
+
+
+def _name(variant: str, result: Result) -> str:
+    return f"*{variant}*" if variant in result.references else variant
+
+
+def _capacity(result: Result, variant: str) -> str:
+    found, ratio = result.capacity(variant), result.ratio(variant, "fcfs")
+    if found is None:
+        kinds = {KINDS[k] for k in result.capacities.get(variant, {}).values() if k in KINDS}
+        return " or ".join(sorted(kinds)) or DASH
+    if ratio is None or variant == "fcfs":
+        return f"{found.value:.3g}"
+    times = f"{ratio.value:.2f}"
+    return f"{found.value:.3g} [{f'**{times}**' if ratio.differs_from_one else times}]"
+
+
+def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
+    by_key = {result.key: result for result in results}
+    for recorded_set, recipe in RECIPE_OF.items():
+        for hardware in MACHINES:
+            recorded = by_key.get((recorded_set, True, hardware))
+            drawn = by_key.get((recipe, False, hardware))
+            if recorded and drawn:
+                shares = {
+                    name: ratio.value - 1
+                    for name in recorded.capacities
+                    if (ratio := paired_ratio(drawn.per_s(name), recorded.per_s(name)))
+                }
+                far = max(shares, key=lambda name: abs(shares[name]))
+                near = sum(abs(share) <= 0.1 for share in shares.values())
+                yield [
+                    *(code(recipe), MACHINES[hardware], f"{near} of {len(shares)}"),
+                    f"{median(shares.values()):+.0%}",
+                    f"{shares[far]:+.0%} ({far})",
+                ]
+
+
+def _against_continuum(result: Result) -> list[str]:
+    load = result.loads[len(result.loads) // 2]
+    means = [load.mean_jct(name) for name in ("continuum", "turnstile", "clairvoyant")]
+    share = DASH
+    if all(means):
+        other, ours, reference = (each.value for each in means if each)
+        if reference < 0.98 * other:
+            share = f"{(other - ours) / (other - reference):.0%}"
+    return [
+        *(_workload(result), MACHINES[result.hardware], f"{load.jobs_per_s:.3g}"),
+        *(_ratio(load, "turnstile", "continuum", metric) for metric in ("mean_s", "p95_s")),
+        share,
+    ]
+
+
+def _over_a_tier(result: Result) -> list[str]:
+    high = result.loads[-1]
+    others = ("continuum+", "infercept+")
+    return [
+        *(_workload(result), MACHINES[result.hardware]),
+        *(_ratio(high, "turnstile+", other, "mean_s") for other in others),
+    ]
+
+
+def _ratio(load: Load, ours: str, other: str, metric: str) -> str:
+    """Return the ratio with its interval, or which of the two is unstable."""
+    if ratio := load.ratio(ours, other, metric):
+        return interval(ratio)
+    unstable = (
+        f"{name} unstable with {n} of {len(load.by_seed[name])} seeds"
+        for name in (ours, other)
+        if (n := load.unstable(name))
+    )
+    return ", ".join(unstable) or DASH
+
+
+def shipped() -> Iterator[tuple[str, str, int, ShippedSteps]]:
+    """Yield GPU, model, number of GPUs and step times of each shipped profile."""
+    for gpu in SYSTEMS:
+        file = shipped_file(gpu)
+        for model, by_gpus in (file.models if file else {}).items():
+            for gpus in by_gpus:
+                if found := shipped_steps(gpu, model, gpus):
+                    yield gpu, model, gpus, found
+
+
+def _coverage() -> Iterator[list[str]]:
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for gpu, model, gpus, _ in shipped():
+        numbers.setdefault((gpu, model), []).append(gpus)
+    for model in MODELS:
+        found = [numbers.get((gpu, tables_of(gpu, model) or model)) for gpu in SYSTEMS]
+        if any(found):
+            yield [code(model), *map(_numbers, found)]
+
+
+def _numbers(gpus: list[int] | None) -> str:
+    if gpus == list(TENSOR_PARALLEL):
+        return "all"
+    return ", ".join(map(str, gpus)) if gpus else DASH
+
+
+def _errors_of_fit() -> Iterator[list[str]]:
+    for gpu in SYSTEMS:
+        found = [steps for name, *_, steps in shipped() if name == gpu]
+        errors = [[steps.errors[kind] for steps in found] for kind in STEPS]
+        cells = (
+            f"{median(e.median for e in kind):.1%} / {max(e.worst for e in kind):.1%}"
+            for kind in errors
+        )
+        yield [code(gpu), *cells, str(len(found))]
+
+
+def _analytic() -> Iterator[list[str]]:
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for gpu, model, gpus, found in shipped():
+        if gpus == 1 and not MODELS[model].experts:
+            cpu_time_ps = profile_for(gpu, model, gpus=1).base_ps
+            profile = analytic_profile(gpu, model, gpus=1)
+            steps = reference_steps(
+                replace(profile, base_ps=profile.base_ps - cpu_time_ps), ONE_STEP
+            )
+            for k, (step, tables_ms) in enumerate(zip(steps, found.reference_ms, strict=True)):
+                if tables_ms is not None:
+                    ratios.setdefault((gpu, k), []).append(step.ms / tables_ms)
+    for gpu in SYSTEMS:
+        yield [code(gpu), *(f"{median(ratios[gpu, k]):.2f}" for k in range(len(POINTS)))]
+
+
+def _live() -> Iterator[list[str]]:
+    card = orjson.loads((DATA / "fidelity-tiny-cpu.json").read_bytes())
+    for ranking in card["rankings"]:
+        points = [point for point in card["points"] if point["load"] == ranking["load"]]
+        yield [
+            ranking["load"],
+            *(_range([point[name]["value"] for point in points]) for name in ("mean", "p95")),
+            "the same" if ranking["same_winner"] else "another",
+            DASH if ranking["tau"] is None else f"{ranking['tau']:.2f}",
+        ]
+
+
+def _range(errors: list[float]) -> str:
+    return f"{min(errors):+.1%} to {max(errors):+.1%}"
+
+
+def _end_to_end() -> Iterator[list[str]]:
+    for gpu, models in end_to_end_file().errors.items():
+        for model, pair in models.items():
+            found = pair.all
+            yield [
+                code(gpu),
+                code(model),
+                str(found.rows),
+                f"{found.ttft:.0%}",
+                f"{found.tpot:.0%}",
+            ]
+
+
+if __name__ == "__main__":
+    write_results(
+        DATA / "results.json",
+        merged(read_results(DATA / "results.json"), [result_of(Path(run)) for run in sys.argv[1:]]),
+    )
