@@ -144,7 +144,8 @@ def _against_continuum(result: Result) -> list[str]:
             share = f"{(other - ours) / (other - reference):.0%}"
     return [
         *(_workload(result), MACHINES[result.hardware], f"{load.jobs_per_s:.3g}"),
-        *(_ratio(load, "turnstile", "continuum", metric) for metric in ("mean_s", "p95_s")),
+        _ratio(load, "turnstile", "continuum"),
+        interval(p95) if (p95 := load.ratio("turnstile", "continuum", "p95_s")) else DASH,
         share,
     ]
 
@@ -154,13 +155,13 @@ def _over_a_tier(result: Result) -> list[str]:
     others = ("continuum+", "infercept+")
     return [
         *(_workload(result), MACHINES[result.hardware]),
-        *(_ratio(high, "turnstile+", other, "mean_s") for other in others),
+        *(_ratio(high, "turnstile+", other) for other in others),
     ]
 
 
-def _ratio(load: Load, ours: str, other: str, metric: str) -> str:
-    """Return the ratio with its interval, or which of the two is unstable."""
-    if ratio := load.ratio(ours, other, metric):
+def _ratio(load: Load, ours: str, other: str) -> str:
+    """Return the ratio of mean JCTs with its interval, or which of the two is unstable."""
+    if ratio := load.ratio(ours, other, "mean_s"):
         return interval(ratio)
     unstable = (
         f"{name} unstable with {n} of {len(load.by_seed[name])} seeds"

@@ -21,8 +21,8 @@ TERMS: dict[str, str] = {
         "closed loop."
     ),
     "Background": (
-        "Single requests that are offered beside the jobs. They are no jobs, and have metrics of "
-        "their own."
+        "Single requests that are offered in addition to the jobs. They do not count as jobs, and "
+        "have metrics of their own."
     ),
     "Rate (jps)": "Jobs that arrive per second.",
     "SLO": (
