@@ -1,6 +1,6 @@
 """Sums the memory that the pins of a cell held, and the part of it that was not reused.
 
-In: the events of a cell. Out: KV blocks times seconds (docs/reference/metrics.md, "Of a cell").
+In: the events of a cell. Out: KV blocks times seconds (docs/reference/metrics.md, "Cells").
 """
 
 from __future__ import annotations

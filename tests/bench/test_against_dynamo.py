@@ -53,7 +53,7 @@ HASH_BLOCK = 512
 """Tokens of a hash id in Mooncake's traces."""
 PREFIXES = 40
 ROUNDS = 9
-HOW = 'see "Against Dynamo\'s offline replay" in docs/design/virtual-time.md'
+HOW = 'see "Speed" in docs/design/virtual-time.md'
 
 
 @dataclass(frozen=True)
