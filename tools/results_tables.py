@@ -31,6 +31,7 @@ RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
 DASH = "–"
+BASELINE = "fcfs"
 POINTS = (
     *("prefill 8k", "prefill 32k", "1k after 31k"),
     *("decode 1 x 2k", "32 x 2k", "32 x 16k", "mixed"),
@@ -77,22 +78,24 @@ def _workload(result: Result) -> str:
 
 
 def _capacities(results: Sequence[Result]) -> Iterator[str]:
-    for workload in dict.fromkeys(map(_workload, results)):
-        machines = {each.hardware: each for each in results if _workload(each) == workload}
-        here = [machines[name] for name in MACHINES if name in machines]
+    """Yield a table per machine, with a row per policy and a column per workload."""
+    for hardware, machine in MACHINES.items():
+        here = [result for result in results if result.hardware == hardware]
         variants = dict.fromkeys(name for result in here for name in result.capacities)
-
-        def per_s(name: str, first: Result = here[0]) -> float:
-            found = first.capacity(name)
-            return found.value if found else 0.0
-
-        yield f"### {workload}\n"
-        head = ("policy", *(MACHINES[result.hardware] for result in here))
+        if not variants:
+            continue
+        yield f"**{machine}**\n"
+        rows = {name: [_capacity(result, name) for result in here] for name in variants}
+        baseline = [f"{each.value:.3g}" if (each := r.capacity(BASELINE)) else DASH for r in here]
         yield table(
-            head,
+            ("policy", *map(_workload, here)),
             (
-                [_name(name, here[0]), *(_capacity(result, name) for result in here)]
-                for name in sorted(variants, key=per_s, reverse=True)
+                [f"{BASELINE}, jobs/s", *baseline],
+                *(
+                    [_name(name, here[0]), *cells]
+                    for name, cells in rows.items()
+                    if name != BASELINE
+                ),
             ),
         )
         yield ""
@@ -103,14 +106,12 @@ def _name(variant: str, result: Result) -> str:
 
 
 def _capacity(result: Result, variant: str) -> str:
-    found, ratio = result.capacity(variant), result.ratio(variant, "fcfs")
-    if found is None:
-        kinds = {KINDS[k] for k in result.capacities.get(variant, {}).values() if k in KINDS}
-        return " or ".join(sorted(kinds)) or DASH
-    if ratio is None or variant == "fcfs":
-        return f"{found.value:.3g}"
-    times = f"{ratio.value:.2f}"
-    return f"{found.value:.3g} [{f'**{times}**' if ratio.differs_from_one else times}]"
+    """Return the capacity ÷ that of the baseline, or why it is no number."""
+    ratio = result.ratio(variant, BASELINE)
+    if ratio is not None:
+        return f"**{ratio.value:.2f}**" if ratio.differs_from_one else f"{ratio.value:.2f}"
+    kinds = {KINDS[k] for k in result.capacities.get(variant, {}).values() if k in KINDS}
+    return " or ".join(sorted(kinds)) or DASH
 
 
 def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
