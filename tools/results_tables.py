@@ -13,13 +13,13 @@ from statistics import median
 
 import orjson
 
-from harness.calibrate.operator_tables import SYSTEMS
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import paired_ratio
 from servers.profiles import MODELS, analytic_profile
 from servers.profiles.end_to_end import end_to_end_file
 from servers.profiles.files import profile_for, tables_of
+from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.reference_steps import ONE_STEP, reference_steps
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
@@ -53,7 +53,7 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "tier": table(
             ("workload", "machine", "÷ continuum+", "÷ infercept+"), map(_over_a_tier, results)
         ),
-        "coverage": table(("model", *map(code, SYSTEMS)), _coverage()),
+        "coverage": table(("model", *map(code, OPERATOR_TABLES)), _coverage()),
         "fit": table(("GPU", *STEPS, "profiles"), _errors_of_fit()),
         "analytic": table(("GPU", *POINTS), _analytic()),
         "live": table(("load", "mean JCT", "P95 JCT", "winner", "τ"), _live()),
@@ -174,7 +174,7 @@ def _ratio(load: Load, ours: str, other: str) -> str:
 
 def shipped() -> Iterator[tuple[str, str, int, ShippedSteps]]:
     """Yield GPU, model, number of GPUs and step times of each shipped profile."""
-    for gpu in SYSTEMS:
+    for gpu in OPERATOR_TABLES:
         file = shipped_file(gpu)
         for model, by_gpus in (file.models if file else {}).items():
             for gpus in by_gpus:
@@ -187,7 +187,7 @@ def _coverage() -> Iterator[list[str]]:
     for gpu, model, gpus, _ in shipped():
         numbers.setdefault((gpu, model), []).append(gpus)
     for model in MODELS:
-        found = [numbers.get((gpu, tables_of(gpu, model) or model)) for gpu in SYSTEMS]
+        found = [numbers.get((gpu, tables_of(gpu, model) or model)) for gpu in OPERATOR_TABLES]
         if any(found):
             yield [code(model), *map(_numbers, found)]
 
@@ -199,7 +199,7 @@ def _numbers(gpus: list[int] | None) -> str:
 
 
 def _errors_of_fit() -> Iterator[list[str]]:
-    for gpu in SYSTEMS:
+    for gpu in OPERATOR_TABLES:
         found = [steps for name, *_, steps in shipped() if name == gpu]
         errors = [[steps.errors[kind] for steps in found] for kind in STEPS]
         cells = (
@@ -221,7 +221,7 @@ def _analytic() -> Iterator[list[str]]:
             for k, (step, tables_ms) in enumerate(zip(steps, found.reference_ms, strict=True)):
                 if tables_ms is not None:
                     ratios.setdefault((gpu, k), []).append(step.ms / tables_ms)
-    for gpu in SYSTEMS:
+    for gpu in OPERATOR_TABLES:
         yield [code(gpu), *(f"{median(ratios[gpu, k]):.2f}" for k in range(len(POINTS)))]
 
 
