@@ -165,7 +165,8 @@ def test_all_code_that_a_cell_runs_decides_it(
     plan = replace(small_plan(policies, (0.1,)), steady=steady)
     code = set(cell_code(plan.engine, plan.workload, plan.arrivals))
     code.update(*(class_code(variant.policy) for variant in plan.variants))
-    monkeypatch.setattr(SweepPlan, "cell_json", lambda *_: {})
+    records = {cell.name: plan.cell_record(cell) for cell in plan.cells()}
+    monkeypatch.setattr(SweepPlan, "cell_record", lambda _, cell: records[cell.name])
     ran: set[CodeType] = set()
     sys.setprofile(lambda frame, *_: ran.add(frame.f_code))
     try:
