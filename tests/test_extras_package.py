@@ -52,7 +52,7 @@ def test_a_sweep_uses_the_policy_and_the_trace_format(installed: Path, tmp_path:
     assert ran.returncode == 0, ran.stderr
     assert "turns.csv: 3 programs, 7 turns; 3 policies" in ran.stdout + ran.stderr
     sweep = json.loads((tmp_path / "run/sweep.json").read_text())
-    assert [(v["name"], v["policy_arguments"]) for v in sweep["variants"]] == [
+    assert [(v["name"], v.get("policy_arguments", {})) for v in sweep["variants"]] == [
         ("fcfs", {}),
         ("short-prompts-first(hold_s=2.0)", {"hold_s": 2.0}),
         ("short-prompts-first+", {}),

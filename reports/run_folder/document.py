@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 from msgspec.json import decode
 
 from servers.basics.errors import InvalidRunFolder
@@ -39,6 +39,8 @@ def read_document(path: Path, kind: type[T], remedy: str) -> T:
                     f"{path}: format is {brief(found)}, this version reads {expected!r}"
                 )
         return decode(content, type=kind)
-    except MALFORMED as error:
+    except ValidationError as error:
         problem = line_problem(content, error)
         raise InvalidRunFolder(one_line(f"{path}: {problem}; {remedy}")) from None
+    except MALFORMED as error:
+        raise InvalidRunFolder(one_line(f"{path}: not JSON ({error})")) from None

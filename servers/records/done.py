@@ -75,22 +75,22 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     started_monotonic_s: Seconds = 0.0
     """Time 0 of the cell on the machine's monotonic clock. Only in live cells."""
     window: WindowRecord | None = None
-    """Only in streams."""
+    """The measured jobs. Only in streams."""
     steady: bool | None = None
     """Whether a steady state was measured. Only in streams."""
     unstable: Name | None = None
     """Why no steady state was measured. Only in streams without one."""
     jct_s: Jct | None = None
-    """Of the measured jobs that have ended: `mean`, `p50`, `p90`, `p95`, `p99` in seconds. Only of
-    streams, if any has ended."""
+    """JCT of the measured jobs that have ended: `mean`, `p50`, `p90`, `p95`, `p99`. Only in
+    streams."""
     idle_jct_s: Jct | None = None
     """The same on an idle machine; equal for all cells of a seed. Only in streams."""
     jobs_in_system: JobsInSystem | None = None
-    """Only in streams."""
+    """Jobs that have arrived and not ended. Only in streams."""
     left_out_programs: Count | None = None
     """Programs drawn from a recipe that exceed the longest context. Only in streams."""
     background: BackgroundEnd | None = None
-    """Only with a background."""
+    """The requests that had not finished when the cell ended. Only with a background."""
     recorded_answers: Count | None = None
     """Turns whose recorded answer the engine computed. Only with `--answers recorded`."""
     exit_statuses: dict[str, Count] | None = None
@@ -109,15 +109,14 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     prefix_caching: bool | None = None
     """Only in live cells."""
     external_hit_tokens: Tokens | None = None
-    """Tokens that came from the offload tier. Only for vLLM with a tier."""
+    """Tokens that came from the offload tier. Only in vLLM with a tier."""
     prompt_seed: int | None = None
-    """Seed of the token ids of prompts. Only for a server at a URL."""
+    """Seed of the token ids of prompts. Only with a server at a URL."""
     usage: list[UsagePoint] | None = None
     """At most 500 points `[t, used_blocks, pinned_blocks, waiting, running, dram_blocks,
     ssd_blocks]`. Only in virtual time."""
     replica_blocks: list[tuple[Blocks, ...]] | None = None
-    """For each point of `usage`, the blocks that turns and pins hold on each replica. Only of
-    virtual time with several replicas."""
+    """For each point of `usage`, the blocks that turns and pins hold on each replica."""
 
     def __post_init__(self) -> None:
         if len({len(point) for point in self.replica_blocks or ()}) > 1:

@@ -26,13 +26,13 @@ class RouterRecord(Record, kw_only=True, frozen=True):
 
     name: Name
     router: str | None = None
-    """Its class. Only for our routers and those of users."""
+    """Its class; absent for routers of other projects."""
     version: str | None = None
-    """Only for routers of other projects."""
+    """Of a router of another project."""
     source: str | None = None
     """Publication or code it follows."""
     sha256: str | None = None
-    """Hash of a policy of users and of the modules outside `site-packages` that it imports."""
+    """Hash of a router of users and of the modules outside `site-packages` that it imports."""
 
 
 class SplitRecord(Record, kw_only=True, frozen=True):
@@ -101,7 +101,7 @@ class LimitsRecord(Record, kw_only=True, frozen=True):
     max_num_seqs: Count | None = None
     step_tokens: Tokens | None = None
     admission: Name | None = None
-    """Only for vLLM and sim."""
+    """Rule of admission; SGLang and servers at a URL have their own."""
 
 
 class TransferRecord(Record, kw_only=True, frozen=True):
@@ -194,8 +194,7 @@ class WorkloadRecord(Record, kw_only=True, frozen=True):
     distinct_programs: Count | None = None
     """Their number if they are repeated under new ids."""
     recipe: Name | None = None
-    """Recipe from which a stream draws its programs, which are not those counted here. Only of
-    streams of fresh programs."""
+    """Recipe from which a stream draws its programs, which are then not those counted here."""
     about: str | None = None
     """One line about a pack."""
     private: bool = False
@@ -222,18 +221,19 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     gpu: Numbers | None = None
     """Contents of the GPU file (`servers.profiles.Hardware`). Only with a GPU file."""
     profile: ProfileRecord = ProfileRecord()
-    """Only in virtual time and `dynamo-mocker`."""
+    """Step times and KV memory: the fields of `servers.profiles.Profile`. Only in virtual time and
+    `dynamo-mocker`."""
     replicas: Count | None = None
     """Their number in virtual time, if there are several."""
     transfer: TransferRecord | None = None
-    """Only with disaggregation."""
+    """The link of a prefill engine. Only with disaggregation."""
     limits: LimitsRecord = LimitsRecord()
     scheduling: Name | None = None
     """`sync` or `async`. Only in virtual time."""
     kv_cache_dtype: Name | None = None
-    """Absent if `auto`."""
+    """Format of the KV cache; absent if `auto`."""
     server: ServerRecord = ServerRecord()
-    """Only in live cells."""
+    """Versions of the software of live servers, and options that were given."""
     costs: dict[str, Scalar | Numbers] | None = None
     """Costs that the policy gets. Only in cells of vLLM."""
     profile_with_offload: ProfileRecord = ProfileRecord()

@@ -92,7 +92,7 @@ def test_the_cells_around_a_capacity_are_on_both_sides_of_the_slo(run: Path) -> 
             )
             assert below["steady"]
             assert below["jct_s"]["mean"] <= 2 * below["idle_jct_s"]["mean"]
-            assert above["unstable"] or above["jct_s"]["mean"] > 2 * above["idle_jct_s"]["mean"]
+            assert above.get("unstable") or above["jct_s"]["mean"] > 2 * above["idle_jct_s"]["mean"]
 
 
 def test_all_policies_run_at_shares_of_the_baselines_capacity(run: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from reports.answer.asked import Price, asked_of
 from reports.answer.capacity import AFTER_A_BURST, capacity_answer, meaning
@@ -18,6 +19,7 @@ from reports.capacity.slo import parse_slo
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities, equal, winners
 from reports.statistics.points import Comparison, Point
+from servers.records.sweep import SweepRecord
 
 SWEEP: dict[str, Any] = {
     "baseline": "fcfs",
@@ -26,6 +28,8 @@ SWEEP: dict[str, Any] = {
     "engine": "sim",
     "gpus": 1,
     "seeds": [1, 2, 3],
+    "variants": [],
+    "jps": [],
     "workload": {"name": "swe-bench", "programs": 100},
 }
 NEVER = Capacity(Kind.NEVER, math.nan, None, 0.001)
@@ -61,7 +65,7 @@ def answer_of(
     bounds: Sequence[str] = (),
     **sweep: Any,
 ) -> Answer:
-    merged = SWEEP | sweep
+    merged = convert(SWEEP | sweep, SweepRecord)
     variants = {chain.variant: chain.variant in bounds for chain in found}
     asked = asked_of(merged, parse_slo("mean<=2x"), 42.0)
     return capacity_answer(capacities(found, variants, "fcfs"), points, asked, merged, [])
@@ -207,7 +211,7 @@ def test_gpus_for_a_round_rate_are_whole_machines() -> None:
 
 
 def test_gpus_and_costs_include_the_background_that_each_machine_serves() -> None:
-    beside = {"requests_per_s": 0.1, "name": "chat.jsonl"}
+    beside = {"requests_per_s": 0.1, "name": "chat.jsonl", "requests": 8}
     found = chains(fcfs=(0.2,) * 3, a=(0.4,) * 3)
     one = answer_of(found, background=beside, gpu={"price_usd_per_hour": 3.6})
     assert (

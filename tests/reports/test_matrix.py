@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 
+from msgspec import convert
 from rich.console import Console
-from test_capacity_answer import answer_of, chains, point
+from test_capacity_answer import SWEEP, answer_of, chains, point
 
 from reports.answer.asked import Price, also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.matrix import Matrix
 from reports.statistics.points import Point
+from servers.records.sweep import SweepRecord
 
 CAPACITIES = chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.40, 0.43))
 
@@ -50,7 +52,8 @@ def test_without_such_cells_there_is_no_legend() -> None:
 
 def test_a_note_on_the_capacities_is_below_the_table() -> None:
     answer = answer_of(CAPACITIES, points=[point("fcfs", 0.1, 60)])
-    note = also_serves({"background": {"requests_per_s": 0.1}})
+    beside = {"requests_per_s": 0.1, "name": "chat.jsonl", "requests": 8}
+    note = also_serves(convert(SWEEP | {"background": beside}, SweepRecord))
     console = Console(width=100, record=True, file=io.StringIO())
     rows = capacity_rows(answer, Price(1, 1.0))
     console.print(Matrix([point("fcfs", 0.1, 60)], rows, answer.capacities, note))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from make_run import make_run, turn, write_cell, write_sweep
+from msgspec import convert
 
 from reports.page.schedulers import Schedulers
 from reports.page.write import write
+from servers.records.sweep import VariantRecord
 
 DRAM = {"dram_gb": 100.0, "ssd_gb": 0.0}
 FCFS = {"name": "fcfs", "description": "Stock vLLM.", "policy_source": "v3"}
@@ -17,8 +20,12 @@ LMCACHE = {"name": "lmcache", "description": "Stock vLLM; tier.", "offload": DRA
 BOUND = {"name": "clairvoyant", "description": "Knows.", "bound": True}
 
 
+def schedulers_of(variants: list[dict[str, Any]], baseline: str) -> Schedulers:
+    return Schedulers(convert(variants, list[VariantRecord]), baseline)
+
+
 def test_each_name_in_a_sentence_is_a_link_to_its_own_sentence() -> None:
-    schedulers = Schedulers([FCFS, CONTINUUM, PLUS], "fcfs")
+    schedulers = schedulers_of([FCFS, CONTINUUM, PLUS], "fcfs")
     assert schedulers.linked("continuum+ beats continuum, not continuum-v1 or fcfs.") == (
         '<a class="scheduler" href="#scheduler-3" title="KV is kept; tier.">continuum+</a> beats'
         ' <a class="scheduler" href="#scheduler-2" title="KV is kept.">continuum</a>, not'
@@ -29,7 +36,7 @@ def test_each_name_in_a_sentence_is_a_link_to_its_own_sentence() -> None:
 
 def test_names_and_sentences_are_text_and_never_markup() -> None:
     evil = {"name": "<b>x", "description": '"><script>'}
-    text = str(Schedulers([evil], "fcfs").linked("<i> <b>x"))
+    text = str(schedulers_of([evil], "fcfs").linked("<i> <b>x"))
     assert text == (
         '&lt;i&gt; <a class="scheduler" href="#scheduler-1"'
         ' title="&#34;&gt;&lt;script&gt;">&lt;b&gt;x</a>'
@@ -37,18 +44,18 @@ def test_names_and_sentences_are_text_and_never_markup() -> None:
 
 
 def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_bound() -> None:
-    assert Schedulers([FCFS, CONTINUUM, PLUS, LMCACHE, BOUND], "fcfs").legend() == [
+    assert schedulers_of([FCFS, CONTINUUM, PLUS, LMCACHE, BOUND], "fcfs").legend() == [
         "fcfs is stock vLLM, the baseline",
         "+ and lmcache: with an offload tier in host memory",
         "clairvoyant knows the future and cannot win",
     ]
-    assert Schedulers([FCFS, CONTINUUM, LMCACHE], "continuum").legend() == [
+    assert schedulers_of([FCFS, CONTINUUM, LMCACHE], "continuum").legend() == [
         "fcfs is stock vLLM",
         "continuum is the baseline",
         "lmcache: with an offload tier in host memory",
     ]
     ssd = PLUS | {"offload": DRAM | {"ssd_gb": 500.0}}
-    assert Schedulers([CONTINUUM, ssd], "continuum").legend() == [
+    assert schedulers_of([CONTINUUM, ssd], "continuum").legend() == [
         "continuum is the baseline",
         "+: with an offload tier in host memory and on SSD",
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from make_run import workload, write_cell, write_sweep
+from msgspec import convert
 from test_answer import answer_of, idle
 from test_capacity_answer import SWEEP, chains
 
@@ -15,6 +16,7 @@ from reports.answer.asked import asked_of
 from reports.answer.capacity import capacity_answer
 from reports.capacity.slo import parse_slo
 from reports.statistics.capacities import capacities
+from servers.records.sweep import SweepRecord
 
 
 def variants(*names: str) -> list[dict[str, Any]]:
@@ -42,7 +44,8 @@ def run_of(run: Path, jct_s: dict[str, float]) -> Path:
 
 def capacity_headline(per_seed: dict[str, tuple[float, ...]]) -> str:
     names = list(per_seed)
-    sweep = SWEEP | {"variants": variants(*names), "baseline": "fcfs@sticky", "gpus": 2}
+    fields = {"variants": variants(*names), "baseline": "fcfs@sticky", "gpus": 2}
+    sweep = convert(SWEEP | fields, SweepRecord)
     by_key = {f"v{index}": values for index, values in enumerate(per_seed.values())}
     found = {
         chain._replace(variant=names[int(chain.variant[1:])]): each
