@@ -72,8 +72,7 @@ from servers.policies.base import (
     Retention,
     pin,
 )
-from servers.policies.progress_machine import Machine, patience_s
-from servers.policies.progress_program import Program
+from servers.policies.progress_machine import Machine, Program, patience_s
 
 WINDOW = 100
 LONGEST_S = 10.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from servers.policies.progress_machine import Machine
-from servers.policies.progress_program import Program
+from servers.policies.progress_machine import Machine, Program
 from servers.routers.base import Replica, RoutedTurn
 
 

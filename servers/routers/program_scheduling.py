@@ -67,8 +67,7 @@ from servers.routers.program_backend import (
     refuse_below,
     resume_key,
 )
-from servers.routers.program_binding import Binding, Strategy
-from servers.routers.program_moves import Moves
+from servers.routers.program_placement import Binding, Moves, Strategy
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
