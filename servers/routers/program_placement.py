@@ -1,5 +1,7 @@
-"""The replica of a new program, and of one that moves (`servers.routers.program_scheduling`, rules 1
-and 4)."""
+"""The replica of a new program, and that of one which moves.
+
+Rules 1 and 4 of `servers.routers.program_scheduling`.
+"""
 
 from __future__ import annotations
 

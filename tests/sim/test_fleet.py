@@ -19,6 +19,7 @@ from servers.routers.power_of_two import PowerOfTwo
 from servers.routers.prefix_aware import PrefixAware
 from servers.routers.program_scheduling import ProgramScheduling
 from servers.routers.round_robin import RoundRobin
+from servers.routers.runner import MOST_HELD_S
 from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent
 from servers.sim import Engine, Limits
@@ -313,3 +314,30 @@ class Ticking(Never):
 def test_a_router_that_breaks_its_contract_ends_the_run(router: Build, message: str) -> None:
     with pytest.raises(InvalidRouter, match=message):
         play(world_of(programs(1, turns=1), kv_blocks=100), "fcfs", router, 2)
+
+
+def test_a_router_may_hold_turns_back_for_an_hour_while_all_replicas_are_idle() -> None:
+    class Slow(Ticking):
+        held_s = MOST_HELD_S - 60
+
+        def __init__(self, replicas: Sequence[Replica]) -> None:
+            super().__init__(replicas)
+            self.held: list[RoutedTurn] = []
+
+        def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+            self.held.append(turn)
+            return None
+
+        def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+            due = [turn for turn in self.held if now_s >= turn.arrival_s + self.held_s]
+            self.held = [turn for turn in self.held if turn not in due]
+            return [(turn, 0) for turn in due]
+
+    class TooSlow(Slow):
+        held_s = MOST_HELD_S + 60
+
+    world = world_of(programs(1, turns=1), kv_blocks=100)
+    turns, _ = play(world, "fcfs", Slow, 2)
+    assert [turn["held_s"] for turn in turns] == [MOST_HELD_S - 60]
+    with pytest.raises(InvalidRouter, match="for ever"):
+        play(world, "fcfs", TooSlow, 2)
