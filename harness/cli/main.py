@@ -321,12 +321,12 @@ def sweep(
         condition = None if fail_unless is None else _condition(fail_unless)
         _check_shard(execution, fail_unless, until)
     if until is None:
-        folder, failed = run_from_settings(settings, execution, condition=condition)
+        folder, failed = run_from_settings(settings, execution, sys.argv[1:], condition=condition)
     else:
         folder, failed = _until(until, settings, execution, condition)
     if execution.shard is not None:
         raise typer.Exit(1 if failed else 0)
-    with one_line_errors(resume_hint()):
+    with one_line_errors(resume_hint(sys.argv[1:])):
         print_report(folder, failed, condition=condition, full=table is Tables.FULL)
 
 
@@ -337,10 +337,12 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
     settings = replace(
         settings, seeds=settings.seeds or "1", baseline=None, slo=None, no_capacity=True
     )
-    folder, failed = run_from_settings(settings, replace(execution, workers=1), one_cell=True)
+    folder, failed = run_from_settings(
+        settings, replace(execution, workers=1), sys.argv[1:], one_cell=True
+    )
     if failed:
         raise typer.Exit(1)
-    with one_line_errors(resume_hint()):
+    with one_line_errors(resume_hint(sys.argv[1:])):
         gates = show_cell(folder)
     if gates:
         print_message(f"failed: {gates}")
@@ -381,7 +383,12 @@ def _until(
         share = parse_until(text)
         refuse_until(settings, text)
         folder = execution.out or default_folder(resolve(settings))
-    run = partial(run_from_settings, execution=replace(execution, out=folder), condition=condition)
+    run = partial(
+        run_from_settings,
+        execution=replace(execution, out=folder),
+        arguments=sys.argv[1:],
+        condition=condition,
+    )
     return run_until(settings, share, folder, run, widest_ratio)
 
 

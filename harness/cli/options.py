@@ -19,7 +19,7 @@ import typer
 
 from harness.cli import catalogue
 from harness.cli.errors import one_line_errors, options_from_file
-from harness.load.option import Setting, build, option_name, settings_of
+from harness.load.option import Setting, build, settings_of
 from servers.basics.errors import InvalidInput
 
 Command = Callable[..., None]
@@ -53,6 +53,8 @@ COMPLETIONS = {
     "model": _complete(catalogue.model_names),
     "agent": _complete(catalogue.agent_names),
 }
+ONCE = {"background": "a sweep has one"}
+"""Options that are refused if they are given twice, where the first would be ignored otherwise."""
 FILE_HELP = (
     "Settings of a sweep, like the sweep.toml of a run folder; other options override them. Or "
     "files and folders of traces, as with --traces."
@@ -66,8 +68,6 @@ FILE = inspect.Parameter(
     ],
 )
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT")
-ONCE = ("background",)
-"""Options that are refused if they are given twice. Of others, Click uses the last."""
 CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
@@ -89,6 +89,8 @@ def takes_settings(*, file: bool = False) -> Callable[[Command], Command]:
         def with_options(**given: Any) -> None:
             arguments = {name: given[name] for name in own if name in given}
             path = _settings_file(given) if file else None
+            with one_line_errors():
+                _refuse_repeated(given)
             with _option_values(path, given) as values:
                 settings = {name: build(group, values) for name, group in groups.items() if group}
                 command(**arguments, **settings)
@@ -142,7 +144,7 @@ def _parameters(annotation: Any) -> Iterator[inspect.Parameter]:
 def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
     option, kind = setting.option, setting.kind
     if get_origin(kind) is tuple or setting.name in ONCE:
-        kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
+        kind, default = list[(get_args(kind) or [kind])[0]] | None, None  # type: ignore[misc]
     info: Any
     if option.positional:
         info = typer.Argument(metavar=option.metavar, help=option.help, show_default=False)
@@ -165,6 +167,15 @@ def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, info],
     )
+
+
+def _refuse_repeated(given: dict[str, Any]) -> None:
+    """Replace the lists of options that may be given once by their only value."""
+    for name, why in ONCE.items():
+        if values := given.get(name):
+            if len(values) > 1:
+                raise InvalidInput(f"--{name} is given twice; {why}: remove one")
+            given[name] = values[0]
 
 
 def _settings_file(given: dict[str, Any]) -> Path | None:
@@ -198,13 +209,6 @@ def _option_values(path: Path | None, given: dict[str, Any]) -> Iterator[dict[st
         for name, value in given.items()
         if value is not None
     }
-    for name in values.keys() & ONCE:
-        values[name], *others = values[name]
-        if others:
-            with one_line_errors():
-                raise InvalidInput(
-                    f"{option_name(name)} is given twice; a sweep has one: remove one"
-                )
     if path is None:
         yield values
         return

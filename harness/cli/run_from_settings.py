@@ -7,7 +7,6 @@ settings print one line and exit with code 2. An interruption prints the command
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,12 +32,13 @@ if TYPE_CHECKING:
 def run_from_settings(
     settings: SweepSettings,
     execution: Execution,
+    arguments: Sequence[str],
     *,
     one_cell: bool = False,
     condition: Condition | None = None,
 ) -> tuple[Path, Mapping[str, str]]:
     """Return the run folder and the errors of failed cells by name. The errors are printed.
-    `condition` is checked before any cell runs."""
+    `arguments` are those of the command. `condition` is checked before any cell runs."""
     workers = execution.workers
     with one_line_errors():
         if workers is not None and workers < 1:
@@ -58,7 +58,7 @@ def run_from_settings(
             machines = resolve_machines(settings)
             by_name = machines.plans
             folder = execution.out or machines.default_folder()
-            claim = machines.claimed(folder, shard)
+            claim = machines.claimed(folder, arguments, shard)
         else:
             by_name = {ONE: (plan := resolve(settings))}
             folder, claim = execution.out or default_folder(plan), None
@@ -79,16 +79,23 @@ def run_from_settings(
             raise InvalidInput(
                 f"these settings have {len(plan.cells())} cells: give {missing}, or remove --one"
             )
-    with one_line_errors(resume_hint()), _pool(execution, plans[0], folder) as pool:
-        begin = partial(_print_plan, plans)
-        outcome = run_sweeps(by_name, folder, execution, on_begin=begin, claim=claim, pool=pool)
+    with one_line_errors(resume_hint(arguments)), _pool(execution, plans[0], folder) as pool:
+        outcome = run_sweeps(
+            by_name,
+            folder,
+            execution,
+            arguments=arguments,
+            on_begin=partial(_print_plan, plans),
+            claim=claim,
+            pool=pool,
+        )
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
     if outcome.failed:
         first = folder / next(iter(outcome.failed)) / "failed.json"
         print_message(
             f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
-            f"run them again with: {same_command()}"
+            f"run them again with: {same_command(arguments)}"
         )
     if shard is not None:
         _print_shard(shard, outcome, sum(len(plan.cells()) for plan in plans))
@@ -131,14 +138,13 @@ def check_condition(condition: Condition, plan: SweepPlan) -> None:
         )
 
 
-def resume_hint() -> str:
-    return f"; finished cells are kept, resume with: {same_command()}"
+def resume_hint(arguments: Sequence[str]) -> str:
+    return f"; finished cells are kept, resume with: {same_command(arguments)}"
 
 
-def same_command() -> str:
-    arguments = sys.argv[1:]
+def same_command(arguments: Sequence[str]) -> str:
     redacted = redact_command_line(arguments)
-    note = "" if redacted == arguments else f"  (replace {REDACTED} by your secret)"
+    note = "" if redacted == [*arguments] else f"  (replace {REDACTED} by your secret)"
     return shlex.join(["bench", *redacted]) + note
 
 

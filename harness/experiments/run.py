@@ -6,6 +6,7 @@ In: an experiment. Out: a folder with a run for each arm and seed, `experiment.h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,23 +22,34 @@ from reports.experiment.page import ExperimentReport, ExperimentText, finish, wr
 
 
 def measure(
-    experiment: Experiment, about: ExperimentText, folder: Path, workers: int, change: Change
+    experiment: Experiment,
+    about: ExperimentText,
+    folder: Path,
+    change: Change,
+    workers: int,
+    arguments: Sequence[str],
 ) -> ExperimentReport:
-    """Raise MeasurementUnavailable if what it measures is not installed."""
+    """Raise MeasurementUnavailable if what it measures is not installed. `arguments` of the
+    command are recorded."""
     if experiment.kind == "scheduler-overhead":
         return finish(about, tuple(scheduler_overhead()), folder)
     if experiment.kind == "workload":
         frames = workload_frames(experiment)
         return finish(about, tuple(judge(check, frames) for check in experiment.checks), folder)
-    return _sweeps(experiment, about, folder, workers, change)
+    return _sweeps(experiment, about, folder, change, workers, arguments)
 
 
 def _sweeps(
-    experiment: Experiment, about: ExperimentText, folder: Path, workers: int, change: Change
+    experiment: Experiment,
+    about: ExperimentText,
+    folder: Path,
+    change: Change,
+    workers: int,
+    arguments: Sequence[str],
 ) -> ExperimentReport:
     parts = list(plans(experiment, folder, change))
     by_folder = {part.folder: part.plan for part in parts}
-    outcome = run_sweeps(by_folder, folder, Execution(workers=workers))
+    outcome = run_sweeps(by_folder, folder, Execution(workers=workers), arguments=arguments)
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
     arms = [

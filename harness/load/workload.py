@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +84,35 @@ class _Means:
         return {name: round(total / n, 4) for name, (total, n) in parts.items() if n}
 
 
+class Counts(NamedTuple):
+    gap_provenance: dict[str, int]
+    """Number of tool gaps by provenance."""
+    inferred_token_programs: int
+    """Number of programs of files in which token counts are inferred."""
+    sub_agents: int
+    shared_prefix_tokens: int
+    """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
+    means: dict[str, float]
+    """Of jobs without their sub-agents: turns, and of their turns the tokens that are new in later
+    ones, the gap after a tool, and the share of all gaps that follows turns without a tool."""
+
+
+def count(programs: Iterable[Program]) -> Counts:
+    """Count gaps and prefixes. A million turns take seconds."""
+    gaps: Counter[str] = Counter()
+    earlier, jobs = SharedPrompts(), _Means()
+    inferred = sub_agents = shared = 0
+    for program in programs:
+        turns = tuple(program.turns)
+        gaps.update(turn.gap_provenance.value for turn in turns[:-1])
+        if program.fork is None:
+            jobs.add(turns)
+        shared += earlier.add(program.first_prefixes)
+        inferred += program.inferred_tokens
+        sub_agents += program.fork is not None
+    return Counts(dict(sorted(gaps.items())), inferred, sub_agents, shared, jobs.means())
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     name: str
@@ -103,42 +131,13 @@ class Workload:
     """Whether it was read from a person's history, so that the run names no folder of it."""
     keeps_names: bool = False
     """Whether the history keeps the ids of its sessions and the names of its tools."""
-    gap_provenance: dict[str, int] = field(init=False)
-    """Number of tool gaps by provenance."""
-    inferred_token_programs: int = field(init=False)
-    """Number of programs of files in which token counts are inferred."""
-    sub_agents: int = field(init=False)
-    shared_prefix_tokens: int = field(init=False)
-    """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
-    means: dict[str, float] = field(init=False)
-    """Of jobs without their sub-agents: turns, and of their turns the tokens that are new in later
-    ones, the gap after a tool, and the share of all gaps that follows turns without a tool."""
-
-    def __post_init__(self) -> None:
-        """Count gaps and prefixes once, because a million turns take seconds."""
-        gaps: Counter[str] = Counter()
-        earlier = SharedPrompts()
-        shared = 0
-        of_jobs = _Means()
-        for program in self.programs:
-            turns = tuple(program.turns)
-            gaps.update(turn.gap_provenance.value for turn in turns[:-1])
-            if program.fork is None:
-                of_jobs.add(turns)
-            shared += earlier.add(program.first_prefixes)
-        object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
-        inferred = sum(program.inferred_tokens for program in self.programs)
-        object.__setattr__(self, "inferred_token_programs", inferred)
-        sub_agents = sum(program.fork is not None for program in self.programs)
-        object.__setattr__(self, "sub_agents", sub_agents)
-        object.__setattr__(self, "shared_prefix_tokens", shared)
-        object.__setattr__(self, "means", of_jobs.means())
+    counts: Counts | None = None
+    """Of packed programs; None if they are counted when they are asked for."""
 
     def packed(self) -> Workload:
         """Return a copy with packed turns. A replay unpacks the turns of running programs."""
-        workload = copy(self)  # does not call __post_init__, which counts
-        object.__setattr__(workload, "programs", packed(self.programs))
-        return workload
+        counts = self.counts or count(self.programs)
+        return replace(self, programs=packed(self.programs), counts=counts)
 
     @property
     def turns(self) -> int:
@@ -146,21 +145,22 @@ class Workload:
         return sum(len(program.turns) for program in self.programs)
 
     def record(self) -> WorkloadRecord:
+        counts = self.counts or count(self.programs)
         return WorkloadRecord(
             name=self.name,
             programs=len(self.programs),
             turns=self.turns or None,
             trace_sha256=self.trace_sha256,
-            gap_provenance=self.gap_provenance,
-            shared_prefix_tokens=self.shared_prefix_tokens,
-            sub_agents=self.sub_agents,
-            inferred_token_programs=self.inferred_token_programs,
+            gap_provenance=counts.gap_provenance,
+            shared_prefix_tokens=counts.shared_prefix_tokens,
+            sub_agents=counts.sub_agents,
+            inferred_token_programs=counts.inferred_token_programs,
             distinct_programs=self.distinct_programs,
             recipe=None if self.fresh is None else self.fresh.recipe,
             about=self.about,
             private=self.is_private,
             keeps_names=self.keeps_names,
-            means=self.means,
+            means=counts.means,
             left_out=self.left_out,
         )
 

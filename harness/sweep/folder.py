@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
-import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -40,6 +39,7 @@ from servers.profiles.machines.gpu_file import is_gpu_file, with_name
 from servers.profiles.models.listed import model_copy
 from servers.records.sweep import MachinesRecord, MadeBy, SweepRecord
 
+CODE = "code_sha256"
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
 GROWING = ("variants", "jps", "seeds", "repeats", "machines")
@@ -99,7 +99,9 @@ def _stored_plan(folder: Path, document: str) -> dict[str, Any]:
 
 def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder: Path) -> None:
     """Raise `InvalidInput` unless the plan contains all stored cells."""
-    for field in [*planned, *stored]:
+    for field in sorted(
+        [*planned, *stored], key=CODE.__eq__
+    ):  # other code may follow from the rest
         if field in IGNORED_FIELDS or stored.get(field) == planned.get(field):
             continue
         if field in GROWING and _adds_to(*(_values(side, field) for side in (stored, planned))):
@@ -132,7 +134,7 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
     if isinstance(stored, dict) and isinstance(planned, dict):
         inner = next(key for key in [*planned, *stored] if stored.get(key) != planned.get(key))
         return _difference(f"{field}.{inner}", stored.get(inner), planned.get(inner))
-    if field == "code_sha256":
+    if field == CODE:
         return f"they were run with another version of the code: {field} {stored}, now {planned}"
     if field == "variants" and stored and planned:
         before, now = ({variant["name"]: variant for variant in side} for side in (stored, planned))
@@ -149,11 +151,13 @@ def claimed(
     settings: Mapping[str, bytes],
     document: str = SWEEP,
     *,
+    arguments: Sequence[str] = (),
     shard: Shard | None = None,
 ) -> Iterator[None]:
     """Create and lock the folder, and write `sweep` to `document` and `settings`, contents by
     name, to further files. Raise `InvalidInput`, and leave no new folder behind, if the folder
-    contains anything but cells of this sweep. Shards claim a folder together."""
+    contains anything but cells of this sweep. Shards claim a folder together. `arguments` of the
+    command go into `made_by`."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -167,7 +171,7 @@ def claimed(
                     _check_extends(planned, stored, folder)
                 is_private = bool((planned.get("workload") or {}).get("private"))
                 hidden = _traces(settings) if is_private else frozenset[str]()
-                made_with = stored.pop(MADE_BY, None) or to_builtins(made_by(hidden))
+                made_with = stored.pop(MADE_BY, None) or to_builtins(made_by(arguments, hidden))
                 if stored != planned:
                     write_json(folder / document, {**planned, MADE_BY: made_with})
                 for name, content in settings.items():
@@ -209,9 +213,9 @@ def with_copies(settings: SweepSettings) -> tuple[SweepSettings, dict[str, bytes
     return replace(settings, machine=machine), copies
 
 
-def made_by(hidden: Collection[str] = ()) -> MadeBy:
+def made_by(arguments: Sequence[str], hidden: Collection[str] = ()) -> MadeBy:
     """Return what made the run. `hidden`: paths that its reports must not show."""
-    arguments = redact_command_line(_of_all_shards(sys.argv[1:]))
+    arguments = redact_command_line(_of_all_shards(arguments))
     return MadeBy(
         argv=("bench", *(_without(hidden, argument) for argument in arguments)),
         git_commit=git_commit(),

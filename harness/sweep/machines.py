@@ -8,7 +8,7 @@ like those of sweeps on one machine, so their cells are reused in both direction
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,9 +54,12 @@ class MachinesPlan:
         workload = next(iter(self.plans.values())).workload.name
         return RUNS / f"{slug(workload)}_{len(plans)}-machines_{digest}"
 
-    def claimed(self, folder: Path, shard: Shard | None) -> AbstractContextManager[None]:
+    def claimed(
+        self, folder: Path, arguments: Sequence[str], shard: Shard | None
+    ) -> AbstractContextManager[None]:
         """Claim the common folder."""
-        return claimed(folder, self.record(), self.settings_files(), MACHINES, shard=shard)
+        plan, files = self.record(), self.settings_files()
+        return claimed(folder, plan, files, MACHINES, arguments=arguments, shard=shard)
 
     def settings_files(self) -> dict[str, bytes]:
         """Return the contents of `sweep.toml`, which names copies of files in the run folders."""

@@ -71,6 +71,7 @@ def run_sweeps(
     folder: Path,
     execution: Execution,
     *,
+    arguments: Sequence[str] = (),
     on_begin: Callable[[], None] = lambda: None,
     claim: AbstractContextManager[None] | None = None,
     pool: Pool | None = None,
@@ -78,9 +79,10 @@ def run_sweeps(
 ) -> Outcome:
     """Run the cells of all plans, or those of a shard. A single plan is named `ONE`.
 
-    `on_begin` is called after the plans and folders have passed all checks. `claim` claims the
-    common folder, and is entered when the plans have passed theirs. Unless the execution is
-    `fresh`, cells that are finished elsewhere under `runs/` with the same settings are copied.
+    `arguments` of the command are recorded. `on_begin` is called after the plans and folders have
+    passed all checks. `claim` claims the common folder, and is entered when the plans have passed
+    theirs. Unless the execution is `fresh`, cells that are finished elsewhere under `runs/` with
+    the same settings are copied.
     """
     reuse = not execution.fresh
     shard = None if execution.shard is None else parse_shard(execution.shard)
@@ -92,7 +94,8 @@ def run_sweeps(
     with claim or nullcontext(), ExitStack() as claims:
         for path, plan in folders.items():
             files = settings_files(plan.settings)
-            claims.enter_context(claimed(path, plan.sweep_record(), files, shard=shard))
+            record = plan.sweep_record()
+            claims.enter_context(claimed(path, record, files, arguments=arguments, shard=shard))
         on_begin()
         for name, plan in plans.items():
             cells, done = unfinished(plan, given[name], folder / name, reuse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class SimulatedMachine:
         self,
         settings: SweepSettings,
         execution: Execution,
+        arguments: Sequence[str],
     ) -> tuple[Path, bool]:
         folder = execution.out
         assert folder is not None
@@ -51,7 +53,7 @@ class SimulatedMachine:
             blocks = None if machine.kv_blocks is None else machine.kv_blocks - 1
             machine = replace(machine, engine="sim", kv_blocks=blocks)
             settings = replace(settings, machine=machine, server=Server())
-        outcome = harness.cli.run_from_settings.run_from_settings(settings, execution)
+        outcome = harness.cli.run_from_settings.run_from_settings(settings, execution, arguments)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.load.workload import Longest, Workload, load_workload
+from harness.load.workload import Longest, Workload, count, load_workload
 from tests.harness.small import programs
 from traces import Fork, Program, Turn
 from traces.formats.native import write_programs
@@ -43,16 +43,16 @@ def test_means_are_those_of_jobs_their_later_turns_and_their_tool_calls() -> Non
     short = Program("b", (Turn(50, 5),))
     agent = Program("a/x", (Turn(9, 9, tool_gap_s=8.0), Turn(9000, 9)), fork=Fork("a", 0))
     workload = Workload("w", (job, short, agent), "0" * 64, ())
-    assert workload.means == {
+    assert count(workload.programs).means == {
         "turns": 2, "new_tokens_per_later_turn": 70, "tool_gap_s": 3,
         "pause_share": 0.9706,  # 99 of 102 s
     }  # fmt: skip
-    assert workload.record().means == workload.means
+    assert workload.record().means == count(workload.programs).means
 
 
 def test_a_workload_of_one_turn_per_job_has_no_means_of_later_turns() -> None:
     workload = Workload("w", (Program("b", (Turn(50, 5),)),), "0" * 64, ())
-    assert workload.means == {"turns": 1}
+    assert count(workload.programs).means == {"turns": 1}
 
 
 def test_only_a_pack_says_what_it_is(tmp_path: Path) -> None:

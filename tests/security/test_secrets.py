@@ -362,16 +362,11 @@ def test_long_settings_are_redacted_in_linear_time(text: str) -> None:
     assert time.process_time() - started_s < 5
 
 
-def test_a_resume_command_marks_redacted_secrets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.argv", ["bench", "sweep", "--jps", "1"])
-    assert same_command() == "bench sweep --jps 1"
-    monkeypatch.setattr(
-        "sys.argv", ["bench", "sweep", "--one", "--agent-command", "a --api-key sk-1"]
-    )
+def test_a_resume_command_marks_redacted_secrets() -> None:
+    assert same_command(["sweep", "--jps", "1"]) == "bench sweep --jps 1"
+    arguments = ["sweep", "--one", "--agent-command", "a --api-key sk-1"]
     command = "bench sweep --one --agent-command 'a --api-key ***'"
-    assert same_command() == f"{command}  (replace *** by your secret)"
+    assert same_command(arguments) == f"{command}  (replace *** by your secret)"
 
 
 def test_in_conversations_only_distinctive_keys_are_redacted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,7 +113,7 @@ def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> 
     if experiment.not_testable:
         return finish(about, (), folder)
     try:
-        return measure(experiment, about, folder, workers, change)
+        return measure(experiment, about, folder, change, workers, sys.argv[1:])
     except MeasurementUnavailable as missing:
         return finish(replace(about, not_testable=str(missing)), (), folder)
 

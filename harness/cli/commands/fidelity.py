@@ -168,7 +168,7 @@ def _run(
         on_vllm, in_sim = runs.live_and_virtual(settings, profile)
         measured = read_measured(profile)
         arrivals_s = runs.arrivals_s(on_vllm, repeats)
-    _, failed = run_from_settings(in_sim, Execution(folder / "sim", workers))
+    _, failed = run_from_settings(in_sim, Execution(folder / "sim", workers), sys.argv[1:])
     if failed:
         raise typer.Exit(1)  # without them, live cells cannot be compared
     print(
@@ -178,9 +178,11 @@ def _run(
     live = [folder / f"live-{number}" for number in range(1, repeats + 1)]
     for number, live_folder in enumerate(live, 1):
         print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
-        _, live_failed = run_from_settings(on_vllm, Execution(live_folder, workers, fresh=True))
+        _, live_failed = run_from_settings(
+            on_vllm, Execution(live_folder, workers, fresh=True), sys.argv[1:]
+        )
         failed = failed or live_failed
-    with one_line_errors(resume_hint()):
+    with one_line_errors(resume_hint(sys.argv[1:])):
         _write_card(live, folder / "sim", folder, measured, bool(failed))
 
 
