@@ -99,9 +99,7 @@ def _stored_plan(folder: Path, document: str) -> dict[str, Any]:
 
 def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder: Path) -> None:
     """Raise `InvalidInput` unless the plan contains all stored cells."""
-    for field in sorted(
-        [*planned, *stored], key=CODE.__eq__
-    ):  # other code may follow from the rest
+    for field in sorted([*planned, *stored], key=CODE.__eq__):  # other fields may cause it
         if field in IGNORED_FIELDS or stored.get(field) == planned.get(field):
             continue
         if field in GROWING and _adds_to(*(_values(side, field) for side in (stored, planned))):
