@@ -1,4 +1,4 @@
-"""Formats the table of the requests beside the jobs for a terminal.
+"""Formats the table of background requests for a terminal.
 
 In: points. Out: a Rich renderable; plain columns if the output is not a terminal.
 """
@@ -24,7 +24,7 @@ HEADS = ("requests", "served", "mean TTFT", "P95 TTFT")
 @dataclass(frozen=True, slots=True)
 class BackgroundTable:
     points: Sequence[Point]
-    """Each has a background."""
+    """Points of cells with a background."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         terminal = console.is_terminal
@@ -44,7 +44,7 @@ class BackgroundTable:
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
-    """Return the points of one rate, or a single one for all if their rows would be the same."""
+    """Return the points of one rate, or a single point if all rows would be the same."""
     if len(points) < 2 or len({_numbers(point) for point in points}) > 1:
         return list(points)
     return [replace(points[0], variant=f"each of {len(points)}", bound=False)]

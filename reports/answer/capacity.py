@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.answer.asked import Asked
+from reports.answer.capacity_context import CapacityContext
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
 from reports.answer.findings import with_ratios
 from reports.answer.left_out import valid_points
@@ -26,52 +26,52 @@ from servers.basics.phrasing import counted, listed, seconds, times
 from servers.records.sweep import SweepRecord
 
 AFTER_A_BURST = "docs/design/statistics.md, After a burst"
-"""Where the capacities of some schedulers with and without the burst are."""
+"""Compares capacities with and without the burst."""
 
 
 def capacity_answer(
-    found: Sequence[VariantCapacity],
+    capacities: Sequence[VariantCapacity],
     points: Sequence[Point],
-    asked: Asked,
+    context: CapacityContext,
     sweep: SweepRecord,
     caveats: Sequence[str],
     left_out: Sequence[str] = (),
 ) -> Answer:
-    """`left_out`: sentences about variants of the run that are not in `found`."""
+    """`left_out`: sentences about the variants that `capacities` lacks."""
     points = valid_points(points)
-    best = winners(found)
+    best = winners(capacities)
     splits = splits_of(sweep)
-    compared = splits_by_capacity(found, splits, asked.baseline, asked.machine)
+    compared = splits_by_capacity(capacities, splits, context.baseline, context.machine)
     if not compared or not is_only_axis(splits):
-        compared.append(headline(found, best, asked))
-    base = next((each for each in found if each.variant == asked.baseline), None)
-    names = [each.variant for each in best]
+        compared.append(headline(capacities, best, context))
+    base = next((c for c in capacities if c.variant == context.baseline), None)
+    names = [c.variant for c in best]
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
-    shown = [asked.baseline] if asked.baseline in names else names
+    shown = [context.baseline] if context.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
     beyond = _beyond(best, base, points)
     findings = [
-        meaning(asked.slo, asked.idle_mean_s),
+        meaning(context.slo, context.idle_mean_s),
         *_near_capacity(base, points),
         *_jct(point, base_point, base),
-        *_jct_beyond(beyond, asked.baseline),
+        *_jct_beyond(beyond, context.baseline),
         *_tied(names),
-        *_others(found, best, asked),
-        *_resources(best, base, asked),
-        *_reference(found),
-        *distance_from_rate_bound(found, points),
+        *_others(capacities, best, context),
+        *_resources(best, base, context),
+        *_reference(capacities),
+        *distance_from_rate_bound(capacities, points),
         *distance_from_bound(points, load),
-        *_without_number(found),
+        *_without_number(capacities),
     ]
     return Answer(
         " ".join([*compared, *left_out]),
         tuple(findings),
-        (*_own_caveats(found, asked), *caveats),
+        (*_own_caveats(capacities, context), *caveats),
         provenance_of(sweep),
         load,
         point,
         base_point,
-        capacities=tuple(found),
+        capacities=tuple(capacities),
         winners=tuple(names),
         beyond=beyond,
     )
@@ -80,9 +80,9 @@ def capacity_answer(
 def _compared(
     names: Sequence[str], base: VariantCapacity | None, points: Sequence[Point]
 ) -> tuple[str | None, Point | None, Point | None]:
-    """Return the load at which JCTs are compared, and the points of the highest winner that ran
-    there and of the baseline: the highest load that the baseline sustains with every seed, and at
-    which both are stable. Above it, JCTs of the baseline differ by factors between seeds."""
+    """Return the load at which JCTs are compared, with the points of the highest winner that ran
+    there and of the baseline. It is the highest load that the baseline sustains with every seed and
+    at which both are stable; above it, the baseline's JCTs differ by factors between seeds."""
     most = min(base.per_s.values(), default=math.inf) if base is not None else math.inf
     stable = [p for p in points if not p.saturated and p.jps is not None and p.jps <= most]
     for load in dict.fromkeys(p.load for p in sorted(stable, key=lambda p: -(p.jps or 0))):
@@ -95,16 +95,16 @@ def _compared(
 
 
 def meaning(slo: Slo, idle_mean_s: float) -> str:
-    """Return three sentences that say which rates are sustained."""
+    """Return three sentences that explain what a sustained rate is."""
     return (
-        f"Sustained means: {slo.describe()}, and a queue that does not grow, also after a burst of"
-        " jobs. Schedulers differ less from an empty system, which is not measured here"
-        f" ({AFTER_A_BURST}). On an idle machine the mean JCT is {seconds(idle_mean_s)}."
+        f"Sustained: {slo.describe()}, and a queue that does not grow, even after a burst of jobs."
+        " Differences are smaller without the initial burst (not measured here; see"
+        f" {AFTER_A_BURST}). On an idle machine the mean JCT is {seconds(idle_mean_s)}."
     )
 
 
 def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> list[str]:
-    """Say why the baseline can miss the SLO at a rate that seems to be its capacity."""
+    """Explain why the baseline can miss the SLO at a rate that seems to be its capacity."""
     if base is None or base.jobs_per_s is None:
         return []
     for point in points:
@@ -112,9 +112,9 @@ def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> lis
             seeds = base.sustained_at(point.jps)
             if seeds.is_mixed:
                 return [
-                    f"A capacity is the geometric mean over seeds, each with its own arrivals:"
-                    f" {point.load} is sustained by {base.variant} with {seeds.seeds} of"
-                    f" {seeds.of} seeds, so the mean JCT there is"
+                    "A capacity is the geometric mean over seeds with different arrivals:"
+                    f" {base.variant} sustains {point.load} with {seeds.seeds} of {seeds.of}"
+                    " seeds, so its mean JCT there is"
                     f" {seconds(point.jct_mean_s.value)}."
                 ]
     return []
@@ -140,19 +140,19 @@ def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | No
 def _beyond(
     best: Sequence[VariantCapacity], base: VariantCapacity | None, points: Sequence[Point]
 ) -> Point | None:
-    """Return the winner with the highest capacity, at the highest rate that no seed of the baseline
-    sustains and each seed of the winner does."""
+    """Return the winner with the highest capacity, at the highest rate that it sustains with every
+    seed and the baseline with none."""
     if base is None or base in best or base.kind is not Kind.FOUND:
         return None
     least = max(base.per_s.values())
-    most = {each.variant: min(each.per_s.values(), default=0.0) for each in best}
-    rank = {each.variant: place for place, each in enumerate(best)}
+    most = {c.variant: min(c.per_s.values(), default=0.0) for c in best}
+    rank = {c.variant: place for place, c in enumerate(best)}
     beyond = [
         (p.jps, -rank[p.variant], p)
         for p in points
         if p.jps is not None and not p.saturated and least < p.jps <= most.get(p.variant, 0.0)
     ]
-    return max(beyond, key=lambda each: each[:2])[2] if beyond else None
+    return max(beyond, key=lambda e: e[:2])[2] if beyond else None
 
 
 def _jct_beyond(point: Point | None, baseline: str) -> list[str]:
@@ -165,94 +165,94 @@ def _jct_beyond(point: Point | None, baseline: str) -> list[str]:
 
 
 def _tied(names: Sequence[str]) -> list[str]:
-    """Name all winners if the headline does not."""
+    """List all winners if the headline does not."""
     if len(names) <= MOST_NUMBERS:
         return []
     return [f"The {len(names)} that tie, the highest first: {listed(names, at_most=len(names))}."]
 
 
 def _others(
-    found: Sequence[VariantCapacity], best: Sequence[VariantCapacity], asked: Asked
+    capacities: Sequence[VariantCapacity], best: Sequence[VariantCapacity], context: CapacityContext
 ) -> list[str]:
     rest = [
-        (each.variant, each.ratio)
-        for each in sorted(found, key=lambda e: -value_of(e).value)
-        if each not in best and not each.bound and each.ratio is not None
+        (c.variant, c.ratio)
+        for c in sorted(capacities, key=lambda e: -value_of(e).value)
+        if c not in best and not c.bound and c.ratio is not None
     ]
     more = [(name, r) for name, r in rest if r.low > 1 and r.value > 1 + EQUAL_WITHIN]
     fewer = [(name, r) for name, r in rest if r.high < 1 and r.value < 1 - EQUAL_WITHIN]
     even = [name for name, r in rest if (name, r) not in more + fewer]
     sentences = []
     if more:
-        sentences.append(f"Also more than {asked.baseline}: {with_ratios(more)}.")
+        sentences.append(f"Also higher than {context.baseline}: {with_ratios(more)}.")
     if even:
-        sentences.append(f"Not significantly different from {asked.baseline}: {listed(even)}.")
+        sentences.append(f"Not significantly different from {context.baseline}: {listed(even)}.")
     if fewer:
-        sentences.append(f"Less than {asked.baseline}: {with_ratios(fewer)}.")
+        sentences.append(f"Lower than {context.baseline}: {with_ratios(fewer)}.")
     return sentences
 
 
 def _resources(
-    best: Sequence[VariantCapacity], base: VariantCapacity | None, asked: Asked
+    best: Sequence[VariantCapacity], base: VariantCapacity | None, context: CapacityContext
 ) -> list[str]:
-    """Say how many GPUs a round rate above one machine's capacity needs, and what jobs cost."""
+    """State how many GPUs a round rate above one machine's capacity needs, and what jobs cost."""
     if not best or best[0].jobs_per_s is None:
         return []
     shown = [best[0]]
     if base is not None and base.jobs_per_s is not None:
         shown = [base] if base in best else [best[0], base]
-    target = 10.0 ** math.ceil(math.log10(2 * max(value_of(each).value for each in shown)))
+    target = 10.0 ** math.ceil(math.log10(2 * max(value_of(c).value for c in shown)))
     gpus = [
-        f"{counted(asked.price.gpus_for(target, value_of(each).value), 'GPU')} with {each.variant}"
-        for each in shown
+        f"{counted(context.price.gpus_for(target, value_of(c).value), 'GPU')} with {c.variant}"
+        for c in shown
     ]
     needs = "1 job/s needs" if target == 1 else f"{target:g} jobs/s need"
-    sentences = [f"{needs} {listed(gpus)}{_beside(asked)}."]
-    if not math.isnan(asked.price.usd_per_h):
+    sentences = [f"{needs} {listed(gpus)}{_background(context)}."]
+    if not math.isnan(context.price.usd_per_h):
         costs = [
-            f"{asked.price.usd_per_1000_jobs(value_of(each).value):.3g} USD with {each.variant}"
-            for each in shown
+            f"{context.price.usd_per_1000_jobs(value_of(c).value):.3g} USD with {c.variant}"
+            for c in shown
         ]
-        paid = ", with the background included" if asked.background_per_s else ""
+        paid = ", with the background included" if context.background_per_s else ""
         sentences.append(f"A thousand jobs cost {listed(costs)}, at capacity{paid}.")
     return sentences
 
 
-def _beside(asked: Asked) -> str:
-    """Say which requests these GPUs serve beside the jobs; nothing without any."""
-    if not asked.background_per_s:
+def _background(context: CapacityContext) -> str:
+    """Return the background-load clause, or "" if there is none."""
+    if not context.background_per_s:
         return ""
-    gpus = asked.price.gpus
-    each = "each" if gpus == 1 else f"each machine of {counted(gpus, 'GPU')}"
-    return f", {each} beside {asked.background_per_s:g} background requests/s"
+    gpus = context.price.gpus
+    machine = "each" if gpus == 1 else f"each machine of {counted(gpus, 'GPU')}"
+    return f", {machine} alongside {context.background_per_s:g} background requests/s"
 
 
-def _reference(found: Sequence[VariantCapacity]) -> list[str]:
+def _reference(capacities: Sequence[VariantCapacity]) -> list[str]:
     return [
-        f"For reference: {each.variant}, which knows the future, sustains {rate(value.value)}."
-        for each in found
-        if each.bound and (value := each.jobs_per_s) is not None
+        f"For reference: {c.variant}, which knows the future, sustains {rate(value.value)}."
+        for c in capacities
+        if c.bound and (value := c.jobs_per_s) is not None
     ]
 
 
-def _without_number(found: Sequence[VariantCapacity]) -> list[str]:
-    never = [each for each in found if each.kind is Kind.NEVER]
-    if not never or len(never) == len(found):
+def _without_number(capacities: Sequence[VariantCapacity]) -> list[str]:
+    never = [c for c in capacities if c.kind is Kind.NEVER]
+    if not never or len(never) == len(capacities):
         return []
-    names = [f"{each.variant}{some_seeds(each.never)}" for each in never]
+    names = [f"{c.variant}{some_seeds(c.never)}" for c in never]
     return [f"No rate that was tried is sustained: {listed(names)}."]
 
 
-def _own_caveats(found: Sequence[VariantCapacity], asked: Asked) -> list[str]:
+def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
     caveats = []
-    if still := [each.variant for each in found if each.kind is Kind.OPEN]:
+    if still := [c.variant for c in capacities if c.kind is Kind.OPEN]:
         caveats.append(
             f"The search has not finished for {listed(still)}, which therefore cannot win. The same"
             " command continues it."
         )
-    if asked.seeds == 1:
+    if context.seeds == 1:
         caveats.append(
-            "One seed: capacities have no interval, and another draw of arrivals and programs may"
-            " change the order. Use --seeds 1..3 or more."
+            "One seed: capacities have no interval, and other arrivals and programs may change the"
+            " order. Use --seeds 1..3 or more."
         )
     return caveats

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from reports.answer.asked import Price
+from reports.answer.capacity_context import Price
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
@@ -29,33 +29,33 @@ class CapacityRow(NamedTuple):
     ratio: str
     ratio_interval: str
     gpus: str
-    """GPUs for one job per second, as a fraction of whole machines."""
+    """GPUs for one job per second; fractional."""
     usd: str
-    """Of a thousand jobs."""
+    """Cost of a thousand jobs."""
 
 
 def capacity_rows(answer: Answer, price: Price) -> list[CapacityRow]:
     """Return a row per variant, the highest capacity first."""
-    ordered = sorted(answer.capacities, key=lambda each: -_sort_value(each))
-    return [_row(each, each.variant in answer.winners, price) for each in ordered]
+    ordered = sorted(answer.capacities, key=lambda capacity: -_sort_value(capacity))
+    return [_row(capacity, capacity.variant in answer.winners, price) for capacity in ordered]
 
 
-def _sort_value(each: VariantCapacity) -> float:
-    value = each.jobs_per_s
+def _sort_value(capacity: VariantCapacity) -> float:
+    value = capacity.jobs_per_s
     if value is None:
-        return math.inf if each.kind is Kind.ALWAYS else 0.0
+        return math.inf if capacity.kind is Kind.ALWAYS else 0.0
     return value.value
 
 
-def _row(each: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
-    value, ratio = each.jobs_per_s, each.ratio
+def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
+    value, ratio = capacity.jobs_per_s, capacity.ratio
     if value is None:
-        shown = KINDS[each.kind]
-        return CapacityRow(each.variant, each.bound, wins, shown, *([DASH] * 5))
+        shown = KINDS[capacity.kind]
+        return CapacityRow(capacity.variant, capacity.bound, wins, shown, *([DASH] * 5))
     usd = price.usd_per_1000_jobs(value.value)
     return CapacityRow(
-        each.variant,
-        each.bound,
+        capacity.variant,
+        capacity.bound,
         wins,
         f"{value.value:.3g}",
         _limits(value),
@@ -71,6 +71,6 @@ def _limits(estimate: Estimate) -> str:
 
 
 def page_rows(rows: Sequence[CapacityRow]) -> dict[str, Any]:
-    """Return the table of the page, without the cost if the hardware has no price."""
+    """Return the table for the page; it has no cost column if the hardware has no price."""
     priced = any(row.usd != DASH for row in rows)
     return {"rows": [row._asdict() for row in rows], "priced": priced}

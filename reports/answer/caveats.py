@@ -20,13 +20,13 @@ from servers.records.sweep import SweepRecord
 SETTLING_JCTS = 8
 """A run is short if its arrivals take fewer mean JCTs than this."""
 MIN_PROGRAMS = 30
-"""Fewer distinct programs say little about others."""
+"""With fewer distinct programs, the result may not hold for other programs."""
 TABLE_4 = "Continuum v3, Table 4"
 
 
 def short_run(winner: Point, sweep: SweepRecord) -> list[str]:
-    """Return a caveat if a fixed set of jobs is too short for the queue to settle. A stream goes on
-    until its window is long enough (docs/design/statistics.md, "Steady state")."""
+    """Return a caveat if a fixed set of jobs is too short for the queue to settle. A stream
+    continues until its window is long enough (docs/design/statistics.md, "Steady state")."""
     if sweep.steady_state or winner.jps is None or winner.saturated:
         return []
     mean_s, jobs = winner.jct_mean_s.value, jobs_per_cell(winner, sweep)
@@ -47,8 +47,7 @@ def jobs_per_cell(point: Point, sweep: SweepRecord) -> int:
 
 
 def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
-    """Return the caveats that concern all cells, the weightiest first: a page shows three at the
-    top."""
+    """Return the caveats on all cells, most important first; a page shows three at the top."""
     return [
         *_incomplete(results, sweep),
         *_few_programs(sweep),
@@ -60,7 +59,7 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) ->
 
 
 def of_results(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
-    """Return the caveats that concern answers of every kind, the weightiest first."""
+    """Return the caveats that apply to every kind of answer, most important first."""
     incomplete = _incomplete(results, sweep)
     return [*incomplete, *_few_programs(sweep), *_of_cells(points, results, sweep)]
 
@@ -70,7 +69,7 @@ def _incomplete(results: Results, sweep: SweepRecord) -> list[str]:
 
 
 def _few_programs(sweep: SweepRecord) -> list[str]:
-    """Return a caveat if few programs are repeated. A recipe draws programs afresh."""
+    """Return a caveat if few distinct programs are repeated. A recipe draws new ones."""
     workload = sweep.workload
     count = workload.programs if sweep.steady_state else None
     distinct = workload.distinct_programs or count
@@ -111,14 +110,14 @@ def _unstable(points: Sequence[Point], results: Results) -> list[str]:
     if not unstable:
         return []
     return [
-        "Unstable, because more jobs arrive than finish, and therefore without a JCT:"
+        "Unstable (more jobs arrive than finish), so there is no JCT:"
         f" {_first_loads(unstable, shown)}."
     ]
 
 
 def _growing(points: Sequence[Point], results: Results) -> list[str]:
-    """Return a caveat if the backlog of stable streams grows. An accepted window may grow by a
-    tenth of its arrivals, which is chance in a short one only."""
+    """Return a caveat if the backlog of stable streams grows. The backlog of an accepted window may
+    grow by a tenth of the arrivals, which only a short window does by chance."""
     stable = {(p.variant, p.jps) for p in points if not p.unstable}
     growing = [
         cell
@@ -133,14 +132,15 @@ def _growing(points: Sequence[Point], results: Results) -> list[str]:
     where = {(cell["variant"], cell["jps"]) for cell in growing}
     shown = [p for p in points if (p.variant, p.jps) in where]
     return [
-        "Stable, but the backlog grows by more than arrivals vary by chance, so that a longer run"
-        f" has a higher mean JCT or no steady state: {_first_loads(shown, points)}. The most is"
-        f" {share(most['backlog_growth'])} of the arriving jobs, {most['cell']}."
+        "Stable, but the backlog grows by more than arrivals vary by chance, so a longer run"
+        f" would have a higher mean JCT or no steady state: {_first_loads(shown, points)}. The"
+        f" largest growth is {share(most['backlog_growth'])} of the arriving jobs, in"
+        f" {most['cell']}."
     ]
 
 
 def _throughput(results: Results) -> list[str]:
-    """Return a caveat if stable streams have a throughput far below their rate."""
+    """Return a caveat if the throughput of stable streams is far below their rate."""
     cells = results.cells.to_dict("records")
     low = {
         str(cell["cell"]): float(cell["throughput_ratio"])
@@ -152,13 +152,13 @@ def _throughput(results: Results) -> list[str]:
     worst = min(low, key=lambda name: low[name])
     return [
         f"Throughput is below {share(MIN_THROUGHPUT)} of the rate in {counted(len(low), 'cell')},"
-        " although as many jobs finish as arrive: by chance fewer arrive. The lowest is"
-        f" {share(low[worst])}, {worst}."
+        " although as many jobs finish as arrive: fewer arrived by chance. The lowest is"
+        f" {share(low[worst])}, in {worst}."
     ]
 
 
 def _stalls(results: Results) -> list[str]:
-    """Return a caveat if jobs are left out because the client machine stalled."""
+    """Return a caveat if jobs are excluded because the client machine stalled."""
     rows = results.cells.to_dict("records")
     cells = [row for row in rows if row.get("stalled_jobs", 0) > 0]  # NaN where it is unknown
     if not cells:
@@ -166,8 +166,8 @@ def _stalls(results: Results) -> list[str]:
     most = max(cells, key=lambda row: int(row["stalled_jobs"]))
     jobs = int(most["stalled_jobs"]) + int(most["jobs"])
     return [
-        "The client machine stalled during measurements. Jobs that this hit are left out of JCTs"
-        f" and latencies, the same ones for all policies: at most {most['stalled_jobs']:.0f} of"
+        "The client machine stalled during measurements. JCTs and latencies exclude the jobs that"
+        f" it delayed, the same ones for all policies: at most {most['stalled_jobs']:.0f} of"
         f" {jobs:,}, in {most['cell']}."
     ]
 
@@ -195,9 +195,9 @@ def _more_scheduling_time(points: Sequence[Point], sweep: SweepRecord) -> list[s
         return []
     source = "measured with LMCache" if sweep.scheduling == "async" else TABLE_4
     return [
-        f"Each step of a variant with offload takes {added_ps / 1e9:.2f} ms of CPU time more than"
-        f" a step of the others ({source}). Variants with offload are therefore slower if there is"
-        " enough KV memory."
+        f"Each step of a variant with offload takes {added_ps / 1e9:.2f} ms more CPU time than a"
+        f" step of the others ({source}), so variants with offload are slower if there is enough"
+        " KV memory."
     ]
 
 
@@ -218,7 +218,7 @@ def _traces_left_out(sweep: SweepRecord) -> list[str]:
 
 
 def _repeated(workload: WorkloadRecord) -> str:
-    """Return a sentence with the number of different programs among those that ran."""
+    """Return a sentence with the number of distinct programs that ran."""
     if (distinct := workload.distinct_programs) is None:
         return ""
     return f" {counted(distinct, 'distinct program')}, repeated to {workload.programs:,}."
@@ -269,7 +269,7 @@ def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
 
 
 def _at(some: Sequence[str], loads: Sequence[str]) -> str:
-    """Return `from 0.2 jobs/s` for all loads from one on, if there are others."""
+    """Return `from 0.2 jobs/s` if `some` are the highest of several loads, else list them."""
     if len(loads) > 1 and list(some) == list(loads[-len(some) :]):
         return f"from {some[0]}"
     return f"at {listed(some, at_most=20)}"

@@ -39,7 +39,7 @@ COMPARISONS: Mapping[type[ast.AST], Callable[[float, float], bool]] = {
 }
 MAX_CHARACTERS = 500
 CALL = re.compile(r"\b([a-z]\w*)\s*\(\s*(?=[^\s\"'(),])")
-"""A function whose first argument has no quotes."""
+"""A call of a function, up to its first argument, which has no quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Condition:
         return any(function_of(call) == "capacity" for call in self.calls)
 
     def check(self, variants: Sequence[str], rates: Sequence[float | None]) -> None:
-        """Raise InvalidInput for variants that a sweep does not have, and for rates at which it
-        does not run all variants."""
+        """Raise InvalidInput for variants that are not in the sweep, and for rates at which it does
+        not run all variants."""
         for call in self.calls:
             name = variant_of(call)
             if name not in variants:
@@ -66,7 +66,7 @@ class Condition:
                 raise _invalid(self.text, f"{name} is not a policy of this sweep; {hint}")
             jps = rate_of(call)
             if jps is not None and jps not in rates:
-                raise _invalid(self.text, f"does not run at {jps:g} jobs/s; add --jps {jps:g}")
+                raise _invalid(self.text, f"no cell runs at {jps:g} jobs/s; add --jps {jps:g}")
 
 
 def parse_condition(text: str) -> Condition:
@@ -83,13 +83,13 @@ def parse_condition(text: str) -> Condition:
     if not isinstance(tree, ast.Compare | ast.BoolOp) and not (
         isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
     ):
-        raise _invalid(text, f"compares nothing; {SYNTAX}")
+        raise _invalid(text, f"has no comparison; {SYNTAX}")
     _check(text, tree)
     return condition
 
 
 def _quoted_names(text: str) -> str:
-    """Put the first argument of each function in quotes; it may have brackets of its own."""
+    """Put the first argument of each function, which may contain brackets, in quotes."""
     parts: list[str] = []
     end = 0
     for match in CALL.finditer(text):
@@ -113,7 +113,7 @@ def _end_of_argument(text: str, start: int) -> int:
 
 
 def _check(text: str, node: ast.expr) -> None:
-    """Refuse everything but the accepted parts."""
+    """Raise InvalidInput for anything but the accepted syntax."""
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):
             return
@@ -128,8 +128,8 @@ def _check(text: str, node: ast.expr) -> None:
         case ast.Compare(ops=ops, left=left, comparators=others) if all(
             type(op) in COMPARISONS for op in ops
         ):
-            for each in (left, *others):
-                _check(text, each)
+            for operand in (left, *others):
+                _check(text, operand)
         case ast.Call():
             _check_call(text, node)
         case _:

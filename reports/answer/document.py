@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from reports.answer.asked import Price, price_of
+from reports.answer.capacity_context import Price, price_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
 from reports.statistics.bootstrap import Estimate
@@ -56,28 +56,28 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _capacity(each: VariantCapacity, price: Price) -> dict[str, Any]:
-    value = each.jobs_per_s
+def _capacity(capacity: VariantCapacity, price: Price) -> dict[str, Any]:
+    value = capacity.jobs_per_s
     numbers: dict[str, float | None] = {"jobs_per_s": None, "low": None, "high": None}
     gpus = usd = None
     if value is not None:
         numbers = {"jobs_per_s": value.value, **_limits(value)}
         gpus, usd = price.gpus / value.value, _number(price.usd_per_1000_jobs(value.value))
     return {
-        "kind": each.kind,
+        "kind": capacity.kind,
         **numbers,
         "gpus_per_job_per_s": gpus,
         "usd_per_1000_jobs": usd,
-        "by_seed": {str(seed): _of_seed(found) for seed, found in sorted(each.by_seed.items())},
+        "by_seed": {str(seed): _of_seed(own) for seed, own in sorted(capacity.by_seed.items())},
     }
 
 
-def _of_seed(found: Capacity) -> dict[str, Any]:
+def _of_seed(capacity: Capacity) -> dict[str, Any]:
     return {
-        "kind": found.kind,
-        "jobs_per_s": _number(found.jobs_per_s),
-        "sustained": found.sustained,
-        "not_sustained": found.not_sustained,
+        "kind": capacity.kind,
+        "jobs_per_s": _number(capacity.jobs_per_s),
+        "sustained": capacity.sustained,
+        "not_sustained": capacity.not_sustained,
     }
 
 

@@ -1,5 +1,5 @@
-"""Writes findings about one rate beside its headline: the possible gain, the other variants, and
-where the choice makes no difference.
+"""Writes the findings that follow the headline on a rate: the possible gain, the other variants,
+and where the choice makes no difference.
 
 In: points. Out: sentences.
 """
@@ -24,7 +24,7 @@ def possible_gain(
 ) -> tuple[float | None, list[str]]:
     """Return the winner's share of the best reference's gain, (base - winner) / (base - reference).
 
-    One without offload is compared with the best variant without offload.
+    A reference without offload is compared with the best variant without offload.
     """
     bounds = [p for p in here if p.bound and p.against is not None]
     if not bounds or base is None:
@@ -61,8 +61,8 @@ def other_variants(
     *,
     named: bool,
 ) -> list[str]:
-    """Compare the other variants with the baseline. `tied` ones are not named as similar again, nor
-    as faster if the headline names them."""
+    """Compare the other variants with the baseline. Variants in `tied` are not listed as similar
+    again, nor as faster if the headline names them."""
     rest = sorted(
         (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
         key=mean_s,
@@ -98,8 +98,8 @@ def other_variants(
 
 
 def no_steady_state(here: Sequence[Point], besides: str) -> list[str]:
-    """Name the variants without a steady state at a rate, which is a larger loss than any ratio,
-    except `besides`, which the headline names."""
+    """List the variants without a steady state at a rate, which is worse than any ratio, except
+    those in `besides`, which the headline names."""
     rest = [p for p in here if p.unstable and not p.bound and p.variant != besides]
     if not rest:
         return []
@@ -118,14 +118,14 @@ def at_rates_above(contenders: Sequence[Point], winner: Point, baseline: str) ->
     if winner.saturated or highest == winner.load or best.against is None:
         return []
     return [
-        f"At {highest} every variant is past saturation. The fastest, {best.variant}, has"
-        f" {times(best.against.mean.value)} the speed of {baseline}."
+        f"At {highest} every variant is past saturation. The fastest, {best.variant}, is"
+        f" {times(best.against.mean.value)} as fast as {baseline}."
     ]
 
 
 def no_difference(points: Sequence[Point], baseline: str, *, short: bool) -> list[str]:
-    """Say up to which rate all variants are alike. `points`: also those without a steady state.
-    `short`: the run is too short for its rates, so higher ones would tell even less."""
+    """State up to which rate all variants are alike. `points` includes those without a steady
+    state. `short`: the run is too short for its rates, so higher rates would show even less."""
     loads: list[str] = []
     for load in dict.fromkeys(p.load for p in points):
         here = at_load(points, load)

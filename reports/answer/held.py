@@ -1,8 +1,8 @@
 """Evaluates a condition of `--fail-unless`.
 
-In: a condition, and an answer with its points. Out: whether it holds, and its text with numbers.
-A value is a range, because some are not known exactly: the JCT of an unstable cell is above every
-number, and a capacity of none is between 0 and the lowest rate that was searched.
+In: a condition, and an answer with its points. Out: whether it holds, and its text with numbers. A
+value is a range, because some values are not known exactly: the JCT of an unstable cell is
+infinite, and if no rate was sustained, the capacity is between 0 and the lowest rate searched.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class _NoValue(Exception):
 
 
 def evaluate(condition: Condition, answer: Answer, points: Sequence[Point]) -> Held:
-    """Return whether the condition holds. One that cannot be decided does not."""
+    """Return whether the condition holds. A condition that cannot be decided does not hold."""
     values: list[str] = []
 
     def value(call: ast.Call) -> Range:
-        found, words = _value(call, answer, points)
+        number, words = _value(call, answer, points)
         values.append(f"{_shown(call)} {words}")
-        return found
+        return number
 
     try:
         holds = _holds(condition.tree, value)
@@ -75,7 +75,7 @@ def _holds(node: ast.expr, value: Callable[[ast.Call], Range]) -> bool | None:
             result = _holds(operand, value)
             return None if result is None else not result
         case ast.BoolOp(op=op, values=parts):
-            results = [_holds(part, value) for part in parts]  # All are shown.
+            results = [_holds(part, value) for part in parts]  # no short circuit: show all
             decides = isinstance(op, ast.Or)
             return decides if decides in results else None if None in results else not decides
         case ast.Compare(ops=ops, left=left, comparators=others):
@@ -109,36 +109,36 @@ def _number(node: ast.expr, value: Callable[[ast.Call], Range]) -> Range:
 
 
 def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> tuple[Range, str]:
-    """Return a number and `= NUMBER`, or what is known of it and why it is no number."""
+    """Return a number and `= NUMBER`, or its range and the reason why it is not exact."""
     name, jps = variant_of(call), rate_of(call)
     if function_of(call) == "capacity":
-        found = next((each for each in answer.capacities if each.variant == name), None)
-        if found is None:
+        capacity = next((each for each in answer.capacities if each.variant == name), None)
+        if capacity is None:
             raise _NoValue(f"the capacity of {name} was not searched")
-        return _capacity(found)
+        return _capacity(capacity)
     point = next((p for p in points if p.variant == name and p.jps == jps), None)
     if point is None:
         raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
     if point.failed_gates:
         raise _NoValue(f"{name} has a cell at {jps:g} jobs/s that failed a validity gate")
     if point.unstable:
-        return UNBOUNDED, "is above every number (unstable)"
+        return UNBOUNDED, "is infinite (unstable)"
     number = JCTS[function_of(call)](point)
     return Range(number, number), f"= {number:.4g}"
 
 
-def _capacity(found: VariantCapacity) -> tuple[Range, str]:
-    if (number := found.jobs_per_s) is not None:
+def _capacity(capacity: VariantCapacity) -> tuple[Range, str]:
+    if (number := capacity.jobs_per_s) is not None:
         return Range(number.value, number.value), f"= {number.value:.4g}"
-    bounds = [_bounds(each) for each in found.by_seed.values()]
-    if not bounds or found.kind is Kind.OPEN:
+    bounds = [_bounds(each) for each in capacity.by_seed.values()]
+    if not bounds or capacity.kind is Kind.OPEN:
         return Range(0.0, math.inf), "is unknown (the search has not finished)"
     # The geometric mean over seeds is 0 with a seed that may be 0.
     low = geometric_mean(b.low for b in bounds).value if all(b.low for b in bounds) else 0.0
     highs = [b.high for b in bounds]
     high = math.inf if math.inf in highs else geometric_mean(highs).value
-    if found.kind is Kind.NEVER:
-        seeds = some_seeds(found.never)
+    if capacity.kind is Kind.NEVER:
+        seeds = some_seeds(capacity.never)
         return Range(low, high), f"is below every rate searched (none sustained{seeds})"
     return Range(low, high), f"is above {low:.4g} (no rate was too high)"
 

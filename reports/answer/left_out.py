@@ -1,6 +1,6 @@
-"""Leaves variants out of the answer of which a cell failed a validity gate, and says so.
+"""Excludes variants with a cell that failed a validity gate from the answer.
 
-In: points, capacities and results. Out: those that can decide the answer, and a sentence.
+In: points, capacities and results. Out: those that decide the answer, and a sentence on the rest.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from servers.basics.phrasing import counted, listed
 from servers.records.sweep import SweepRecord
 
 MANY = 0.05
-"""From this share of the programs on, the first sentence says that they are left out."""
+"""If at least this share of the programs is left out, the first sentence states it."""
 TURN = re.compile(r"^turn \d+: ")
 MOST_NAMES = 3
 MOST_LETTERS = 120
-"""A reason ends after this many letters; the first caveat has it in full."""
+"""Reasons are cut after this many letters; the first caveat has them in full."""
 
 
 def valid_points(points: Sequence[Point]) -> list[Point]:
@@ -29,8 +29,8 @@ def valid_points(points: Sequence[Point]) -> list[Point]:
 
 
 def points_left_out(points: Sequence[Point], results: Results, load: str | None) -> list[str]:
-    """Name the variants that the answer leaves out at its load or at a higher one; without a load,
-    at all."""
+    """List the variants that the answer leaves out at its load or a higher one, or at any load if
+    it has none."""
     loads = list(dict.fromkeys(p.load for p in points))
     loads = loads[loads.index(load) :] if load in loads else loads
     left_out = [p for p in points if p.failed_gates and not p.bound and p.load in loads]
@@ -48,23 +48,23 @@ def points_left_out(points: Sequence[Point], results: Results, load: str | None)
 
 
 def valid_capacities(
-    found: Sequence[VariantCapacity], results: Results, baseline: str
+    capacities: Sequence[VariantCapacity], results: Results, baseline: str
 ) -> tuple[list[VariantCapacity], list[str]]:
-    """Return the capacities of variants without a failed gate, and a sentence about the others. If
-    the baseline is one of these, there are no ratios."""
+    """Return the capacities of variants without a failed gate, and a sentence about the others.
+    There are no ratios if the baseline is left out."""
     gates = results.failed_gates
     rows = results.cells.to_dict("records") if gates else []
     failed = {str(row["variant"]): gates[row["cell"]] for row in rows if row["cell"] in gates}
-    valid = [each for each in found if each.variant not in failed]
+    valid = [each for each in capacities if each.variant not in failed]
     if baseline in failed:
         valid = [replace(each, ratio=None) for each in valid]
-    names = [each.variant for each in found if each.variant in failed]
+    names = [each.variant for each in capacities if each.variant in failed]
     return valid, _sentence(names, [failed[name] for name in names])
 
 
 def programs_left_out(sweep: SweepRecord) -> str:
-    """Return a sentence on the programs that did not run because they are too long for the model or
-    the memory; an empty text if they are few, which the caveat says."""
+    """Return a sentence on the programs that are too long for the model or the memory, or "" if
+    they are few enough for a caveat."""
     workload = sweep.workload
     left_out = workload.left_out
     ran = workload.distinct_programs or workload.programs or 0

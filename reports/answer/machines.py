@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.answer.asked import Price
+from reports.answer.capacity_context import Price
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT
 from reports.answer.verdict import Answer
@@ -31,16 +31,16 @@ class OnMachine:
     member: Member
     answer: Answer
     points: Sequence[Point]
-    """With those that are unstable."""
+    """Including unstable ones."""
     usd_per_job: float
-    """Of the fastest variant at the answer's load; NaN if the GPU has no price."""
+    """Cost with the fastest variant at the answer's load; NaN if the GPU has no price."""
     baseline: str
     price: Price
 
     @property
     def fastest(self) -> str | None:
-        """The variant that is significantly better than the baseline: with the highest capacity, or
-        else the fastest; None if there is none."""
+        """The variant with the highest capacity, or the fastest one, if it is significantly better
+        than the baseline; else None."""
         if self.answer.capacities:
             best = self.best_capacity
             return best.variant if best is not None and _sustains_more(best, self.base) else None
@@ -49,8 +49,8 @@ class OnMachine:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the baseline has a result to compare with; no steady state, or no sustained rate,
-        is one."""
+        """Whether the baseline has a result to compare with. "No steady state" and "no sustained
+        rate" count as results."""
         answer = self.answer
         if answer.capacities:
             return self.base is not None and self.base.kind is not Kind.OPEN
@@ -74,14 +74,14 @@ class OnMachine:
 
     @property
     def best_capacity(self) -> VariantCapacity | None:
-        """The highest capacity; that of the baseline if it ties with the highest."""
+        """The highest capacity, or the baseline's if it ties with the highest."""
         answer = self.answer
         names = [self.baseline] if self.baseline in answer.winners else answer.winners[:1]
         return next((each for each in answer.capacities if each.variant in names), None)
 
 
 def _sustains_more(best: VariantCapacity, base: VariantCapacity | None) -> bool:
-    """Return whether the highest capacity exceeds the baseline's, which does not tie with it."""
+    """Return whether the highest capacity exceeds the baseline's without a tie."""
     if base is None or base is best or base.kind is Kind.OPEN:
         return False
     return best.ratio is not None or base.kind is Kind.NEVER or best.kind is Kind.ALWAYS
@@ -95,8 +95,8 @@ def _gains(point: Point) -> bool:
 
 
 def headline(machines: Sequence[OnMachine], baseline: str, noun: str = "scheduler") -> str:
-    """State which variant is fastest on which machine, each at the load of its own answer. `noun`:
-    what the variants are called."""
+    """State which variant is fastest on which machine, each at the load of its own answer. `noun`
+    is the word for a variant."""
     answered = [m for m in machines if m.answer.winners]
     if not answered:
         reasons = {m.answer.headline for m in machines}
@@ -139,8 +139,8 @@ def _wins(answered: Sequence[OnMachine], baseline: str, noun: str) -> str:
 
 
 def unlike_step_times(profiles: Mapping[str, str]) -> list[str]:
-    """Return a caveat if some step times are analytic and others not. `profiles` has the
-    provenance of the profile by machine."""
+    """Return a caveat if only some step times are analytic. `profiles` has the provenance of the
+    profile by machine."""
     analytic = [name for name, kind in profiles.items() if kind == "analytic"]
     if not analytic or len(analytic) == len(profiles):
         return []
@@ -153,7 +153,7 @@ def unlike_step_times(profiles: Mapping[str, str]) -> list[str]:
 
 
 def matrix(machines: Sequence[OnMachine]) -> dict[str, Any]:
-    """Return the table of models by hardware, whose cells have the fastest variant."""
+    """Return the table of the fastest variant by model and hardware."""
     hardware = list(dict.fromkeys(m.member.hardware for m in machines))
     models = list(dict.fromkeys(m.member.model for m in machines))
     at = {(m.member.model, m.member.hardware): m for m in machines}
@@ -241,12 +241,12 @@ def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> dict[str, Any]
 
 
 def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
-    """Return the table of machines by load, whose cells have the fastest variant that is no bound;
-    None if there is one load only, or if capacities were searched."""
+    """Return the table of the fastest variant, bounds excluded, by machine and load; None if there
+    is only one load, or if capacities were searched."""
     loads = {p.load: p.jps or 0.0 for m in machines for p in m.points}
     ordered = sorted(loads, key=lambda load: loads[load])
     if len(ordered) < 2 or any(m.answer.capacities for m in machines):
-        return None  # Each machine has rates of its own around its capacities.
+        return None  # Each machine has its own rates, around its capacities.
     full = _full_tint([p for m in machines for load in ordered if (p := _fastest(m, load))])
     return {
         "loads": [load.removesuffix(" jobs/s") for load in ordered],
@@ -264,7 +264,7 @@ def _fastest(machine: OnMachine, load: str) -> Point | None:
 
 
 def _load_cell(machine: OnMachine, load: str, full: float) -> dict[str, Any]:
-    """Name the fastest variant with its speed-up; without a ratio, or a significant one, say so."""
+    """Name the fastest variant with its speed-up, or state that there is no significant ratio."""
     point = _fastest(machine, load)
     if point is None:
         unstable = any(p.load == load and p.unstable for p in machine.points)

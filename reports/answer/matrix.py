@@ -23,7 +23,7 @@ UNIT = " jobs/s"
 UNSTABLE = "unstable"
 GATE = "GATE"
 MIN_RATES = 3
-"""With fewer rates than these, the matrix leaves out the intervals of capacities first."""
+"""If fewer rates than this fit, the matrix drops the intervals of capacities first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Matrix:
     """A row per policy: its capacity, then its mean JCT at each common rate."""
 
     points: Sequence[Point]
-    """With those that are unstable."""
+    """Including unstable ones."""
     rows: Sequence[CapacityRow] = ()
     """Empty if no capacities were searched."""
     capacities: Sequence[VariantCapacity] = ()
-    """The same as in `rows`."""
+    """The capacities in `rows`, as numbers."""
     note: str = ""
-    """A sentence below the table about all capacities."""
+    """A sentence about all capacities, below the table."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbounded = options.update(max_width=10_000)
@@ -48,8 +48,8 @@ class Matrix:
         yield table
 
     def _layouts(self) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield the number of intervals and the rates of smaller and smaller tables: without the
-        interval of the ratio, then with fewer rates, then without intervals."""
+        """Yield (number of intervals, rates) of ever smaller tables: first without the interval of
+        the ratio, then with fewer rates, then without intervals."""
         loads = list(dict.fromkeys(p.load for p in self.points))
         if not self.rows:
             yield from ((0, loads[n:]) for n in range(len(loads) + 1))
@@ -81,9 +81,8 @@ class Matrix:
         return table
 
     def _jct(self, variant: str, load: str) -> tuple[str, str]:
-        """Return the mean JCT, and `GATE` if a cell is invalid, or else with how many seeds the
-        rate is sustained unless with all. If it is with some seeds and there is no mean, how many
-        seeds say more than `unstable`."""
+        """Return the mean JCT and a mark: `GATE` if a cell is invalid, or the share of seeds that
+        sustain the rate if not all do. That share replaces `unstable` where there is no mean."""
         point = next((p for p in self.points if (p.variant, p.load) == (variant, load)), None)
         seeds = self._sustained(variant, load)
         mark = "" if seeds is None or seeds.is_all else str(seeds)
@@ -96,10 +95,10 @@ class Matrix:
         return (DASH if point is None else UNSTABLE), ""
 
     def _sustained(self, variant: str, load: str) -> SeedShare | None:
-        """Return None without a capacity or a rate."""
+        """Return None if the variant has no capacity, or the load no rate."""
         jps = next((p.jps for p in self.points if p.load == load), None)
-        found = next((each for each in self.capacities if each.variant == variant), None)
-        return None if found is None or jps is None else found.sustained_at(jps)
+        capacity = next((c for c in self.capacities if c.variant == variant), None)
+        return None if capacity is None or jps is None else capacity.sustained_at(jps)
 
     def _heads(self, intervals: int) -> tuple[str, ...]:
         if not self.rows:
@@ -118,8 +117,8 @@ class Matrix:
 
 
 def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:
-    """Leave out rates at the ends, the two lowest first, then the two highest: the others are
-    around the capacities."""
+    """Drop `without` rates at the ends, the two lowest first, then the two highest, so that the
+    rates around the capacities remain."""
     rounds, more = divmod(without, 4)
     low, high = 2 * rounds + min(more, 2), 2 * rounds + max(more - 2, 0)
     return loads[low : len(loads) - high]
@@ -127,7 +126,7 @@ def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:
 
 def _legend(marks: Collection[str], unstable: bool) -> list[str]:
     shares = sorted({*marks} - {GATE})
-    lines = [f"{', '.join(shares)}: so many of the seeds sustain the rate."] if shares else []
+    lines = [f"{mark}: sustained with {mark.replace('/', ' of ')} seeds." for mark in shares]
     if GATE in marks:
         lines.append(f"{GATE}: a cell failed a validity gate.")
     return [*lines, *([f"{UNSTABLE}: more jobs arrive than finish."] if unstable else [])]

@@ -1,12 +1,12 @@
-"""Compares the policies with the noise of a live engine, which few measurements do not show.
+"""Compares differences between policies with the noise of a live engine.
 
 With fewer than three measurements of each variant (seeds, or repeats of one seed), intervals cover
 the choice of programs only: a machine that was slower for a minute would make a difference that
 looks significant. Speed-ups then have no interval.
 
-An A/A arm is the baseline, measured a second time under another name. It takes no part in the
-answer: its speed-up over the baseline is what the machine does to two equal variants. The intervals
-of all other speed-ups are wider by as much, so a gain that is smaller than this noise is none.
+An A/A arm is the baseline, measured a second time under another name. It is not part of the answer:
+its speed-up over the baseline shows how much the machine makes two equal variants differ. The
+intervals of all other speed-ups are widened by as much, so a gain below this noise does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from servers.records.sweep import SweepRecord
 
 
 class Noise(NamedTuple):
-    """Logarithms of the ratios of two measurements of the same variant, without a sign."""
+    """Absolute logarithms of the ratios of two measurements of the same variant."""
 
     mean: float
     p95: float
@@ -47,7 +47,7 @@ def is_noise_covered(sweep: SweepRecord) -> bool:
 
 
 def only_tested(points: Sequence[Point], sweep: SweepRecord) -> list[Point]:
-    """Return points whose speed-ups have no intervals if these would not cover the noise."""
+    """Return the points, without the intervals of speed-ups if they would not cover the noise."""
     return list(points) if is_noise_covered(sweep) else [_untested(point) for point in points]
 
 
@@ -76,7 +76,7 @@ def untested(sweep: SweepRecord) -> list[str]:
 
 
 def second_arms(sweep: SweepRecord) -> dict[str, str]:
-    """Return the variants that measure another one again, by name."""
+    """Return the A/A arms, with the variant that each measures again."""
     return {v.name: v.same_as for v in sweep.variants if v.same_as}
 
 
@@ -118,7 +118,7 @@ def noise(
             continue
         base = arms[arm.variant]
         findings.append(
-            f"Noise of the measurement: {base}, measured a second time, is"
+            f"Measurement noise: {base}, measured a second time, is"
             f" {times(twice.mean.value)} as fast ({interval(twice.mean)})."
         )
         size = abs(math.log(twice.mean.value))
@@ -136,7 +136,7 @@ def noise(
             )
         if twice.mean.differs_from_one:
             caveats.append(
-                f"Two measurements of {base} differ significantly, so intervals do not cover all"
-                " of the machine's noise: use more seeds."
+                f"Two measurements of {base} differ significantly, so the intervals do not cover"
+                " all of the machine's noise: use more seeds."
             )
     return findings, caveats

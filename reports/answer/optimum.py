@@ -1,4 +1,4 @@
-"""Says how far the variants are from what no schedule can beat (docs/design/lower-bound.md).
+"""Compares the variants with what no schedule can beat (docs/design/lower-bound.md).
 
 In: points and capacities. Out: a sentence, or none if the bound is unknown.
 """
@@ -16,7 +16,7 @@ MOST_NAMES = 5
 
 
 def distance_from_bound(points: Sequence[Point], load: str | None) -> list[str]:
-    """Compare the mean JCTs at a load with the lower bound of the fastest variant's jobs."""
+    """Compare the mean JCTs at a load with the lower bound for the fastest variant's jobs."""
     here = [p for p in points if p.load == load and not p.unstable]
     known = sorted(
         (p for p in here if not math.isnan(p.lower_bound_s)), key=lambda p: p.jct_mean_s.value
@@ -35,14 +35,14 @@ def distance_from_bound(points: Sequence[Point], load: str | None) -> list[str]:
 def distance_from_rate_bound(
     capacities: Sequence[VariantCapacity], points: Sequence[Point]
 ) -> list[str]:
-    """Compare the capacities with the rate above which no schedule has a steady state: the highest
-    such rate of all points, whose measured jobs differ."""
+    """Compare the capacities with the rate above which no schedule has a steady state. Points
+    measure different jobs, so the highest such rate counts."""
     rates = [p.rate_bound_jobs_per_s for p in points if not math.isnan(p.rate_bound_jobs_per_s)]
-    found = [(c.variant, value.value) for c in capacities if (value := c.jobs_per_s) is not None]
-    if not rates or not found:
+    known = [(c.variant, value.value) for c in capacities if (value := c.jobs_per_s) is not None]
+    if not rates or not known:
         return []
-    found.sort(key=lambda each: -each[1])
-    shares = [f"{name} {share(jobs_per_s / max(rates))}" for name, jobs_per_s in found]
+    known.sort(key=lambda pair: -pair[1])
+    shares = [f"{name} {share(jobs_per_s / max(rates))}" for name, jobs_per_s in known]
     return [
         f"No schedule of such jobs sustains more than {max(rates):.3g} jobs/s. Capacities as shares"
         f" of this rate: {listed(shares, at_most=MOST_NAMES)}."

@@ -1,4 +1,4 @@
-"""Formats the provenance of a report: the machine, the workload, the settings, and omissions.
+"""Formats the provenance of a report: the machine, the workload, the settings and omissions.
 
 In: `sweep.json`. Out: sentences and rows of tables.
 """
@@ -26,9 +26,9 @@ from servers.records.sweep import SweepRecord, VariantRecord
 
 ORIGINS = {
     "analytic": " (a roofline of published peaks, not a measurement)",
-    "operator-table": " (sums of operators that were measured on that GPU)",
+    "operator-table": " (sums of operators measured on that GPU)",
 }
-"""What a profile's provenance means."""
+"""Explanations of a profile's provenance."""
 MAX_ROWS = 40
 """At most this many rows are shown for each kind of omission."""
 
@@ -45,25 +45,25 @@ def _gpus(sweep: RunSettings) -> str | None:
 
 
 def provenance(sweep: SweepRecord) -> str:
-    """Return `basis`, and a sentence that compares the workload with recorded agents."""
+    """Return `basis` and a sentence that compares the workload with recorded agents."""
     return f"{basis(sweep)} {compared_with_agents(sweep.workload)}".rstrip()
 
 
 def basis(sweep: SweepRecord) -> str:
-    """Return a sentence that says whether times were measured or simulated, and names the model,
-    the machine and the workload."""
+    """Return a sentence on whether times were measured or simulated, with the model, the machine
+    and the workload."""
     return " ".join([f"{timing(sweep)}; {_jobs(sweep)}.", *_finite(sweep)])
 
 
 def workload(sweep: SweepRecord) -> str:
-    """Return what `provenance` says about the workload, without the machine."""
+    """Return the part of `basis` on the workload, without the machine."""
     jobs, compared = _jobs(sweep), compared_with_agents(sweep.workload)
     sentences = [f"{jobs[:1].upper()}{jobs[1:]}.", *_finite(sweep), compared]
     return " ".join(filter(None, sentences))
 
 
 def timing(sweep: SweepRecord) -> str:
-    """Say whether times were measured or simulated, and on which machine."""
+    """State whether times were measured or simulated, and on which machine."""
     profile = sweep.profile
     model, hardware = sweep.model or "a model", _gpus(sweep) or "a machine"
     engine = str(sweep.engine)
@@ -87,7 +87,7 @@ def timing(sweep: SweepRecord) -> str:
 
 
 def _jobs(sweep: SweepRecord) -> str:
-    """Say what the jobs are, and where their tool gaps and token counts come from."""
+    """Describe the jobs, and where their tool gaps and token counts come from."""
     workload = sweep.workload
     gaps = workload.gap_provenance
     total = sum(gaps.values())
@@ -110,7 +110,7 @@ def _jobs(sweep: SweepRecord) -> str:
 
 
 def names(workload: WorkloadRecord) -> str:
-    """Say which names a run of a person's history has; "" for other workloads."""
+    """Describe the names in a run of a private history; "" for other workloads."""
     if not workload.private:
         return ""
     if workload.keeps_names:
@@ -127,12 +127,12 @@ def inferred_tokens(workload: WorkloadRecord) -> str:
 
 
 def _finite(sweep: SweepRecord) -> list[str]:
-    """Say what a fixed set of jobs at some rates does not measure."""
+    """State what a fixed set of jobs at some rates does not measure."""
     if sweep.steady_state or not any(sweep.jps):
         return []
     return [
         "Each cell runs a finite set of jobs from an empty system, so a rate that it keeps up with"
-        " is no capacity: a stream with a burst may not be sustained at it."
+        " is not a capacity: a stream with a burst may not be sustained at that rate."
     ]
 
 
@@ -143,7 +143,7 @@ def _background(background: BackgroundRecord | None) -> str:
 
 
 def _stream(workload: WorkloadRecord) -> str:
-    """Return where the jobs of a stream come from."""
+    """Describe where the jobs of a stream come from."""
     if recipe := workload.recipe:
         return f"jobs drawn afresh from the recipe {recipe}"
     programs = workload.programs
@@ -220,11 +220,11 @@ GPU_FIELDS = (
     ("offload_gb", "host memory per GPU", 1, "GB"),
     ("price_usd_per_hour", "price of one GPU", 1, "USD/h"),
 )
-"""Fields of a GPU with their names, the size of the unit, and the unit."""
+"""Fields of a GPU, with their label, the size of the unit, and the unit."""
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
-    """Describe the GPU of a file. All values are of one GPU."""
+    """Describe a GPU from a file. All values are for one GPU."""
     known = [
         f"{name} {gpu[field] / size:,.4g} {unit}"
         for field, name, size, unit in GPU_FIELDS
@@ -253,7 +253,7 @@ def _agent(agent: AgentRecord | None) -> str:
 
 
 def _answers(server: ServerRecord) -> str:
-    """Say which tokens a live server generates in text mode."""
+    """Describe the tokens that a live server generates in text mode."""
     if server.prompts != "text":
         return ""
     if server.answers == "recorded":

@@ -1,7 +1,7 @@
-"""Arithmetic and comparisons of numbers of which only a range is known.
+"""Arithmetic and comparisons of numbers that are known only as a range.
 
-An exact number is a range of one value. A comparison of ranges that overlap has no result, and
-neither has one of two infinite numbers, such as the JCTs of two unstable cells.
+An exact number is a range of one value. A comparison of overlapping ranges has no result, nor does
+one of two infinite numbers, such as the JCTs of two unstable cells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Range(NamedTuple):
 
 
 UNBOUNDED = Range(math.inf, math.inf)
-"""Above every number."""
+"""Infinite."""
 UNKNOWN = Range(-math.inf, math.inf)
 
 
@@ -31,7 +31,7 @@ def combined(operation: Callable[[float, float], float], one: Range, other: Rang
         quotient = one.low / other.high
         return UNKNOWN if math.isnan(quotient) else Range(quotient, math.inf)
     ends = [operation(a, b) for a, b in product(one, other)]
-    # Infinity minus infinity, and infinity times zero, say nothing.
+    # Infinity minus infinity, and infinity times zero, are undefined.
     return UNKNOWN if any(map(math.isnan, ends)) else Range(min(ends), max(ends))
 
 

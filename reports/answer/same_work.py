@@ -1,7 +1,7 @@
 """Compares the time that the same work took under different variants on a live engine.
 
-In: the jobs of all cells. Out: a caveat for each part of the time that no scheduler decides and
-that differs nevertheless, so that differences of JCTs are partly the machine's.
+In: the jobs of all cells. Out: a caveat for each part of the time that differs although no
+scheduler affects it, so that part of the difference in JCTs comes from the machine.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ PARTS = {"tool_s": "tool time", "decode_s": "decode time"}
 MOST = 0.1
 """Larger relative differences are a caveat."""
 MIN_SHARE = 0.02
-"""Differences below this share of the mean JCT do not matter."""
+"""Smaller differences, as a share of the mean JCT, do not matter."""
 
 
 def different_times(results: Results, sweep: SweepRecord) -> list[str]:
     """Return at most one sentence per part, about the load with the largest difference.
 
-    None in virtual time, where tools take exactly the time of the trace and steps what the profile
-    says, and none if the model's answers decide the work.
+    There are none in virtual time, where tools take exactly their time in the trace and steps their
+    time in the profile, nor if the model's answers decide the work.
     """
     agent = sweep.agent
     if sweep.engine in VIRTUAL or (agent and not agent.guided):
         return []
     if results.jobs.empty:
         return []
-    found: dict[str, tuple[float, str]] = {}
+    largest: dict[str, tuple[float, str]] = {}
     for load, jobs in results.jobs.groupby("load", sort=False):
         for part in PARTS:
             difference = _difference(jobs, part, str(load))
             if difference is not None:
-                found[part] = max(difference, found.get(part, difference))
-    return [sentence for _, sentence in found.values()]
+                largest[part] = max(difference, largest.get(part, difference))
+    return [sentence for _, sentence in largest.values()]
 
 
 def _difference(jobs: pd.DataFrame, part: str, load: str) -> tuple[float, str] | None:
@@ -54,7 +54,7 @@ def _difference(jobs: pd.DataFrame, part: str, load: str) -> tuple[float, str] |
     sentence = (
         f"The {PARTS[part]} of the same jobs is {more} with {means.index[-1]} {than} with "
         f"{means.index[0]} at {load} ({seconds(most)} instead of {seconds(least)} per job), so "
-        "part of the difference between variants can be the machine's. --aa measures the baseline "
-        "twice, which shows how much."
+        "part of the difference between variants may come from the machine. --aa measures the"
+        " baseline twice, which shows how much."
     )
     return most / max(least, 1e-9), sentence

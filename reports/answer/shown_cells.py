@@ -1,4 +1,4 @@
-"""Chooses the cells that a page shows in detail: those of the answer, or those of --gantt."""
+"""Chooses the cells that a page shows in detail: the cells of the answer or of --gantt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the first sentence about one rate: who is fastest or ties, by how much, and how fast.
+"""Writes the headline on one rate: which variants are fastest or tie, by how much, and how fast.
 
 In: the points of the rate. Out: a text of at most about 50 words.
 """
@@ -25,10 +25,10 @@ def headline(
     alone: str,
     noun: str = "scheduler",
 ) -> str:
-    """`there`: the points of the rate, without references, and with those that have no steady
-    state. `tied`: those that do not differ significantly from the winner. `lacking`: what to say if
-    there is no baseline. `alone`: why there is no other variant; empty if there is one. `noun`:
-    what the variants are called."""
+    """`there`: the points of the rate, without references but with points that have no steady
+    state. `tied`: points that do not differ significantly from the winner. `lacking`: a sentence if
+    there is no baseline. `alone`: why there is no other variant, or "". `noun`: the word for a
+    variant."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
     if alone:
@@ -50,7 +50,7 @@ def _against(
     jct: str,
     noun: str,
 ) -> str:
-    """Compare a winner that is not the baseline with the baseline. `jct`: of the winner."""
+    """Compare the winner with the baseline, another variant. `jct`: the winner's, in words."""
     name, baseline = winner.variant, base.variant
     if gain.mean.value <= 1 + NEGLIGIBLE:
         if all(_is_negligible(point) for point in there):
@@ -96,7 +96,7 @@ def names_all(winner: Point, tied: Sequence[Point]) -> bool:
 
 
 def _ties(best: Sequence[Point], noun: str) -> str:
-    """Give each variant its number, as a range would read as an interval."""
+    """Give each variant its own number, since a range would read as an interval."""
     count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))
     means = [f"{_mean(point)} with {point.variant}" for point in _shown(best)]
     some = listed(means) if len(means) == len(best) else f"from {means[0]} to {means[1]}"
@@ -106,7 +106,7 @@ def _ties(best: Sequence[Point], noun: str) -> str:
 
 
 def _shown(best: Sequence[Point]) -> list[Point]:
-    """Return the variants by mean JCT; of many, the fastest and the slowest."""
+    """Return the variants by mean JCT, or only the fastest and the slowest of many."""
     ordered = sorted(best, key=lambda point: point.jct_mean_s.value)
     return ordered if len(best) <= MOST_NUMBERS else [ordered[0], ordered[-1]]
 

@@ -20,7 +20,7 @@ NO_MARKS = {"hollow": False, "best": False}
 MIN_GAIN = 1.005
 """Smaller speed-ups round to 1.00 and are not marked as the fastest."""
 MIN_FULL_TINT = math.log(1.5)
-"""The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
+"""The largest speed-up of a grid has the strongest tint if it is at least this."""
 
 
 def grid(points: Sequence[Point], answer: Answer, baseline: str) -> dict[str, Any] | None:

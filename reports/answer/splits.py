@@ -1,4 +1,4 @@
-"""Compares the splits of the engines with each other, if a sweep has several (`--disaggregate`).
+"""Compares prefill/decode splits with each other, if a sweep has several (`--disaggregate`).
 
 In: points or capacities, and `sweep.json`. Out: a sentence per split, each with its best variant.
 """
@@ -18,11 +18,11 @@ from servers.records.sweep import SweepRecord
 
 NONE = "none"
 BOTH = "engines that both prefill and decode"
-"""How sentences name engines that are not split."""
+"""The phrase for engines that are not split."""
 
 
 def splits_of(sweep: SweepRecord) -> dict[str, str]:
-    """Return the split of each variant that is no reference; empty unless there are several."""
+    """Return the split of each variant except references; empty unless there are several splits."""
     of = {
         v.name: v.disaggregate.name if v.disaggregate else NONE
         for v in sweep.variants
@@ -32,22 +32,21 @@ def splits_of(sweep: SweepRecord) -> dict[str, str]:
 
 
 def is_only_axis(splits: Mapping[str, str]) -> bool:
-    """Return whether the variants differ in nothing but their split."""
+    """Return whether the variants differ only in their split."""
     return bool(splits) and len(splits) == len(set(splits.values()))
 
 
 def splits_by_capacity(
-    found: Sequence[VariantCapacity], splits: Mapping[str, str], baseline: str, machine: str
+    capacities: Sequence[VariantCapacity], splits: Mapping[str, str], baseline: str, machine: str
 ) -> list[str]:
-    """Compare the highest capacity with each split with that of the baseline's split."""
+    """Compare the highest capacity of each split with the highest of the baseline's split."""
     best: dict[str, tuple[float, VariantCapacity]] = {}
-    for each in found:
-        if (value := each.jobs_per_s) is not None and (split := splits.get(each.variant)):
-            best[split] = max(best.get(split, (0.0, each)), (value.value, each), key=lambda b: b[0])
+    for capacity in capacities:
+        if (value := capacity.jobs_per_s) is not None and (split := splits.get(capacity.variant)):
+            entry = value.value, capacity
+            best[split] = max(best.get(split, entry), entry, key=lambda b: b[0])
     own = splits.get(baseline, "")
-    kinds = {
-        name: {e.kind for e in found if splits.get(e.variant) == name} for name in splits.values()
-    }
+    kinds = {s: {c.kind for c in capacities if splits.get(c.variant) == s} for s in splits.values()}
     rest = sorted(name for name, kind in kinds.items() if kind == {Kind.NEVER})
     none = [
         f"On {machine}, {_words(split)} {_verb(split)} no rate that was tried." for split in rest
@@ -56,20 +55,20 @@ def splits_by_capacity(
         if own not in rest:
             return []
         sustained = [
-            f"On {machine}, {_named(split, each.variant, splits)} {_verb(split)} {highest:.3g}"
+            f"On {machine}, {_named(split, capacity.variant, splits)} {_verb(split)} {highest:.3g}"
             " jobs/s."
-            for split, (highest, each) in best.items()
+            for split, (highest, capacity) in best.items()
         ]
         return [*sustained, *none]
     base_value, base = best[own]
     sentences = []
-    for split, (highest, each) in best.items():
-        ratio = capacity_ratio(each.per_s, base.per_s)
+    for split, (highest, capacity) in best.items():
+        ratio = capacity_ratio(capacity.per_s, base.per_s)
         if split == own or ratio is None:
             continue
         even = ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= EQUAL_WITHIN
         sentences.append(
-            f"On {machine}, {_named(split, each.variant, splits)} {_verb(split)}"
+            f"On {machine}, {_named(split, capacity.variant, splits)} {_verb(split)}"
             f" {highest:.3g} jobs/s, {_ratio(ratio)} as many as"
             f" {_named(own, base.variant, splits)}, which {_verb(own)} {base_value:.3g}"
             f"{_no_difference(even=even)}."
@@ -84,8 +83,8 @@ def splits_by_jct(
     jobs: pd.DataFrame,
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
 ) -> list[str]:
-    """Compare the fastest variant with each split with that of the baseline's split, at one rate.
-    `there`: points of the rate. `jobs`: their jobs."""
+    """Compare the fastest variant of each split with the fastest of the baseline's split, at one
+    rate. `there`: points of the rate. `jobs`: their jobs."""
     best: dict[str, Point] = {}
     for point in sorted(there, key=lambda p: (p.saturated, p.jct_mean_s.value)):
         best.setdefault(splits.get(point.variant, ""), point)
@@ -104,7 +103,7 @@ def splits_by_jct(
     base = best.pop(own)
     sentences = []
     for split, point in best.items():
-        gain = versus(*(jobs[jobs["variant"] == each.variant] for each in (base, point)))
+        gain = versus(*(jobs[jobs["variant"] == p.variant] for p in (base, point)))
         if gain is None or not split:
             continue
         even = gain.mean.has_interval and not gain.mean.differs_from_one
@@ -122,7 +121,7 @@ def _words(split: str) -> str:
 
 
 def _named(split: str, variant: str, splits: Mapping[str, str]) -> str:
-    """Name the variant too if it is one of several with its split."""
+    """Name the split, and the variant if several have that split."""
     alone = list(splits.values()).count(split) == 1
     return _words(split) if alone else f"{_words(split)} with {variant}"
 

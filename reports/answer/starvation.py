@@ -1,4 +1,4 @@
-"""Names the variants that are faster on average at the expense of some jobs or of a background.
+"""Lists the variants that are faster on average at the expense of some jobs or of the background.
 
 In: points and cells. Out: a caveat of each kind, or none (docs/design/statistics.md, "The answer").
 """
@@ -27,20 +27,20 @@ MEASURES: Measures = {
     LONGEST_TENTH: "mean JCT of the longest tenth of the jobs",
 }
 WITHOUT_LEAST_TIMES: Measures = {"jct_p99_s": "P99 JCT", "queue_max_s": "longest wait of a turn"}
-"""Measures of live servers, whose slowdowns are estimated and do not compare variants."""
+"""Measures on live servers, where slowdowns are estimates that do not compare variants."""
 OF_BACKGROUND: Measures = dict(zip(LATENCIES, ("mean latency", "P95 latency"), strict=True))
 WORSE = 1.05
 """Smaller ratios to the baseline do not matter in practice."""
 MIN_REQUESTS = 100
-"""With fewer requests in the measured time, those that are under way at its ends are too large a
-share of them."""
+"""With fewer requests in the measured time, the requests that cross its ends are too large a
+share."""
 
 
 def starvation(points: Sequence[Point], results: Results, baseline: str) -> list[str]:
-    """Return a caveat that names each variant whose mean JCT is significantly lower than the
-    baseline's while one of the measures is significantly higher, at the highest such load; the
-    same for a background; one that names each variant that does not serve it; and with too few
-    seeds for a test, one that states by how much its requests waited longer."""
+    """Return up to four caveats. Two list variants whose mean JCT is significantly below the
+    baseline's although a measure of some jobs, or of the background, is significantly higher. One
+    lists variants that do not serve the background. With too few seeds for a test, one states by
+    how much background requests waited longer."""
     cells = results.cells
     if cells.empty:
         return []
@@ -50,13 +50,13 @@ def starvation(points: Sequence[Point], results: Results, baseline: str) -> list
         return MEASURES if load in with_least_times else WITHOUT_LEAST_TIMES
 
     unsaturated = [point for point in points if not point.saturated]
-    found = _at_the_expense(unsaturated, cells, baseline, of_jobs, "some jobs")
+    phrases = _at_the_expense(unsaturated, cells, baseline, of_jobs, "some jobs")
     if any(point.background for point in points):
         requests = "the background requests"
-        found += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
-        found += _not_served(points)
-        found += _waited_longer(points, int(cells["seed"].nunique()), baseline)
-    return found
+        phrases += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
+        phrases += _not_served(points)
+        phrases += _waited_longer(points, int(cells["seed"].nunique()), baseline)
+    return phrases
 
 
 def _by_load(cells: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -70,18 +70,18 @@ def _at_the_expense(
     measures_at: Callable[[str], Measures],
     of_whom: str,
 ) -> list[str]:
-    found: dict[str, str] = {}
+    phrases: dict[str, str] = {}
     for point in reversed(points):
-        if point.bound or point.variant in found or point.against is None:
+        if point.bound or point.variant in phrases or point.against is None:
             continue
         measures = measures_at(point.load)
         if point.against.mean.low > 1 and (worse := _worse(point, cells, baseline, measures)):
-            found[point.variant] = f"{point.variant} at {point.load} ({listed(worse)})"
-    if not found:
+            phrases[point.variant] = f"{point.variant} at {point.load} ({listed(worse)})"
+    if not phrases:
         return []
     return [
         f"Faster than {baseline} on average, at the expense of {of_whom}:"
-        f" {'; '.join(reversed(found.values()))}."
+        f" {'; '.join(reversed(phrases.values()))}."
     ]
 
 
@@ -100,42 +100,42 @@ def _worse(point: Point, cells: pd.DataFrame, baseline: str, measures: Measures)
 
 
 def _not_served(points: Sequence[Point]) -> list[str]:
-    """Return a caveat about variants under which far fewer requests finish than arrive, each at the
-    lowest such load."""
-    found: dict[str, str] = {}
+    """Return a caveat listing variants under which far fewer requests finish than arrive, each at
+    the lowest such load."""
+    phrases: dict[str, str] = {}
     for point in points:
         served = point.background.get("background_served_ratio", 1.0)
         enough = point.background.get("background_requests", 0) >= MIN_REQUESTS
-        if point.variant not in found and enough and served < MIN_THROUGHPUT:
-            found[point.variant] = f"{point.variant} at {point.load} ({share(served)})"
-    if not found:
+        if point.variant not in phrases and enough and served < MIN_THROUGHPUT:
+            phrases[point.variant] = f"{point.variant} at {point.load} ({share(served)})"
+    if not phrases:
         return []
     return [
-        "Background requests starve: fewer finish than arrive, so that their latency grows with the"
-        f" length of the run: {'; '.join(found.values())}."
+        "Background requests starve: fewer finish than arrive, so their latency grows with the"
+        f" length of the run: {'; '.join(phrases.values())}."
     ]
 
 
 def _waited_longer(points: Sequence[Point], seeds: int, baseline: str) -> list[str]:
-    """Return a caveat about variants that are faster than the baseline and under which background
-    requests waited longer, each at the highest such load; none with enough seeds for a test."""
+    """Return a caveat listing variants that are faster than the baseline while background requests
+    waited longer, each at the highest such load; none with enough seeds for a test."""
     if seeds >= MIN_SEEDS:
         return []
     ttft_s = {(p.load, p.variant): p.background.get(MEAN_TTFT, math.nan) for p in points}
-    found: dict[str, str] = {}
+    phrases: dict[str, str] = {}
     for point in reversed(points):
-        if point.bound or point.variant in found or point.against is None:
+        if point.bound or point.variant in phrases or point.against is None:
             continue
         own_s = ttft_s[point.load, point.variant]
         base_s = ttft_s.get((point.load, baseline), math.nan)
         if point.against.mean.value > 1 and own_s > WORSE * base_s:
             difference = f"mean TTFT {seconds(own_s)} against {seconds(base_s)}"
-            found[point.variant] = f"{point.variant} at {point.load} ({difference})"
-    if not found:
+            phrases[point.variant] = f"{point.variant} at {point.load} ({difference})"
+    if not phrases:
         return []
     return [
         f"Background requests waited longer than with {baseline}:"
-        f" {'; '.join(reversed(found.values()))};"
+        f" {'; '.join(reversed(phrases.values()))};"
         f" {'one seed' if seeds == 1 else 'two seeds'}, not tested."
     ]
 
@@ -148,7 +148,7 @@ def _by_seed(cells: pd.DataFrame, column: str) -> dict[int, float]:
 def _ratio(
     own: Mapping[int, float], base: Mapping[int, float], confidence: float
 ) -> Estimate | None:
-    """Return the ratio over the seeds of both sides; None with too few, or if one is zero."""
+    """Return the ratio over the seeds of both sides; None with too few, or if a value is zero."""
     if len(own.keys() & base.keys()) < MIN_SEEDS or not all([*own.values(), *base.values()]):
         return None
     return paired_ratio(own, base, confidence)

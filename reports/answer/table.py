@@ -29,11 +29,11 @@ def _flags(point: Point) -> str:
 
 NAME_LETTERS = 40
 MOST_ALIKE = 3
-"""Up to this many variants have a row each though their numbers are alike."""
+"""Up to this many variants have their own rows even if their numbers are alike."""
 
 
 def short_name(variant: str) -> str:
-    """Leave out the middle of a long name, so that a line has room for its numbers."""
+    """Shorten a long name in the middle, so that a line has room for its numbers."""
     if len(variant) <= NAME_LETTERS:
         return variant
     return f"{variant[: NAME_LETTERS - 16]}…{variant[-15:]}"
@@ -61,7 +61,7 @@ def _interval(point: Point) -> str:
 
 
 def are_alike(points: Sequence[Point]) -> bool:
-    """Return whether no number of the variants at one rate differs so much that it matters."""
+    """Return whether the variants at one rate differ by less than matters in every number."""
     if len(points) < 2 or any(p.unstable or p.failed_gates or p.saturated for p in points):
         return False
     for values in ([p.jct_mean_s.value for p in points], [p.jct_s["jct_p95_s"] for p in points]):
@@ -71,8 +71,8 @@ def are_alike(points: Sequence[Point]) -> bool:
 
 
 def at_one_rate(points: Sequence[Point], baseline: str, *, has_matrix: bool) -> ResultTable | None:
-    """Return the table of one rate. Variants that are alike need none beneath the matrix, and
-    otherwise only one row if they are many."""
+    """Return the table of one rate. Many variants that are alike share one row; beneath the matrix
+    they need no table."""
     if not are_alike(points):
         return ResultTable(points, baseline)
     if has_matrix:

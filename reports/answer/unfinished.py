@@ -1,6 +1,6 @@
-"""Marks the answer of a run of which some cells have not been run, such as those of other shards.
+"""Marks the answer of an unfinished run, such as one whose other shards have not run.
 
-In: cells without a result. Out: the first sentence, which then says so.
+In: cells without a result. Out: the first sentence, marked as interim.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from reports.run_folder.read import NOT_FINISHED, NOT_RUN
 
 
 def not_run(missing: Iterable[tuple[str, str]]) -> int:
-    """Return how many of the cells without a result were not run to their end. Others failed."""
+    """Return how many of the cells without a result have not finished. The others failed."""
     return sum(why == NOT_RUN or why.startswith(NOT_FINISHED) for _, why in missing)
 
 
 def so_far(sentence: str, missing: Iterable[tuple[str, str]], finished: int) -> str:
-    """Return the first sentence of an answer, as an interim one if cells were not run. `finished`:
-    the number of cells with a result."""
+    """Return the first sentence of an answer, marked as interim if cells have not run. `finished`
+    is the number of cells with a result."""
     every_missing = list(missing)
     if not finished or not not_run(every_missing):
         return sentence

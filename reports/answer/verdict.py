@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from reports.answer.asked import noun_of
+from reports.answer.capacity_context import noun_of
 from reports.answer.caveats import (
     caveats_of,
     cells_without_a_valid_result,
@@ -66,19 +66,19 @@ class Answer:
     caveats: tuple[str, ...]
     provenance: str
     load: str | None = None
-    """The load that the headline is about."""
+    """The load of the headline."""
     winner: Point | None = None
     baseline: Point | None = None
     possible: float | None = None
-    """Share of the best bound's gain that the winner achieves."""
+    """The winner's share of the best bound's gain."""
     capacities: tuple[VariantCapacity, ...] = ()
     """Empty if the run did not search capacities."""
     winners: tuple[str, ...] = ()
-    """Variants with the highest capacity, or the fastest at `load` with those that tie."""
+    """Variants with the highest capacity, or the fastest at `load`, including ties."""
     beyond: Point | None = None
     """A winner at a rate that the baseline does not sustain."""
     slowest: Point | None = None
-    """At `load`; a variant without a steady state if there is one. None with capacities."""
+    """The slowest at `load`, or a variant without a steady state. None with capacities."""
 
     @property
     def sentences(self) -> list[str]:
@@ -88,7 +88,7 @@ class Answer:
 def answer(
     points: Sequence[Point], results: Results, sweep: SweepRecord, also: str | None = None
 ) -> Answer:
-    """Return the answer. `also` is one more caveat."""
+    """Return the answer. `also` is an additional caveat."""
     baseline, provenance = sweep.baseline, provenance_of(sweep)
     noun, different = noun_of(sweep), different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
@@ -177,13 +177,13 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
     times_s = [seconds(mean_s(point)) for point in sorted(there, key=mean_s)]
     took = times_s[0] if times_s[0] == times_s[-1] else f"{times_s[0]} to {times_s[-1]}"
     return (
-        f"One job says nothing about {noun}s, since it has the server to itself: it took"
+        f"One job cannot compare {noun}s, because it has the server to itself: it took"
         f" {took}. Use more programs."
     )
 
 
 def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: SweepRecord) -> str:
-    """Say why there is no other variant; empty if there is one."""
+    """Explain why there is no other variant; empty if there is one."""
     if len({p.variant for p in measured if not p.bound}) == 1:
         if sum(not v.bound and not v.same_as for v in sweep.variants) > 1:
             return "No other variant has a result."
@@ -206,7 +206,7 @@ def _no_answer(results: Results, noun: str) -> str:
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
     """Return the highest load at which some variant is not saturated.
 
-    If there is none, return the lowest load and a finding that says so.
+    If there is none, return the lowest load and a finding that states it.
     """
     loads = list(dict.fromkeys(p.load for p in contenders))
     for load in reversed(loads):
@@ -237,7 +237,7 @@ def _faster_but_saturated(there: Sequence[Point], winner: Point) -> list[str]:
 
 
 def _how_to_separate(winner: Point) -> list[str]:
-    """Say how many seeds would find a difference that is large but not significant."""
+    """State how many seeds would find a difference that is large but not significant."""
     gain = winner.against
     if gain is None or gain.mean.differs_from_one or gain.mean.value <= 1 + NEGLIGIBLE:
         return []
@@ -259,9 +259,9 @@ def _tied(
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
     noise: float,
 ) -> dict[str, Comparison]:
-    """Return the variants that do not differ significantly from the winner, or not by more than two
-    measurements of one variant: `noise` is the logarithm of their ratio. One seed cannot say,
-    unless the results are equal: behind one router two policies can do the same."""
+    """Return the variants that do not differ significantly from the winner, or by no more than two
+    measurements of one variant, whose log ratio is `noise`. One seed cannot show a tie, unless the
+    results are equal: behind one router two policies can act the same."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied: dict[str, Comparison] = {}
@@ -281,7 +281,7 @@ def _tied(
 
 
 def _ties(winner: Point, tied: dict[str, Comparison], *, named: bool) -> list[str]:
-    """Name the variants that tie, unless the headline names them, and say how many seeds would
+    """List the variants that tie, unless the headline names them, and state how many seeds would
     separate them."""
     if not tied:
         return []

@@ -1,7 +1,7 @@
-"""Says what a workload is, and how it compares with recorded agents.
+"""Describes a workload, and compares it with recorded agents.
 
-In: the workload of `sweep.json`. Out: sentences. The figures of recorded agents are those in the
-recipes that are fitted to them.
+In: the workload of `sweep.json`. Out: sentences. The figures of recorded agents come from the
+recipes fitted to them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ QUANTITIES = {
     "new_tokens_per_later_turn": "new tokens per later turn",
     "tool_gap_s": "gap after a tool",
 }
-"""The quantities of a fitted recipe that are compared, by the names of `sweep.json`."""
+"""The compared quantities of a fitted recipe, by their names in `sweep.json`."""
 MUCH = 2.0
-"""A factor between means from which on a workload is unlike an agent's."""
+"""A workload whose mean differs by at least this factor is unlike an agent's."""
 MOST = 0.5
-"""A larger share of the mean JCT is most of it."""
+"""A larger share of the mean JCT counts as most of it."""
 MIN_PAUSES = 0.01
-"""A smaller share of every mean JCT is no caveat."""
+"""A smaller share of every mean JCT gets no caveat."""
 
 
 def compared_with_agents(workload: WorkloadRecord) -> str:
-    """Return the sentences; an empty text if the jobs are not known before the run."""
+    """Return the sentences, or "" if the jobs are not known before the run."""
     means = workload.means
     if any(name not in means for name in QUANTITIES):
         return ""
@@ -52,12 +52,12 @@ def compared_with_agents(workload: WorkloadRecord) -> str:
 
 
 def pause_share(sweep: SweepRecord) -> float:
-    """Return the share of the time of the jobs' gaps that follows turns without a tool."""
+    """Return the share of the jobs' gap time that follows turns without a tool."""
     return sweep.workload.means.get("pause_share", 0.0)
 
 
 def pauses(jobs: pd.DataFrame, sweep: SweepRecord) -> list[str]:
-    """Return a caveat if pauses are a part of the mean JCTs. `jobs` are those of `Results.jobs`."""
+    """Return a caveat if pauses are part of the mean JCTs. `jobs` is `Results.jobs`."""
     of_gaps = pause_share(sweep)
     if not of_gaps or jobs.empty:
         return []
@@ -68,16 +68,16 @@ def pauses(jobs: pd.DataFrame, sweep: SweepRecord) -> list[str]:
     low, high = share(parts.min()), share(parts.max())
     return [
         f"Pauses: about {low if low == high else f'{low} to {high}'} of the mean JCT are gaps after"
-        " turns that call no tool, as when a person thinks. Figures and exports count them as tool"
-        " time."
+        " turns that call no tool, such as a person's thinking time. Figures and exports count"
+        " them as tool time."
     ]
 
 
 def mostly_gaps(
     results: Results, capacities: Sequence[VariantCapacity], sweep: SweepRecord
 ) -> list[str]:
-    """Return a caveat if most of the mean JCT at the rates called sustained is tool gaps. Then
-    capacities say little about how long a user waits for the first token of an answer."""
+    """Return a caveat if most of the mean JCT at sustained rates is tool gaps. Capacities then show
+    little of how long a user waits for the first token of an answer."""
     cells = _sustained(results.cells, capacities)
     if cells.empty:
         return []
@@ -90,8 +90,8 @@ def mostly_gaps(
     gaps = "tool gaps and pauses" if pause_share(sweep) else "tool gaps"
     span = low if low == high else f"{low} to {high}"
     sentence = (
-        f"Mostly {gaps}: they are {span} of the mean JCT at the rates called sustained. Capacities"
-        " are about the JCT, and the time to first token (TTFT) is no part of them"
+        f"Mostly {gaps}: they are {span} of the mean JCT at sustained rates. Capacities limit the"
+        " JCT, not the time to first token (TTFT)"
     )
     p95_s = [
         (float(own["ttft_p95_s"].mean()), f"{variant} at {load}")
@@ -104,12 +104,12 @@ def mostly_gaps(
 
 
 def _sustained(cells: pd.DataFrame, capacities: Sequence[VariantCapacity]) -> pd.DataFrame:
-    """Return the cells at rates that their variant sustains with all seeds, without references."""
-    found = {each.variant: each for each in capacities if not each.bound}
+    """Return the cells at rates that their variant sustains with all seeds, except references."""
+    by_variant = {c.variant: c for c in capacities if not c.bound}
     return cells[
         [
-            str(row["variant"]) in found
-            and found[str(row["variant"])].sustained_at(row["jps"]).is_all
+            str(row["variant"]) in by_variant
+            and by_variant[str(row["variant"])].sustained_at(row["jps"]).is_all
             for row in cells.to_dict("records")
         ]
     ]
@@ -123,7 +123,8 @@ def _figures(real: Mapping[str, float]) -> str:
 
 
 def _consequence(workload: WorkloadRecord) -> str:
-    """Say what differences mean for the reader; nothing if no quantity differs by `MUCH` from all
+    """State what the differences mean for the reader; "" if no quantity differs by `MUCH` from all
+
     recorded agents, or if the jobs are the reader's own traces."""
     means = workload.means
     differs = any(
@@ -133,8 +134,8 @@ def _consequence(workload: WorkloadRecord) -> str:
     if not differs or not workload.recipe:
         return ""
     return (
-        "With other agents the capacities differ, and the best scheduler can be another one: use"
-        " --traces with recordings of yours."
+        "With other agents the capacities and the best scheduler may differ: use --traces with"
+        " your own recordings."
     )
 
 
@@ -145,7 +146,7 @@ def _factor(one: float, other: float) -> float:
 
 @cache
 def recorded_agents() -> dict[str, dict[str, float]]:
-    """Return the means of the sets to which the shipped recipes are fitted, by recipe."""
+    """Return the means of the recorded sets behind the shipped recipes, by recipe."""
     return {
         name: {key: figures[quantity].mean for key, quantity in QUANTITIES.items()}
         for name in reversed(shipped())

@@ -1,8 +1,8 @@
-"""Chooses the rates at which one variant with one seed runs, until its capacity is found.
+"""Chooses the rates at which one variant runs with one seed, until its capacity is found.
 
-In: the outcomes so far. Out: the next rate, or the capacity. The path of a search depends on the
-outcomes along it only, not on the order in which cells finished or on further cells in the run
-folder. So an interrupted search runs the same cells as one that was not.
+In: the outcomes so far. Out: the next rate, or the capacity. The path of a search depends only on
+the outcomes along it, not on the order in which cells finish or on other cells in the run folder.
+An interrupted search therefore runs the same cells as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from reports.capacity.estimate import (
 from reports.capacity.ladder import Ends, position, rung
 
 LONGEST_STRIDE = 14
-"""Rungs; about a factor of two."""
+"""In rungs; about a factor of two."""
 SHORTEST_STRIDE = 2
 UNSTABLE_STRIDE = 5
-"""Rungs from a rate at which the queue grows, where nothing says how far the capacity is."""
+"""In rungs, from a rate at which the queue grows, where the distance to the capacity is unknown."""
 EDGE = 0.2
-"""A rate between two others leaves at least this share of their distance on both sides, so that
-each cell narrows the search."""
+"""A rate between two others keeps at least this share of their distance from each, so that every
+cell narrows the search."""
 EDGE_UNSTABLE = 0.35
-"""The same if the higher rate is unstable, and the lower one alone says where the capacity is."""
+"""The same if the higher rate is unstable, so that only the lower one locates the capacity."""
 SHARPNESS = 4.0
-"""How fast JCTs grow near the capacity, where only one cell says so (`_load`)."""
+"""How fast JCTs grow near the capacity, if only one cell shows it (`_load`)."""
 FAR = 1000.0
-"""A factor beyond every stride."""
+"""A factor larger than every stride."""
 
 
 def next_rate(
@@ -45,9 +45,9 @@ def next_rate(
 ) -> float | Capacity:
     """Return the next rate to run, or the capacity.
 
-    `known` has the outcomes of all finished cells by rate. `given` are rates that run in any case
-    and are finished. `start_jps` is where the search starts if there are none. `idle` is the
-    tightest ratio of the SLO on an idle machine.
+    `known` has the outcomes of all finished cells by rate. `given` are finished rates that run in
+    any case. `start_jps` is where the search starts without any. `idle` is the tightest ratio of
+    the SLO on an idle machine.
     """
     path = [known[jps] for jps in given]
     while (k := _next_rung(path, start_jps, ends, idle)) is not None:
@@ -89,7 +89,7 @@ def _upwards(below: Outcome, idle: float) -> int:
 
 def _downwards(above: Outcome, path: list[Outcome], idle: float) -> int:
     """Return a rung below all rates of the path, none of which is sustained. The stride is at least
-    as long as the rates that are known to be too high."""
+    as long as the span of the rates that are known to be too high."""
     high = position(above.jps)
     span = position(max(outcome.jps for outcome in path)) - high
     if above.tightest is None:
@@ -101,7 +101,7 @@ def _downwards(above: Outcome, path: list[Outcome], idle: float) -> int:
 def _load(outcome: Outcome, idle: float) -> float | None:
     """Return (rate ÷ limit)^s of a queue whose JCT is that of an idle machine ÷ (1 - (rate ÷
     limit)^s), which fits the measured growth of JCTs for some limit and sharpness s. None if the
-    cell is unstable, or no slower than an idle machine."""
+    cell is unstable, or not slower than an idle machine."""
     if outcome.tightest is None or outcome.tightest <= idle:
         return None
     return 1 - idle / outcome.tightest

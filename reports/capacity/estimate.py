@@ -1,7 +1,7 @@
 """Calculates the capacity of one variant and one seed from outcomes of cells at some rates.
 
-In: outcomes. Out: the capacity in jobs per second, or the reason why it is not a number. Sustained
-at a rate means: stable, and the SLO is met.
+In: outcomes. Out: the capacity in jobs per second, or the reason why there is none. A rate is
+sustained if the cell is stable and meets the SLO.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Outcome:
 class Kind(StrEnum):
     FOUND = "found"
     NEVER = "never"
-    """Not even the lowest rate that can be told from an idle machine is sustained."""
+    """Not even the lowest rate that differs from an idle machine is sustained."""
     ALWAYS = "always"
     """The highest rate that a search tries is sustained."""
     OPEN = "open"
@@ -43,13 +43,13 @@ class Capacity:
     jobs_per_s: float
     """NaN unless the capacity is found."""
     sustained: float | None
-    """The highest rate up to which each rate that was run is sustained."""
+    """The highest rate up to which every rate that ran is sustained."""
     not_sustained: float | None
     """The lowest rate that is not sustained."""
 
 
 def bracket(outcomes: Iterable[Outcome]) -> tuple[Outcome | None, Outcome | None]:
-    """Return the lowest rate that is not sustained, and before it the highest one that is.
+    """Return the highest sustained rate below the lowest rate that is not sustained, and that rate.
 
     A higher rate that seems to be sustained does not count: a queue that does not settle at one
     rate does not settle at a higher one, and a mean below the limit is luck there.

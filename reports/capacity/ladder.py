@@ -1,4 +1,4 @@
-"""The ladder of rates on which capacities are searched: 1.05^k jobs per second, k an integer.
+"""Defines the ladder of rates on which capacities are searched: 1.05^k jobs/s, k an integer.
 
 All variants, seeds and runs share it, so that their cells are at the same rates and can be compared
 and reused. A rung is 5% above the one below, less than the spread of capacities between seeds.
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 STEP = 1.05
 DIGITS = 4
-"""Significant digits of a rate, which name the folder of a cell."""
+"""Significant digits of a rate in the name of a cell's folder."""
 LEAST_JOBS = 0.02
-"""Jobs in the system of an idle machine at the lowest rate of a search: two jobs hardly ever meet
-there, so that an SLO that is not met is not met at any rate."""
+"""Mean number of jobs on an otherwise idle machine at the lowest rate of a search: jobs hardly ever
+overlap there, so an SLO that is missed at this rate is missed at every rate."""
 MOST_JOBS = 4096.0
-"""The same at the highest rate of a search: sixteen times as many as vLLM runs at a time by
+"""The same at the highest rate of a search: sixteen times the turns that vLLM runs at a time by
 default. A cell has 13 times as many jobs, more than a minute of work in virtual time."""
 
 
@@ -25,7 +25,7 @@ def rung(k: int) -> float:
 
 
 def position(jps: float) -> float:
-    """Return the place of a rate on the ladder, which is an integer for a rung."""
+    """Return the position of a rate on the ladder, an integer for a rung."""
     place = math.log(jps) / math.log(STEP)
     return float(round(place)) if rung(round(place)) == jps else place
 
@@ -43,7 +43,7 @@ class Ends:
 
 
 def ends_of(idle_mean_s: float) -> Ends:
-    """Return the ends for jobs whose mean JCT on an idle machine is `idle_mean_s`."""
+    """Return the ends of the search for jobs whose mean JCT on an idle machine is `idle_mean_s`."""
     return Ends(
         math.floor(position(LEAST_JOBS / idle_mean_s)), math.ceil(position(MOST_JOBS / idle_mean_s))
     )

@@ -1,9 +1,9 @@
 """Chooses the next cells of a sweep that searches capacities (`--jps auto`).
 
 In: the outcomes of finished cells. Out: cells that can run at the same time, none at the end. First
-the baseline's capacity is found with each seed. All variants then run at shares of it, where their
-JCTs are compared; this also says roughly where each of their capacities is. Those that sustain all
-of them run at higher shares, too. Then the searches of all variants and seeds continue together.
+the search finds the baseline's capacity with each seed. All variants then run at shares of it,
+where their JCTs are compared; this also locates their capacities roughly. Variants that sustain all
+shares run at higher ones, too. Then the searches of all variants and seeds continue together.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from reports.capacity.estimate import Capacity, Kind, Outcome, capacity
 from reports.capacity.ladder import Ends, ends_of, nearest_rung
 
 SHARES = (0.5, 0.7, 0.85, 1.0, 1.2)
-"""Of the baseline's capacity: from a light load to one that only better schedulers sustain."""
+"""Shares of the baseline's capacity: from light load to one that only better schedulers sustain."""
 HIGHER_SHARES = (1.5, 1.8)
-"""Where only variants and seeds run that sustain all lower shares: their JCTs are measured up to
-their capacities, and the cells narrow their searches."""
+"""Shares at which only variants and seeds run that sustain all lower ones: their JCTs are measured
+up to their capacities, and the cells narrow their searches."""
 FIRST_JOBS = 4.0
-"""Jobs in the system of an idle machine at the rate where the first search starts."""
+"""Mean number of jobs on an otherwise idle machine at the rate where the first search starts."""
 
 
 class Chain(NamedTuple):
@@ -47,7 +47,7 @@ class Idle:
 
     mean_s: float
     tightest: float
-    """Ratio of the SLO's tightest limit; above 1 the SLO is not met even there."""
+    """Ratio to the tightest limit of the SLO; above 1 the SLO is not met even there."""
 
     @property
     def ends(self) -> Ends:
@@ -63,7 +63,7 @@ class Search:
     baseline: str
     seeds: tuple[int, ...]
     given: tuple[float, ...] = ()
-    """Rates of the user, which run in any case. Without any, shares of the baseline's capacity."""
+    """The user's rates, which run in any case. If empty: shares of the baseline's capacity."""
 
     def next_cells(
         self,
@@ -71,8 +71,8 @@ class Search:
         idle: Mapping[int, Idle],
         failed: Collection[Place] = (),
     ) -> list[Place]:
-        """Return the cells to run now. A failed cell ends the search that needs it; one of the
-        baseline ends all, since rates without it would differ from those of a repeated sweep."""
+        """Return the cells to run now. A failed cell ends the search that needs it, or all if it is
+        the baseline's, since rates without it would differ from those of a repeated sweep."""
         chains = [Chain(self.baseline, seed) for seed in self.seeds]
         first = self._next(chains, self.given, known, idle, None, failed)
         if first or any(place.variant == self.baseline for place in failed):
@@ -106,8 +106,8 @@ class Search:
         return self.given or self._shares(SHARES, known, idle)
 
     def higher_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
-        """Return the rates at which those run that sustain all lower ones, in ascending order: none
-        if the user gave rates."""
+        """Return the rates at which only those variants run that sustain all lower ones, in
+        ascending order: none if the user gave rates."""
         return () if self.given else self._shares(HIGHER_SHARES, known, idle)
 
     def _shares(
@@ -119,7 +119,7 @@ class Search:
     def _higher_cells(
         self, known: Outcomes, idle: Mapping[int, Idle], failed: Collection[Place]
     ) -> list[Place]:
-        """Return the next cells at higher rates, at most one of a variant and seed."""
+        """Return the next cells at higher rates, at most one per variant and seed."""
         lower, higher = self.common_rates(known, idle), self.higher_rates(known, idle)
         places: list[Place] = []
         for variant in self.variants:
@@ -134,7 +134,7 @@ class Search:
         return [place for place in places if place not in failed]
 
     def baseline_jobs_per_s(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
-        """Return the geometric mean over seeds of the baseline's capacities that were found."""
+        """Return the geometric mean of the baseline's capacities, over the seeds that have one."""
         found = [
             each.jobs_per_s
             for seed in self.seeds

@@ -1,7 +1,7 @@
 """Parses `--slo`, the service level that a rate must meet to be sustained.
 
 In: text such as `mean<=2x,p95<=300s`. Out: limits of statistics of the job completion time (JCT).
-`2x` is twice the same statistic on an idle machine. All limits must hold.
+`2x` is twice the value on an idle machine. All limits must hold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Limit:
 
     @property
     def number(self) -> str:
-        """The value without an exponent, which the text of an SLO does not have."""
+        """The value without an exponent, as SLOs are written."""
         return f"{self.value:.6f}".rstrip("0").rstrip(".")
 
     def limit_s(self, idle_jct_s: Jct) -> float:
@@ -90,11 +90,11 @@ def _limit(text: str, item: str) -> Limit:
 
 
 def _latency(statistic: str) -> str:
-    """Say where the latency of single turns is, for a statistic that is meant to be one."""
+    """Point to the latencies of single turns, if the unknown statistic looks like one."""
     if not statistic.startswith(("ttft", "tpot", "itl", "latency")):
         return ""
     return (
-        f". {statistic.partition('_')[0].upper()} is no part of a capacity: the report and"
+        f". {statistic.partition('_')[0].upper()} does not limit a capacity: the report and"
         " cells.csv have ttft_p95_s and tpot_p95_s of each cell"
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.answer.asked import Price, price_of
+from reports.answer.capacity_context import Price, price_of
 from reports.compare.settings import TRACE
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import load_run

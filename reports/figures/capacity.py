@@ -13,9 +13,7 @@ from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 from servers.basics.phrasing import times
 
-TIE = (
-    f"Bold: these tie, not significantly lower than the highest, or by at most {EQUAL_WITHIN:.0%}."
-)
+TIE = f"Bold: ties with the highest (not significantly lower, or by at most {EQUAL_WITHIN:.0%})."
 Found = tuple[VariantCapacity, Estimate]
 
 
@@ -26,7 +24,7 @@ def capacity(
     meaning: str = "",
     winners: Collection[str] = (),
 ) -> Figure | None:
-    """Return None if no capacity is a number. `meaning` says what a sustained rate is. The names of
+    """Return None if no capacity is a number. `meaning` explains sustained rates. The names of
     `winners` are bold."""
     found = [(each, value) for each in capacities if (value := each.jobs_per_s) is not None]
     if not found:

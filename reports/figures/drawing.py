@@ -23,7 +23,7 @@ SPREAD_FOR_LOG = 6.0
 """An axis is logarithmic at first if its largest value is this many times its smallest."""
 NAME_LETTERS = 30
 DIGITS = 4
-"""Significant digits of a drawn number, which are finer than a pixel."""
+"""Significant digits of a drawn number; finer than a pixel."""
 
 
 Trace = dict[str, Any]
@@ -36,15 +36,15 @@ class Spec(TypedDict):
     data: list[Trace]
     layout: dict[str, Any]
     alt: str
-    """A text for readers who cannot see the figure."""
+    """Text for readers who cannot see the figure."""
     value: str
     """The axis of the values: "x" or "y"."""
     height: NotRequired[int]
-    """Pixels. By default the page decides, by `rows` if there are any."""
+    """Height in pixels. By default the page decides, from `rows` if there are any."""
     note: NotRequired[str]
     """A sentence beneath the figure."""
     labelled: NotRequired[bool]
-    """Whether highlighted lines have their names at their right ends."""
+    """Whether the names of highlighted lines are at their right ends."""
     rows: NotRequired[list[list[str]]]
     """Variant and label from top to bottom, if each variant has its own row."""
     complete: NotRequired[bool]
@@ -64,18 +64,18 @@ class Figure:
     specs: Mapping[str, Spec]
     """Specs by the reader's choice of a rate or a cell. The key is "" if there is no choice."""
     log: bool | None
-    """Whether the value axis is logarithmic at first; None if it cannot be changed."""
+    """Whether the value axis is logarithmic initially; None if it cannot be changed."""
     choice: str = ""
     """The id of the chooser that selects the spec; figures can share one. "" for none."""
     first: str = ""
-    """The key of the spec that is shown at first."""
+    """The key of the spec that is shown initially."""
     key: tuple[KeyEntry, ...] = ()
     terms: tuple[str, ...] = ()
     """Terms of the glossary that the page links beneath the figure."""
 
     @property
     def spec(self) -> Spec:
-        """The spec that is shown at first."""
+        """The spec that is shown initially."""
         return self.specs[self.first]
 
 

@@ -1,8 +1,8 @@
 """Draws the Gantt chart of a cell, with a row per program, in order of arrival.
 
-In: the turns of a cell. Out: a figure. A program arrives when its first turn is due, an agent when
-its process was started (`programs.jsonl`). Records have the duration of each part of a turn but not
-its start, so the parts are drawn in a fixed order.
+In: the turns of a cell. Out: a figure. A program arrives when its first turn is due, and an agent
+when its process is started (`programs.jsonl`). Records have the duration of each part of a turn but
+not its start, so parts are drawn in a fixed order.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Floats = npt.NDArray[np.float64]
 
 
 WITH_PAUSES = KINDS | {"tool": KeyEntry("part-tool", "", "tool or pause")}
-"""The same for a workload that has pauses after turns without a tool."""
+"""The label for a workload that has pauses after turns without a tool."""
 
 
 def gantt(cells: Mapping[str, Cell], *, pauses: bool = False) -> Figure | None:
-    """Draw `cells` by label; the first one is shown at first. `pauses` says whether gaps contain
+    """Draw `cells` by label; the first one is shown initially. `pauses`: whether gaps contain
     pauses."""
     kinds = WITH_PAUSES if pauses else KINDS
     specs = {label: _spec(label, cell, kinds) for label, cell in cells.items()}
@@ -101,7 +101,7 @@ def _in_order(cell: Cell, turns: pd.DataFrame) -> pd.Index:
 
 
 def _shown(turns: pd.DataFrame, order: pd.Index) -> tuple[pd.DataFrame, str]:
-    """Return the turns of the programs that arrive first, and a note on what was left out."""
+    """Return the turns of the programs that arrive first, and a note on what is left out."""
     lengths = turns["program_id"].value_counts()[order].to_numpy()
     fit = int((lengths.cumsum() <= MAX_TURNS).sum())
     programs = max(1, min(MAX_PROGRAMS, fit))
@@ -147,8 +147,8 @@ def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
 
 
 BAR_HEIGHT = 0.78
-"""Height of a bar in rows. By default plotly uses the smallest distance between the bars of a kind,
-which covers other programs if the kind is rare."""
+"""Height of a bar in rows. By default, plotly uses the smallest distance between bars of a kind, so
+the bars of a rare kind would cover other programs."""
 
 
 def _bars(

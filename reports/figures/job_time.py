@@ -32,7 +32,7 @@ MIN_PART = 5e-4
 """Parts with a smaller share of the longest mean JCT are not drawn."""
 QUANTILES = 100
 DRAWN_NUMBERS = 60_000
-"""At most this many numbers in a figure over all loads and variants; limits the points of lines."""
+"""Most numbers in a figure, over all loads and variants; limits the points of a line."""
 MIN_POINTS = 25
 MAX_POINTS = 200
 
@@ -49,9 +49,9 @@ def job_time(
     steady: bool = False,
     pauses: bool = False,
 ) -> list[Figure]:
-    """Draw `jobs`, which are those of `Results.jobs`. `load` is shown at first. `steady`: they are
-    measured in steady state, where all seeds count alike. `pauses` says whether their tool time
-    contains pauses."""
+    """Draw `jobs`, which is `Results.jobs`. `load` is shown initially. `steady`: they are measured
+    in steady state, where all seeds have equal weight. `pauses`: whether their tool time contains
+    pauses."""
     if jobs.empty or load is None:
         return []
     by_load = {str(name): mine for name, mine in jobs.groupby("load", sort=False)}
@@ -84,7 +84,7 @@ def job_time(
 
 
 def _means(jobs: pd.DataFrame, steady: bool) -> pd.DataFrame:
-    """Return mean seconds per job, as points have them: a row per variant, the fastest first."""
+    """Return mean seconds per job as in points: a row per variant, the fastest first."""
     columns = ["jct_s", *WATERFALL]
     groups = ["variant", "seed"] if steady else ["variant"]
     means = jobs.groupby(groups, sort=False)[columns].mean().groupby("variant", sort=False).mean()
@@ -230,7 +230,7 @@ def _bubbles(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Sp
 
 
 def _group_means(values: np.ndarray, groups: Sequence[np.ndarray]) -> list[float]:
-    """Return the mean of each group; NaN if a variant finished no program of it."""
+    """Return the mean of each group; NaN if a variant finished none of its programs."""
     known = [values[group][~np.isnan(values[group])] for group in groups]
     return [float(own.mean()) if len(own) else float("nan") for own in known]
 

@@ -12,11 +12,11 @@ from reports.figures.styles import Style
 from reports.statistics.points import Point
 
 MAX_ALL_HIGHLIGHTED = 6
-"""If there are at most this many variants, all are highlighted at first."""
+"""If there are at most this many variants, all are highlighted initially."""
 BEST_HIGHLIGHTED = 3
-"""Otherwise this many of the best are, and the baseline, the winner and the bounds."""
+"""Otherwise this many of the best are highlighted, with the baseline, the winner and the bounds."""
 MAX_ALL_SHOWN = 16
-"""If there are more variants than this, the others are hidden at first."""
+"""If there are more variants than this, the others are hidden initially."""
 LINES = {"solid": "", "dash": "5 3", "dashdot": "6 2 1.5 2", "dot": "1.5 2.5"}
 
 MARKER_PATHS = {
@@ -41,11 +41,11 @@ class Legend(NamedTuple):
     """The highlighted variants first."""
     is_all_highlighted: bool
     hides_others: bool
-    """Whether the variants that are not highlighted are hidden at first."""
+    """Whether the variants that are not highlighted are hidden initially."""
 
 
 def fastest(points: Sequence[Point], load: str | None) -> list[str]:
-    """Return the variants at `load`, except bounds and unstable ones, from the fastest on."""
+    """Return the variants at `load`, except bounds and unstable ones, the fastest first."""
     here = [p for p in points if p.load == load and not (p.bound or p.unstable or p.failed_gates)]
     return [p.variant for p in sorted(here, key=lambda p: p.jct_mean_s.value)]
 
@@ -53,8 +53,8 @@ def fastest(points: Sequence[Point], load: str | None) -> list[str]:
 def highlighted(
     points: Sequence[Point], strong: Collection[str], best_first: Sequence[str]
 ) -> set[str]:
-    """Return the variants to highlight at first: all if they are few, else `strong`, the bounds and
-    the first of `best_first`."""
+    """Return the variants to highlight initially: all if they are few, else `strong`, the bounds
+    and the first of `best_first`."""
     names = {p.variant for p in points}
     if len(names) <= MAX_ALL_HIGHLIGHTED:
         return names
@@ -68,8 +68,8 @@ def legend(
     chosen: Collection[str],
     strong: Collection[str] = (),
 ) -> Legend:
-    """Return the legend of `names`. `chosen` are highlighted at first; `strong` are the variants
-    that a report is about."""
+    """Return the legend of `names`. `chosen` are highlighted initially; `strong` are the main
+    variants of a report."""
     entries = [
         {
             "name": name,

@@ -31,7 +31,7 @@ WITH_TIERS = [0.6, 1.0], [0.0, 0.2], [0.28, 0.52]
 
 
 def memory(cells: Mapping[str, Cell]) -> Figure | None:
-    """Draw `cells` by label; the first one is shown at first. None if no cell has the data."""
+    """Draw `cells` by label; the first one is shown initially. None if no cell has the data."""
     specs = {label: _spec(label, cell) for label, cell in cells.items() if cell.done.usage}
     if not specs:
         return None

@@ -36,7 +36,7 @@ class Measure(NamedTuple):
     note: str
     terms: tuple[str, ...]
     statistic: str = ""
-    """Of an SLO."""
+    """The statistic of an SLO that this measure shows."""
 
 
 MEASURES = (
@@ -54,12 +54,12 @@ MEASURES = (
     ),
     Measure(
         *("throughput", "Throughput", "jobs/s", lambda p: p.throughput_jobs_per_s, False, False),
-        "Jobs that finish per second. It equals the rate as long as the machine keeps up.",
+        "Jobs that finish per second: equal to the rate as long as the machine keeps up.",
         ("Job", "Saturation"),
     ),
     Measure(
         *("hits", "Cache-hit ratio", "of prompt tokens", lambda p: p.hit_ratio, False, False),
-        "Prompt tokens that are not computed, because their KV is in the cache or in a tier.",
+        "Prompt tokens that are not computed, because their KV is in the cache or a tier.",
         ("Prefix-cache hit", "Tier"),
     ),
 )
@@ -72,9 +72,8 @@ def figures(
     slo: SloLines | None = None,
 ) -> list[Figure]:
     """Draw metrics against the rate, or by variant if there is one load or loads are not rates.
-
-    Metrics that no point has are left out. Against the rate, JCTs have a line at the limit of the
-    SLO, and end there at the capacity of their variant.
+    Metrics that no point has are left out. Against the rate, JCT figures have a line at the limit
+    of the SLO, where each variant's line ends at its capacity.
     """
     by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
 

@@ -15,14 +15,14 @@ from reports.metrics.routing import replicas_of
 from reports.run_folder.read import Cell
 
 KEY = (
-    KeyEntry("part-decode", "", "blocks, mean of the replicas"),
-    KeyEntry("part-first-queue", "", "blocks of the replica with the most"),
-    KeyEntry("part-reload", "dash", "blocks of the replica with the fewest"),
+    KeyEntry("part-decode", "", "blocks, mean over replicas"),
+    KeyEntry("part-first-queue", "", "blocks of the fullest replica"),
+    KeyEntry("part-reload", "dash", "blocks of the emptiest replica"),
 )
 
 
 def replica_memory(cells: Mapping[str, Cell]) -> Figure | None:
-    """Draw `cells` by label; the first one is shown at first. None if no cell has the data."""
+    """Draw `cells` by label; the first one is shown initially. None if no cell has the data."""
     sampled = {label: cell for label, cell in cells.items() if cell.done.replica_blocks}
     if not sampled:
         return None
@@ -50,10 +50,10 @@ def _spec(label: str, cell: Cell) -> Spec:
             },
         },
         "alt": f"Lines over time, {label}: KV blocks in use on {blocks.shape[1]} replicas, on"
-        f" average {blocks.mean():,.0f} of {size:,}; the replica with the most has"
-        f" {lines[1].mean():,.0f} on average, the one with the fewest {lines[2].mean():,.0f}.",
+        f" average {blocks.mean():,.0f} of {size:,}; the fullest replica has"
+        f" {lines[1].mean():,.0f} on average, the emptiest {lines[2].mean():,.0f}.",
         "value": "y",
         "height": 320,
-        "note": f"{blocks.shape[1]} replicas of {size:,} blocks each. Which replica has the most"
-        " and the fewest blocks in use changes over time. Sampled when turns end.",
+        "note": f"{blocks.shape[1]} replicas of {size:,} blocks each. Which replica is fullest or"
+        " emptiest changes over time. Sampled when turns end.",
     }

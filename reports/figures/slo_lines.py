@@ -1,4 +1,4 @@
-"""Draws an SLO in figures of JCTs against the rate: a line at its limit, where capacities are.
+"""Draws an SLO in figures of JCTs against the rate: a line at its limit, with the capacities on it.
 
 In: the limits of an SLO, and capacities. Out: marks and traces.
 """
@@ -30,18 +30,18 @@ class SloLines(NamedTuple):
     capacities: Mapping[str, VariantCapacity]
     """By variant."""
     ends: bool
-    """Whether lines end at capacities: the run chose its rates. Those of a user are all drawn."""
+    """Whether lines end at capacities: the run chose its rates. A user's rates are all drawn."""
 
     def ends_lines(self, statistic: str, points: Sequence[Point]) -> bool:
-        """Return whether lines of this statistic end on the line of the SLO, at their capacity: the
-        SLO limits this statistic alone. If no rate is sustained with all seeds, no line would be
-        left, and all are drawn at all rates."""
+        """Return whether the lines of this statistic end at their capacity, on the line of the SLO,
+        which they do if the SLO limits this statistic alone. If no rate is sustained with all
+        seeds, no line would be left, so all are drawn at all rates."""
         alone = self.ends and list(self.limits_s) == [statistic]
         return alone and any(map(self.is_sustained, points))
 
     def is_sustained(self, point: Point) -> bool:
-        """Return whether all seeds sustain the rate of a point. If some do and others do not, its
-        JCT is the mean of values that differ by factors."""
+        """Return whether the rate of a point is sustained with all seeds. With only some, its JCT
+        is the mean of values that differ by factors."""
         found = self.capacities.get(point.variant)
         return found is None or point.jps is None or found.sustained_at(point.jps).is_all
 
@@ -72,10 +72,10 @@ class SloLines(NamedTuple):
     def notes(self, statistic: str, points: Sequence[Point]) -> list[str]:
         if self.ends_lines(statistic, points):
             return [
-                "Dotted: the SLO, where each line ends at its capacity (hollow). Rates that not all"
-                " seeds sustain are in the tables below."
+                "Dotted: the SLO, where each line ends at its capacity (hollow). Rates sustained"
+                " with only some seeds are in the tables below."
             ]
-        return ["Dotted: the limit of the SLO."] if statistic in self.limits_s else []
+        return ["Dotted: the SLO's limit."] if statistic in self.limits_s else []
 
 
 def band_note(names: Sequence[str]) -> list[str]:

@@ -2,15 +2,14 @@
 
 In: names of variants. Out: styles. A style depends on the name only and not on the other variants
 of the run, with one exception: policies that are not part of Turnstile, and variants with
-arguments, prefer what a digest of their name selects and take the next style if another variant of
-the page has that one.
+arguments, take the style that a digest of their name selects, or the next one if another variant of
+the page has it.
 
-- The colour is that of the policy. `fcfs` is s0 (ink), policies that know the future are s1 (grey),
-  and the others follow in the order of the registry, from the first colour again after the last.
-  The colours are in `reports/templates/report.css`. They differ also for readers with any kind of
-  colour blindness.
-- The marker is that of the policy too, so that colour is never the only difference. Policies that
-  share a colour have different markers.
+- The policy decides the colour. `fcfs` is s0 (ink), policies that know the future are s1 (grey),
+  and the others follow in the order of the registry, starting over after the last colour. The
+  colours are in `reports/templates/report.css`. They can be distinguished with any kind of colour
+  blindness. - The policy also decides the marker, so that colour is never the only difference.
+  Policies that share a colour have different markers.
 - A line is dashed with an offload tier, and dotted if the policy knows the future.
 """
 
@@ -31,7 +30,7 @@ INK, GREY, FIRST_COLOUR = 0, 1, 2
 COLOURS = 10
 """Number of colours besides ink and grey."""
 SHIFT = 3
-"""Markers between policies of one colour; no divisor of the number of markers."""
+"""Number of markers between policies of one colour; not a divisor of the number of markers."""
 _STOCK, *_PUBLISHED, _BOUND = POLICIES.built_in
 OURS = (_STOCK, LMCACHE, *_PUBLISHED)
 Choice = TypeVar("Choice")
@@ -50,7 +49,8 @@ class Style(NamedTuple):
 
 
 def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
-    """Return the styles by name, for the variants of a sweep."""
+    """Return the styles by name, for the variants of a sweep. A variant has `name`, and `bound` if
+    its policy may know the future."""
     rows = list(variants)
     slots = _slots([row.name for row in rows])
     found: dict[str, Style] = {}
@@ -86,7 +86,7 @@ def _slot_of_ours(base: str) -> int:
 
 
 def _shift(base: str) -> int:
-    """Return by how many markers a policy that reuses a colour differs from the first with it."""
+    """Return how many markers separate a policy that reuses a colour from the first with it."""
     rounds = (OURS.index(base) - 1) // COLOURS if base in OURS else 0
     return SHIFT * rounds
 
@@ -101,7 +101,7 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def _preferred(choices: Sequence[Choice], text: str, used: Collection[Choice]) -> Choice:
-    """Return the choice that a digest of the text selects, or the next one that is not used."""
+    """Return the choice that a digest of the text selects, or the next unused one."""
     first = zlib.crc32(text.encode()) % len(choices)
     ordered = [*choices[first:], *choices[:first]]
     return next((choice for choice in ordered if choice not in used), ordered[0])

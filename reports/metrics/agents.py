@@ -2,7 +2,7 @@
 
 In: cells of real agents. Out: a row per cell. `programs.jsonl` has a line per program
 (docs/reference/run-folder.md). `evaluation.json`, which exists if the user added an evaluation,
-contains the tasks that SWE-bench's evaluation of the cell's predictions found resolved.
+lists the tasks that SWE-bench counts as resolved by the cell's predictions.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Row(NamedTuple):
 
 
 def agent_rows(run: Run, loads: Mapping[str, str]) -> list[Row]:
-    """Return a row per cell with agents. `loads` are the labels of the loads by cell."""
+    """Return a row per cell with agents. `loads` has the label of each cell's load."""
     named = [(cell, loads.get(cell.folder.name)) for cell in run.cells]
     return [_row(cell, load) for cell, load in named if load is not None and _programs(cell)]
 
 
 def unequal_work(run: Run) -> str | None:
-    """Return a caveat if the model's answers made cells differ in their turns."""
+    """Return a caveat if the model's answers made the number of turns differ between cells."""
     agent = run.sweep.agent
     if agent is None or agent.guided:
         return None
@@ -76,7 +76,7 @@ def keep_evaluation(folder: Path, given: str) -> None:
     tasks = {text(line.get("task_id")) for line in json_lines(cell / "programs.jsonl")}
     if ids and tasks.isdisjoint(ids):
         raise InvalidRunFolder(
-            f"--evaluation {path}: resolves none of the cell's tasks; give the report of this cell"
+            f"--evaluation {path} resolves none of the cell's tasks; give the report of this cell"
         )
     write_file(cell / EVALUATION, orjson.dumps({RESOLVED: ids}))
 
@@ -90,7 +90,7 @@ def _resolved_ids(path: Path, label: str) -> list[str]:
         raise InvalidRunFolder(f"{label}: not JSON ({error})") from None
     ids = report.get(RESOLVED) if isinstance(report, dict) else None
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise InvalidRunFolder(f"{label}: has no list {RESOLVED}; give SWE-bench's report")
+        raise InvalidRunFolder(f"{label} has no list {RESOLVED}; give SWE-bench's report")
     return ids
 
 

@@ -1,8 +1,8 @@
 """Computes the least time of turns and jobs on the machine of a cell in virtual time.
 
-In: the turns of a cell, and the step times, the KV memory and the limits of its machine. Out: a
-number of seconds per turn and per job that no schedule can beat, which a job without sub-agents
-nearly needs if it runs alone. docs/design/lower-bound.md has the derivation.
+In: the turns of a cell, and the step times, the KV memory and the limits of its machine. Out:
+seconds per turn and per job that no schedule can beat. A job without sub-agents needs little more
+if it runs alone. docs/design/lower-bound.md has the derivation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from servers.records.fields import MAX_VALUE
 Floats = npt.NDArray[np.float64]
 
 MOST_STEP_TOKENS, MOST_TURNS = 1 << 20, 1 << 13
-"""Limits of engines for which times are calculated, whose number determines the memory used."""
+"""Largest engine limits for which times are calculated; they determine the memory used."""
 CONTEXTS = 128
-"""Contexts for which the least time of a decode step is calculated; others are interpolated."""
+"""Number of contexts for which decode steps are calculated; others are interpolated."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Machine:
 
     @cached_property
     def least_fixed_s(self) -> Floats:
-        """The least such time of a step with at least so many tokens."""
+        """The least such time of a step with at least that many tokens."""
         return np.asarray(np.minimum.accumulate(self.fixed_s[::-1])[::-1])
 
     @cached_property
@@ -63,7 +63,7 @@ class Machine:
         return self.profile.kv_blocks * self.profile.block_tokens / groups if groups else np.inf
 
     def decode_step_s(self, context: Column) -> Floats:
-        """Return the least time of a step in which a turn with this context decodes, without the
+        """Return the least time of a step in which a turn with this context decodes, excluding
         layers that have a window. It is concave in the context."""
         profile = self.profile
         turns_s, context_s = profile.sequence_ps / PS_PER_S, profile.context_ps / PS_PER_S
@@ -85,7 +85,7 @@ def _fixed_s(profile: Profile, step_tokens: int) -> Floats:
 
 
 def machine_of(cell: Cell) -> Machine | None:
-    """Return the machine of a cell; None if the cell was measured, if its fields are not those of a
+    """Return the machine of a cell; None if the cell was measured, if its fields do not match a
     profile, or if its limits are too large.
 
     Raises InvalidRunFolder for numbers that no machine has.
@@ -102,7 +102,7 @@ def machine_of(cell: Cell) -> Machine | None:
         return None
     if turns > steps or not _plausible(profile):
         raise InvalidRunFolder(
-            f"{cell.folder / 'cell.json'}: limits and profile are those of no machine"
+            f"{cell.folder / 'cell.json'}: no machine has these limits and this profile"
         )
     return Machine(profile, steps, turns, bool(config.offload))
 
@@ -128,15 +128,15 @@ def _plausible(profile: Profile) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each turn has to compute under any schedule, in tokens and query-key pairs."""
+    """The least that each turn must compute under any schedule, in tokens and query-key pairs."""
 
     cached: Column
     """Leading prompt tokens that may be cached: whole blocks of the previous context and of
-    prefixes that other prompts have too."""
+    prefixes shared with other prompts."""
     prompt: Column
     decodes: Column
-    """Output tokens after the first, less those that may be computed with a prompt: one after each
-    preemption."""
+    """Output tokens after the first, less those that may be computed with a prompt (one after each
+    preemption)."""
 
     @property
     def new(self) -> Column:
@@ -144,7 +144,7 @@ class Work:
 
     @property
     def pairs(self) -> Column:
-        """Query-key pairs of the new prompt tokens, each with all tokens up to itself."""
+        """Query-key pairs of the new prompt tokens: each token with all tokens up to itself."""
         return np.asarray(triangle(self.prompt) - triangle(self.cached))
 
     def window_pairs(self, window: int) -> Column:
@@ -184,7 +184,7 @@ def prefill_s(work: Work, machine: Machine) -> Floats:
     """Return the least time of the steps that compute each turn's new prompt tokens."""
     profile, new = machine.profile, work.new
     chunks = np.ceil(new / machine.step_tokens)
-    # In one step if they fit, or else in several, which take at least the best time per token.
+    # One step if they fit; several steps take at least the best time per token.
     one_s = machine.least_fixed_s[np.minimum(new, machine.step_tokens).astype(int) - 1]
     least_s = float(machine.least_fixed_s[0])
     several_s = np.maximum(machine.token_s * new, np.maximum(chunks, 2.0) * least_s)
@@ -210,7 +210,7 @@ def least_turn_s(turns: Turns, machine: Machine) -> Floats:
     work = work_of(turns, machine)
     first_s = machine.decode_step_s(work.prompt + 1)
     last_s = machine.decode_step_s(work.prompt + work.decodes)
-    decode_s = work.decodes * (first_s + last_s) / 2  # at most the sum, since steps are concave
+    decode_s = work.decodes * (first_s + last_s) / 2  # at most the sum: steps are concave
     if profile.window is not None:
         read = work.window_contexts(profile.window.tokens)
         decode_s = decode_s + read * profile.window.context_ps / PS_PER_S
@@ -219,7 +219,7 @@ def least_turn_s(turns: Turns, machine: Machine) -> Floats:
 
 def least_job_s(turns: Turns, codes: Column, jobs: int, machine: Machine) -> Floats:
     """Return the least JCT of each job: the turns and tool gaps of its longest program. `codes` is
-    the index of each turn's job. It leaves out when sub-agents start."""
+    the index of each turn's job. The start times of sub-agents are not considered."""
     least_s = least_turn_s(turns, machine) + turns["gap_s"]
     of_program, _ = pd.factorize(turns["program_id"])
     of_program_s = np.bincount(of_program, least_s)

@@ -1,8 +1,8 @@
-"""Measures the requests that are offered beside the jobs (docs/reference/metrics.md, "Background").
+"""Measures the background requests of a cell (docs/reference/metrics.md, "Background").
 
 In: the requests of a cell, and the time in which its jobs are measured. Out: columns of
-`cells.csv`. A request that had not finished when its cell ended counts with the time until then, so
-that a schedule that starves the background does not hide it.
+`cells.csv`. A request that has not finished when its cell ends counts with the time until then, so
+that a schedule cannot hide that it starves the background.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _inside(times_s: Column, span: Span) -> Column:
 
 
 def _mean_and_p95(times_s: Column) -> tuple[float, float]:
-    """Return NaN without times. Answers that were not streamed have no first token."""
+    """Return NaN without times. Answers that are not streamed have no first token."""
     known = times_s[~np.isnan(times_s)]
     if not len(known):
         return math.nan, math.nan

@@ -78,7 +78,7 @@ def collect(run: Run) -> Results:
 
 
 def _numbers(item: tuple[Cell, str | None, frozenset[str]]) -> tuple[dict[str, Any], Turns] | str:
-    """Return the row and the finished jobs of a cell, or the reason why there are none."""
+    """Return the row and the finished jobs of a cell, or the reason why it has none."""
     try:
         measured = measure(*item)
     except InvalidRunFolder as error:
@@ -105,9 +105,9 @@ class Measured(NamedTuple):
 
 
 def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> Measured:
-    """Return the numbers of a cell. If it is unstable, it has no jobs, because their JCT would
-    depend on when the cell ended. Jobs that a stall of the client hit, in this cell or, as in
-    `stalled`, in another one with the same jobs, have no JCT either. Raises InvalidRunFolder."""
+    """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
+    when the cell ended. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
+    another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
     every_turn, requests = read_with_background(cell)
     turns, machine = measured_turns(cell, every_turn), machine_of(cell)
     jobs = job_columns(turns, machine)
@@ -201,7 +201,7 @@ def jct_percentiles(jct_s: Column) -> dict[str, float]:
 
 
 def steady(jobs: Turns) -> Column:
-    """Return JCTs of the finished jobs, without the first and the last fifth of the arrivals."""
+    """Return JCTs of the finished jobs, excluding the first and the last fifth of arrivals."""
     edge = int(len(jobs["jct_s"]) * EDGE)
     within = slice(edge, len(jobs["jct_s"]) - edge)
     return jobs["jct_s"][within][~jobs["failed"][within]]
@@ -270,8 +270,8 @@ def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
 def _bounds(
     row: dict[str, Any], turns: Turns, machine: Machine | None, replicas: int
 ) -> dict[str, float]:
-    """Return what no schedule can beat; NaN without a machine, if turns failed, and in a closed
-    loop, in which jobs arrive when others finish."""
+    """Return the lower bounds; NaN without a machine, if turns failed, and in a closed loop, where
+    jobs arrive when others finish."""
     closed = row["load"].startswith("closed")
     if machine is None or closed or row["failed_turns"] or not row["jobs"]:
         names = ("jct_bound_s", "jct_over_bound", "rate_bound_jobs_per_s")
@@ -287,8 +287,8 @@ def _bounds(
 def _trend(
     cell: Cell, turns: Turns, jobs: Turns, unstable: str | None
 ) -> dict[str, float | bool | str]:
-    """Return whether the backlog grows while jobs arrive, and the time after the last arrival of a
-    fixed set."""
+    """Return columns on the growth of the backlog while jobs arrive, and the time after the last
+    arrival of a fixed set."""
     if cell.done.window is not None:
         system = cell.done.jobs_in_system
         growth = math.nan if system is None or system.growth is None else system.growth

@@ -16,7 +16,7 @@ LONGEST_TENTH = "jct_longest_tenth_s"
 
 
 def fairness(jobs: Turns, turns: Turns) -> dict[str, float]:
-    """Return the columns. `jobs` and `turns` are those without errors."""
+    """Return the columns. `jobs` and `turns` exclude errors."""
     slowdown = jobs["slowdown"]
     return {
         "slowdown_mean": float(slowdown.mean()) if len(slowdown) else math.nan,
@@ -36,8 +36,8 @@ def _jain(speed: Column) -> float:
 
 
 def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
-    """Return the mean JCT of the jobs by their least time: of each third, and of the longest tenth.
-    NaN if there are fewer than ten jobs, or the least time is unknown."""
+    """Return the mean JCT of each third of the jobs, by least time, and of the longest tenth. NaN
+    if there are fewer than ten jobs, or the least time is unknown."""
     if len(jct_s) < 10 or np.isnan(least_s).any():
         return dict.fromkeys((*THIRDS, LONGEST_TENTH), math.nan)
     ranked = jct_s[np.argsort(least_s, kind="stable")]

@@ -1,6 +1,6 @@
 """Checks the validity gates of a cell (docs/reference/metrics.md, "Validity gates").
 
-In: the turns and jobs of a cell. Out: a phrase per failed gate. Saturation fails no gate.
+In: the turns and jobs of a cell. Out: a phrase per failed gate. No gate checks saturation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from servers.basics.phrasing import counted, listed
 from servers.basics.text import one_line
 
 MAX_RESIDUAL = 0.01
-"""Largest allowed difference between a program's span and the sum of its parts, as a share."""
+"""Largest allowed relative difference between a program's span and the sum of its parts."""
 MAX_LATENESS = 0.01
 """Largest allowed share of client lateness in the JCT. Above it, the client is too slow."""
 
@@ -81,7 +81,7 @@ def failed_gates(
 
 
 def _failed_engine_gates(cell: Cell) -> list[str]:
-    """Check for faults of a live engine that cause no error. Virtual time cannot have them."""
+    """Check for faults of a live engine that raise no error. Virtual time cannot have them."""
     failed: list[str] = []
     if cell.done.external_hit_tokens == 0:
         failed.append("no token came from the offload tier: it does not work, or was not needed")

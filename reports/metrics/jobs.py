@@ -23,9 +23,9 @@ def jobs_of(turns: pd.DataFrame, machine: Machine | None) -> pd.DataFrame:
 def job_columns(turns: Turns, machine: Machine | None) -> Turns:
     """Return columns with a value per job, in order of arrival.
 
-    They are job_id, arrival a_j, departure d_j, JCT_j, bubble q_j, the lateness of all turns,
-    whether the job failed, the parts of its time (`WATERFALL`), its least time, and its slowdown.
-    Without a machine the least time is NaN, and the slowdown is estimated.
+    The columns are job_id, arrival a_j, departure d_j, JCT_j, bubble q_j, the lateness of all
+    turns, whether the job failed, the parts of its time (`WATERFALL`), its least time, and its
+    slowdown. Without a machine, the least time is NaN and the slowdown is estimated.
     """
     codes, names = pd.factorize(turns["job_id"], sort=True)
     arrival, departure = extremes(codes, len(names), turns)

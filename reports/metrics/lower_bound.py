@@ -1,14 +1,14 @@
-"""Computes what no schedule of the same jobs can beat: a lower bound of their mean JCT, and a rate.
+"""Computes what no schedule of the same jobs can beat: a lower bound on the mean JCT, and a rate.
 
-In: the measured turns of a cell in virtual time, whose jobs arrive whether or not others finish,
-and its machine. Out: seconds, and jobs per second. docs/design/lower-bound.md derives both.
+In: the measured turns of a cell in virtual time with open-loop arrivals, and its machine. Out:
+seconds, and jobs per second. docs/design/lower-bound.md derives both.
 
 Each job is charged for what it needs of two resources under any schedule: the time of the engine's
-steps, and the KV memory over time. A share `compute` of the first and 1 − `compute` of the second,
-as a fraction of the device, are the work of the job on a machine of unit speed. No schedule
+steps, and the KV memory over time. The work of the job on a machine of unit speed is a share
+`compute` of the first plus 1 − `compute` of the second, as a fraction of the device. No schedule
 finishes such jobs sooner on average than SRPT, the shortest remaining processing time first
-(Schrage, 1968). Of the turns after a cut in each job, their least time counts instead of their
-work. Any prices, shares and cuts give a bound; the largest is returned.
+(Schrage, 1968). After a cut in each job, the least time of its turns counts instead of their work.
+Any prices, shares and cuts give a bound; the largest is returned.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ from servers.basics.clock import PS_PER_S
 from servers.profiles import TableProfile
 
 TOKEN_PRICES = (0.0, 0.5, 0.9, 1.0)
-"""Of the best time per token."""
+"""Prices as shares of the best time per token."""
 MEMORY_PRICES = (0.0, 0.5, 1.0)
-"""Of the least fixed time of a step: what the contexts of its decodes pay together."""
+"""Reserves, as shares of the least fixed time of a step: what the contexts of decodes pay
+together."""
 COMPUTE = (1.0, 0.9, 0.75, 0.5, 0.25)
 CUTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the least time of a root program."""
+"""Cuts as shares of the least time of a root program."""
 
 
 class Bound(NamedTuple):
     mean_jct_s: float
     """No schedule has a lower mean JCT with these arrivals."""
     jobs_per_s: float
-    """Above this rate, such jobs bring more work than any schedule can do."""
+    """Above this rate, such jobs need more work than any schedule can do."""
 
 
 class Prices(NamedTuple):
-    """What a turn pays, in seconds, for the time of a step that depends only on its number of
-    tokens. No batch pays more in all than its step takes."""
+    """Prices in seconds that a turn pays for the part of a step's time that depends only on its
+    number of tokens. No batch pays more in total than its step takes."""
 
     prompt_token_s: float
     decode_s: float
@@ -63,8 +64,8 @@ class Prices(NamedTuple):
 
 
 def lower_bound(turns: Turns, machine: Machine, machines: int = 1) -> Bound:
-    """Return the bounds for the jobs of these turns, all of which finished, on several machines of
-    the same kind: one that does their work that many times as fast has no higher ones."""
+    """Return the bounds for the jobs of these turns, all of which finished, on several equal
+    machines, treated as one that is that many times as fast, whose bounds are no higher."""
     codes, names = pd.factorize(turns["job_id"])
     arrival_s, _ = extremes(codes, len(names), turns)
     order = np.lexsort((turns["turn"], turns["program_id"] != turns["job_id"], codes))
@@ -86,7 +87,7 @@ def lower_bound(turns: Turns, machine: Machine, machines: int = 1) -> Bound:
 
 
 def _running_sum(values: Floats, codes: Column) -> Floats:
-    """Return the sum up to each value, of those with the same code. Codes are sorted."""
+    """Return cumulative sums within each code. Codes are sorted."""
     sums = np.cumsum(values)
     return np.asarray(sums - (sums - values)[np.searchsorted(codes, codes)])
 
@@ -116,7 +117,7 @@ def _work_of_turns(turns: Turns, machine: Machine) -> Iterator[Floats]:
 
 
 def _shared(turns: Turns) -> Column:
-    """Return the most tokens that any prompt of a turn's program shares with other programs."""
+    """Return for each turn the most tokens that a prompt of its program shares with others."""
     codes, names = pd.factorize(turns["program_id"])
     most = np.zeros(len(names))
     np.maximum.at(most, codes, turns["shared_tokens"])
@@ -150,9 +151,9 @@ def _prices(machine: Machine) -> Iterator[Prices]:
 def _gap_s(
     work: Work, shared: Column, gap_s: Column, machine: Machine, compute: float, again_s: float
 ) -> Floats:
-    """Return the work for the cached tokens that no other program shares: each was held during the
-    tool gap, or is computed again, or is reloaded. `again_s` is the price of computing a token,
-    besides its query-key pairs."""
+    """Return the work for the cached tokens that no other program shares: each is held during the
+    tool gap, computed again, or reloaded. `again_s` is the price of computing a token, in addition
+    to its query-key pairs."""
     profile = machine.profile
     held_s = (1 - compute) * gap_s / machine.kv_tokens
     if machine.offload:

@@ -1,4 +1,4 @@
-"""Sums the memory that the pins of a cell held, and the part of it that was not reused.
+"""Sums the memory held by the pins of a cell, and the part that was not reused.
 
 In: the events of a cell. Out: KV blocks times seconds (docs/reference/metrics.md, "Cells").
 """
@@ -44,7 +44,7 @@ def pin_time(cell: Cell, begin_s: float, end_s: float) -> PinTime:
 
 
 def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
-    """Yield complete lines with `substring`, since parsing all lines takes several times longer."""
+    """Yield complete lines with `substring`; parsing all lines takes several times longer."""
     end = 0
     while (at := text.find(substring, end)) >= 0:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)

@@ -25,9 +25,8 @@ def replicas_of(cell: Cell) -> int:
 
 
 def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
-    """Return the columns, none of a cell with one replica. `turns` are those without errors, and
-    `jobs` is the number of finished jobs. Imbalances are those of decode engines, if only some
-    engines decode."""
+    """Return the columns; none for a cell with one replica. `turns` excludes errors, and `jobs` is
+    the number of finished jobs. If only some engines decode, imbalances compare these."""
     replicas = replicas_of(cell)
     if replicas == 1:
         return {}
@@ -50,14 +49,14 @@ def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
 
 
 def _imbalance(of_replicas: Column) -> float:
-    """Return the largest value ÷ the mean: 1 if all are equal, and the number of replicas if one
-    has everything."""
+    """Return the largest value ÷ the mean: 1 if all are equal, the number of replicas if one has
+    everything."""
     mean = float(of_replicas.mean()) if len(of_replicas) else 0.0
     return float(of_replicas.max()) / mean if mean > 0 else math.nan
 
 
 def _seconds_there(turns: Turns, held_s: Column, replicas: int) -> Column:
-    """Return for each replica how many seconds turns spent there, waiting or running."""
+    """Return the seconds that turns spent on each replica, waiting or running."""
     there_s = turns["finished_at_s"] - turns["sent_at_s"] - held_s
     return np.bincount(turns["replica"].astype(int), there_s, replicas)
 
@@ -69,8 +68,8 @@ def _mean_blocks(cell: Cell) -> Column:
 
 
 def _migrations(turns: Turns) -> tuple[int, float]:
-    """Return how many turns ran on another replica than the turn of their program before, and how
-    many tokens of its context these did not find in a cache."""
+    """Return the number of turns that ran on another replica than their program's previous turn,
+    and the number of tokens of its context that they did not find in a cache."""
     programs, _ = pd.factorize(turns["program_id"])
     order = np.lexsort((turns["turn"], programs))
     programs, replica = programs[order], turns["replica"][order]

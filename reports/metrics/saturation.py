@@ -40,7 +40,7 @@ def backlog_growth(turns: Turns, jobs: Turns) -> float:
 def _waiting(turns: Turns) -> tuple[Column, Column]:
     """Return intervals in which a job waits for the server, merged over its turns.
 
-    Records do not contain when a turn waited after its admission, so this time is assumed to follow
+    Records do not show when a turn waited after its admission, so this time is assumed to follow
     the queueing.
     """
     waits = sum(turns[part] for part in WAITS)

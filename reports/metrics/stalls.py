@@ -1,5 +1,5 @@
-"""Finds the jobs whose times a stall of the client machine changed (docs/reference/metrics.md,
-"Stalls of the client machine").
+"""Finds the jobs that a stall of the client machine delayed (docs/reference/metrics.md, "Stalls of
+the client machine").
 
 In: cells of a live engine, whose `done.json` has the stalls, and their turns. Out: ids of jobs.
 """
@@ -15,10 +15,10 @@ from reports.run_folder.turns import Column, Turns, read_columns
 from servers.basics.errors import InvalidRunFolder
 
 MAX_STALLED = 0.05
-"""Largest share of the jobs of a cell that are left out. With more, they count, and the gate of
+"""Largest share of a cell's jobs to leave out. If more are affected, all count, and the gate on
 client lateness decides."""
 BEFORE_S = 0.05
-"""What arrives in a stall is read when it ends, at most this long before its recorded end, …"""
+"""Data arriving in a stall is read when it ends, at most this long before its recorded end, …"""
 AFTER_S = 0.1
 """… or this long after it."""
 
@@ -48,7 +48,7 @@ def stalled_jobs(cell: Cell, turns: Turns) -> frozenset[str]:
 
 
 def without(jobs: frozenset[str], columns: Turns) -> Turns:
-    """Return the columns of turns or jobs without those of some jobs."""
+    """Return the columns of turns or jobs without some jobs."""
     if not jobs:
         return columns
     kept = np.array([job not in jobs for job in columns["job_id"]], dtype=bool)

@@ -2,7 +2,7 @@
 state").
 
 In: cells and their turns. Out: the turns of measured jobs, the time to which throughput refers, and
-which cells are unstable. The jobs of other cells are a fixed set, all of which are measured.
+which cells are unstable. Other cells have a fixed set of jobs and measure them all.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from reports.run_folder.read import Cell
 from reports.run_folder.turns import Turns, failed_turns
 
 MIN_THROUGHPUT = 0.9
-"""A stable cell with a lower throughput, as a share of its rate, gets a caveat."""
+"""A stable cell whose throughput is a smaller share of its rate gets a caveat."""
 
 DEVIATIONS = 2
-"""A backlog that grows by more jobs than this many standard deviations of the arrivals in the same
-time gets a caveat, too."""
+"""A backlog that grows by more than this many standard deviations of the arrivals in the same time
+gets a caveat, too."""
 
 
 def grows_beyond_chance(growth: float, jobs: int) -> bool:
-    """Return whether a backlog that grows by `growth` per arriving job, in a window of `jobs`, does
-    so by more than the number of Poisson arrivals varies. False for NaN."""
+    """Return whether a growth of the backlog by `growth` per arriving job, in a window of `jobs`,
+    exceeds the variation of Poisson arrivals. False for NaN."""
     arrivals = jobs - jobs // 4
     return growth * arrivals > DEVIATIONS * math.sqrt(arrivals)
 
@@ -32,8 +32,8 @@ def grows_beyond_chance(growth: float, jobs: int) -> bool:
 def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
     """Return the reasons why cells are unstable, by name.
 
-    A stream that has no steady state has none at a higher rate either, with the same variant and
-    seed. If a cell at a higher rate ended as stable, that was luck, so it counts as unstable too.
+    A variant that has no steady state at a rate has none at a higher rate with the same seed. If a
+    cell at a higher rate ended as stable, that was by chance, so it counts as unstable too.
     """
     reasons: dict[str, str] = {}
     lowest: dict[tuple[str, int], float] = {}
@@ -62,7 +62,7 @@ def measured_turns(cell: Cell, turns: Turns) -> Turns:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time to which throughput refers, and what finished in it."""
+    """The time to which throughput refers, and the work that finished in it."""
 
     begin_s: float
     end_s: float

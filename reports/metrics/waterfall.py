@@ -1,8 +1,8 @@
 """Divides the time of each job into parts, as docs/reference/metrics.md defines them.
 
 In: the turns of a cell. Out: a column per part, in seconds. Only the turns of the root program are
-divided; the time that it waits for its sub-agents is one part. The parts sum to the JCT, except for
-the residual.
+divided; its waiting time for sub-agents is one part. The parts sum to the JCT, except for the
+residual.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WATERFALL: dict[str, str] = {
 }
 """Label of each column, in the order in which they are shown."""
 WITH_PAUSES = WATERFALL | {"tool_s": "tool time and pauses"}
-"""The same for a workload that has pauses after turns without a tool, which `tool_s` contains."""
+"""The labels for a workload with pauses after turns without a tool, which `tool_s` includes."""
 SAVABLE = (
     *("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s"),
     *("decode_queue_s", "preemption_s"),
@@ -70,7 +70,7 @@ def before_first_token_s(turns: Turns) -> Column:
 
 
 class Server(NamedTuple):
-    """A turn's time in the server, without the other parts in PARTS."""
+    """A turn's time in the server, excluding the other parts in PARTS."""
 
     queue_s: Column
     prefill_s: Column

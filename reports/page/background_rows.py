@@ -1,4 +1,4 @@
-"""Formats the page's table of the requests beside the jobs, at the load of the answer."""
+"""Formats the page's table of background requests, at the load of the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reports.statistics.points import Point
 from servers.basics.phrasing import seconds, share
 
 HEADS = ("Mean latency", "P95 latency", "Mean TTFT", "P95 TTFT", "Requests/s", "Served")
-"""Heads of the numbers of `Row`."""
+"""Headings of the numbers of `Row`."""
 TIMES = ("latency_mean_s", "latency_p95_s", "ttft_mean_s", "ttft_p95_s")
 
 

@@ -28,7 +28,7 @@ COLUMNS = (
     Column("jct_p99_s", "P99", "time", "99% of the jobs finish within this time."),
     Column(
         *("jct_steady_mean_s", "Steady mean", "time"),
-        "Mean JCT without the first and the last fifth of the jobs; of a stream, the mean JCT.",
+        "Mean JCT without the first and the last fifth of the jobs; for a stream, the mean JCT.",
     ),
     Column("throughput_jobs_per_s", "Jobs/s", "rate", "Jobs that finish per second."),
     Column(
@@ -59,7 +59,7 @@ COLUMNS = (
     Column("computed_ratio", "Computed", "share", "Share of prompt tokens that were computed."),
     Column(
         *("hit_bound_ratio", "Hit bound", "share"),
-        "Share of prompt tokens that a cache of any size could hit at most.",
+        "Largest share of prompt tokens that a cache of any size could hit.",
     ),
     Column(
         *("pinned_ratio", "Pinned", "share"),
@@ -114,14 +114,14 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def columns(cells: pd.DataFrame) -> list[Column]:
-    """Return the columns, without the cost if the GPU has no price."""
+    """Return the columns; there is no cost if the GPU has no price."""
     priced = not cells.empty and cells["usd_per_job"].notna().any()
     return [column for column in COLUMNS if priced or column.key != "usd_per_job"]
 
 
 def against(baseline: str) -> Column:
     """Return the column after the mean JCT."""
-    meaning = f"Mean JCT of {baseline} divided by that of the cell, with the same seed."
+    meaning = f"Mean JCT of {baseline} divided by the mean JCT of the cell, with the same seed."
     return Column("", f"vs {baseline}", "rate", meaning)
 
 

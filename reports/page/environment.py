@@ -11,11 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from reports.page.glossary import TERMS, anchor, without_unused_terms
 
 COUNT = re.compile(r"(?<=\d) x (?=\w[^<>]*<)")
-"""Of machines, in the text of a page but not in its tags: "2 x h100"."""
+"""Matches counts of machines such as "2 x h100" in the text of a page, but not in its tags."""
 
 
 class _Page(Template):
-    """Explains only the terms of the page, and breaks no line within a number of machines."""
+    """Explains only the terms that a page uses, and keeps counts of machines on one line."""
 
     def render(self, *args: Any, **kwargs: Any) -> str:
         page = without_unused_terms(super().render(*args, **kwargs))

@@ -14,7 +14,7 @@ HEADS = (
     *("Mean JCT", "÷ bound", "P99 slowdown", "Max.", "Longest wait"),
     *("Short jobs", "Medium", "Long", "Longest"),
 )
-"""Heads of the numbers of `Row`."""
+"""Headings of the numbers of `Row`."""
 
 
 class Row(NamedTuple):

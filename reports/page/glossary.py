@@ -1,4 +1,4 @@
-"""The terms that pages explain, word for word as in docs/glossary.md, which has more of them."""
+"""Defines the terms that pages explain, word for word as in docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TERMS: dict[str, str] = {
         "closed loop."
     ),
     "Background": (
-        "Single requests that are offered in addition to the jobs. They do not count as jobs, and "
-        "have metrics of their own."
+        "Single requests served alongside the jobs. They do not count as jobs and have their own"
+        " metrics."
     ),
     "Rate (jps)": "Jobs that arrive per second.",
     "SLO": (
@@ -118,12 +118,12 @@ TERMS: dict[str, str] = {
         "server: by its JCT without waiting, reloads, recomputation and preemptions."
     ),
 }
-"""Definitions by term, some with the words that it abbreviates."""
+"""Definitions by term. Some terms include the words that they abbreviate."""
 
 
 def _ids() -> dict[str, str]:
-    """Return the ids of the definitions by term, with and without what is in parentheses, and by
-    each of several terms with one definition."""
+    """Return the ids of the definitions by term, with and without the part in parentheses; terms
+    that share a definition have their own entries."""
     ids: dict[str, str] = {}
     for term in TERMS:
         short = term.partition(" (")[0]
@@ -141,8 +141,7 @@ def anchor(term: str) -> str:
 
 
 def without_unused_terms(page: str) -> str:
-    """Remove the terms from the glossary of a page to which nothing links and that its text does
-    not contain."""
+    """Remove the terms from a page's glossary that its text neither links nor contains."""
     before, section, glossary = page.partition('<section aria-labelledby="glossary">')
     glossary, end, after = glossary.partition("</section>")
     rest = before + after

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.asked import noun_of, price_of
+from reports.answer.capacity_context import noun_of, price_of
 from reports.answer.left_out import programs_left_out
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
@@ -110,7 +110,7 @@ def _on_machine(member: Member, report: Report, sweep: SweepRecord) -> OnMachine
 
 
 def _provenances(members: Sequence[Member], sweeps: Sequence[SweepRecord]) -> dict[str, str]:
-    """Return what the profile of each machine is made from, by machine."""
+    """Return the provenance of each machine's profile, by machine."""
     return {
         member.label: kind
         for member, sweep in zip(members, sweeps, strict=True)
@@ -129,8 +129,8 @@ def _heading(sweep: SweepRecord, members: Sequence[Member]) -> list[str]:
 def _section(
     machine: OnMachine, shared: Sequence[str], left_out: str, provenance: str | None
 ) -> dict[str, Any]:
-    """`left_out`: a sentence on all machines, which the page has already. `provenance`: what
-    distinguishes the machine, if the page describes the workload of all."""
+    """`left_out`: a sentence on all machines, which the page already has. `provenance`: the
+    machine's own part, if the page describes the workload of all."""
     return {
         "label": machine.member.label,
         "href": f"{machine.member.folder.name}/{REPORT}",
@@ -141,7 +141,7 @@ def _section(
 
 
 def _all_cells(reports: Sequence[tuple[Member, Report]]) -> pd.DataFrame:
-    """Return the cells of all machines. The name of a cell begins with its run folder."""
+    """Return the cells of all machines. Names of cells begin with their run folder."""
     found = [
         report.cells.assign(cell=member.folder.name + "/" + report.cells["cell"])
         for member, report in reports

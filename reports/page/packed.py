@@ -1,4 +1,4 @@
-"""Compresses the data of a page, as base64 text that is safe inside a `script` element.
+"""Compresses the data of a page to base64 text that is safe inside a `script` element.
 
 The page decompresses it with `templates/inflate.js`, which needs no network, and does so before the
 page has loaded.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
-from reports.answer.asked import also_serves, noun_of, price_of
+from reports.answer.capacity_context import also_serves, noun_of, price_of
 from reports.answer.capacity_rows import capacity_rows, page_rows
 from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
@@ -39,9 +39,9 @@ from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point
 
 MOST_CAVEATS = 3
-"""The first screen has at most this many caveats; the others follow further down."""
+"""Most caveats on the first screen; the others follow further down."""
 MOST_NAMES = 12
-"""The first screen lists at most this many schedulers; of more it links the list."""
+"""The first screen lists at most this many schedulers, or links to the list."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "overview": {"hits": "The cache-hit ratio is not drawn: this server does not report it."},
     "job_time": {
@@ -52,7 +52,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "tool-gaps": "Tool times are not drawn: no tool took any time.",
     },
 }
-"""Figures without data in some runs, with the sentence that replaces them, by section."""
+"""Figures that lack data in some runs, with the sentence that replaces them, by section."""
 
 
 class Link(NamedTuple):
@@ -61,7 +61,7 @@ class Link(NamedTuple):
     text: str
     href: str
     here: bool
-    """Whether it is the page that contains the link."""
+    """Whether the link points to the page that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Drawn:
 
 @cache
 def with_figures() -> Environment:
-    """Return the environment of pages with figures, which a script draws."""
+    """Return the environment of pages with figures, which are drawn by a script."""
     jinja = environment()
     jinja.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
     return jinja
@@ -152,8 +152,8 @@ def page(
 
 
 def _caveats(answer: Answer, run: Run) -> list[str]:
-    """Return the caveats with the comparison of the workload with real agents, which is one of the
-    three at the top."""
+    """Return the caveats, with the comparison of the workload with real agents among the three at
+    the top."""
     compared = compared_with_agents(run.sweep.workload)
     first, others = answer.caveats[: MOST_CAVEATS - 1], answer.caveats[MOST_CAVEATS - 1 :]
     return [*first, *filter(None, [compared]), *others]
@@ -168,7 +168,7 @@ def _best_first(points: Sequence[Point], answer: Answer) -> list[str]:
 
 
 def _worst(answer: Answer) -> list[str]:
-    """Return the variant with the lowest capacity, or the slowest one, for figures to name."""
+    """Return the variant with the lowest capacity, or the slowest one, which figures name."""
     own = [c for c in answer.capacities if not c.bound]
     if own:
         return [min(own, key=lambda c: c.jobs_per_s.value if c.jobs_per_s else 0.0).variant]

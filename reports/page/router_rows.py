@@ -20,7 +20,7 @@ HEADS = (
     *("Busiest ÷ mean", "Memory", "Migrations per job", "Hits lost"),
     *("Turns held", "Mean hold", "Longest hold"),
 )
-"""Heads of the numbers of `Row`."""
+"""Headings of the numbers of `Row`."""
 DASH = "–"
 
 
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A router with its number for each policy."""
+    """A router with a number for each policy."""
 
     router: str
     cells: tuple[Cell, ...]

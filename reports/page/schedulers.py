@@ -26,7 +26,7 @@ class Scheduler:
 
 
 class Schedulers:
-    """The schedulers of a run, in its order."""
+    """The schedulers of a run, in order."""
 
     def __init__(self, variants: Sequence[VariantRecord], baseline: str) -> None:
         self.rows = [
@@ -45,8 +45,8 @@ class Schedulers:
         self._unmarked = [v.name for v in variants if v.offload and "+" not in v.name]
 
     def linked(self, text: str) -> Markup:
-        """Return a text whose names of schedulers are links. A name is a whole word: `continuum` is
-        not part of `continuum+`."""
+        """Return a text with links in place of scheduler names. Names match as whole words:
+        `continuum` does not match in `continuum+`."""
         names = sorted(self._by_name, key=len, reverse=True)
         if not names:
             return escape(text)
@@ -64,7 +64,7 @@ class Schedulers:
         return link.format(row.anchor, row.sentence, row.name)
 
     def legend(self) -> list[str]:
-        """Return what a reader needs to know about the names, in short."""
+        """Return short explanations of the names."""
         notes = []
         if Fcfs.name in self._by_name:
             notes.append(f"{Fcfs.name} is stock vLLM")

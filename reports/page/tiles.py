@@ -1,6 +1,6 @@
-"""The large numbers beneath the headline of a report.
+"""Builds the large numbers beneath the headline of a report.
 
-In: the answer. Out: tiles, each with a number, what it is, and how certain it is.
+In: the answer. Out: tiles, each with a number, its meaning and its certainty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def tiles(answer: Answer, baseline: str) -> list[Tile]:
 
 
 def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
-    """The capacity of the baseline if no variant has a significantly higher one, else the highest;
+    """Return three tiles: the highest capacity, or the baseline's if none is significantly higher;
     the ratio of the highest to the baseline's, or of the lowest if none is higher; and a mean JCT,
     at a rate that the baseline does not sustain if there is one."""
     ranked = sorted(
@@ -148,8 +148,8 @@ def _of_speed_up(answer: Answer, baseline: str) -> list[Tile]:
 
 
 def _loss(answer: Answer, baseline: str) -> list[Tile]:
-    """Show the baseline if it has no steady state, or else the slowest variant if none is faster
-    than the baseline."""
+    """Show the baseline if it has no steady state, or the slowest variant if none is faster than
+    the baseline."""
     winner, slowest = answer.winner, answer.slowest
     if winner is not None and (lacks := winner.baseline_without_steady) is not None:
         return [_unstable(baseline, lacks)]

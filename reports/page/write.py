@@ -1,7 +1,7 @@
 """Writes the report of a run folder: `report.html`, `answer.json`, `cells.csv` and `cells.json`.
 
-In: a run folder. Out: the files, and the sentences and tables to print. No byte depends on the
-clock: with the same version of zlib, the same folder gives the same files.
+In: a run folder. Out: the files, and the sentences and tables to print. The files do not depend on
+the clock: with the same version of zlib, a folder always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.asked import also_serves, asked_of, price_of
 from reports.answer.background_table import BackgroundTable, merged
 from reports.answer.capacity import capacity_answer, meaning
+from reports.answer.capacity_context import also_serves, capacity_context, price_of
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
@@ -60,7 +60,7 @@ class Report:
     table: ResultTable
     """All numbers, rate by rate."""
     failed_gates: list[str]
-    """Texts `cell: failed gates`. Saturation fails no gate."""
+    """Texts `cell: failed gates`. No gate checks saturation."""
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and the reason."""
     result: Answer
@@ -69,8 +69,8 @@ class Report:
     """The rows of `cells.csv`."""
 
     def tables(self, full: bool) -> list[Matrix | ResultTable | BackgroundTable]:
-        """Return the matrix, and the numbers of the jobs and of the requests beside them: at the
-        rate of the answer if they differ, or in full at all rates."""
+        """Return the matrix, and the tables of the jobs and of background requests: at the rate of
+        the answer if numbers differ, or in full at all rates."""
         every = self.table.points
         here = every if full else [p for p in every if p.load == self.result.load]
         matrix = [self.matrix] if len({p.load for p in every}) > 1 or self.matrix.rows else []
@@ -82,7 +82,7 @@ class Report:
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
-    """Write the report. `shown` names the cells that are drawn program by program."""
+    """Write the report. `shown` names the cells to draw program by program."""
     run = load_run(run_folder)
     results = collect(run)
     named = named_cells(run, results, shown)
@@ -124,13 +124,13 @@ def _answer(
     """`shown`: the results at the rates of `found`."""
     if search is None:
         return answer(found, shown, run.sweep, also=unequal_work(run))
-    asked = asked_of(run.sweep, search.slo, search.idle_mean_s)
+    context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
     caveats = [
         *mostly_gaps(results, search.found, run.sweep),
         *of_results(found, shown, run.sweep),
     ]
-    valid, left_out = valid_capacities(search.found, results, asked.baseline)
-    return capacity_answer(valid, found, asked, run.sweep, caveats, left_out)
+    valid, left_out = valid_capacities(search.found, results, context.baseline)
+    return capacity_answer(valid, found, context, run.sweep, caveats, left_out)
 
 
 def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
@@ -139,7 +139,7 @@ def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
 
 
 def _links(run_folder: Path) -> list[Link]:
-    """Return links to the pages of the other machines of the sweep, if it has several."""
+    """Return links to the pages of the sweep's other machines, if it has several."""
     members = siblings(run_folder)
     links = [Link("All machines", f"../{REPORT}", False)] if members else []
     here = run_folder.resolve()
@@ -189,8 +189,8 @@ def _draw(
 
 
 def stable_jobs(results: Results, found: Sequence[Point]) -> pd.DataFrame:
-    """Return the jobs of variants that have a steady state with all seeds. The seeds with which one
-    has it are those with lighter work."""
+    """Return the jobs of variants that have a steady state with all seeds. If a variant has one
+    with some seeds only, these have lighter work."""
     jobs, stable = results.jobs, {(p.load, p.variant) for p in found}
     pairs = zip(jobs["load"], jobs["variant"], strict=True) if len(jobs) else ()
     return jobs[[pair in stable for pair in pairs]]
@@ -203,7 +203,7 @@ def _csv(cells: pd.DataFrame) -> bytes:
 
 
 def _json(cells: pd.DataFrame) -> bytes:
-    """Return the cells as JSON, with null for NaN."""
+    """Return the cells as JSON; NaN becomes null."""
     return orjson.dumps(
         cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )

@@ -1,7 +1,7 @@
 """Calculates ratios of paired JCTs and their intervals (docs/design/statistics.md, "Speed-up").
 
 In: JCTs of two sides, programs × seeds, in seconds. Out: estimates. A pair is the same program
-under the same arrivals, so the effect of a long program or a burst on both sides cancels.
+under the same arrivals, so the effect of a long program or a burst cancels.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NO_INTERVAL = "too few seeds for an interval"
 DRAWS = 2000
 CONFIDENCE = 0.95
 MIN_SEEDS = 3
-"""With fewer, the spread between seeds is useless: t with one degree of freedom is 12.7."""
+"""With fewer seeds, the spread between them is useless: t with one degree of freedom is 12.7."""
 MAX_CHUNK_VALUES = 2_000_000
 """Draws × jobs that are processed at a time, which limits the memory."""
 MAX_KEPT_VALUES = 20_000_000
-"""Draws × programs up to which counts are kept for the next metric, with 4 bytes each."""
+"""Up to this many draws × programs, counts are kept for the next metric, with 4 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Estimate:
     value: float
     low: float
     high: float
-    """`low` and `high` are NaN if there is one seed only, which says nothing of other seeds, or if
-    too few measurements show how much a machine varies."""
+    """`low` and `high` are NaN if there is only one seed, or if there are too few measurements to
+    show how much a machine varies."""
 
     @property
     def has_interval(self) -> bool:
@@ -75,7 +75,7 @@ def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -
 
 def widened_by(spread: Estimate, half: float) -> Estimate:
     """Combine `spread` with an independent error of a ratio, whose logarithm is at most `half`. A
-    value without an interval gets that of the error."""
+    value without an interval gets the interval of the error."""
     if not spread.has_interval:
         spread = Estimate(spread.value, spread.value, spread.value)
     down = math.log(spread.value / min(spread.low, spread.value))
@@ -111,7 +111,7 @@ def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]
 
 
 Counts = npt.NDArray[np.int32]
-"""How often bootstrap draws contain each program: draws × programs."""
+"""Counts of each program in the bootstrap draws: draws × programs."""
 
 
 def draws(programs: int) -> Iterable[Counts]:
@@ -164,7 +164,7 @@ def drawn(jct_s: Floats, percentile: float | None) -> Floats:
 def _drawn_percentile(
     counts: Counts, jct_s: Floats, slowest: npt.NDArray[np.int64], position: float
 ) -> Floats:
-    """Return the value at a rank, which may lie between two, in each of some draws. `slowest` are
+    """Return, for each draw, the value at a rank, which may lie between two values. `slowest` are
     the positions of all jobs, slowest first."""
     below = math.floor(position)
     reached = _reached(counts, slowest // jct_s.shape[1], jct_s.size - below)

@@ -17,13 +17,13 @@ from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio
 EQUAL_WITHIN = 0.03
 """Smaller relative differences between capacities do not matter in practice."""
 RATIO_PRIOR = Prior(deviation=0.1, weight=2)
-"""Capacity ratios of most seeds are close together and those of a few are far away, so that few
-seeds look more alike than they are. Measured on four pairs of policies, whose logarithms deviate by
+"""The capacity ratios of most seeds are close together and a few are far away, so a small number of
+seeds looks more alike than it is. Measured on four pairs of policies, whose logarithms deviate by
 0.07 to 0.13 (docs/design/statistics.md, "Coverage")."""
 
 
 class SeedShare(NamedTuple):
-    """How many of the seeds of a run, such as 1/3."""
+    """A share of the seeds of a run, such as 1/3."""
 
     seeds: int
     of: int
@@ -41,7 +41,7 @@ class SeedShare(NamedTuple):
 
 
 def some_seeds(seeds: SeedShare | None) -> str:
-    """Return a phrase such as ` with 1 of 3 seeds`; an empty text if it is all seeds."""
+    """Return a phrase such as ` with 1 of 3 seeds`, or "" for all seeds."""
     if seeds is None or seeds.is_all:
         return ""
     return f" with {seeds.seeds} of {seeds.of} seeds"
@@ -53,18 +53,18 @@ class VariantCapacity:
     bound: bool
     by_seed: Mapping[int, Capacity]
     ratio: Estimate | None
-    """Capacity ÷ that of the baseline; None for the baseline, and if one of them has no number."""
+    """Capacity ÷ the baseline's capacity; None for the baseline, and if either has no number."""
 
     @property
     def kind(self) -> Kind:
-        """The capacity is found if it is found with every seed."""
+        """Found if every seed's capacity is found."""
         kinds = {each.kind for each in self.by_seed.values()}
         order = (Kind.OPEN, Kind.NEVER, Kind.ALWAYS, Kind.FOUND)
         return next((kind for kind in order if kind in kinds), Kind.OPEN)
 
     @property
     def never(self) -> SeedShare:
-        """With how many seeds no rate is sustained."""
+        """The seeds with which no rate is sustained."""
         kinds = [each.kind for each in self.by_seed.values()]
         return SeedShare(kinds.count(Kind.NEVER), len(kinds))
 
@@ -79,22 +79,22 @@ class VariantCapacity:
         return geometric_mean(self.per_s.values()) if self.kind is Kind.FOUND else None
 
     def sustained_at(self, jps: float) -> SeedShare:
-        """Return with how many seeds the rate is sustained. A capacity is a mean over seeds, so at
-        a rate near it some seeds sustain it and others do not."""
+        """Return the share of seeds with which the rate is sustained. A capacity is a mean over
+        seeds, so rates near it are sustained with some seeds only."""
         highest = [each.sustained for each in self.by_seed.values()]
         return SeedShare(sum(most is not None and jps <= most for most in highest), len(highest))
 
 
 def capacity_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Estimate | None:
-    """Return the ratio of two policies' capacities, which are by seed, on the same machine; None
-    without a common seed."""
+    """Return the ratio of two policies' capacities by seed on the same machine; None without a
+    common seed."""
     return paired_ratio(above, below, prior=RATIO_PRIOR)
 
 
 def capacities(
     found: Mapping[Chain, Capacity], variants: Mapping[str, bool], baseline: str
 ) -> list[VariantCapacity]:
-    """Return the capacities in the order of `variants`, which has by name whether it is a bound."""
+    """Return the capacities in the order of `variants`: whether each is a bound, by name."""
     by_variant = {
         name: {chain.seed: each for chain, each in found.items() if chain.variant == name}
         for name in variants
@@ -109,7 +109,7 @@ def capacities(
 def from_seeds(
     found: Sequence[VariantCapacity], baseline: str, seeds: Collection[int]
 ) -> list[VariantCapacity]:
-    """Return the same capacities from these seeds only."""
+    """Return the capacities over these seeds only."""
     chains = {
         Chain(each.variant, seed): of_seed
         for each in found
@@ -129,8 +129,8 @@ def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) ->
 def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
     """Return the variants with the highest capacity, bounds excluded, the highest first.
 
-    Those of which no interval says that their capacity is lower, and those within `EQUAL_WITHIN`
-    of the highest, win too. Without intervals, only the latter.
+    Variants within `EQUAL_WITHIN` of the highest win too, and so do variants that are not
+    significantly lower, if there are intervals.
     """
     contenders = [each for each in found if not each.bound]
     if always := [each for each in contenders if each.kind is Kind.ALWAYS]:

@@ -1,7 +1,7 @@
 """Calculates means and ratios over seeds, with Student's interval of their logarithms.
 
 In: one value per seed. Out: estimates. A seed draws the arrivals and the programs, so values of
-different seeds are independent and the interval covers both. Two sides of a ratio are paired by
+different seeds are independent and the interval covers both. The two sides of a ratio are paired by
 seed: they have the same jobs at the same times.
 """
 
@@ -18,16 +18,16 @@ from scipy.special import stdtr, stdtrit
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 
 ROUNDING = 1e-9
-"""Smaller differences are errors of rounding."""
+"""Smaller differences are rounding errors."""
 
 
 class Prior(NamedTuple):
-    """What is known of the variation between seeds before any of them is measured."""
+    """Prior knowledge of the variation between seeds."""
 
     deviation: float
-    """Of the logarithms."""
+    """Standard deviation of the logarithms."""
     weight: int
-    """For how many degrees of freedom the deviation counts beside those of the seeds."""
+    """Degrees of freedom with which the prior counts, in addition to those of the seeds."""
 
 
 UNKNOWN = Prior(0.0, 0)
@@ -36,8 +36,8 @@ UNKNOWN = Prior(0.0, 0)
 def geometric_mean(
     values: Iterable[float], confidence: float = CONFIDENCE, prior: Prior = UNKNOWN
 ) -> Estimate:
-    """Return the geometric mean of positive values of different seeds. One seed has no interval:
-    its limits are NaN."""
+    """Return the geometric mean of positive values, one per seed. One seed has no interval: its
+    limits are NaN."""
     logs = np.log(np.fromiter(values, dtype=float))
     value = float(np.exp(logs.mean()))
     half = _half_width(logs, confidence, prior)
@@ -45,9 +45,9 @@ def geometric_mean(
 
 
 def mean_of_positive(values: Iterable[float]) -> Estimate:
-    """Return the arithmetic mean of positive values of different seeds. The interval is that of its
-    logarithm, whose error is the relative one of the mean, so that no limit is negative. One seed
-    has no interval."""
+    """Return the arithmetic mean of positive values, one per seed. The interval is calculated for
+    its logarithm, from the relative error of the mean, so that no limit is negative. One seed has
+    no interval."""
     numbers = np.fromiter(values, dtype=float)
     value = float(numbers.mean())
     half = _half_width(numbers / value, CONFIDENCE, UNKNOWN)
@@ -55,7 +55,7 @@ def mean_of_positive(values: Iterable[float]) -> Estimate:
 
 
 def arithmetic_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Return the mean of values of different seeds, which may be zero or negative. One seed has no
+    """Return the mean of values, one per seed, which may be zero or negative. One seed has no
     interval: its limits are NaN."""
     numbers = np.fromiter(values, dtype=float)
     value = float(numbers.mean())
@@ -73,8 +73,8 @@ def _half_width(numbers: npt.NDArray[np.float64], confidence: float, prior: Prio
 
 
 def low_tail(values: Iterable[float], truth: float) -> float:
-    """Return the probability that the mean over seeds is as low as this one or lower, if the truth
-    is `truth`; NaN for one seed. Positive values are compared by their logarithms."""
+    """Return the probability of a mean over seeds this low or lower if the true value is `truth`;
+    NaN for one seed. Positive values are compared by their logarithms."""
     numbers = np.fromiter(values, dtype=float)
     if len(numbers) < 2:
         return math.nan
@@ -97,8 +97,8 @@ def paired_ratio(
     confidence: float = CONFIDENCE,
     prior: Prior = UNKNOWN,
 ) -> Estimate | None:
-    """Return the ratio of two sides with values by seed, over the seeds of both; None if there are
-    none."""
+    """Return the ratio of two sides with values by seed, over their common seeds; None without
+    any."""
     seeds = sorted(above.keys() & below.keys())
     if not seeds:
         return None

@@ -28,18 +28,18 @@ FAIRNESS = ("slowdown_p99", "slowdown_max", "queue_max_s", *THIRDS, LONGEST_TENT
 @dataclass(frozen=True, slots=True)
 class Comparison:
     programs: int
-    """Paired programs; each pair has all seeds."""
+    """Number of paired programs; each pair has all seeds."""
     seeds: int
     mean: Estimate
-    """S: mean JCT of the baseline ÷ that of the variant. Above 1 the variant is faster."""
+    """S: mean JCT of the baseline ÷ mean JCT of the variant. Above 1 the variant is faster."""
     p95: Estimate
     seeds_needed: float
-    """Seeds that would find a difference of 5%: NaN if unknown, infinite if only more programs
-    help."""
+    """Number of seeds that would find a difference of 5%: NaN if unknown, infinite if only more
+    programs help."""
 
     @property
     def seeds_missing(self) -> float:
-        """Seeds still to be run; NaN and infinite as in `seeds_needed`."""
+        """Number of seeds still to run; NaN and infinite as in `seeds_needed`."""
         return self.seeds_needed - min(self.seeds, self.seeds_needed)
 
 
@@ -89,14 +89,14 @@ def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison
 
 
 def mean_by_seed(jobs: pd.DataFrame) -> Estimate:
-    """Return the mean of the mean JCTs of the seeds, which count alike whatever their windows."""
+    """Return the mean of the seeds' mean JCTs, with equal weights whatever their windows."""
     return mean_of_positive(jobs.groupby("seed")["jct_s"].mean().tolist())
 
 
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
     """Return the mean over all jobs, with the same kind of interval as a ratio.
 
-    Programs may lack seeds.
+    Programs may be missing in some seeds.
     """
     jobs = by_draw(jobs)
     sums, counts = (
@@ -128,16 +128,16 @@ class Point:
     """Whether it is saturated in any seed."""
     failed_gates: bool
     against: Comparison | None
-    """Comparison with the baseline under the same load; None for the baseline itself, if a cell of
-    one of the two failed a validity gate, and if the baseline has no result or no steady state: its
+    """Comparison with the baseline under the same load. None for the baseline itself, if a cell of
+    either failed a validity gate, and if the baseline has no result or no steady state, since its
     JCT then depends on the length of the run."""
     without_steady: SeedShare | None = None
-    """With how many seeds it has no steady state; None if it has one with each."""
+    """The seeds without a steady state; None if there are none."""
     baseline_without_steady: SeedShare | None = None
-    """The same for the baseline under the same load. A variant with a steady state there differs
-    from it by more than any ratio."""
+    """The same for the baseline under the same load. Compared with it, a variant that has a steady
+    state is better by more than any ratio."""
     lower_bound_s: float = math.nan
-    """Mean over seeds of the mean JCT that no schedule can beat; NaN if it is unknown."""
+    """Mean over seeds of the mean JCT that no schedule can beat; NaN if unknown."""
     rate_bound_jobs_per_s: float = math.nan
     """Mean over seeds of the rate above which no schedule has a steady state; NaN if unknown."""
     fairness: Mapping[str, float] = field(default_factory=dict)
@@ -145,11 +145,11 @@ class Point:
     routing: Mapping[str, float] = field(default_factory=dict)
     """`ROUTING`, likewise; empty with one replica."""
     background: Mapping[str, float] = field(default_factory=dict)
-    """`BACKGROUND`, means over the seeds; empty without a background."""
+    """`BACKGROUND`, means over seeds; empty without a background."""
 
     @property
     def unstable(self) -> bool:
-        """Whether it has no numbers, because there is no steady state in some seed."""
+        """Whether the point has no numbers, because some seed has no steady state."""
         return math.isnan(self.jct_mean_s.value)
 
     @property
@@ -215,7 +215,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
 
 
 def seeds_without_steady(cells: pd.DataFrame) -> dict[tuple[str, str], SeedShare]:
-    """Return with how many seeds there is no steady state, by load and variant."""
+    """Return the share of seeds without a steady state, by load and variant."""
     found: dict[tuple[str, str], SeedShare] = {}
     for (load, variant), own in cells.groupby(["load", "variant"], sort=False):
         unstable = own["unstable"] != ""
@@ -233,8 +233,8 @@ def _pooled(cells: pd.DataFrame, names: Sequence[str]) -> dict[str, float]:
 
 
 def with_unstable(points: Sequence[Point], results: Results) -> list[Point]:
-    """Return the points in the order of the cells, and in between a point without numbers for each
-    variant and load that is unstable in any seed."""
+    """Return the points in the order of the cells, with a point without numbers for each variant
+    and load that is unstable in any seed."""
     if results.cells.empty:
         return list(points)
     stable = {(p.load, p.variant): p for p in points}

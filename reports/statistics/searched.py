@@ -1,7 +1,7 @@
-"""Reads what a search for capacities has found so far in a run folder.
+"""Reads the results so far of a search for capacities from a run folder.
 
 In: a run whose `sweep.json` has a search. Out: the capacity of each variant, and the rates at which
-all variants ran. The functions are those that the search itself uses.
+all variants ran. It uses the functions of the search itself.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Searched:
     """Mean JCT on an idle machine, mean over seeds."""
     found: tuple[VariantCapacity, ...]
     rates: tuple[float, ...]
-    """At which all variants ran, or will."""
+    """Rates at which all variants ran, or will run."""
     higher: Mapping[float, frozenset[str]] = field(default_factory=dict)
-    """Rates above these, with the variants that ran with all seeds."""
+    """Higher rates, with the variants that ran there with all seeds."""
     limits_s: Mapping[str, float] = field(default_factory=dict)
     """The limit of each statistic of the SLO, in seconds, mean over seeds."""
 
     def at_common_rates(self, results: Results) -> Results:
-        """Return the results without the cells of single searches."""
+        """Return the results at the rates where all variants ran."""
         return self._only(results, {})
 
     def at_shown_rates(self, results: Results) -> Results:
-        """Return also those at higher rates of the variants that ran there with all seeds."""
+        """Return these, and results at higher rates of variants that ran there with all seeds."""
         return self._only(results, self.higher)
 
     def _only(self, results: Results, higher: Mapping[float, frozenset[str]]) -> Results:
@@ -89,8 +89,8 @@ def searched(run: Run) -> Searched | None:
 
 
 def _complete(known: Known, plan: Search) -> tuple[float, ...]:
-    """Return the rates at which each variant has a cell with each seed. A folder may have more of
-    them than a search with these variants: those of a search with fewer."""
+    """Return the rates at which each variant has a cell with each seed. A folder can have more of
+    them than this search needs, from an earlier search with fewer variants."""
     chains = [Chain(variant, seed) for variant in plan.variants for seed in plan.seeds]
     rates = [set(known.get(chain, {})) for chain in chains]
     return tuple(sorted(set.intersection(*rates)))

@@ -16,7 +16,7 @@ from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Floats
 DIFFERENCE = 0.05
 POWER = 0.9
 MAX_SEEDS = 24
-"""Then the search for narrow intervals ends: they shrink with the square root of the seeds."""
+"""The search for narrow intervals ends here: they shrink with the square root of the seeds."""
 
 
 def seeds_needed(
@@ -47,9 +47,9 @@ def seeds_needed(
 
 
 def seeds_for(count: int, width: float, share: float) -> int:
-    """Return the number of seeds of the next round of `--until`, after `count` seeds whose widest
-    interval has a half width of `width`: as many as the width suggests, at most twice as many,
-    since a width of few seeds is uncertain."""
+    """Return the number of seeds for the next round of `--until`, after `count` seeds whose widest
+    interval has a half width of `width`: as many as the width suggests, but at most twice `count`,
+    since the width from few seeds is uncertain."""
     needed = count * min((width / share) ** 2, 2)
     return min(MAX_SEEDS, max(count + 1, math.ceil(needed)))
 
@@ -70,7 +70,7 @@ def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:
 
 
 def advice(seeds: int, needed: float) -> list[str]:
-    """Return a sentence on what would find a difference; none if too little is known."""
+    """Return a sentence on how many seeds would find a difference; none if too little is known."""
     if math.isnan(needed):
         return []
     if math.isinf(needed):

@@ -1,6 +1,6 @@
-"""Describes a trace, and the packs beside it.
+"""Describes a trace, and the packs to compare it with.
 
-In: a `TraceSet`. Out: its programs, statistics and figures, and those of each pack, the nearest
+In: a `TraceSet`. Out: its programs, statistics and figures, and the same for each pack, the nearest
 first. Times are in seconds, lengths in tokens.
 """
 
@@ -20,7 +20,7 @@ from traces.synthesis.known import RECIPES, description
 from traces.synthesis.nearest import nearest, reference
 
 THIS = "this trace"
-"""The name of the described trace on the page, beside those of the packs."""
+"""The name of the described trace on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Described:
     name: str
     programs: Sequence[Program]
     figures: Mapping[str, Figure]
-    """Of jobs without their sub-agents. A fitted recipe has those of its recorded set."""
+    """Figures of jobs without sub-agents. A fitted recipe has those of its recorded set."""
     reuse: Reuse
     about: str = ""
     distance: float | None = None
-    """Of a pack to the trace; None if they cannot be compared."""
+    """Distance of a pack from the trace; None if they cannot be compared."""
 
     @property
     def jobs(self) -> list[Program]:

@@ -24,7 +24,7 @@ from traces import Program
 Styles = dict[str, Style]
 SHARE_AXIS = {"range": [0, 1.02], "tickformat": ".0%"}
 MIN_SHARE = 0.1
-"""A line of prompts ends where fewer of the jobs have as many turns."""
+"""A line of prompts ends where a smaller share of the jobs has that many turns."""
 CHOICE = "tokens"
 
 
@@ -39,9 +39,9 @@ def turns_figure(compared: Compared, styles: Styles, source: str) -> Figure:
         "data": lines,
         "layout": {
             "xaxis": {"title": {"text": "turns of a job"}},
-            "yaxis": {"title": {"text": "share of jobs with at least so many"}, **SHARE_AXIS},
+            "yaxis": {"title": {"text": "share of jobs with at least as many"}, **SHARE_AXIS},
         },
-        "alt": f"Falling lines: the share of jobs with at least a number of turns. This trace has"
+        "alt": f"Falling lines: the share of jobs with at least that many turns. This trace has"
         f" {own.mean:.1f} turns on average, {compared.packs[0].name} has"
         f" {compared.packs[0].figures['turns'].mean:.1f}.",
         "value": "x",
@@ -72,9 +72,9 @@ def prompts_figure(compared: Compared, styles: Styles, source: str) -> Figure:
         "value": "y",
         "labelled": True,
         "note": "Each prompt repeats what came before it, so prompts grow, and with them the memory"
-        " that a job needs. Lines are medians; the grey band has eight of ten jobs of this trace. A"
-        f" line ends where fewer than {share(MIN_SHARE)} of the jobs have as many turns, so its end"
-        f" is about long jobs only. {source} {PACKS}",
+        " that a job needs. Lines are medians; the grey band covers 80% of this trace's jobs. A"
+        f" line ends where fewer than {share(MIN_SHARE)} of the jobs have that many turns, so its"
+        f" end shows long jobs only. {source} {PACKS}",
     }
     return Figure("prompts", "How prompts grow", {"": spec}, True, terms=("Turn", "KV cache"))
 
@@ -89,7 +89,7 @@ class AtTurn(NamedTuple):
 
 
 def prompt_growth(jobs: Sequence[Program]) -> list[AtTurn]:
-    """Return the prompts at each turn, while enough of the jobs have as many turns."""
+    """Return the prompts at each turn, while enough of the jobs have that many turns."""
     lengths = sorted((len(job.turns) for job in jobs), reverse=True)
     last = lengths[math.ceil(MIN_SHARE * len(jobs)) - 1]
     prompts: list[list[int]] = [[] for _ in range(last)]
@@ -111,7 +111,7 @@ def _line(name: str, growth: Sequence[AtTurn], look: Style) -> Trace:
         "marker": {"symbol": look.marker, "size": 7},
         "x": [at.turn for at in growth],
         "y": numbers([at.median for at in growth]),
-        "hovertemplate": f"<b>{plain(name)}</b><br>turn %{{x}}: %{{y:,.0f}} tokens in the median"
+        "hovertemplate": f"<b>{plain(name)}</b><br>turn %{{x}}: median %{{y:,.0f}} tokens"
         "<extra></extra>",
         "meta": {"colour": look.colour, "variant": name, "kind": "line"},
     }
@@ -141,9 +141,9 @@ def tokens_figure(compared: Compared, styles: Styles, source: str) -> Figure:
             ],
             "layout": {
                 "xaxis": {"title": {"text": what}},
-                "yaxis": {"title": {"text": "share of turns with at least so many"}, **SHARE_AXIS},
+                "yaxis": {"title": {"text": "share of turns with at least as many"}, **SHARE_AXIS},
             },
-            "alt": f"Falling lines: the share of turns with at least so many {what}.",
+            "alt": f"Falling lines: the share of turns with at least a given number of {what}.",
             "value": "x",
             "note": f"{note} {source} {PACKS}",
         }

@@ -1,4 +1,4 @@
-"""Draws curves of a trace and of the packs beside it, for the figures of a workload."""
+"""Draws curves of a trace and of the packs, for the figures of a workload."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def workload_styles(compared: Compared) -> dict[str, Style]:
 def survival(values: Sequence[float]) -> tuple[list[float | None], list[float | None]]:
     """Return values and the share of values that are at least as large.
 
-    The largest values are all there, and of the others an even selection. Values of 0 are left out,
-    since axes are logarithmic.
+    All of the largest values are kept, and an even selection of the others. Values of 0 are left
+    out, since axes are logarithmic.
     """
     ordered = np.sort(np.asarray(values, dtype=float))[::-1]
     positive = int((ordered > 0).sum())
@@ -49,8 +49,8 @@ def curve(
     variant: bool = True,
     left: float | None = None,
 ) -> Trace:
-    """Draw a survival curve, from `left` on. `what` are the values in the text under the pointer;
-    `variant`: whether the reader can highlight it."""
+    """Draw a survival curve, from `left` on. `what` describes the values in the hover text;
+    `variant`: whether the reader can highlight the curve."""
     x, y = survival(values)
     if left is not None and x and x[0] is not None and left < x[0]:
         x, y = [left, *x], [y[0], *y]

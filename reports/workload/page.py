@@ -1,6 +1,6 @@
 """Draws the page about a trace, one HTML file that needs no network.
 
-In: a trace that was read, and its name. Out: the file. It names no path, and everything from the
+In: a trace that was read, and its name. Out: the file. It contains no path, and everything from the
 trace is escaped.
 """
 

@@ -1,4 +1,4 @@
-"""Says in words what a trace is like: the headline, the tiles, and the sentences beneath them."""
+"""Builds the sentences that summarise a trace: the headline, the tiles and the findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traces.synthesis.fitted import Figure
 from traces.synthesis.nearest import LIKE
 
 FEW_JOBS = 20
-"""With fewer jobs, quantiles such as P99 are those of one or two of them."""
+"""With fewer jobs, quantiles such as P99 come from one or two of them."""
 NEW = "new tokens per later turn"
 
 
@@ -22,13 +22,13 @@ def headline(compared: Compared) -> str:
     figures, tools = compared.trace.figures, compared.statistics.all_tools
     turns = figures["turns"].mean
     if NEW in figures:
-        adds = f"each of which adds {value_of(figures[NEW], 'p50'):,.0f} tokens in the median"
+        adds = f"each adding a median of {value_of(figures[NEW], 'p50'):,.0f} tokens"
         jobs = f"Jobs of {_turns(turns)} on average, {adds}"
     else:
         length = value_of(figures["first prompt"], "p50")
-        jobs = f"Single requests with prompts of {length:,.0f} tokens in the median"
+        jobs = f"Single requests with a median prompt of {length:,.0f} tokens"
     if tools.calls:
-        took = f"tools take {seconds(tools.p50_s)} in the median and {seconds(tools.p99_s)} at P99"
+        took = f"tools take a median of {seconds(tools.p50_s)}, and {seconds(tools.p99_s)} at P99"
         jobs += f"; {took}"
     return f"{jobs}. {_nearest(compared)}"
 
@@ -40,14 +40,14 @@ def _turns(mean: float) -> str:
 def _nearest(compared: Compared) -> str:
     first = compared.packs[0]
     if first.distance is None:
-        return "Recipes are of jobs with several turns, so none is near."
+        return "Recipes describe jobs with several turns, so none is near."
     if first.distance > LIKE:
-        return f"No recipe is like them; the nearest is {first.name}."
+        return f"No recipe is close; the nearest is {first.name}."
     return f"Nearest recipe: {first.name}."
 
 
 def basis(compared: Compared, loaded: TraceSet) -> str:
-    """Say where the numbers come from."""
+    """State where the numbers come from."""
     gaps = counts(compared.statistics.gap_provenance)
     return f"Times between turns: {gaps}. {of_lengths(loaded)}"
 
@@ -90,7 +90,7 @@ def _spread(figure: Figure, *, median: bool = True) -> str:
 
 
 def findings(compared: Compared) -> Iterator[str]:
-    """Yield what the figures do not show."""
+    """Yield findings that the figures do not show."""
     stats = compared.statistics
     jobs, agents = compared.trace.jobs, compared.trace.sub_agents
     if agents:
@@ -100,12 +100,12 @@ def findings(compared: Compared) -> Iterator[str]:
         yield (
             f"Sub-agents: {len(agents):,}, started by {counted(len(parents), 'program')};"
             f" {turns:.1f} turns each on average; the parent waits for {awaited:,} of them."
-            " Figures and means of turns and tokens are of the"
-            f" {counted(len(jobs), 'job')} without them."
+            f" Figures and means of turns and tokens cover the {counted(len(jobs), 'job')} without"
+            " them."
         )
     if stats.pause_s.mean:
         yield (
-            "Pauses after a turn that called no tool, in which a person thinks:"
+            "Pauses after a turn that called no tool, while a person thinks:"
             f" {stats.pause_s.count:,}, {seconds(stats.pause_s.mean)} on average. They are not tool"
             " times."
         )
@@ -127,7 +127,7 @@ def caveats(compared: Compared, loaded: TraceSet) -> Iterator[str]:
         )
     jobs = len(compared.trace.jobs)
     if jobs < FEW_JOBS:
-        yield f"Only {counted(jobs, 'job')}: the P99 of turns is that of the longest one or two."
+        yield f"Only {counted(jobs, 'job')}: the P99 of turns comes from the longest one or two."
     if loaded.rejections:
         yield f"{counted(len(loaded.rejections), 'file')} could not be read (bench traces inspect)."
     if loaded.repairs:

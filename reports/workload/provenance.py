@@ -1,4 +1,4 @@
-"""Says where the numbers of a page come from: measured, inferred or synthesised."""
+"""Describes where the numbers of a page come from: measured, inferred or synthesised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traces import Program, TraceSet
 from traces.formats.facts import FACTS, STATED
 from traces.synthesis.recipes import SOURCE
 
-PACKS = "The lines of recipes are 100 synthesised jobs each."
+PACKS = "Each recipe's line shows 100 synthesised jobs."
 
 
 def is_drawn(loaded: TraceSet) -> bool:
@@ -19,18 +19,17 @@ def is_drawn(loaded: TraceSet) -> bool:
 
 
 def of_names(loaded: TraceSet) -> str:
-    """Return which names of files and folders the page has."""
+    """Return a sentence on the names of files, folders and tools on the page."""
     if loaded.keeps_names:
         return (
-            "The page names no file and no folder of them, but has the names of their tools, since "
-            "--keep-names was given."
+            "The page names none of them and no folder, but names their tools, since --keep-names"
+            " was given."
         )
     if loaded.is_private:
         return (
-            "The page names no file and no folder of them, and numbers tools that are not well "
-            "known."
+            "The page names none of them and no folder, and numbers tools that are not well known."
         )
-    return "The page has names of the given files and folders, but not of the folders they are in."
+    return "The page names the given files and folders, but not the folders that contain them."
 
 
 def of_lengths(loaded: TraceSet) -> str:
@@ -76,7 +75,7 @@ def counts(by_provenance: Mapping[str, int]) -> str:
 
 
 def of_repeats(loaded: TraceSet) -> str:
-    """Return where the repeated part of prompts comes from."""
+    """Return a sentence on where the repeated part of prompts comes from."""
     if is_drawn(loaded):
         return "Repeats: synthesised, drawn from a recipe."
     known = [FACTS[name].repeats for name in loaded.formats.values() if name in FACTS]

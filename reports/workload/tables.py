@@ -1,4 +1,4 @@
-"""The tables of the page about a trace: recipes by distance, and tools by total time."""
+"""Builds the tables of the page about a trace: recipes by distance, and tools by total time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _value(each: Described, quantity: Quantity) -> str:
 
 
 def tool_rows(compared: Compared) -> list[Row]:
-    """Return the tools with the most time, after a row of all."""
+    """Return the tools with the most time, after a row for all tools."""
     stats = compared.statistics
     return [
         Row(short(tool.tool), "", _tool_values(tool))

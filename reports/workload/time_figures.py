@@ -18,7 +18,7 @@ from traces import Program
 
 MAX_TOOLS = 6
 MIN_INSTANT = 0.005
-"""The share of calls of 0 s from which on the caption has them."""
+"""The caption mentions calls of 0 s from this share on."""
 ALL = "all tools"
 LOG_SHARES = {
     "type": "log",
@@ -56,8 +56,8 @@ def tools_figure(compared: Compared, source: str) -> Figure | None:
             "xaxis": {"title": {"text": "tool time, seconds"}},
             "yaxis": {"title": {"text": "share of calls that take longer"}, **LOG_SHARES},
         },
-        "alt": "Falling lines, one per tool: the share of calls that take at least so long. Of all"
-        f" calls half take {seconds(of_all.p50_s)}, 1% take {seconds(of_all.p99_s)} or more.",
+        "alt": "Falling lines, one per tool: the share of calls that take at least that long."
+        f" Half of all take {seconds(of_all.p50_s)} or more, 1% take {seconds(of_all.p99_s)}.",
         "value": "x",
         "note": "While a tool runs, the job's memory on the server is unused, and the scheduler"
         " must guess for how long. Both axes are logarithmic: a line that falls slowly to the right"
@@ -102,7 +102,7 @@ def starts_figure(compared: Compared, source: str) -> Figure | None:
     left = min([mean_s / 100, *filter(None, between)])
     burstiness = compared.statistics.burstiness
     together = sum(not value for value in between) / len(between)
-    at_once = f" {together:.0%} of the starts are at the time of another." if together else ""
+    at_once = f" {together:.0%} of the starts coincide with another." if together else ""
     spec: Spec = {
         "data": [
             curve(THIS, between, look, what, variant=False, left=left),
@@ -112,7 +112,7 @@ def starts_figure(compared: Compared, source: str) -> Figure | None:
             "xaxis": {"title": {"text": "time between starts of jobs, seconds"}},
             "yaxis": {"title": {"text": "share of times that are longer"}, **LOG_SHARES},
         },
-        "alt": f"Falling lines: times between the starts of jobs, and those of a Poisson process."
+        "alt": f"Falling lines: times between the starts of jobs, compared with a Poisson process."
         f" The mean is {seconds(mean_s)}.",
         "value": "x",
         "note": "If people start jobs independently of each other, starts are a Poisson process"

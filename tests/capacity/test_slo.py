@@ -70,7 +70,7 @@ def test_a_limit_of_a_million_has_no_exponent() -> None:
         (
             "ttft_p95<=2s",
             "'ttft_p95' is not a statistic of the job completion time (JCT);"
-            " use mean, p50, p90, p95 or p99. TTFT is no part of a capacity: the report and"
+            " use mean, p50, p90, p95 or p99. TTFT does not limit a capacity: the report and"
             " cells.csv have ttft_p95_s and tpot_p95_s of each cell",
         ),
         ("mean<=0x", "a limit of zero cannot be met; use for example"),

@@ -96,7 +96,7 @@ def test_the_baseline_is_measured_twice_under_two_names(tmp_path: Path) -> None:
     assert (tmp_path / "o/as-served-2_jps20_seed1/done.json").is_file()
     answer = json.loads((tmp_path / "o/answer.json").read_text())
     assert code or answer["winners"] == ["as-served"]
-    noise = "Noise of the measurement: as-served, measured a second time, is "
+    noise = "Measurement noise: as-served, measured a second time, is "
     assert code or answer["findings"][0].startswith(noise)
 
 

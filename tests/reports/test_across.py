@@ -11,7 +11,7 @@ import orjson
 import pytest
 from msgspec import convert
 
-from reports.answer.asked import Price
+from reports.answer.capacity_context import Price
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.compare.across import Across, OnMachine, read_across

@@ -160,10 +160,8 @@ def test_it_is_not_named_without_a_significant_loss(latency_s: list[float]) -> N
 def test_a_policy_that_does_not_serve_the_background_is_named_even_with_one_seed() -> None:
     slow = beside(against=None, ratio=0.4)
     (caveat,) = starvation(slow, cells(fcfs=[2], fast=[8]), "fcfs")
-    assert caveat == (
-        "Background requests starve: fewer finish than arrive, so that their latency grows with the"
-        " length of the run: fast at 0.5 jobs/s (40%)."
-    )
+    assert caveat.startswith("Background requests starve")
+    assert caveat.endswith(": fast at 0.5 jobs/s (40%).")
     few = [replace(p, background=served(0.4, requests=20)) for p in slow]
     assert starvation(few, cells(fcfs=[2], fast=[8]), "fcfs") == []
 

@@ -163,4 +163,4 @@ def test_a_cell_whose_numbers_are_those_of_no_machine_has_no_result(tmp_path: Pa
     limits = {"max_num_seqs": 1, "step_tokens": 1}
     write_cell(run, "fcfs", [turn()], profile=profile | {"token_ps": -1}, limits=limits)
     ((_, why),) = collect(load_run(run)).missing
-    assert why.endswith("cell.json: limits and profile are those of no machine")
+    assert why.endswith("cell.json: no machine has these limits and this profile")

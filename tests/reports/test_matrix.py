@@ -8,7 +8,7 @@ from msgspec import convert
 from rich.console import Console
 from test_capacity_answer import SWEEP, answer_of, chains, point
 
-from reports.answer.asked import Price, also_serves
+from reports.answer.capacity_context import Price, also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.matrix import Matrix
 from reports.statistics.points import Point
@@ -38,11 +38,12 @@ def test_a_jct_that_not_all_seeds_support_has_the_number_of_seeds_that_sustain_t
         unstable("fcfs", 0.3), point("a", 0.3, 75),
         unstable("a", 0.4),
     ]  # fmt: skip
-    head, a, fcfs, marks, unstable_line = lines(points)
+    head, a, fcfs, one, two, unstable_line = lines(points)
     assert head.split()[-4:] == ["0.1/s", "0.245/s", "0.3/s", "0.4/s"]
     assert " ".join(a.split()[-7:]) == "60.0 s 65.0 s 75.0 s 1/3"
     assert " ".join(fcfs.split()[-7:]) == "60.0 s 450 s 2/3 unstable –"
-    assert marks == "1/3, 2/3: so many of the seeds sustain the rate."
+    assert one == "1/3: sustained with 1 of 3 seeds."
+    assert two == "2/3: sustained with 2 of 3 seeds."
     assert unstable_line == "unstable: more jobs arrive than finish."
 
 

@@ -20,7 +20,7 @@ from test_claims import FAILS, HOLDS, OPEN, gain, gains
 from test_splits import capacity_headline, variants
 from test_steady import WINDOW, steady_cell, stream_turn
 
-from reports.answer.asked import Price
+from reports.answer.capacity_context import Price
 from reports.answer.machines import OnMachine, by_load
 from reports.answer.machines import headline as of_machines
 from reports.answer.speed_ups import grid

@@ -91,7 +91,7 @@ def test_if_no_rate_is_sustained_with_every_seed_the_lines_have_all_rates() -> N
     assert line(spec, "fcfs")["y"] == [60, 90, 450, 900]
     (limit,) = [t for t in spec["data"] if t["meta"]["kind"] == "limit"]
     assert limit["x"] == [0.1, 0.3]
-    assert "Dotted: the limit of the SLO." in spec["note"]
+    assert "Dotted: the SLO's limit." in spec["note"]
 
 
 def test_the_rates_of_a_user_are_all_drawn() -> None:

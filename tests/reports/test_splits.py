@@ -12,8 +12,8 @@ from msgspec import convert
 from test_answer import answer_of, idle
 from test_capacity_answer import SWEEP, chains
 
-from reports.answer.asked import asked_of
 from reports.answer.capacity import capacity_answer
+from reports.answer.capacity_context import capacity_context
 from reports.capacity.slo import parse_slo
 from reports.statistics.capacities import capacities
 from servers.records.sweep import SweepRecord
@@ -51,7 +51,7 @@ def capacity_headline(per_seed: dict[str, tuple[float, ...]]) -> str:
         chain._replace(variant=names[int(chain.variant[1:])]): each
         for chain, each in chains(**by_key).items()
     }
-    asked = asked_of(sweep, parse_slo("mean<=2x"), 45.0)
+    asked = capacity_context(sweep, parse_slo("mean<=2x"), 45.0)
     all_found = capacities(found, dict.fromkeys(names, False), "fcfs@sticky")
     return capacity_answer(all_found, (), asked, sweep, ()).headline
 

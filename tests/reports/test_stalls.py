@@ -104,7 +104,4 @@ def test_the_report_counts_the_jobs_that_are_left_out(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["fcfs"], engine="vllm", workload=workload(jobs()))
     cell(tmp_path, "fcfs", jobs(**LATE), [STALL])
     (caveat,) = [c for c in write(tmp_path).result.caveats if "stalled" in c]
-    assert caveat == (
-        "The client machine stalled during measurements. Jobs that this hit are left out of JCTs"
-        " and latencies, the same ones for all policies: at most 1 of 40, in fcfs_jps0.5_seed1."
-    )
+    assert caveat.endswith(": at most 1 of 40, in fcfs_jps0.5_seed1.")

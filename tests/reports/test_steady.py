@@ -189,20 +189,16 @@ def test_the_table_and_the_caveats_name_unstable_variants(tmp_path: Path) -> Non
     lines = [line.split() for line in shown.getvalue().splitlines()]
     assert sum(line[-6:] == ["–", "–", "unstable", "–", "–", "–"] for line in lines) == 2
     assert sum("unstable" in line for line in lines) == 2
-    assert (
-        "Unstable, because more jobs arrive than finish, and therefore without a JCT: fcfs from"
-        " 2 jobs/s."
-    ) in report.answer
+    (caveat,) = [line for line in report.answer if line.startswith("Unstable")]
+    assert caveat.endswith(": fcfs from 2 jobs/s.")
     assert report.path.read_text().count('no steady state">unstable<') == 2
 
 
 def test_a_low_throughput_of_a_stable_cell_is_a_caveat(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["fcfs"])
     steady_cell(tmp_path, TURNS, WINDOW)  # 3 jobs finish in 4 s
-    assert (
-        "Throughput is below 90% of the rate in 1 cell, although as many jobs finish as arrive: by"
-        " chance fewer arrive. The lowest is 75%, fcfs_jps1.0_seed1."
-    ) in write_report(tmp_path).answer
+    (caveat,) = [s for s in write_report(tmp_path).answer if s.startswith("Throughput is below")]
+    assert caveat.endswith("75%, in fcfs_jps1.0_seed1.")
 
 
 @pytest.mark.parametrize(
@@ -223,11 +219,9 @@ def test_a_growing_backlog_of_a_stable_variant_is_a_caveat(tmp_path: Path) -> No
         steady_cell(tmp_path, TURNS, WINDOW, seed=seed, growth=growth)
     steady_cell(tmp_path, TURNS, WINDOW, "las", growth=2.0)
     steady_cell(tmp_path, TURNS, WINDOW, "las", seed=2, unstable="the queue grows")
-    assert (
-        "Stable, but the backlog grows by more than arrivals vary by chance, so that a longer run"
-        " has a higher mean JCT or no steady state: fcfs at 1 jobs/s. The most is 120% of the"
-        " arriving jobs, fcfs_jps1.0_seed2."
-    ) in write_report(tmp_path).answer
+    (caveat,) = [s for s in write_report(tmp_path).answer if "backlog grows" in s]
+    assert ": fcfs at 1 jobs/s. " in caveat
+    assert caveat.endswith(" 120% of the arriving jobs, in fcfs_jps1.0_seed2.")
 
 
 def test_exported_tables_mark_the_measured_jobs(tmp_path: Path) -> None:

@@ -63,9 +63,8 @@ def test_the_headline_says_what_jobs_are_like_and_which_recipe_is_nearest(tmp_pa
     _, _, found = page(tmp_path)
     # 3, 3 and 2 turns; gaps of tools: 1, 2, 3 and 30 s, whose P99 is 3 + 0.97 * 27 = 29.19.
     assert headline(found) == (
-        "Jobs of 2.7 turns on average, each of which adds 90 tokens in the median; tools take"
-        " 2.50 s in the median and 29.2 s at P99. No recipe is like them; the nearest is"
-        f" {found.packs[0].name}."
+        "Jobs of 2.7 turns on average, each adding a median of 90 tokens; tools take a median of"
+        f" 2.50 s, and 29.2 s at P99. No recipe is close; the nearest is {found.packs[0].name}."
     )
     # 700 of 1,470 prompt tokens repeat the turn before.
     assert [tile.number for tile in tiles(found)] == ["3", "2.7", "90", "10", "47.6%", "2.50 s"]
@@ -105,10 +104,7 @@ def test_inferred_gaps_are_a_caveat(tmp_path: Path) -> None:
 
 def test_single_requests_have_a_page_without_growth_and_tools(tmp_path: Path) -> None:
     _, drawn, found = page(tmp_path, [Program(str(n), (Turn(100 + n, 10),)) for n in range(4)])
-    assert headline(found) == (
-        "Single requests with prompts of 102 tokens in the median."
-        " Recipes are of jobs with several turns, so none is near."
-    )
+    assert headline(found).startswith("Single requests with a median prompt of 102 tokens.")
     assert list(drawn["turn-tokens"]["specs"]) == ["output"]
     assert not {"tools", "starts"} & drawn.keys()
 
@@ -163,7 +159,7 @@ def test_tool_times_say_whether_they_include_those_of_sub_agents(tmp_path: Path)
     assert tiles(found)[-1].sure.endswith(", with sub-agents")
     (row, *_), at = workload_rows(found), HEADS.index("tool P50")
     assert row.values[at] == "2.50 s"
-    assert "the tool times are of jobs without their sub-agents, while those of the first" in text
+    assert "they and the tool times exclude sub-agents, unlike the first screen" in text
     alone = compared(read_traces("bfcl"))
     assert "with sub-agents" not in tiles(alone)[-1].sure
 
@@ -181,13 +177,13 @@ def test_a_page_says_how_many_token_counts_are_inferred(tmp_path: Path) -> None:
 
 def test_a_page_says_which_names_of_files_and_folders_it_has(tmp_path: Path) -> None:
     text, _, _ = page(tmp_path)
-    assert "has names of the given files and folders, but not of the folders they are in." in text
+    assert "names the given files and folders, but not the folders that contain them." in text
     assert "t.jsonl" in text
     assert str(tmp_path) not in text
     assert tmp_path.name not in text
     private = read_traces(private_history(tmp_path / "history"))
     draw(private, "sessions", tmp_path / "private.html")
-    assert "The page names no file and no folder" in (tmp_path / "private.html").read_text()
+    assert "The page names none of them and no folder" in (tmp_path / "private.html").read_text()
 
 
 def test_the_page_of_a_private_history_names_no_project_session_or_command(tmp_path: Path) -> None:

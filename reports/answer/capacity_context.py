@@ -1,4 +1,4 @@
-"""What the capacities of a run are about: the SLO, the machine and its price.
+"""What the capacities of a run refer to: the SLO, the machine and its price.
 
 In: `sweep.json`. Out: values that sentences, tables and figures share.
 """
@@ -22,7 +22,7 @@ class Price:
     """NaN if the hardware has no price."""
 
     def gpus_for(self, jobs_per_s: float, capacity: float) -> int:
-        # A hair less, so that 3 machines at exactly their capacity are not 4.
+        # Slightly less, so that rounding does not turn 3 machines at exactly their capacity into 4.
         return self.gpus * math.ceil(jobs_per_s / capacity * (1 - 1e-9))
 
     def usd_per_1000_jobs(self, capacity: float) -> float:
@@ -35,8 +35,8 @@ def price_of(sweep: SweepRecord) -> Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the capacities of a run are about."""
+class CapacityContext:
+    """What the capacities of a run refer to."""
 
     slo: Slo
     idle_mean_s: float
@@ -45,14 +45,14 @@ class Asked:
     price: Price
     seeds: int
     background_per_s: float
-    """Requests per second that each machine serves beside the jobs."""
+    """Background requests per second that each machine serves alongside the jobs."""
     noun: str = "scheduler"
-    """What the variants are called."""
+    """The word for a variant in sentences."""
 
 
-def asked_of(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Asked:
+def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> CapacityContext:
     machine = gpus_in_words(sweep.hardware or "this machine", sweep.gpus)
-    return Asked(
+    return CapacityContext(
         slo,
         idle_mean_s,
         sweep.baseline,
@@ -65,7 +65,7 @@ def asked_of(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Asked:
 
 
 def noun_of(sweep: SweepRecord) -> str:
-    """Return what the variants are called in sentences, by the axis in which they differ."""
+    """Return the word for the variants in sentences, by the axis in which they differ."""
     own = [v for v in sweep.variants if not v.bound]
     policies = {v.name.partition("@")[0] for v in own}
     routers = {v.router and v.router.name for v in own}
@@ -79,6 +79,6 @@ def background_per_s(sweep: SweepRecord) -> float:
 
 
 def also_serves(sweep: SweepRecord) -> str:
-    """Return a sentence on the background of each capacity; an empty text without one."""
+    """Return a sentence on the background load, or "" if there is none."""
     per_s = background_per_s(sweep)
     return f"Each machine also serves {per_s:g} background requests/s." if per_s else ""
