@@ -1,7 +1,7 @@
-"""Removes from programs what could name a person, a project or a file, and finds what could.
+"""Removes from programs all that could name a person, a project or a file, or lists it.
 
-In: programs. Out: programs with lengths, times, well-known tool names and what prompts share, and
-nothing else; or a list of what a file still contains. Lengths and times remain, so somebody who has
+In: programs. Out: programs with only lengths, times, well-known tool names and the prefixes that
+prompts share; or a list of what a file still contains. Lengths and times remain, so anyone who has
 the original can recognise it.
 """
 
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 
 class _Numbered:
-    """Gives each name a number, in the order of first use."""
+    """Numbers names in the order of first use."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -52,7 +52,7 @@ class Names:
 
     def __init__(self) -> None:
         self._numbers = {"": _Numbered("p")}
-        """Of sub-agents by the new id of their parent, followed by a slash."""
+        """Numbers sub-agents, by the new id of their parent followed by a slash."""
         self._tool = _Numbered("tool-")
 
     def numbered(self, programs: Sequence[Program]) -> list[Program]:
@@ -106,7 +106,7 @@ def anonymized(programs: Sequence[Program]) -> list[Program]:
 
 
 def findings(programs: Sequence[Program]) -> Iterator[Finding]:
-    """Yield what the programs of a file contain besides lengths and times."""
+    """Yield the kinds of content that the programs of a file have besides lengths and times."""
     turns = [turn for program in programs for turn in program.turns]
     tools = {name for turn in turns for name in turn.tools}
     prefixes = {p.id for turn in turns for p in turn.prefixes}

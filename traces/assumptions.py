@@ -1,7 +1,7 @@
-"""What a reader may assume where a file is silent: token counts of text, and tool times.
+"""Values that a reader may assume if a file lacks them: token counts of text, and tool times.
 
-`read_traces` makes it once for all files from the user's options. A format whose files may lack one
-of them takes it as an argument of `load_with` (`traces.formats.registry.IncompleteFormat`).
+`read_traces` creates it once for all files from the user's options. A format whose files may lack
+one takes it as an argument of `load_with` (`traces.formats.registry.IncompleteFormat`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRAWN = "a tool time that is not recorded: drawn from a recipe, synthesised"
 class Assumptions:
     tokens: TokenCounter = field(default_factory=default_counter)
     gaps: GapSource | None = None
-    """Source of tool gaps that a file does not record, if the user asked for one."""
+    """Source of unrecorded tool gaps, if the user named one."""
 
     def complete_gaps(
         self,
@@ -37,8 +37,7 @@ class Assumptions:
         gaps: Sequence[Gap | None],
         repairs: Repairs,
     ) -> list[Gap]:
-        """Return the gaps after each turn, of which None is unknown. The last one is ignored.
-
+        """Return the gaps after each turn, with unknown gaps (None) drawn. The last one is ignored.
         Raises TraceRejected if one is unknown and the user did not ask for synthesised gaps, since
         a replay without the tool's time would be wrong.
         """
@@ -62,8 +61,8 @@ class Assumptions:
 
 
 def unused_recipe(recipe: str | None, repairs: Iterable[str]) -> list[str]:
-    """Return a sentence if `--synthesise-gaps` drew no tool time, as the reasons of the repairs
-    show; none without the option."""
+    """Return a sentence if, according to the repairs, `--synthesise-gaps` drew no tool time; none
+    without the option."""
     if recipe is None or any(reason.startswith(DRAWN) for reason in repairs):
         return []
     return [f"--synthesise-gaps {one_line(recipe)} has no effect: no tool time had to be drawn"]

@@ -1,7 +1,7 @@
-"""Computes what prompts share from the hashes of their blocks of tokens.
+"""Computes the parts that prompts share, from the hashes of their blocks of tokens.
 
-In: for each prompt the hashes of its full blocks, in order. Prompts with the same hashes up to a
-block have the same tokens up to the end of that block. Out: `Turn.kept_tokens` and `Turn.prefixes`.
+In: for each prompt, the hashes of its full blocks, in order. Prompts with equal hashes up to a
+block have equal tokens up to the end of that block. Out: `Turn.kept_tokens` and `Turn.prefixes`.
 Lengths are in tokens, depths in blocks.
 """
 
@@ -15,7 +15,7 @@ from traces.stored import StoredTurns
 
 Hashes = Sequence[Hashable]
 Path = list[tuple[int, int]]
-"""The edges of the prefix tree that a prompt follows, each with the depth at which it leaves it."""
+"""Edges of the prefix tree that a prompt follows, with the depths at which it leaves them."""
 
 
 def common_blocks(a: Sequence[object], b: Sequence[object]) -> int:
@@ -29,12 +29,12 @@ def common_blocks(a: Sequence[object], b: Sequence[object]) -> int:
 def kept_tokens(
     before_tokens: int, output_tokens: int, prompt_tokens: int, common: int | None, block: int
 ) -> int:
-    """Return how many tokens of the previous prompt and its output a prompt repeats.
+    """Return the number of tokens that a prompt repeats of the previous prompt and its output.
 
-    `common` is the number of blocks with which both prompts begin; None if it is not recorded, in
-    which case the prompt is assumed to repeat the whole previous one. A prompt that repeats all
-    blocks of the previous one also repeats its output if it is long enough. If it is shorter, the
-    agent rewrote the output (it dropped the model's reasoning).
+    `common` is the number of leading blocks that both prompts share; if it is None (not recorded),
+    the prompt is assumed to repeat the whole previous one. A prompt that repeats all blocks of the
+    previous one also repeats its output if it is long enough. If it is shorter, the agent rewrote
+    the output (it dropped the model's reasoning).
     """
     all_repeated = common is None or common == before_tokens // block
     if all_repeated and prompt_tokens > before_tokens + output_tokens:
@@ -49,7 +49,7 @@ def share_blocks(
 ) -> list[Program]:
     """Return the programs, with `kept_tokens` and `prefixes` set according to the hashes.
 
-    `hashes` has, by program id, a list of block hashes for each turn. Hashes beyond a prompt's full
+    `hashes` has a list of block hashes for each turn, by program id. Hashes beyond a prompt's full
     blocks are ignored.
     """
     prompts = {
@@ -94,7 +94,7 @@ def _prefixes(path: Path, scope: str, block: int) -> tuple[SharedPrefix, ...]:
 
 
 def extend_prefixes(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Extend the prefixes of each prompt by those of the next prompt that it contains.
+    """Extend the prefixes of each prompt by the prefixes of the next prompt that it contains.
 
     Hashes cover full blocks only. The tokens after a prompt's last full block are part of a prefix
     if the next prompt repeats them and they are part of its prefix.
@@ -137,7 +137,7 @@ def with_prefix_ids(turns: Sequence[Turn], rename: Callable[[str], str]) -> Sequ
 def prefixes_elsewhere(
     programs: Sequence[Program], root_of: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return, for each program and each of its prefixes, how many tokens of it other jobs use.
+    """Return, for each prefix of each program, the number of its tokens that other jobs use.
     `root_of` maps programs to jobs."""
     used: dict[str, dict[str, int]] = {}
     """By prefix id and job, in tokens."""
@@ -188,16 +188,16 @@ class _PrefixTree:
     """A tree of prompts. An edge is a run of blocks that begins where a prompt first differs from
     all earlier ones; other edges may branch off at any depth.
 
-    Prompts are added in sequences. In a sequence each prompt repeats the previous one, which
+    Prompts are added in sequences. Within a sequence, prompts repeat the previous one, as
     `kept_tokens` describes, so only prompts of different sequences share prefixes.
     """
 
     def __init__(self) -> None:
         self._edges: list[list[Hashable]] = []
         self._starts: list[int] = []
-        """The depth of each edge's first block."""
+        """Depth of each edge's first block."""
         self._next: dict[tuple[int, int, Hashable], int] = {}
-        """(edge, depth at which it is left, hash of the block there) → edge that begins there."""
+        """Edges that branch off, by (edge, depth of the branch, hash of the first block there)."""
         self._paths: list[tuple[int, Path]] = []
         """Each prompt's sequence and path."""
         self._sequence = -1

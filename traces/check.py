@@ -1,4 +1,4 @@
-"""Validates programs of any loader or recipe. Raises InvalidTrace."""
+"""Validates programs from any loader or recipe. Raises InvalidTrace."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ PrefixBegin = tuple[str | None, int]
 
 def check_prefixes(programs: Sequence[Program], begins: MutableMapping[str, PrefixBegin]) -> None:
     """Check that each prefix begins at the same place of the prefix tree in all programs. `begins`
-    has the places of other programs' prefixes; those of these programs are added."""
+    has the places of earlier prefixes and is extended by those of these programs."""
     for program in programs:
         _check_path(program, begins)
 
 
 def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> None:
-    if isinstance(program.turns, StoredTurns):  # none has prefixes of its own
+    if isinstance(program.turns, StoredTurns):  # no turn has its own prefixes
         if program.prefix is not None:
             _check_begin(program.prefix, (None, 0), begins, f"program {program.id!r}")
         return
@@ -91,7 +91,7 @@ def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> N
         path = turn.prefixes
         if number == 0 and program.prefix is not None:
             if path:
-                raise InvalidTrace(f"{where}: has prefixes and its program a prefix; remove one")
+                raise InvalidTrace(f"{where}: has prefixes and so has its program; remove one")
             path = (program.prefix,)
         begin: PrefixBegin = None, 0
         for prefix in path:

@@ -22,8 +22,8 @@ OTHER_NAMES = {
     "us": r"(?i:micro(second)?s?|usecs?)|(?<=[a-z])Us|(?<![A-Za-z])us",
     "ns": r"(?i:nano(second)?s?|nsecs?)|(?<=[a-z])Ns|(?<![A-Za-z])ns",
 }
-"""How names of columns end that state a unit in another way than the suffixes of `UNITS_PER_S`,
-such as `startMs` and `start (ms)`."""
+"""Endings of column names that state a unit in other ways than the suffixes of `UNITS_PER_S`, such
+as `startMs` and `start (ms)`."""
 TIMES = ("start", "end", "duration", "gap")
 COUNTS = ("prompt_tokens", "output_tokens", "kept_tokens", "cached_tokens")
 NAMES = ("program", "parent", "tool", "gap_provenance")
@@ -36,7 +36,7 @@ OPTION = "--columns"
 class Column:
     name: str
     unit: str = "s"
-    """Of a time."""
+    """Unit of a time."""
     is_stated: bool = True
     """Whether the map or a suffix of the name states the unit."""
 
@@ -46,7 +46,7 @@ class Column:
 
     @property
     def other_unit(self) -> str:
-        """The unit that the end of the name seems to state; "" if there is none or it is stated."""
+        """The unit that the end of the name suggests; "" without one, or if the unit is stated."""
         ends = OTHER_NAMES.items() if not self.is_stated else ()
         return next((unit for unit, end in ends if re.search(rf"({end})[)\]]?$", self.name)), "")
 
@@ -78,8 +78,8 @@ def parse_columns(text: str) -> Columns:
 
 
 def columns_of(given: Columns | None, header: Collection[str]) -> Columns:
-    """Return the map for a table with these columns. Without a map, columns are called after the
-    fields. Raises TraceRejected for a column that is missing, with the nearest one."""
+    """Return the map for a table with these columns. By default, columns have the names of fields.
+    Raises TraceRejected for a missing column, naming the nearest one."""
     columns = dict(given) if given is not None else _named_after_fields(header)
     for field in REQUIRED:
         if field not in columns:

@@ -1,7 +1,7 @@
 """Reduces workloads for smaller machines: fewer and shorter programs.
 
 In and out: programs. Turns that keep the whole previous context still do, and prompts share the
-same prefixes. The provenance of scaled gaps becomes synthesised, since they were never measured.
+same prefixes. Scaled gaps become synthesised, since they were never measured.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cut(
     """Return the first `jobs` jobs with their sub-agents, and the first `max_turns` turns of each
     program.
 
-    `token_scale` multiplies all lengths, and `output_scale`, if given, those of outputs instead. A
+    `token_scale` multiplies all lengths; `output_scale`, if given, replaces it for outputs. A
     sub-agent is removed if the turn that starts it is.
     """
     outputs = token_scale if output_scale is None else output_scale
@@ -102,7 +102,7 @@ def _program(program: Program, fork: Fork | None, max_turns: int | None, scales:
 
 
 def _turn(turn: Turn, before: tuple[Turn, Turn] | None, min_prompt: int, scales: Scales) -> Turn:
-    """Return the scaled turn. `before` is the previous turn as recorded, and as scaled."""
+    """Return the scaled turn. `before` is the previous turn, as recorded and as scaled."""
     tokens, outputs, gaps = scales
     kept = 0
     if before is not None:

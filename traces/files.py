@@ -40,7 +40,7 @@ def packs() -> list[str]:
 
 def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
     """Return each trace with its name for messages, which is relative to the given folder. If some
-    are private, it has no folder: those are named after what a person works on.
+    are private, names have no folder, since folders are named after a person's work.
 
     `tables`: whether tables in folders are traces.
     """
@@ -65,9 +65,9 @@ def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
 
 
 def names_in_messages(files: Sequence[TraceFile], *, keep_names: bool) -> list[str]:
-    """Return the label of each file, or its path or number if several have that label.
+    """Return the label of each file, or its path or number if several files have that label.
 
-    `keep_names`: whether private files, which are named after sessions, have their labels.
+    `keep_names`: whether private files, which are named after sessions, keep their labels.
     Otherwise, they are numbered."""
     labels = Counter(file.label for file in files)
     names = []
@@ -81,8 +81,8 @@ def names_in_messages(files: Sequence[TraceFile], *, keep_names: bool) -> list[s
 
 
 def check_not_read(out: Path, paths: Sequence[Path | str]) -> None:
-    """Raise InvalidTrace if the file to write is one of those to read, or exists in such a
-    folder."""
+    """Raise InvalidTrace if the file to write is one of the files to read, or exists in a folder to
+    read."""
     if not _safely(out.is_file):
         return
     where, written = f"--out {one_line(str(out))}", out.resolve()

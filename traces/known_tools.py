@@ -1,4 +1,4 @@
-"""Names of tools that say nothing about who uses them: standard programs, and tools of agents."""
+"""Names of tools that reveal nothing about their user: standard programs, and tools of agents."""
 
 from __future__ import annotations
 

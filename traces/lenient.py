@@ -1,4 +1,4 @@
-"""Helpers for loaders of untrusted files, which may contain anything.
+"""Helpers for loaders of untrusted files.
 
 They read bytes and JSON within bounds, extract numbers and text from parsed values, and make text
 safe to print. Loaders report repairs in a `Repairs`, and raise TraceRejected for files without a
@@ -50,7 +50,7 @@ class Repairs:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self.inferred_counts = 0
-        """Token counts that are inferred although others of the file are recorded."""
+        """Number of token counts that are inferred although the file records others."""
 
     def add(self, reason: str, times: int = 1) -> None:
         if times:
@@ -65,8 +65,8 @@ class Repairs:
 
 
 def read_bytes(path: Path, first: int | None = None) -> bytes:
-    """Read a regular file or its first bytes, and decompress it if its suffix is .gz. Other files
-    are rejected, since a pipe would block and a device has no end."""
+    """Read a regular file or its first bytes, and decompress it if its suffix is .gz. Pipes, which
+    would block, and devices, which have no end, are rejected."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -92,19 +92,19 @@ def ends_line(data: bytearray, begin: int) -> bool:
 
 
 def ends_text(data: bytearray, begin: int) -> bool:
-    """Return whether the bytes from `begin` on have the end of a line or a quote that is not
-    escaped, neither of which a text in JSON contains."""
+    """Return whether the bytes from `begin` on contain the end of a line or an unescaped quote,
+    which end a text in JSON."""
     if data.find(b"\n", begin) >= 0:
         return True
     return data.find(b'"', begin) >= 0 and _END_OF_TEXT.search(data, begin) is not None
 
 
 Ends = Callable[[bytearray, int], bool] | None
-"""Whether a text ends in the bytes from a place on; None for binary data."""
+"""Whether a text ends in the bytes from an offset on; None for binary data."""
 
 
 def bounded(file: IO[bytes], ends: Ends = ends_text) -> bytes:
-    """Read up to `MAX_BYTES` with up to `MAX_VALUES`."""
+    """Read up to `MAX_BYTES` with up to `MAX_VALUES` values."""
     data = read_up_to(MAX_BYTES, file, ends)
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
         raise TraceRejected(f"may contain more than {MAX_VALUES:,} values; split it")
@@ -130,7 +130,7 @@ def read_up_to(limit_bytes: int, file: IO[bytes], ends: Ends) -> bytes:
 
 
 def lines(data: bytes) -> Iterator[bytes]:
-    """Yield lines without their ends, one after the other, since a list would copy the file."""
+    """Yield lines without their ends, one at a time, since a list would copy the file."""
     return (line.rstrip(b"\r\n") for line in io.BytesIO(data))
 
 
@@ -167,8 +167,8 @@ def line_start(first_bytes: bytes) -> Any:
 
 
 def document_start(first_bytes: bytes) -> Any:
-    """Return the JSON document at the start of a file, which may be truncated; None if there is
-    none and for JSON Lines."""
+    """Return the JSON document at the start of a file, which may be truncated; None without one,
+    and for JSON Lines."""
     first_line, _, others = first_bytes.lstrip().partition(b"\n")
     if not others or others.isspace():
         return _parse_start(first_line)
@@ -180,7 +180,7 @@ def document_start(first_bytes: bytes) -> Any:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number, also from a string; None for other values."""
+    """Return a finite number, which may be in a string; None for other values."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}(\.\d{1,18})?\s*", value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -194,7 +194,7 @@ def number(value: object) -> float | None:
 
 MAX_TOKENS = 100_000_000
 MAX_SECONDS = 1e9
-"""Upper bound of a recorded duration or time. Tool gaps have a lower one."""
+"""Upper bound of a recorded duration or time. Tool gaps have a lower bound."""
 MAX_GAP_S = 3.2e7
 """Upper bound of a tool gap: a year."""
 MAX_START_S = 1e11

@@ -1,4 +1,4 @@
-"""Makes programs that were read from several files agree on ids, clocks and shared prefixes."""
+"""Reconciles ids, clocks and shared prefixes of programs from several files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from traces.program import Program, SharedPrefix
 from traces.stored import StoredTurns
 
 MIN_UNIX_S = 1e8
-"""A recorded start from this value on is a Unix time, otherwise relative to the first start."""
+"""A recorded start from this value on is a Unix time; others are relative to the first start."""
 
 
 def with_short_names(programs: list[Program], repairs: Repairs) -> list[Program]:
     """Cut ids, sources and names of tools of more than `MAX_CHARACTERS` as `identifier` does, so
-    that different ones remain different."""
+    that different names remain different."""
     names = (name for program in programs for name in _names(program))
     if not (number := sum(len(name) > MAX_CHARACTERS for name in names)):
         return programs
@@ -78,7 +78,7 @@ class UniqueIds:
 def renamed(
     program: Program, new: Callable[[str], str], of_prefix: Callable[[str], str]
 ) -> Program:
-    """Return the program with new ids of itself and its parent, and of its prefixes."""
+    """Return the program with new ids for itself, its parent and its prefixes."""
     return replace(
         program,
         id=new(program.id),
@@ -103,7 +103,7 @@ def renamed_prefix(prefix_id: str, names: Mapping[str, str]) -> str:
 
 
 def from_zero(programs: Sequence[Program]) -> list[Program]:
-    """Convert recorded starts in Unix seconds to seconds after the first of them."""
+    """Convert recorded starts in Unix seconds to seconds after the first start."""
     starts = [s for p in programs if (s := p.recorded_start_s) is not None and s >= MIN_UNIX_S]
     first_s = min(starts, default=0.0)
     return [
@@ -115,7 +115,7 @@ def from_zero(programs: Sequence[Program]) -> list[Program]:
 
 
 def agree_on_prefixes(programs: Sequence[Program]) -> Iterator[Program]:
-    """Use the shortest of a prefix's lengths, so that no program hits more than it shares."""
+    """Use a prefix's shortest length, so that no program hits more than it shares."""
     shortest: dict[str, int] = {}
     for program in programs:
         if prefix := program.prefix:

@@ -1,4 +1,4 @@
-"""Stores turns as compressed bytes, for workloads of many programs of which few run concurrently.
+"""Stores turns as compressed bytes, for workloads of many programs with few running concurrently.
 
 In: programs. Out: equal programs that take at most a tenth of the memory. Each access to a turn
 decompresses all turns of its program, at one to two microseconds per turn. To access several turns,

@@ -1,7 +1,7 @@
 """Programs of a trace: turns, tool gaps, and shared prefixes of prompts.
 
-Loaders and recipes make programs; replay and reports use only these. Programs are immutable, so
-that all variants of a sweep can share them. Times are in seconds, lengths in tokens.
+Loaders and recipes create programs; replay and reports use nothing else of a trace. Programs are
+immutable, so that all variants of a sweep can share them. Times are in seconds, lengths in tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Provenance(StrEnum):
     INFERRED = "inferred"
     SYNTHESISED = "synthesised"
     UNSTATED = "unstated"
-    """The trace does not say."""
+    """Not stated in the trace."""
     MEASURED_WITH_PERMISSION = "measured with waits for permission"
     """Measured until a tool's result, which may have waited for a person to permit the tool."""
 
@@ -54,7 +54,7 @@ class Turn:
     sub-agents, the time from the end of the last of them. Ignored in a last turn."""
     gap_provenance: Provenance = Provenance.UNSTATED
     prefixes: tuple[SharedPrefix, ...] = ()
-    """What the prompt shares with prompts other than the previous one, in any program: its path in
+    """Parts shared with prompts other than the previous one, in any program: the prompt's path in
     the prefix tree of all prompts, shortest first. Each prefix begins where the previous one ends,
     in all prompts that contain it. `traces.block_hashes` computes prefixes from block hashes."""
 
@@ -77,7 +77,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a sub-agent starts in its parent, and where the parent waits for it."""
+    """The place where a sub-agent starts in its parent, and where the parent waits for it."""
 
     program_id: str
     """Id of the parent."""
@@ -98,8 +98,8 @@ class Program:
     turns: Sequence[Turn]
     """A tuple, `traces.packed.PackedTurns`, or `traces.stored.StoredTurns`."""
     prefix: SharedPrefix | None = None
-    """What its first prompt shares with other programs, if that is one prefix of the same length in
-    all of them, such as a system prompt. Otherwise None, and `Turn.prefixes` is used."""
+    """The part that its first prompt shares with other programs, if it has the same length in all
+    of them, such as a system prompt. Otherwise None, and `Turn.prefixes` is used."""
     fork: Fork | None = None
     recorded_start_s: float | None = None
     """Recorded start in seconds after the first program's, for `--arrivals recorded`."""
@@ -110,19 +110,19 @@ class Program:
     prompt_messages: tuple[int, ...] = ()
     """For each turn, the number of leading messages that form its prompt."""
     inferred_tokens: bool = False
-    """Whether token counts of its file are inferred, since it records text without them, or lacks
-    some."""
+    """Whether token counts of its file are inferred, because it records text without counts or
+    lacks some."""
 
     @property
     def first_prefixes(self) -> tuple[SharedPrefix, ...]:
-        """What the first prompt shares with other programs; () without turns."""
+        """The prefixes that the first prompt shares with other programs; () without turns."""
         if self.prefix is not None:
             return (self.prefix,)
         return self.turns[0].prefixes if self.turns else ()
 
     @property
     def prefix_ids(self) -> set[str]:
-        """The ids of all that prompts share with other programs."""
+        """The ids of all prefixes that prompts share with other programs."""
         ids = {prefix.id for turn in self.turns for prefix in turn.prefixes}
         return ids if self.prefix is None else ids | {self.prefix.id}
 

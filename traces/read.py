@@ -48,7 +48,7 @@ from traces.token_counts import counter_of
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
 MAX_GIVEN = 3
-"""Maximum number of paths in the command of a message."""
+"""Maximum number of paths in a command that a message suggests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class TraceSet:
     formats: dict[str, str]
     """The format of each file that was read."""
     is_private: bool = False
-    """Whether a file is a person's history of an agent, whose folder says what they work on."""
+    """Whether a file is a person's history of an agent, whose folder reveals what they work on."""
     count_basis: str = ""
-    """How the tokens of text without token counts were counted; "" if no text was."""
+    """How text without token counts was counted; "" if no text was."""
     inferred_counts: int = 0
-    """Token counts that are inferred although others of their file are recorded."""
+    """Number of token counts that are inferred although their file records others."""
     keeps_names: bool = False
     """Whether private histories keep the ids of sessions and the names of tools."""
 
@@ -90,15 +90,14 @@ def read_traces(
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
-    `messages`: keep the conversations, which takes memory, and reject files without them.
-    `format`: the name or the dotted path of the format of all files; by default, each file's format
-    is recognised from its first bytes.
-    `columns`: the column map of all files, which are tables (`traces.columns`).
-    `tokenizer`: counts the tokens of files that record only text; by default, characters do.
-    `synthesise_gaps`: the recipe from which the tool gaps that a file does not record are drawn; by
-    default, such files are rejected.
-    `keep_names`: keep the names of sessions, files and tools in private histories, whose folders
-    say what a person works on; by default, they are numbered (`traces.anonymize.Names`).
+    `messages`: keep the conversations, which takes memory, and reject files without them. `format`:
+    the name or the dotted path of the format of all files; by default, each file's format is
+    recognised from its first bytes. `columns`: the column map of all files, which are tables
+    (`traces.columns`). `tokenizer`: counts the tokens of files that record only text; by default,
+    characters do. `synthesise_gaps`: the recipe from which the tool gaps that a file does not
+    record are drawn; by default, such files are rejected. `keep_names`: keep the names of sessions,
+    files and tools in private histories, whose folders reveal what a person works on; by default,
+    they are numbered (`traces.anonymize.Names`).
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     files = find_files(paths, tables=columns is not None)
@@ -109,7 +108,7 @@ def read_traces(
         "--synthesise-gaps": synthesise_gaps,
     }  # fmt: skip
     inspect = _inspect(paths, options)
-    # What decides the programs besides the files, for their hash.
+    # The options that affect the programs, for their hash.
     decided_by = "\0".join(filter(None, (columns, counter.sha256, drawn_from)))
     how = messages, format, columns, keep_names, inspect, decided_by
     reader = _Reader(*how, Assumptions(counter, gaps))
@@ -152,8 +151,8 @@ class _Reader:
         decided_by: str,
         assumptions: Assumptions,
     ) -> None:
-        """`inspect`: the command that lists the rejected files. `decided_by`: what decides the
-        programs besides the files."""
+        """`inspect`: the command that lists the rejected files. `decided_by`: the options that
+        affect the programs."""
         self.messages = messages
         self.format = format
         self.columns = None if columns is None else parse_columns(columns)
@@ -323,14 +322,14 @@ def _load(
         first = _first_object(data, plain_name)
         if not _may_be_native(first, plain_name):
             raise TraceRejected(look_alikes.describe(first, FORMATS.names()))
-        known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # it describes the error in the line
+        known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # the error describes the line
     name, format = known
     name_only = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name)
     if isinstance(format, IncompleteFormat):
         programs = format.load_with(data, name_only, repairs, assumptions)
     else:
         programs = format.load(data, name_only, repairs)
-    if name != NATIVE_FORMAT:  # which records the source
+    if name != NATIVE_FORMAT:  # a format that records the source
         programs = [replace(program, source=path.name) for program in programs]
     check(programs)
     return name, programs
@@ -351,7 +350,7 @@ def _first_object(data: bytes, plain_name: str) -> object:
 
 
 def _may_be_native(first: object, plain_name: str) -> bool:
-    """Return whether an object may be a program in our own format, with a mistake in it."""
+    """Return whether an object may be a program in our own format that contains a mistake."""
     if text(mapping(first).get("format")).startswith("turnstile"):
         return True
     has_turns = look_alikes.keys_of(first) >= {"id", "turns"}

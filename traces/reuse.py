@@ -1,4 +1,4 @@
-"""How much of the prompts an infinite cache could hold.
+"""Computes how much of the prompts an infinite cache could hold.
 
 In: programs in the order of the list. Out: prompt tokens by what they repeat. It is an upper bound:
 KV never leaves the cache, and a prompt is computed before the next one that shares it arrives.
@@ -13,13 +13,13 @@ from traces.program import Program, SharedPrefix
 
 
 class SharedPrompts:
-    """The prefixes of prompts so far, to which others are compared."""
+    """The prefixes of the prompts so far, for comparison with later ones."""
 
     def __init__(self) -> None:
         self._longest: dict[str, int] = {}
 
     def add(self, prefixes: Sequence[SharedPrefix]) -> int:
-        """Add those of a prompt. Return how many of its tokens begin like earlier prompts."""
+        """Add a prompt's prefixes. Return how many tokens it shares with earlier prompts."""
         longest = self._longest
         shared = max((min(p.tokens, longest.get(p.id, 0)) for p in prefixes), default=0)
         for prefix in prefixes:
@@ -31,9 +31,9 @@ class Reuse(NamedTuple):
     """Prompt tokens."""
 
     previous_turn: int
-    """Repeat the context of the program's previous turn."""
+    """Tokens that repeat the context of the program's previous turn."""
     other_prompts: int
-    """Repeat only earlier prompts, such as a system prompt of other programs."""
+    """Tokens that repeat only earlier prompts, such as a system prompt of other programs."""
     new: int
 
     @property

@@ -40,7 +40,7 @@ class ToolGaps:
     p90_s: float
     p99_s: float
     slowest_tenth_share: float
-    """The slowest 10% of the calls' share of the total delay."""
+    """The share of the total delay taken by the slowest 10% of the calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Statistics:
     gap_provenance: dict[str, int]
     all_tools: ToolGaps
     tools: list[ToolGaps]
-    """In order of their total delay, largest first."""
+    """By total delay, largest first."""
     burstiness: float | None
-    """Of the times between recorded starts of jobs, with mean m and deviation s: (s - m) / (s + m)
-    (Goh and Barabasi 2008). -1: regular, 0: Poisson arrivals, towards 1: bursts. None: unknown."""
+    """(s - m) / (s + m), for the mean m and deviation s of times between recorded starts of jobs
+    (Goh and Barabasi 2008). -1: regular, 0: Poisson arrivals, towards 1: bursts; None: unknown."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

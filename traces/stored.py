@@ -1,7 +1,7 @@
-"""Stored programs: a file for sets of hundreds of thousands of programs, which loads in seconds.
+"""Stores programs in a file that loads in seconds, for sets of hundreds of thousands of programs.
 
-In: programs, one after the other. Out: a zip file (suffix .packed) with `turns`, fixed-size records
-of all turns; `programs`, a JSON line per program; and `header`, the tools and shared prefixes.
+In: programs, one at a time. Out: a zip file (suffix .packed) with `turns`, fixed-size records of
+all turns; `programs`, a JSON line per program; and `header`, the tools and shared prefixes.
 Commands, messages and prefixes of turns are not stored. In memory a turn takes 25 bytes.
 """
 
@@ -61,7 +61,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class StoredTurns(Sequence[Turn]):
-    """Turns that are made when they are accessed."""
+    """Turns that are created when they are accessed."""
 
     __slots__ = ("_records", "_tools")
 
@@ -145,7 +145,7 @@ class Writer:
         self._lines.append(self._encoder.encode(stored))
 
     def _prefix(self, prefix: SharedPrefix | None) -> int | None:
-        """Return the index of a prefix; its length is the shortest of its id."""
+        """Return the index of a prefix, whose length is the shortest with its id."""
         if prefix is None:
             return None
         index = self._prefixes.setdefault(prefix.id, len(self._lengths))
@@ -163,7 +163,7 @@ def _fork_fields(fork: Fork | None) -> tuple[str, int, float, int | None, str] |
 
 
 def read_stored(data: bytes) -> list[Program]:
-    """Return the programs of a file. Raises TraceRejected for one that is damaged or not valid."""
+    """Return the programs of a file. Raises TraceRejected if it is damaged or not valid."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             header = msgspec.json.decode(_member(archive, "header", ends_text), type=_Header)
@@ -214,7 +214,7 @@ def _program(line: _Stored, records: Turns, header: _Header) -> Program:
 
 
 def _check_turns(turns: Turns, ends: NDArray[np.int64], header: _Header) -> None:
-    """Check all turns at once, as `traces.check` does for each."""
+    """Check all turns at once, with the rules of `traces.check`."""
     if not len(ends) or ends[-1] != len(turns) or (np.diff(ends, prepend=0) < 1).any():
         raise TraceRejected("the numbers of turns do not agree")
     prompt, output = turns["prompt"].astype(np.int64), turns["output"].astype(np.int64)

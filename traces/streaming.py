@@ -1,8 +1,8 @@
 """Reads sets of traces that are larger than memory, and stores their programs.
 
-In: files of any format, one after the other. Out: a stored file (`traces.stored`), and repairs.
-Files in a format whose sessions are on one line, or on consecutive lines, are read in parts: at
-most `PART_BYTES` and the longest session are in memory. Any other file is in memory as a whole.
+In: files of any format, one at a time. Out: a stored file (`traces.stored`), and repairs. Files in
+a format whose sessions are on one line, or on consecutive lines, are read in parts: at most
+`PART_BYTES` and the longest session are in memory. Other files are loaded as a whole.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from traces.token_counts import counter_of
 
 PART_BYTES = 16 << 20
 SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
-"""The formats that can be read in parts: the key that consecutive lines of a session have in
-common, or "" if each line is a session."""
+"""The formats that can be read in parts, with the key that consecutive lines of a session share, or
+"" if each line is a session."""
 MAX_SESSION_BYTES = 256 << 20
 PROGRESS_EVERY_S = 2.0
 NO_PREFIXES_OF_TURNS = (
-    "a packed file has only the prefix of a whole program: what the prompts of single turns share "
-    "with other programs, such as by block hashes, is not stored"
+    "a packed file stores only one prefix per program: what single turns share (block hashes) is"
+    " lost"
 )
 Load = Callable[[bytes, str, Repairs], list[Program]]
 
 
 @dataclass
 class Stored:
-    """What was stored, and what was repaired or left out."""
+    """The number of stored programs, and the repairs and omissions."""
 
     programs: int = 0
     turns: int = 0
     repairs: list[Note] = field(default_factory=list)
     rejections: list[Note] = field(default_factory=list)
     losses: Repairs = field(default_factory=Repairs)
-    """How the stored programs differ from those that were read."""
+    """Sentences on how the stored programs differ from the programs that were read."""
 
     def add(self, program: Program) -> None:
         self.programs += 1
@@ -109,7 +109,7 @@ def store(
     keep_names: bool = False,
 ) -> Stored:
     """Store the programs of files and folders in one pass. `report` is called every two seconds;
-    the other arguments are those of `traces.read_traces`."""
+    for the other arguments, see `traces.read_traces`."""
     stored = Stored()
     ids = UniqueIds()
     files = find_files(paths, tables=columns is not None)
@@ -143,7 +143,7 @@ def store(
     except OSError as error:
         if error.filename in (None, *map(str, (partial, *partial.parents))):
             raise CannotWrite.of(out, error) from None
-        raise  # a file that was to be read
+        raise  # a file that should be read
     finally:
         with suppress(OSError):  # no such folder, or a disk that is read-only
             partial.unlink()
@@ -153,7 +153,7 @@ def store(
 def _noted_parts(
     file: TraceFile, name: str, reading: _Reading, ids: UniqueIds, stored: Stored
 ) -> Iterator[tuple[int, list[Program]]]:
-    """Yield the parts of a file. After the last is stored, add the notes on the file."""
+    """Yield the parts of a file. After the last part is stored, add the notes on the file."""
     repairs, stored_before, error = Repairs(), stored.programs, ""
     try:
         yield from _parts(file, reading, ids, repairs)
@@ -165,7 +165,7 @@ def _noted_parts(
 def _parts(
     file: TraceFile, reading: _Reading, ids: UniqueIds, repairs: Repairs
 ) -> Iterator[tuple[int, list[Program]]]:
-    """Yield the programs of each part of a file, and how many of its bytes have been read. Raises
+    """Yield the programs of each part of a file, and the number of bytes read so far. Raises
     TraceRejected."""
     try:
         detected = not (file.parts or reading.format or reading.columns)
@@ -230,7 +230,7 @@ def _first_read(programs: Sequence[Program], ids: set[str], repairs: Repairs) ->
 
 
 def _split(lines: IO[bytes], key: str) -> Iterator[bytes]:
-    """Split a file into parts of whole sessions. Raises InvalidTrace for one that is too long."""
+    """Split a file into parts of whole sessions. Raises InvalidTrace if a session is too long."""
     part = [lines.readline(PART_BYTES)]
     size = len(part[0])
     while line := lines.readline(PART_BYTES):

@@ -1,4 +1,4 @@
-"""Tables of LLM calls: CSV, Parquet or JSON Lines with one call per row, and a column map.
+"""Reads tables of LLM calls: CSV, Parquet or JSON Lines with one call per row, and a column map.
 
 In: the bytes of the table and a map of columns (`traces.columns`). Out: a program for each
 value of the column `program`, in order of time; without that column, a program of one turn for each
@@ -26,7 +26,7 @@ from traces.program import Program, Provenance
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 DELIMITERS = (",", ";", "\t", "|")
 BATCH_ROWS = 1024
-"""Rows of a Parquet file that are in memory as Arrow arrays."""
+"""Number of rows of a Parquet file in memory as Arrow arrays."""
 CLOCKS = ("start", "end")
 """Fields that are points in time."""
 Row = Mapping[str, Any]
@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 def load_table(
     data: bytes, name: str, suffix: str, columns: Columns | None, repairs: Repairs
 ) -> list[Program]:
-    """`suffix` is that of the file. Raises TraceRejected."""
+    """`suffix` is the file's. Raises TraceRejected."""
     table = _csv_rows(data, repairs) if suffix in (".csv", ".tsv") else rows(data, repairs)
     first = next(table, None)
     if first is None:
@@ -55,7 +55,7 @@ def parquet_lines(data: bytes) -> bytes:
     try:
         leaves = parquet.ParquetFile(io.BytesIO(data)).schema
         texts = [leaf.path for leaf in leaves if leaf.logical_type.type == "STRING"]
-        # A text that many rows have is in the file once, and as a dictionary also in memory.
+        # The file stores a text of many rows once; as a dictionary, so does memory.
         file = parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts)
         if file.metadata.num_rows * file.metadata.num_columns > MAX_VALUES:
             raise TraceRejected(f"may contain more than {MAX_VALUES:,} values; split it")
@@ -75,7 +75,7 @@ def parquet_lines(data: bytes) -> bytes:
 
 
 def _unpacked_bytes(array: Any) -> int:
-    """Return the bytes of the values of an Arrow array, of equal texts each time."""
+    """Return the bytes of all values of an Arrow array, with equal texts counted each time."""
     from pyarrow import compute, types
 
     if types.is_dictionary(array.type):
@@ -115,7 +115,7 @@ def _first_invalid(data: bytes) -> str:
 
 
 def _unit_of(value: object) -> str:
-    """Return the unit in which a number is a Unix time of our years; "" if there is none."""
+    """Return the unit in which a number is a plausible Unix time; "" if there is none."""
     found = number(value)
     units = (unit for unit, per_s in UNITS_PER_S.items() if found and 1e8 <= found / per_s < 1e10)
     return next(units, "")
@@ -130,7 +130,7 @@ class _Reader:
         self.timed: set[str] = set()
         """Fields with a value that is a time."""
         self.not_times: dict[str, Any] = {}
-        """The first value of a field that is none."""
+        """The first value of a field that is not a time."""
 
     def programs(self, first: Row, table: Iterator[Row]) -> list[Program]:
         self._check_units(first)
@@ -166,12 +166,12 @@ class _Reader:
         elif value is not None and str(value).strip():
             self.not_times.setdefault(field, value)
             if field != "gap":
-                self.repairs.add(f"a {field} of {brief(value)}, which is no time: left out")
+                self.repairs.add(f"a {field} of {brief(value)}, which is not a time: left out")
         return time_s
 
     def _check_units(self, first: Row) -> None:
-        """Raises TraceRejected for a time whose unit is given by the name of the column only, in
-        another way than by a suffix."""
+        """Raises TraceRejected for a time whose unit is implied only by the column's name, without
+        a suffix."""
         for field, column in self.columns.items():
             if field in TIMES and (stated := column.other_unit):
                 raise TraceRejected(
@@ -181,13 +181,13 @@ class _Reader:
                 )
 
     def _check_times(self) -> None:
-        """Raises TraceRejected for a time of which no value is one."""
+        """Raises TraceRejected for a time column without any time."""
         for field, value in self.not_times.items():
             if field in self.timed:
                 continue
             column = self.columns[field]
             name, unit = one_line(column.name), UNIT_WORDS[column.unit]
-            what = f"column {name} as {field}: {brief(value)} is no time in {unit}"
+            what = f"column {name} as {field}: {brief(value)} is not a time in {unit}"
             kind = "numbers or ISO 8601 times" if field in CLOCKS else "numbers"
             other = _unit_of(value)
             raise TraceRejected(

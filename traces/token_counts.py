@@ -1,8 +1,8 @@
-"""Token counts of text, for files that record text without usage.
+"""Counts the tokens of text, for files that record text without usage.
 
 In: text. Out: tokens, by a tokenizer that the user names, or else by the number of characters per
-token. `read_traces` makes one counter for a set of files: it fits the characters per token to the
-files of the set that have text and usage, or else uses those of 80 trajectories of mini-swe-agent.
+token. `read_traces` creates one counter for a set of files: it fits the characters per token to the
+files of the set that have text and usage, or else uses that of 80 mini-swe-agent trajectories.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ DEFAULT_BASIS = "median error 6% of prompts and 11% of answers in 80 trajectorie
 MIN_OBSERVED = 20
 """Minimum number of texts with usage to which characters per token are fitted."""
 PLAUSIBLE = (1.0, 10.0)
-"""Range of characters per token outside of which a text and its usage do not belong together, such
-as an abbreviated prompt."""
+"""Outside this range of characters per token, a text and its usage do not belong together, as with
+an abbreviated prompt."""
 
 
 @dataclass(slots=True)
 class TokenCounter:
-    """Counts the tokens of text in one way, chosen once for all files."""
+    """Counts the tokens of text in the same way for all files."""
 
     count: Callable[[str], float]
     basis: str
-    """How it counts, for messages."""
+    """A description of the method, for messages."""
     can_be_fitted: bool = False
     estimated: int = 0
     """Number of lengths that were estimated."""
     sha256: str = ""
     """Hash of the tokenizer's file; "" if characters are counted."""
     observed: list[tuple[int, int]] = field(default_factory=list)
-    """Characters and recorded tokens of texts with usage."""
+    """(characters, recorded tokens) of texts with usage."""
 
     def length(self, texts: Sequence[str]) -> int:
-        """Return the tokens of texts that follow each other, at least 1."""
+        """Return the number of tokens in consecutive texts, at least 1."""
         self.estimated += 1
         return max(1, round(sum(map(self.count, texts))))
 
@@ -54,8 +54,8 @@ class TokenCounter:
             self.observed.append((characters, tokens))
 
     def fitted(self) -> TokenCounter | None:
-        """Return a counter that is fitted to the observed texts. None if no length was estimated,
-        there are too few texts, or a tokenizer counts."""
+        """Return a counter fitted to the observed texts. None if no length was estimated, there are
+        too few texts, or a tokenizer is used."""
         if not (self.can_be_fitted and self.estimated and len(self.observed) >= MIN_OBSERVED):
             return None
         ratio = median(characters / tokens for characters, tokens in self.observed)

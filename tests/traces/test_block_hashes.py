@@ -196,7 +196,7 @@ def test_a_prefix_ends_after_its_beginning_and_within_the_prompt(ends: list[int]
 
 def test_a_program_cannot_have_both_a_prefix_and_turns_with_prefixes() -> None:
     program = single_turn("a", SharedPrefix("x", 20), prefix=SharedPrefix("y", 10))
-    assert "has prefixes and its program a prefix; remove one" in refusal(program)
+    assert "has prefixes and so has its program; remove one" in refusal(program)
 
 
 def test_kept_tokens_must_have_the_same_prefixes_in_both_turns() -> None:

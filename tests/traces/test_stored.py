@@ -223,8 +223,8 @@ def test_turns_whose_shared_prefixes_are_not_stored_are_counted(tmp_path: Path) 
     ran = CliRunner().invoke(
         app, ["convert", "--to", "packed", str(tmp_path / "shared"), "--out", str(out)]
     )
-    assert "differs: a packed file has only the prefix of a whole program: " in ran.stderr
-    assert f"is not stored ({affected} times)" in ran.stderr
+    assert "differs: a packed file stores only one prefix per program: " in ran.stderr
+    assert f"is lost ({affected} times)" in ran.stderr
     done = streaming.store([tmp_path / "none"], out)
     assert done.losses.reasons() == []
 

@@ -131,17 +131,17 @@ a,1760000005000,1760000005000,2026-06-02,world,700,150,10
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("start=ts", "column ts as start: '1760000000000' is no time in seconds; "
+        ("start=ts", "column ts as start: '1760000000000' is not a time in seconds; "
                      "give --columns start_ms=ts if it is in milliseconds"),
-        ("start_us=ts,end=ts", "column ts as end: '1760000000000' is no time in seconds; "
+        ("start_us=ts,end=ts", "column ts as end: '1760000000000' is not a time in seconds; "
                                "give --columns end_ms=ts"),
         ("start=startTimeMs", "column startTimeMs as start: '1760000000000' is in milliseconds by "
                               "the column's name; give --columns start_ms=startTimeMs"),
-        ("start=text", "column text as start: 'hello' is no time in seconds; give a column of "
+        ("start=text", "column text as start: 'hello' is not a time in seconds; give a column of "
                        "numbers or ISO 8601 times (start_ms=COLUMN if in milliseconds)"),
-        ("start=when,duration=text", "column text as duration: 'hello' is no time in seconds; give "
-                                     "a column of numbers (duration_ms=COLUMN"),
-        ("gap=when", "column when as gap: '2026-06-01' is no time in seconds"),
+        ("start=when,duration=text", "column text as duration: 'hello' is not a time in seconds; "
+                                     "give a column of numbers (duration_ms=COLUMN"),
+        ("gap=when", "column when as gap: '2026-06-01' is not a time in seconds"),
         ("durations_ms=took", "no field is called durations_ms; did you mean duration_ms?"),
         ("starts=ts", "no field is called starts; did you mean start?"),
     ],
@@ -165,7 +165,7 @@ def test_a_single_value_that_is_no_time_is_left_out_and_reported(tmp_path: Path)
     loaded = read(tmp_path, content)
     assert loaded.programs[0].turns[0].tool_gap_s == 3.0
     reasons = [note.reason for note in loaded.repairs]
-    assert "a duration of 'unknown', which is no time: left out" in reasons
+    assert "a duration of 'unknown', which is not a time: left out" in reasons
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Dynamo's agentic Mooncake traces, version 2: requests that start after other requests.
 
 In: programs. Out: a header and a row per turn. A job is a play, a program a session. A turn depends
-on the one before it and on the last turns of the sub-agents that it waits for, with the gap as the
-delay of each; the first turn of a sub-agent depends on the turn that starts it. Times are in
-milliseconds. Ids of blocks are valid in the whole file, which Dynamo calls local.
+on the turn before it and on the last turns of the sub-agents that it waits for, each with the gap
+as the delay; the first turn of a sub-agent depends on the turn that starts it. Times are in
+milliseconds. Block ids are valid within the whole file ("local" in Dynamo's terms).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _line(value: Mapping[str, Any]) -> bytes:
 
 
 def _digest(programs: Sequence[Program]) -> str:
-    """Return a hash of the programs, which the header has to have."""
+    """Return a hash of the programs, which the header requires."""
     digest = hashlib.sha256()
     for program in programs:
         lengths = [(turn.prompt_tokens, turn.output_tokens) for turn in program.turns]

@@ -1,10 +1,9 @@
 """AIPerf's `dag_jsonl`: conversations that spawn others.
 
-In: programs. Out: a conversation per line, with the new messages of each turn, whose texts are
-filler of the right length, `max_tokens`, and the gap as the next turn's delay in milliseconds. A
-turn that drops so much of its history that the prompt is not longer than the context before begins
-a new conversation, which the previous one spawns. Sub-agents are spawned, and joined where their
-parent waits for them.
+In: programs. Out: a conversation per line. Each turn has its new messages (filler text of the right
+length), `max_tokens`, and the gap as the next turn's delay in milliseconds. A turn that drops so
+much history that its prompt is not longer than the previous context begins a new conversation,
+spawned by the previous one. Sub-agents are spawned, and joined where their parent waits for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which tokens of prompts are equal, and ids of their blocks.
+"""Determines which tokens of prompts are equal, and numbers their blocks.
 
 In: programs, with `Turn.kept_tokens` and prefixes. Out: for each prompt its *runs*, and from them
 the ids of its blocks of tokens. Two prompts have the same ids up to a block if and only if they
-have the same tokens up to the end of that block. It is the reverse of `traces.block_hashes`.
+have the same tokens up to the end of that block. This is the inverse of `traces.block_hashes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from traces.lenient import Repairs
 from traces.program import Program
 
 Source = tuple[str, ...]
-"""Where tokens come from: a shared prefix, the new part of a prompt, or an answer."""
+"""The source of tokens: a shared prefix, the new part of a prompt, or an answer."""
 Runs = tuple[tuple[Source, int], ...]
 """The sources of a prompt's tokens in order, each with the token at which it ends. Tokens of the
 same source at the same place of a prompt are equal."""
@@ -22,7 +22,7 @@ same source at the same place of a prompt are equal."""
 
 PREFIX, NEW, ANSWER = "prefix", "new", "answer"
 Block = tuple[int, Runs]
-"""The id of the block before, and the runs of a block."""
+"""The id of the previous block, and the runs of a block."""
 
 
 def prompts(program: Program) -> Iterator[Runs]:
@@ -53,7 +53,7 @@ def first_tokens(runs: Runs, tokens: int) -> Runs:
 
 
 def _extended(runs: Runs, others: Runs) -> Runs:
-    """Return the runs, followed by those of the others that end later."""
+    """Return the runs, followed by the other runs that end later."""
     end = runs[-1][1] if runs else 0
     beyond = [run for run in others if run[1] > end]
     if runs and beyond and beyond[0][0] == runs[-1][0]:
@@ -77,12 +77,12 @@ class BlockIds:
     """Numbers blocks of tokens in the order in which they first occur."""
 
     def __init__(self, block_tokens: int, *, partial: bool) -> None:
-        """`partial` says whether the last block of a prompt counts if it is not full. Its id
-        differs from that of the full block."""
+        """`partial`: whether the last block of a prompt counts if it is not full. Its id differs
+        from the id of the full block."""
         self._block = block_tokens
         self._partial = partial
         self._shared: dict[Block, int] = {}
-        """The blocks of shared prefixes only."""
+        """Blocks of shared prefixes only."""
         self._count = 0
 
     def of(self, program: Program) -> Iterator[list[int]]:
@@ -125,7 +125,7 @@ class BlockIds:
 def add_block_losses(
     program: Program, ids: Sequence[Sequence[int]], block_tokens: int, losses: Repairs
 ) -> None:
-    """Report what the ids of a program's prompts do not say exactly."""
+    """Report where the ids of a program's prompts are inexact."""
     for number, turn in enumerate(program.turns):
         shared = turn.prefixes if number else program.first_prefixes
         if any(prefix.tokens % block_tokens for prefix in shared):

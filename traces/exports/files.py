@@ -17,8 +17,8 @@ NOT_MARKED = "token counts that were inferred are not marked in the file: they a
 
 
 def check_export(name: str, out: Path) -> None:
-    """Raise UnknownName for an unknown format, InvalidTrace for a path that it cannot be written
-    to."""
+    """Raise UnknownName for an unknown format, and InvalidTrace for a path that does not suit
+    it."""
     where = f"--out {one_line(str(out))}"
     if not load_export(name).FOLDER:
         if not out.name.endswith(SUFFIXES):
@@ -33,7 +33,7 @@ def check_export(name: str, out: Path) -> None:
 
 
 def write_export(name: str, out: Path, programs: Sequence[Program]) -> list[str]:
-    """Write the programs atomically. Return how the file differs from them, as sentences."""
+    """Write the programs atomically. Return sentences on how the file differs from them."""
     export = load_export(name)
     losses = Losses()
     if name != NATIVE and any(program.inferred_tokens for program in programs):

@@ -1,9 +1,9 @@
-"""Text with a given number of tokens, for formats that have texts instead of lengths.
+"""Generates text with a given number of tokens, for formats that have texts instead of lengths.
 
 In: runs of tokens (`traces.exports.contents`). Out: meaningless English words. A word after a space
 is one token for the usual tokenizers (o200k, cl100k, Llama 3, Mistral), and a text has 3.3
-characters per token, as our readers assume. Equal runs have equal words, so prompts share what they
-share in the trace, and nothing else beyond a few words by chance.
+characters per token, as our readers assume. Equal runs have equal words, so prompts share the same
+parts as in the trace, and beyond them only a few words by chance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THREE = (
     *("see", "him", "his", "its", "let", "put", "old", "top", "run", "set", "big", "end", "far"),
 )
 CHUNK = 1024
-"""Number of words that are drawn at once."""
+"""Number of words drawn at once."""
 
 
 def text(runs: Runs, begin: int, end: int) -> str:

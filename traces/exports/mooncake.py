@@ -1,9 +1,9 @@
 """Mooncake's request traces, as published: a request per line, with its absolute start.
 
 In: programs. Out: `{timestamp, input_length, output_length, hash_ids}`, in order of time, in
-milliseconds, with ids of blocks of 512 tokens that are valid in the whole file. There are no
-sessions, since their two extensions disagree: Dynamo takes the rows of a session as whole prompts,
-AIPerf as new parts.
+milliseconds, with ids of blocks of 512 tokens that are valid within the whole file. There are no
+sessions, since the two extensions for them disagree: Dynamo reads the rows of a session as whole
+prompts, AIPerf as their new parts.
 """
 
 from __future__ import annotations

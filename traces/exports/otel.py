@@ -1,9 +1,9 @@
 """OpenTelemetry spans in OTLP JSON, with the attributes of the GenAI conventions.
 
-In: programs. Out: a line `{resourceSpans}` per job, with spans of agents, model calls and tools.
-A job is a conversation; a pause without a tool ends a trace, and the next turn begins another one.
-Attributes that begin with `turnstile.` say what the conventions have no name for: kept tokens, and
-whether times were measured. Without a date of their own, jobs begin in the year 2000.
+In: programs. Out: a line `{resourceSpans}` per job, with spans of agents, model calls and tools. A
+job is a conversation; a pause without a tool ends a trace, and the next turn begins another one.
+Attributes that begin with `turnstile.` record what the conventions lack: kept tokens, and whether
+times were measured. Jobs without a date begin in the year 2000.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FOLDER = False
 EPOCH_S = 946_684_800
 """2000-01-01T00:00:00Z."""
 LAST_S = 0.001
-"""How long before the end of its answer a tool starts if it takes no time, so that it belongs to
-the turn before it."""
+"""A tool that takes no time starts this long before the end of its answer, so that it belongs to
+that turn."""
 NO_HASHES = "otel has no hashes of blocks: what programs share is lost"
 TOOLS = "otel has a span per tool: each takes the whole gap, since programs record only their sum"
 BY_TIME = PLACED_BY_TIME.format("otel")
@@ -55,8 +55,7 @@ class _Agent:
         times: Sequence[Times],
         traces: dict[tuple[str, int], str],
     ) -> None:
-        """`traces` has the trace of each turn of the job's programs before, to which these are
-        added."""
+        """`traces` has the trace of each turn of the job's earlier programs and is extended."""
         self._program = program
         self._conversation = conversation
         self._times = times
@@ -81,7 +80,7 @@ class _Agent:
                 yield from self._tools(trace, agent, turn)
 
     def _parts(self) -> list[tuple[int, int]]:
-        """Return the turns of each trace. A sub-agent is in one trace, that of its parent."""
+        """Return the turns of each trace. A sub-agent is in a single trace, its parent's."""
         size = len(self._program.turns)
         if self._program.fork is not None:
             return [(0, size)]

@@ -1,4 +1,4 @@
-"""The formats that programs can be written in, and the interface of such a format.
+"""The registry of formats that programs can be written in, and the interface of such a format.
 
 To add one, add a file in this folder, a line in `EXPORTS` and a row in `docs/howto/my-traces.md`.
 """
@@ -27,21 +27,21 @@ PACKED = "packed"
 """The format of `traces.stored`, which is written while files are read."""
 
 Losses = Repairs
-"""What a format cannot express: each sentence once, with how often it applies."""
+"""Sentences on what a format cannot express, each with the number of times it applies."""
 
 
 class Export(Protocol):
     """A module with these attributes."""
 
     FOLDER: bool
-    """Whether each item that `write` yields is a file of a folder, instead of a line of a file."""
+    """Whether `write` yields files of a folder instead of lines of a file."""
 
     def write(self, programs: Sequence[Program], losses: Losses) -> Iterator[bytes]:
         """Yield lines with their ends, or documents. The losses are complete after the last."""
 
 
 def load_export(name: str) -> Export:
-    """Return the format with this name. Raises UnknownName for another one."""
+    """Return the format with this name. Raises UnknownName."""
     if name not in EXPORTS:
         names = (*EXPORTS, PACKED)
         close = nearest(name, names)

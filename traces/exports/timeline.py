@@ -1,7 +1,7 @@
-"""When the turns of programs start and end, for formats with absolute times.
+"""Computes when the turns of programs start and end, for formats with absolute times.
 
-In: programs, which record gaps but not how long a generation took. Out: a start and an end of each
-turn, in seconds, if each generation takes the time of `estimated_api_s`.
+In: programs, which record gaps but not the durations of generations. Out: the start and the end of
+each turn, in seconds, with durations from `estimated_api_s`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def timeline(programs: Sequence[Program], losses: Repairs) -> dict[str, list[Tim
 def _place(
     root: Program, children: Mapping[str, Sequence[Program]], times: dict[str, list[Times]]
 ) -> None:
-    """Set the times of a job. A turn waits for the sub-agents that are joined before it, which have
-    started by then; so these are placed first."""
+    """Set the times of a job. A turn waits for the sub-agents that are joined before it, so these
+    are placed first."""
     times[root.id] = []
     active = [root]
     while active:
@@ -94,7 +94,7 @@ def _place(
 
 
 def _must_precede(child: Program, program: Program, times: Mapping[str, list[Times]]) -> bool:
-    """Return whether a sub-agent has to be placed before the next turn of its parent."""
+    """Return whether a sub-agent must be placed before the next turn of its parent."""
     assert child.fork is not None  # noqa: S101 (for the type checker)
     turn = len(times[program.id])
     last = turn == len(program.turns)

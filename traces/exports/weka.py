@@ -3,8 +3,8 @@
 In: programs. Out: `{id, models, block_size, hash_id_scope, requests}`, in seconds from the start of
 the job, with ids of full blocks of 64 tokens that are valid in one document. As in the published
 files, `t` is the start of a request, but the end of a sub-agent, whose own requests count from its
-start. A request has `api_time`, here an assumed one, only if the gap after it was measured, since
-readers take the gap as measured if it has.
+start. A request has an (assumed) `api_time` only if the gap after it was measured, since readers
+take it as a sign that the gap is measured.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Session:
 
 
 def _common_prefixes(by_job: Iterable[Sequence[Program]]) -> set[str]:
-    """Return the ids of the prefixes that programs of several jobs have."""
+    """Return the ids of the prefixes that several jobs share."""
     seen: Counter[str] = Counter()
     for members in by_job:
         seen.update({id for program in members for id in program.prefix_ids})

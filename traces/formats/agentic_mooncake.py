@@ -31,18 +31,18 @@ class Dependency:
     """The request that this one starts after."""
     delay_s: float
     at_dispatch: bool = False
-    """Whether it starts after the other one was sent, instead of after its response."""
+    """Whether it starts when that request is sent, instead of after its response."""
 
 
 @dataclass(slots=True)
 class Node:
     play: str
     session: str
-    """Its id in the play, then in the file."""
+    """The id in the play, later in the file."""
     request: Request
     dependencies: list[Dependency]
     index: int = 0
-    """Its place in its session."""
+    """Index in the session."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Session:
     nodes: list[Node] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
     joined: dict[str, int] = field(default_factory=dict)
-    """By session that this one waits for, the turn that waits."""
+    """The turn that waits, by the session that it waits for."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -88,7 +88,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 
 def _sessions(nodes: Sequence[Node]) -> dict[str, Session]:
-    """Return the sessions by id, which is that of the play too if plays use the same ids."""
+    """Return the sessions by id, which includes the play's id if several plays use the same ids."""
     keys = {(node.play, node.session) for node in nodes}
     unique = len({session for _, session in keys}) == len(keys)
     sessions: dict[str, Session] = {}
@@ -131,7 +131,7 @@ def _dependencies(row: Mapping[str, Any]) -> list[Dependency]:
 
 
 def _find_gaps_and_joins(session: Session, nodes: Mapping[str, Node], repairs: Repairs) -> None:
-    """Set the gap before each turn but the first, and which other sessions it waits for."""
+    """Set the gap before each turn but the first, and the other sessions that it waits for."""
     for node in session.nodes[1:]:
         own_s: float | None = None
         joined_s: float | None = None

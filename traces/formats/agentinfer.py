@@ -1,4 +1,4 @@
-"""`requests.jsonl` of AgentInfer (openJiuwen), the requests that its benchmark sent.
+"""`requests.jsonl` of AgentInfer (openJiuwen), with the requests that its benchmark sent.
 
 In: a request per line, `{session_id, actor_id, actor_role, started_at, finished_at, status,
 input_tokens, output_tokens, cached_tokens}`. Out: a program for each actor of a session; actors

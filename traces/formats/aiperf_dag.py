@@ -2,9 +2,9 @@
 
 In: a conversation per line, `{session_id, turns[{messages[], max_tokens, delay, forks[],
 spawns[{children[], join_at}]}]}`, with delays in milliseconds. Out: a program per conversation.
-`messages` has only those that a turn adds. A fork inherits its parent's context, a spawned
-conversation starts anew, and the parent waits at `join_at`. There are no token counts: text is
-counted; outputs have `max_tokens`.
+`messages` has only the messages that a turn adds. A fork inherits its parent's context, a spawned
+conversation starts without one, and the parent waits at `join_at`. There are no token counts: they
+are estimated from the text, and outputs have `max_tokens`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
 def _children(
     conversations: Mapping[str, list[dict[str, Any]]], repairs: Repairs
 ) -> dict[str, Child]:
-    """Return how each conversation that another one starts is started."""
+    """Return how each started conversation is started."""
     found: dict[str, Child] = {}
     for parent, turns in conversations.items():
         for number, turn in enumerate(turns):
@@ -188,7 +188,7 @@ def _with_prefixes(
     conversations: Mapping[str, list[dict[str, Any]]],
     counter: TokenCounter,
 ) -> list[Program]:
-    """Return the programs with what their prompts share: tools and system prompts that are equal,
+    """Return the programs with the parts that their prompts share: equal tools and system prompts,
     and the context of a conversation with its forks. `programs` has parents first."""
     forked: dict[str, int] = {}
     """The longest context of each conversation that a fork inherits."""
@@ -197,7 +197,7 @@ def _with_prefixes(
             context = programs[child.parent].turns[child.turn].context_tokens
             forked[child.parent] = max(context, forked.get(child.parent, 0))
     begins: dict[str, Path] = {}
-    """What all prompts of a conversation begin with."""
+    """The beginning of all prompts of a conversation."""
     result: dict[str, Program] = {}
     for id, program in programs.items():
         start = children.get(id)

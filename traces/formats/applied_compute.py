@@ -1,4 +1,4 @@
-"""Applied Compute's agentic workloads, as Dynamo's replay reads them.
+"""Applied Compute's agentic workloads, in the form that Dynamo's replay reads.
 
 In: a session per line, `{num_turns, input_prompt_length, assistant_response_length[],
 tool_call_output_length[], tool_call_latency[], final_assistant_response_length}`, with latencies in

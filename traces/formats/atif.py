@@ -2,8 +2,8 @@
 
 In: `{schema_version, session_id, agent, steps[{source, timestamp, message, tool_calls, observation,
 metrics}], subagent_trajectories}`. Out: a program with a turn per agent step, and one for each
-embedded trajectory of a sub-agent. Tool times are not recorded: the time between two steps is that
-of the tools and of the next response, whose estimated generation is subtracted. Without usable
+embedded trajectory of a sub-agent. Tool times are not recorded: the time between two steps covers
+the tools and the next response, whose estimated generation is subtracted. Without usable
 timestamps, gaps are unknown. Lengths are in tokens, times in seconds.
 """
 
@@ -62,14 +62,14 @@ def _id(document: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class _Steps:
-    """The calls of a trajectory, and what is needed of the other steps."""
+    """The calls of a trajectory, and the required data of its other steps."""
 
     calls: list[Call] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     after_step: list[int] = field(default_factory=list)
-    """For each step, the index of the last call up to it."""
+    """Index of the last call up to each step."""
     asked_s: dict[int, float] = field(default_factory=dict)
-    """For each call, the time of the last message of a user or of the system before it."""
+    """Time of the last user or system message before each call."""
     opening: int = 0
     """Number of characters before the first call."""
     system: str = ""
@@ -178,7 +178,7 @@ class _Reader:
     ) -> list[Fork]:
         """Add the programs of embedded trajectories. Return their forks."""
         places: dict[str, int] = {}
-        """The call after which each trajectory starts, by its ids."""
+        """The call after which each trajectory starts, by the trajectory's ids."""
         for step, after in zip(steps, read.after_step, strict=True):
             for result in items(mapping(step.get("observation")).get("results")):
                 for ref in map(mapping, items(mapping(result).get("subagent_trajectory_ref"))):
@@ -223,7 +223,7 @@ class _Reader:
 
 
 def _names(call: object) -> tuple[str, ...]:
-    """Return the name of a called tool, of a shell the commands in it."""
+    """Return the name of a called tool, or the commands that a shell runs."""
     name = text(mapping(call).get("function_name"))
     arguments = mapping(mapping(call).get("arguments"))
     command = text(arguments.get("command")) or text(arguments.get("keystrokes"))

@@ -3,7 +3,7 @@
 In: sessions as JSON Lines or as one document, `{session_id, turns[{llm_calls[{message_id,
 timestamp, duration_ms, initiator_type, model, result, tokens, message_metadata}], tool_batches[{
 request_id, duration_ms, function_calls[{name, duration_ms}]}]}]}`. Out: a program per session. The
-schema does not say whether a call's `timestamp` is its start; that is assumed.
+schema does not define a call's `timestamp`; it is assumed to be the start.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _unique(programs: Sequence[Program], repairs: Repairs) -> list[Program]:
 
 
 def session_programs(session: Mapping[str, Any], name: str, repairs: Repairs) -> list[Program]:
-    """Return the program of a session, and those of calls that overlap others; [] without calls."""
+    """Return the programs of a session and of calls that overlap others; [] without calls."""
     id = identifier(session.get("session_id")) or name
     calls: list[TimedCall] = []
     prefix: SharedPrefix | None = None
@@ -75,7 +75,7 @@ def session_programs(session: Mapping[str, Any], name: str, repairs: Repairs) ->
                 prefix = prefix or _system_prompt(entry, call)
                 of_turn.append(call)
         if of_turn and of_turn[-1].tools:
-            # The next turn begins with a message of the user, so its time is not the tool's.
+            # The next turn begins with a user message, so the time before it is not a tool's.
             of_turn[-1].tools, of_turn[-1].gap = (), None
             repairs.add("tools after the last call of a turn: counted as a part of the pause")
         calls += of_turn
@@ -119,8 +119,8 @@ def _call(
 def _tool_time(
     batches: Sequence[Mapping[str, Any]], repairs: Repairs
 ) -> tuple[float, Provenance] | None:
-    """Return the recorded duration of a call's batches, which run one after the other. Without it,
-    the functions of a batch are taken to run in parallel."""
+    """Return the recorded duration of a call's batches, which run one after the other. If it is
+    missing, the functions of a batch are assumed to run in parallel."""
     total_s = 0.0
     provenance = Provenance.MEASURED
     for batch in batches:
@@ -138,8 +138,8 @@ def _tool_time(
 
 
 def _system_prompt(entry: Mapping[str, Any], call: TimedCall) -> SharedPrefix | None:
-    """Return the leading system segments of a prompt. Prompts of one model whose system segments
-    have the same length are taken to share them."""
+    """Return the leading system segments of a prompt. Prompts of one model are assumed to share
+    system segments of the same length."""
     segments = [mapping(segment) for segment in items(entry.get("message_metadata"))]
     segments.sort(key=lambda segment: tokens(segment.get("sequenceId")) or 0)
     length = 0

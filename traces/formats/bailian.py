@@ -33,7 +33,7 @@ def sniff(first_bytes: bytes) -> bool:
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     chains: list[Agent] = []
     last_of: dict[Any, Agent] = {}
-    """The chain of which a request is the last one, by its id."""
+    """The chain that ends with a request, by the request's id."""
     for number, row in enumerate(rows(data, repairs)):
         found = lengths(row.get("input_length"), row.get("output_length"), repairs)
         if found is None:

@@ -1,9 +1,9 @@
 """Results of the Berkeley Function Calling Leaderboard, version 4 (`BFCL_v4_*_result.json`).
 
 In: a line for each task, `{id, result, input_token_count, output_token_count, latency}`. In the
-multi-turn and agentic categories all are lists of the user's turns, of lists of steps. Out: a
-program per task with a turn per step. The times of tools are not recorded, so tasks of several
-steps need `--synthesise-gaps`. `latency` is the model's, in seconds, and is not used.
+multi-turn and agentic categories, the values are lists (one item per user turn) of lists (one item
+per step). Out: a program per task with a turn per step. Tool times are not recorded, so tasks of
+several steps need `--synthesise-gaps`. `latency` is the model's time in seconds, and is not used.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _rows(data: bytes, repairs: Repairs) -> Iterator[Mapping[str, Any]]:
 
 
 def _calls(row: Mapping[str, Any]) -> Iterator[Call]:
-    """Yield the calls of a task, in order. A task of one turn has numbers instead of lists."""
+    """Yield the calls of a task, in order. A single-turn task has numbers instead of lists."""
     prompts, outputs = row.get("input_token_count"), row.get("output_token_count")
     if not isinstance(prompts, list):
         yield _call(prompts, outputs, row.get("result"))

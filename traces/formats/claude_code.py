@@ -50,8 +50,8 @@ def sub_agents(path: Path) -> Sequence[Path]:
 
 
 def links(data: bytes, path: Path) -> set[str]:
-    """Return the ids of sessions and calls, and the session's file without suffix, beside which
-    is the folder of its sub-agents."""
+    """Return the ids of sessions and calls, and the session's file without its suffix, which names
+    the folder of its sub-agents."""
     found = {(a or b).decode("utf-8", "replace") for a, b in _LINK.findall(data)}
     if is_sub_agent(path):
         folders = [folder for folder in path.parents if folder.name == "subagents"]
@@ -69,18 +69,18 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 
 class _Session:
-    """The agents of a session, and of those that resumed it."""
+    """The agents of a session, and of the sessions that resumed it."""
 
     def __init__(self, repairs: Repairs) -> None:
         self.repairs = repairs
         self.agents: dict[str, AgentLines] = {}
-        """Sessions by the number of their file, and sub-agents by their ids."""
+        """Sessions by file number, and sub-agents by id."""
         self.sessions: dict[str, str] = {}
-        """Names of the sessions, by their keys in `agents`."""
+        """Names of sessions, by their keys in `agents`."""
         self.parts = 0
         self.read_calls: dict[str, str] = {}
         self.roots: dict[str, str] = {}
-        """The first line of the chain of a line of a sub-agent without id."""
+        """For each line of a sub-agent without an id, the first line of its chain."""
         self.kinds: dict[str, None] = {}
 
     def add(self, part: Part) -> None:
@@ -132,8 +132,8 @@ class _Session:
         return f"no conversation: the types of its lines are {kinds}"
 
     def _started_by(self) -> dict[str, Sent]:
-        """Return the tool call that started each sub-agent: the one whose result has its id, or
-        else one with its first message as the prompt."""
+        """Return the tool call that started each sub-agent: the call whose result has its id, or
+        else a call with its first message as the prompt."""
         sent = [s for agent in self.agents.values() for s in agent.sent.values()]
         by_agent = {f"agent {s.agent}": s for s in reversed(sent) if s.agent}
         started_by: dict[str, Sent] = {}
@@ -162,7 +162,7 @@ class _Session:
         return next(named, next(iter(with_calls), None))
 
     def _name(self, parents: Mapping[str, str | None]) -> None:
-        """Set the ids of all agents; those of sub-agents begin with that of their session."""
+        """Set the ids of all agents. A sub-agent's id begins with its session's id."""
         numbers = {key: n for n, key in enumerate(dict.fromkeys(self.roots.values()), 1)}
         used: set[str] = set()
         for key, agent in self.agents.items():

@@ -1,6 +1,6 @@
-"""Reads the lines of one agent of Claude Code, or of one of its sub-agents.
+"""Reads the lines of one session or sub-agent of Claude Code.
 
-In: lines in the order of their file. Out: a `Thread`, the calls of tools by id, and those that
+In: lines in the order of their file. Out: a `Thread`, the tool calls by id, and the tool calls that
 start sub-agents. The lines of one call have its id and repeat its usage; a line's `parentUuid` is
 the line that it continues.
 """
@@ -21,12 +21,12 @@ from traces.token_counts import CHARACTERS_PER_TOKEN
 
 AGENT_TOOLS = frozenset({"Task", "Agent"})
 NO_MESSAGE = re.compile(r"\s*(<command-|<local-command-|Caveat:|\[Request interrupted)")
-"""Begins text that the client wrote as the user."""
+"""Beginnings of text that the client wrote as the user."""
 UNKNOWN = -1
-"""The call before a line whose chain begins in a line that is missing, or a copy."""
+"""Stands for the call before a line whose chain begins in a missing line, or in a copy."""
 TOOL_CALL_TOKENS = 50
-"""Tokens of a tool call beside its name and arguments. Fitted to 81 answers with complete counts
-and without thinking: the median error is 8%, and in nine of ten answers it is at most 30%."""
+"""Tokens of a tool call in addition to its name and arguments. Fitted to 81 answers with complete
+counts and without thinking: the median error is 8%, and at most 30% in nine of ten answers."""
 PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -45,21 +45,21 @@ class Sent:
 
 @dataclass(slots=True)
 class _Answer:
-    """What only the lines of a call have."""
+    """Data of a call that only its lines have."""
 
     index: int
     message: int
     characters: int = 0
     tokens: int = 0
-    """What its tool calls take beside their names and arguments."""
+    """Tokens of its tool calls in addition to their names and arguments."""
     is_complete: bool = False
-    """Whether a line has a stop reason. Otherwise the output count may be that of its start."""
+    """Whether a line has a stop reason. Otherwise the output count may be an early one."""
     text: list[str] = field(default_factory=list)
 
 
 class AgentLines:
-    """The lines of one agent, as they are added. `read_calls` has the agent of each call that was
-    read, so that copies of a call count once."""
+    """The lines of one agent, added in order. `read_calls` maps each call that was read to its
+    agent, so that copies of a call count once."""
 
     def __init__(self, key: str, session: str, read_calls: dict[str, str], repairs: Repairs):
         self.thread = Thread(key)
@@ -76,7 +76,7 @@ class AgentLines:
         self._answers: dict[str, _Answer] = {}
         self._last_has_thinking = False
         self._before: dict[str, int | None] = {}
-        """For each line, the last call up to it on its chain; None if there is none."""
+        """The last call on the chain up to each line; None if there is none."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         uuid, parent = text(line.get("uuid")), line.get("parentUuid")

@@ -1,4 +1,4 @@
-"""Rollouts of Codex, with those of their sub-agents (`~/.codex/sessions/…/rollout-*.jsonl`).
+"""Rollouts of Codex, with the rollouts of their sub-agents (`~/.codex/sessions/…/rollout-*.jsonl`).
 
 In: lines `{timestamp, type, payload}`. A `token_count` event ends each call of the model; its items
 precede it, and the outputs of its tools follow or precede it. Out: a program for each rollout.
@@ -33,17 +33,17 @@ def _is_line(line: Mapping[str, Any]) -> bool:
 
 
 def is_sub_agent(_path: Path) -> bool:
-    """Their files have names like any other, so sub-agents are found by ids only."""
+    """Files of sub-agents have ordinary names, so they are found by ids only."""
     return False
 
 
 def sub_agents(_path: Path) -> Sequence[Path]:
-    """They may be in the folders of later days, so they are only read from a given folder."""
+    """They may be in the folders of later days, so they are read only if a folder is given."""
     return ()
 
 
 def links(data: bytes, _path: Path) -> set[str]:
-    """Return the ids of a rollout, of what it was forked from, and of its sub-agents."""
+    """Return the ids of a rollout, of its source if it was forked, and of its sub-agents."""
     return {id for line in data.split(b"\n") for id in _ids(line)} - {""}
 
 

@@ -1,5 +1,5 @@
 """Reads one rollout of Codex. In: its lines, and the rollout that it was forked from. Out: a
-`Thread`, and where it starts and awaits sub-agents.
+`Thread`, and the places where it starts and awaits sub-agents.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from traces.program import Message
 
 PARENT_FIELDS = ("forked_from_id", "parent_thread_id")
 COPY_S = 1.0
-"""Lines up to this long after a fork are copies of its parent's."""
+"""Lines up to this long after a fork are copies of its parent's lines."""
 COUNTS = ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
 SHELLS = frozenset({"bash", "sh", "zsh", "powershell", "pwsh", "cmd"})
 _DURATION = re.compile(r'Wall time: (\d{1,9}(?:\.\d{1,9})?) s|"duration_seconds": ?([\d.]{1,12})')
 _HEAD = 1000
-"""Length of an output's beginning that may have a duration."""
+"""Length of the beginning of an output that may contain a duration."""
 Usage = tuple[int, ...]
 
 
@@ -51,7 +51,7 @@ class Rollout:
         """The tool calls that waited for sub-agents, by the sub-agents' ids."""
         self._tools: dict[str, Wait] = {}
         self._pending: Call | None = None
-        """The call whose items are being read."""
+        """The call whose items are currently read."""
         self._written: list[str] = []
         self._is_rewritten = False
         self._model = ""
@@ -84,8 +84,8 @@ class Rollout:
 
     def _copied(self, parent: Rollout | None) -> int:
         """Return the number of leading lines that are copies of the parent's history: up to the
-        last total that both have in common or, if the parent is missing, the last one that was
-        written when the rollout began."""
+        last total that both share or, if the parent is missing, the last total written when the
+        rollout began."""
         if not self.has_copies:
             return 0
         copied = 0
@@ -104,7 +104,7 @@ class Rollout:
         return copied
 
     def totals(self) -> Iterator[tuple[int, Usage]]:
-        """Yield the cumulative counts that differ from the ones before, with their lines."""
+        """Yield the cumulative counts that differ from their predecessors, with their lines."""
         before: Usage | None = None
         for number, line in enumerate(self.lines):
             payload = _payload(line)
@@ -132,7 +132,7 @@ class Rollout:
                 self._tool(call, item, at_s)
 
     def _call(self) -> Call:
-        """Return the call to which an item of the model belongs."""
+        """Return the call that an item of the model belongs to."""
         if self._pending is None:
             self._pending = Call(prompt_messages=len(self.thread.messages))
         return self._pending
@@ -211,7 +211,7 @@ def _usage(payload: Mapping[str, Any], name: str) -> Usage | None:
 
 
 def _written(item: Mapping[str, Any]) -> str:
-    """Return the text of an item, of its parts, or of a tool's output."""
+    """Return the text of an item, its parts, or a tool's output."""
     content = item.get("content")
     parts = [content, mapping(content).get("content"), mapping(content).get("output")]
     parts += [mapping(part).get("text") for part in items(content)]

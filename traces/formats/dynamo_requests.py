@@ -94,7 +94,7 @@ def _call(row: Mapping[str, Any], blocks: set[int], repairs: Repairs) -> TimedCa
 
 
 def _name_tools(agent: Agent, tools: list[tuple[float, str]]) -> None:
-    """Give each tool to the last call that had started before it."""
+    """Assign each tool to the last call that started before it."""
     calls = sorted((c for c in agent.calls if c.start_s is not None), key=lambda c: c.start_s or 0)
     index = 0
     for started_s, name in sorted(tools):

@@ -1,4 +1,4 @@
-"""What each format records, for the table of the documentation and for reports.
+"""Lists what each format records, for the documentation and for reports.
 
 `tests/traces/test_format_facts.py` checks it against the registry and the samples.
 """
@@ -15,16 +15,16 @@ class Facts(NamedTuple):
     tool_times: str
     """Where tool times come from; `no` if none is recorded."""
     repeats: str
-    """How it is known what a prompt repeats: measured (hashes or texts), inferred, or stated."""
+    """Source of a prompt's repeated part: measured (hashes or texts), inferred, or stated."""
     sessions: bool
     """Whether calls belong to programs of several turns."""
     starts: bool
     """Whether starts are recorded, for `--arrivals recorded`."""
     sub_agents: bool
     accuracy: str
-    """What is inferred, and how well."""
+    """What is inferred, and how accurately."""
     without: str = ""
-    """What can be done with files that lack something."""
+    """How to use files that lack something."""
 
 
 DRAW = "refused, unless `--synthesise-gaps`"
@@ -148,4 +148,4 @@ FACTS = {
         True, False, False, BY_TEXT, f"{COUNT}; without `delay_seconds` {DRAW}",
     ),
 }  # fmt: skip
-"""By name in the registry. Installed packages have formats that are not here."""
+"""By name in the registry. Formats of installed packages are not listed."""

@@ -49,7 +49,7 @@ def sub_agents(_path: Path) -> Sequence[Path]:
 
 
 def links(_data: bytes, _path: Path) -> frozenset[str]:
-    """Return nothing, since each session is in one file."""
+    """Return nothing: each session is in one file."""
     return frozenset()
 
 

@@ -1,8 +1,8 @@
 """Langfuse exports.
 
-In: `{trace, observations}` of the user interface, a trace of the API with its `observations`, or
-observations alone; as one object, a list, or a line each. Out: see `span_programs`. A generation is
-a model call. Durations are the differences of the observations' times: `latency` is in seconds in
+In: `{trace, observations}` from the user interface, a trace from the API with its `observations`,
+or observations alone; as one object, a list, or one per line. Out: see `span_programs`. A
+generation is a model call. Durations are differences of times, because `latency` is in seconds in
 some exports and in milliseconds in others. Most exports have every observation twice.
 """
 

@@ -1,9 +1,9 @@
-"""LLMServingSim's workloads: single requests, and agentic sessions of several.
+"""LLMServingSim's workloads: single requests, and agentic sessions of several requests.
 
 In: JSON Lines of `{input_toks, output_toks, arrival_time_ns, [input_tok_ids]}` and of `{session_id,
 arrival_time_ns, sub_requests[{input_toks, output_toks, tool_duration_ns, [input_tok_ids]}]}`, with
-times in nanoseconds. Out: a program per line. A sub-request has its whole prompt, and the next one
-starts when its tool has ended.
+times in nanoseconds. Out: a program per line. A sub-request has its whole prompt, and the next
+sub-request starts when the tool has ended.
 """
 
 from __future__ import annotations

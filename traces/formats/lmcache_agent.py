@@ -1,8 +1,8 @@
-"""LMCache's agent traces: the text of each LLM call's prompt and answer, and when it was sent.
+"""LMCache's agent traces: the prompt, the answer and the time of each LLM call, as text.
 
 In: a call per line, `{timestamp, input, output, session_id}`, with the timestamp in Unix
 microseconds and the whole prompt as `input`. Out: a program per session. There are no token counts:
-text is counted, and the duration of a call is inferred from its tokens.
+they are estimated from the text, and the duration of a call from its tokens.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
 
 
 def _shared(programs: list[Program], agents: list[Agent], texts: Texts) -> list[Program]:
-    """Set what prompts share, from their texts."""
+    """Set the parts that prompts share, from their texts."""
     characters = sum(len(texts[id(call)][0]) for agent in agents for call in agent.calls)
     per_token = characters / sum(turn.prompt_tokens for p in programs for turn in p.turns)
     hashes_of: dict[str, list[Hashes]] = {
@@ -77,8 +77,8 @@ def _shared(programs: list[Program], agents: list[Agent], texts: Texts) -> list[
 
 
 def _with_kept(turns: Sequence[Turn], texts: Sequence[tuple[str, str]]) -> tuple[Turn, ...]:
-    """Let each turn keep the previous prompt if its text begins with it, and the previous answer
-    only if that follows."""
+    """Mark the previous prompt as kept by each turn whose text begins with it, and the previous
+    answer only if it follows."""
     kept = list(turns)
     for i, ((prompt, answer), (following, _)) in enumerate(pairwise(texts), 1):
         before, turn = turns[i - 1], turns[i]

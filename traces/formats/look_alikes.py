@@ -1,4 +1,4 @@
-"""Names the format that a file which no format recognises looks like, by the keys of its object.
+"""Names the format that an unrecognised file resembles, by the keys of its object.
 
 In: the first object of the file. Out: a sentence with the format, and either the fields that are
 missing or the reason why it cannot be read.
@@ -87,7 +87,7 @@ RECIPE = "turnstile-recipe-1"
 
 
 def describe_toml(data: bytes, name: str) -> str:
-    """Return what a TOML file is, since none is a trace."""
+    """Describe a TOML file, which is never a trace."""
     try:
         document = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
@@ -98,7 +98,7 @@ def describe_toml(data: bytes, name: str) -> str:
 
 
 def use_of_recipe(name: str) -> str:
-    """Return what to do with the file of a recipe, which was given as something else."""
+    """Return the remedy for a recipe file that was given as a trace."""
     return (
         "a recipe, which describes a workload and is not a trace; draw its programs with "
         f"bench traces synthesize {one_line(name)} --out programs.jsonl.gz"
@@ -106,7 +106,7 @@ def use_of_recipe(name: str) -> str:
 
 
 def describe(document: object, known: Collection[str]) -> str:
-    """Return what an object without a known format looks like. `known` are the formats' names."""
+    """Describe what an object without a known format resembles. `known` are the formats' names."""
     found = keys_of(document)
     if not found:
         what = "an object with no fields" if isinstance(document, dict) else "no object"
@@ -125,7 +125,7 @@ def describe(document: object, known: Collection[str]) -> str:
 
 
 def keys_of(document: object) -> set[str]:
-    """Return the keys of an object, and those of the objects in it as `a.b`."""
+    """Return the keys of an object, and the keys of the objects in it as `a.b`."""
     top = mapping(document)
     return {*top, *_inner(top)}
 

@@ -79,8 +79,8 @@ def read_trajectory(document: dict[str, Any], name: str, repairs: Repairs) -> li
 
 
 def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """Return the messages, and for each call the number of messages before it. Tool outputs become
-    user messages and Responses objects text, so that every chat template accepts them."""
+    """Return the messages, and the number of messages before each call. Tool outputs become user
+    messages and Responses objects text, so that every chat template accepts them."""
     conversation: list[Message] = []
     prompt_ends: list[int] = []
     for message in messages:

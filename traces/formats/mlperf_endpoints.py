@@ -3,7 +3,7 @@
 In: `{conversation_id, turn, role, content, system, tools, reasoning_content, tool_calls,
 tool_results, delay_seconds}` per line, where `system` and `tools` are in a conversation's first
 line and `delay_seconds` is the time of the tools. Out: a program per conversation with a turn per
-assistant message, whose prompt is all before it. There are no token counts: text is counted.
+assistant message, whose prompt is everything before it. Tokens are estimated from the text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from traces.program import Message, Program, Provenance
 
 FIELDS = ("conversation_id", "turn", "role")
 SAID = ("content", "reasoning_content", "tool_calls", "tool_results")
-"""Fields of a message that its tokens come from."""
+"""Fields of a message that are counted as tokens."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -112,7 +112,7 @@ def _longer(gap: Gap | None, delay_s: float | None) -> Gap | None:
 
 
 def _tools(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the called tools, of a shell the commands in it."""
+    """Return the names of the called tools, or the commands that a shell runs."""
     names: list[str] = []
     for call in items(row.get("tool_calls")):
         function = mapping(mapping(call).get("function"))

@@ -3,7 +3,7 @@
 In: a request per line, `{timestamp, input_length, output_length, hash_ids}`, with times in
 milliseconds and hashes of blocks of 512 tokens; with sessions also `session_id` and `delay`, the
 pause after the previous response. Out: a program per session, or one of a single turn per request
-without a session. Later requests of a session have the whole prompt, or only its new part (delta).
+without a session. Later requests of a session have the whole prompt or only its new part (delta).
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def usable_hashes(value: object) -> list[int | str] | None:
 
 
 def _is_delta(sessions: Sequence[Sequence[Request]], repairs: Repairs) -> bool:
-    """Return whether later requests of a session have only the new part of the prompt. They have
-    the whole prompt if it begins with the same block as the first one, or if there are no hashes
-    and all prompts grow by the output."""
+    """Return whether later requests of a session contain only the new part of the prompt. They
+    contain the whole prompt if it begins with the same block as the first one, or if there are no
+    hashes and all prompts grow by the output."""
     votes: Counter[bool] = Counter()
     for first, *others in sessions:
         for before, request in zip([first, *others], others, strict=False):
@@ -159,7 +159,7 @@ def _hashes(requests: Sequence[Request]) -> list[Hashes]:
 
 
 def _append_only(program: Program, requests: Sequence[Request], repairs: Repairs) -> Program:
-    """Infer the kept tokens of prompts without hashes: those that grow repeat the previous one."""
+    """Infer the kept tokens of prompts without hashes: growing prompts repeat the last one."""
     turns = list(program.turns)
     for i, (before, request) in enumerate(pairwise(requests), 1):
         if before.hashes is None and request.hashes is None:

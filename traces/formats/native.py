@@ -1,5 +1,5 @@
 """Turnstile's trace format `turnstile-trace-1`: JSON Lines with one program per line, optionally
-compressed with gzip (suffix .gz).
+gzip-compressed (suffix .gz).
 
 In and out: programs, with the fields of `traces.program`; missing fields have their defaults. Times
 are in seconds, lengths in tokens. The reader is strict: any error is reported with line, field,
@@ -115,7 +115,7 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
 
 
 def _append_only(program: Program, repairs: Repairs) -> Program:
-    """Infer the kept tokens of a program whose file does not state any: an agent whose prompts grow
+    """Infer the kept tokens of a program whose file does not state any: if prompts grow, the agent
     has only appended to them."""
     turns: list[Turn] = list(program.turns[:1])
     for before, turn in pairwise(program.turns):
@@ -151,7 +151,7 @@ def _parse_line(line: bytes, number: int) -> _Program:
 
 
 def _fields_at(location: Sequence[int | str]) -> Collection[str]:
-    """Return the fields of the object whose field is at this location."""
+    """Return the fields of the object that contains the field at this location."""
     models: dict[object, type[_Strict]] = {
         "turns": _Turn, "prefix": _Prefix, "prefixes": _Prefix, "fork": _Fork, "messages": _Message
     }  # fmt: skip
@@ -160,8 +160,8 @@ def _fields_at(location: Sequence[int | str]) -> Collection[str]:
 
 
 def program_line(program: Program) -> bytes:
-    """Return one line of the format, without fields that have their default value. A program of
-    which no turn keeps tokens says so: a file without `kept_tokens` is read as append-only."""
+    """Return one line of the format, without fields that have their default value. If no turn of a
+    program keeps tokens, this is stated: a file without `kept_tokens` is read as append-only."""
     line: dict[str, Any] = {"format": FORMAT, "id": program.id}
     for key in ("prefix", "fork", "recorded_start_s", "source", "inferred_tokens"):
         if value := getattr(program, key):

@@ -1,8 +1,8 @@
 """Error messages for lines of Turnstile's own trace format.
 
 In: pydantic's error for a line. Out: text with the field, the value and the remedy. For an unknown
-field, the remedy names the field that the user may have meant, also if the unknown name is that of
-another format.
+field, the remedy names the field that the user may have meant, even if the name comes from another
+format.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FOREIGN_FIELDS = {
     "fork": ("parent", "parent_id", "parent_session_id"),
     "program_id": ("parent", "parent_id", "session_id"),
 }  # fmt: skip
-"""Names of other formats, and of everyday use, by the field of this format."""
+"""Names in other formats and in everyday use, by the field of this format."""
 OTHER_UNITS = ("_ms", "_us", "_ns")
 MAX_FIELDS = 3
 """Maximum number of unknown fields in a message."""
@@ -49,8 +49,8 @@ MAX_FIELDS = 3
 def problem(
     error: ValidationError, fields_at: Callable[[Sequence[int | str]], Collection[str]]
 ) -> str:
-    """Describe what is wrong with a line. `fields_at` returns the fields of the object with an
-    error at this location."""
+    """Describe the error in a line. `fields_at` returns the fields of the object with an error at
+    this location."""
     errors = error.errors(include_url=False)
     unknown: dict[str, str] = {}
     suggestions = 0
@@ -72,7 +72,7 @@ def problem(
 
 
 def meant_field(name: str, fields: Collection[str]) -> str:
-    """Return a question with the field that an unknown name may stand for; "" if there is none."""
+    """Return a question with the field that an unknown name may stand for, or ""."""
     key = name.casefold().replace("-", "_")
     foreign = [f for f, others in FOREIGN_FIELDS.items() if f in fields and key in others]
     field = foreign[0] if foreign else nearest(key, fields)

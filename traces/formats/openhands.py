@@ -36,7 +36,7 @@ from traces.program import Program
 HEAD_FILE = "base_state.json"
 EVENTS = ("events", "trajectory", "history")
 EVENTS_TO_CHECK = 20
-"""Number of a list's first elements of which one must be an event for a list of events."""
+"""A list is a list of events if one of this many first elements is an event."""
 
 
 def sniff(first_bytes: bytes) -> bool:

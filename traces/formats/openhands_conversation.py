@@ -1,4 +1,4 @@
-"""Builds the programs of an OpenHands conversation: the agent's, and its condenser's calls.
+"""Builds the programs of an OpenHands conversation: the agent, and its condenser's calls.
 
 In: utterances in order, and the usage of each response. Out: the agent's program, and for each call
 of the condenser a sub-agent, since its prompt is separate and the agent waits for it.
@@ -35,7 +35,7 @@ class ConversationBuilder:
         self.prompt_ends: list[int] = []
         """Number of messages before each call."""
         self.condensed: list[tuple[int, Call]] = []
-        """Calls of the condenser, each with the index of the turn before it."""
+        """Condenser calls, each with the index of the turn before it."""
         self.system = ""
         self.characters = 0
         self.openings: list[int] = []
@@ -130,7 +130,7 @@ class ConversationBuilder:
         return [program, *forks]
 
     def _drop_calls_before_first_count(self) -> None:
-        """Drop the calls before the first one with a prompt length, whose lengths are unknown."""
+        """Drop calls before the first one with a prompt length, as their lengths are unknown."""
         first = next((i for i, call in enumerate(self.calls) if call.prompt), 0)
         for _ in range(first):
             self.repairs.add("a response before the first one with prompt tokens: left out")

@@ -18,12 +18,12 @@ from servers.tool_names import call_names
 from traces.lenient import items, mapping, moment
 
 STATES = ("null", "agent_state_changed")
-"""Legacy observations that are not the result of a tool."""
+"""Legacy observations that are not results of tools."""
 ANSWERS = (
     *("message", "finish", "reject", "think", "delegate", "run", "run_ipython", "read", "write"),
     *("edit", "browse", "browse_interactive"),
 )
-"""Legacy actions that are decisions of the model, even if no response is recorded with them."""
+"""Legacy actions that are decisions of the model, even without a recorded response."""
 
 
 class Role(Enum):
@@ -45,7 +45,7 @@ class Utterance:
     tools: tuple[str, ...] = ()
     command: str | None = None
     other_prompt_text: str = ""
-    """Further text in the prompts: descriptions of tools, the tool calls of an answer."""
+    """Additional text in the prompts: descriptions of tools, or the tool calls of an answer."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Token counts, if the event has them."""
     accumulated_usage: Mapping[str, Any] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """OpenTelemetry spans of agents.
 
-In: OTLP JSON (`resourceSpans`, as one object, a list, or a line each), or spans as a list, as lines
-or in `spans`: with snake-case fields (inference-perf), `context` (Phoenix) or `spanContext` (Vercel
-AI SDK); or Jaeger's `data`. `otel_attributes` reads the attributes of the GenAI conventions,
-OpenInference, OpenLLMetry and the Vercel AI SDK. Out: see `span_programs`.
+In: OTLP JSON (`resourceSpans`, as one object, a list, or a line each), or spans as a list, one per
+line or in `spans`: with snake-case fields (inference-perf), `context` (Phoenix) or `spanContext`
+(Vercel AI SDK); or Jaeger's `data`. `otel_attributes` reads the attributes of the GenAI
+conventions, OpenInference, OpenLLMetry and the Vercel AI SDK. Out: see `span_programs`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from traces.lenient import (
 from traces.program import Program
 
 SPANS_TO_CHECK = 50
-"""Number of a file's first spans of which one must have a known attribute."""
+"""One of this many first spans of a file must have a known attribute."""
 CONTAINERS = ("resourceSpans", "scopeSpans", "instrumentationLibrarySpans", "spans", "data")
 MAX_DEPTH = 8
 """Maximum depth of a span in containers and lists."""
@@ -67,7 +67,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
 
 
 def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
-    """Yield the one document of a file, or those of its lines."""
+    """Yield the document of a file, or the documents on its lines."""
     first_line, _, others = data.lstrip().partition(b"\n")
     try:
         parse_json(first_line)

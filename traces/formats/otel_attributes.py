@@ -1,6 +1,6 @@
 """Attributes of agents' spans: the GenAI conventions, OpenInference, OpenLLMetry, Vercel AI SDK.
 
-In: a span as parsed JSON. Out: its attributes as one mapping, and what they say.
+In: a span as parsed JSON. Out: its attributes as one mapping, and the values that readers need.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ OUTPUTS = (
     *("ai.response.toolCalls", "gen_ai.output.text", "ai.response.text"),
 )
 BEFORE = ("gen_ai.system_instructions", "gen_ai.tool.definitions", "llm.tools", "ai.prompt.tools")
-"""What precedes the messages of a prompt."""
+"""Attributes that precede the messages of a prompt."""
 MAX_NESTED = 10
 KEPT_TOKENS = "turnstile.kept_tokens"
 GAP_PROVENANCE = "turnstile.gap_provenance"
 START_PROVENANCE = "turnstile.start_provenance"
-"""What `traces.exports.otel` writes and the conventions have no name for: of a model call, its kept
-tokens and the origin of the gap after it; of a sub-agent's first call, the origin of its delay."""
+"""Attributes of `traces.exports.otel` that the conventions lack: a model call's kept tokens and the
+origin of the gap after it, and the origin of the delay of a sub-agent's first call."""
 
 
 def attributes_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a span in any encoding, by full names, with those of the event that
-    carries the messages."""
+    """Return the attributes of a span in any encoding, by full names, including those of the event
+    that carries the messages."""
     found: dict[str, Any] = {}
     _add(found, "", raw.get("attributes", raw.get("tags")), 0)
     for event in items(raw.get("events", raw.get("span_events"))):

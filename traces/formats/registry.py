@@ -52,7 +52,7 @@ FORMATS = Registry(
     option="--format",
 )
 FIRST_BYTES = 1 << 16
-"""Number of bytes from which formats are recognised first."""
+"""Number of bytes from which formats are first recognised."""
 
 
 class TraceFormat(Protocol):
@@ -70,7 +70,7 @@ class TraceFormat(Protocol):
         """Return the programs of a file, in recorded order.
 
         `data` is the whole decompressed file; `name` is the file's name without suffixes, the id of
-        a program without one. Add everything that was guessed or left out to `repairs`. Raises
+        a program without one. Report everything that was guessed or left out to `repairs`. Raises
         TraceRejected if the file has no valid program.
         """
 
@@ -112,8 +112,8 @@ def load_format(name: str) -> TraceFormat:
 
 
 def formats() -> Iterator[tuple[str, TraceFormat]]:
-    """Yield all formats and their names, those of installed packages first, since the built-in ones
-    recognise files by a single field."""
+    """Yield all formats and their names. Formats of installed packages come first, since the
+    built-in ones recognise files by a single field."""
     for name in [*FORMATS.installed(), *FORMATS.built_in]:
         yield name, load_format(name)
 
@@ -127,7 +127,7 @@ def linked_formats() -> list[LinkedFormat]:
 
 
 def recognise(data: bytes) -> tuple[str, TraceFormat] | None:
-    """Return the name of a file's format, and the format; None if it is unknown."""
+    """Return the name of a file's format and the format; None if it is unknown."""
     try:
         for first_bytes in (data[:FIRST_BYTES], data):
             for name, format in formats():

@@ -3,8 +3,8 @@
 In: a `TurnRecord` per line (docs/reference/run-folder.md). Out: programs in order of arrival, with
 the tool gaps of the run, and with messages if the run recorded them. Failed turns are left out. A
 sub-agent becomes a separate program, since its record lacks the fork; this is reported as a repair.
-Of a stream of jobs, those before the first that had not finished when the cell ended are kept; the
-finished ones after it would be mostly short ones.
+In a stream, the jobs before the first unfinished one are kept; the finished jobs after it would be
+mostly short ones.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _prefix(first: TurnRecord, shortest_prompt: int) -> SharedPrefix | None:
 def _conversation(
     records: Sequence[TurnRecord], repairs: Repairs
 ) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """Return all messages of a program, and how many of them each prompt has; none if a turn was
-    recorded without messages."""
+    """Return all messages of a program, and the number of messages in each prompt; none if a turn
+    was recorded without messages."""
     conversation: list[Message] = []
     ends: list[int] = []
     for record in records:

@@ -2,9 +2,9 @@
 
 In: `{environment, trajectory[{action, observation, response, execution_time}], history[{role,
 content, action, tool_calls, is_demo}], info: {model_stats}}`. Out: one program with a turn for each
-answer in the history. Only totals of tokens are recorded, and none for replays and demonstrations:
-the text is counted, and scaled to the totals. `execution_time` is the measured time of the tool, in
-seconds; old files lack it.
+answer in the history. Only token totals are recorded, and none for replays and demonstrations:
+tokens are estimated from the text, and scaled to the totals. `execution_time` is the measured time
+of the tool, in seconds; old files lack it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from traces.program import Message, Program, Provenance
 from traces.token_counts import TokenCounter
 
 SAID = ("content", "tool_calls")
-"""Fields of a message that its tokens come from."""
+"""Fields of a message that are counted as tokens."""
 STEPS_TO_CHECK = 20
 
 
@@ -121,8 +121,8 @@ def _calls(
 
 
 def _tools(message: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the commands in the first line of the action, since its other lines may be text that
-    is written to a file."""
+    """Return the commands in the first line of the action; other lines may be text that is written
+    to a file."""
     first_line = text(message.get("action")).strip().partition("\n")[0]
     names = command_names(first_line) or tool_names(items(message.get("tool_calls")))
     return names or (("tool",) if first_line else ())
@@ -131,8 +131,8 @@ def _tools(message: Mapping[str, Any]) -> tuple[str, ...]:
 def _scaled(
     calls: list[Call], stats: Mapping[str, Any], counter: TokenCounter, repairs: Repairs
 ) -> list[Call]:
-    """Scale the counted lengths so that their sums are the recorded totals, if there are any. Calls
-    that are not in the history, such as retries, are assumed to be of average length."""
+    """Scale the counted lengths so that their sums equal the recorded totals, if any. Calls that
+    are not in the history, such as retries, are assumed to be of average length."""
     sent, received = tokens(stats.get("tokens_sent")), tokens(stats.get("tokens_received"))
     share = len(calls) / max(len(calls), tokens(stats.get("api_calls")) or 0)
     if not sent or not received:

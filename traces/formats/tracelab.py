@@ -2,8 +2,8 @@
 
 In: a round per line, `{provider, session_id, round_index, input_tokens_total, prefix_tokens,
 output_tokens, timing_events[{event_type, timestamp}], tools[{tool_name, emitted_at, result_at}]}`.
-Out: a program per session. A round starts at its last input (a message or a tool's result), and
-ends at its last output. `prefix_tokens` were read from the provider's cache.
+Out: a program per session. A round starts at its last input (a message or a tool's result) and ends
+at its last output. `prefix_tokens` were read from the provider's cache.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def _tool_time(
 def _with_cached_prefix(
     programs: Iterable[Program], agents: Mapping[str, Agent], shared: Mapping[str, str]
 ) -> Iterable[Program]:
-    """Give several sessions of one project and model a common prefix: the least that the first
-    prompt of any of them read from the provider's cache, which another session had written."""
+    """Give several sessions of one project and model a common prefix: the fewest tokens that a
+    first prompt read from the provider's cache, which another session had written."""
     groups: dict[str, list[Agent]] = {}
     for id, agent in agents.items():
         groups.setdefault(shared[id], []).append(agent)

@@ -24,7 +24,7 @@ from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 MAX_DEPTH = 20
 """Maximum nesting of sub-agents; deeper ones are left out."""
 MAX_GROUPS_COMPARED = 100
-"""Maximum number of groups with the same first block that a program is compared with."""
+"""A program is compared with at most this many groups with the same first block."""
 ROUNDING_S = 1.0
 """The resolution of `t`."""
 
@@ -82,7 +82,7 @@ class _Session:
         self.repairs = repairs
         self.programs: dict[str, Program] = {}
         self.starts: dict[str, list[Any]] = {}
-        """The hash ids with which all prompts of a program begin."""
+        """Leading hash ids that all prompts of a program share."""
 
     def add(self, id: str, entries: list[Any], fork: Fork | None, depth: int) -> float | None:
         """Add a program and its sub-agents. Return the end of its last response, relative to its
@@ -218,12 +218,12 @@ class _Session:
         return ("tool_use",) if following.answers_tool else ()
 
     def with_prefixes(self) -> list[Program]:
-        """Give programs with the same beginning a common prefix. In the order of the file, each
-        joins the first group that shares at least as many tokens in total with it as without."""
+        """Give programs with the same beginning a common prefix. In file order, a program joins the
+        first group that shares at least as many tokens in total with it as without it."""
         groups: list[tuple[list[Any], list[str]]] = []
         """Shared hash ids, and program ids."""
         by_first: dict[Any, list[int]] = {}
-        """Indices of groups by their first hash id. Others share nothing."""
+        """Indices of groups by their first hash id; groups with different ones share nothing."""
         for id, start in self.starts.items():
             first = start[0] if start and isinstance(start[0], int | float | str) else None
             candidates = by_first.setdefault(first, [])
@@ -248,7 +248,7 @@ class _Session:
 
 
 def _earliest_ends_s(requests: list[_Request]) -> list[float]:
-    """Return, for each request, the earliest end of it and all later ones; these ascend."""
+    """Return for each request the earliest end of it and all later ones; these ascend."""
     ends_s = (request.end_s for request in reversed(requests))
     return list(accumulate(ends_s, min))[::-1]
 

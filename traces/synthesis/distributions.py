@@ -1,4 +1,4 @@
-"""Distributions by their quantile functions, and stratified draws from them."""
+"""Defines distributions by their quantile functions, and draws stratified samples from them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ProgramDraws:
             return None
         prefix = self._recipe.shared_prefixes[number]
         tokens = min(prefix.tokens, *(turn.prompt_tokens - 1 for turn in turns))
-        # The length is in the id, since a prefix has one length wherever its id is used.
+        # The id contains the length, since a prefix has one length wherever its id is used.
         id = f"{self._recipe.name}:system-{number}:{tokens}"
         return SharedPrefix(id, tokens) if tokens > 0 else None
 

@@ -1,8 +1,8 @@
 """Draws the turns of programs of one kind. In: the kind's figures. Out: turns.
 
 Each step's output, gap and new tokens are quantiles at correlated probabilities: normal variables
-that are the sum of the program's level, of a part that neighbouring steps have in common, and of an
-independent part. Tools follow each other as a Markov chain.
+that are the sum of the program's level, a part that neighbouring steps share, and an independent
+part. Tools follow each other as a Markov chain.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TurnDraws:
         self._names = list(kind.tools)
         self._calls = [() if name == NO_TOOL else (name,) for name in self._names]
         self._first = _edges({name: tool.first for name, tool in kind.tools.items()}, self._names)
-        # A tool that ended its program, in every case, is followed as a program begins.
+        # A tool that was always the last of its program is followed by a first tool.
         self._next = [_edges(kind.tools[n].next, self._names) or self._first for n in self._names]
 
     def draw(self, programs: int, rng: np.random.Generator) -> list[tuple[Turn, ...]]:
@@ -73,7 +73,7 @@ class TurnDraws:
         )
 
     def _steps(self, counts: Ints, levels: Floats, rng: np.random.Generator) -> Steps:
-        """Return the steps of all programs, one program's after the other's."""
+        """Return the steps of all programs, program by program."""
         history, total = self._kind.history, int(counts.sum())
         index = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
         tools = self._chain(index.tolist(), rng)
@@ -145,7 +145,7 @@ class TurnDraws:
 
 
 def _edges(counts: Mapping[str, int], names: Sequence[str]) -> list[float]:
-    """Return the cumulative shares, of which the last is above 1; nothing if all counts are 0."""
+    """Return the cumulative shares, the last of which is above 1; nothing if all counts are 0."""
     total = sum(counts.values())
     if not total:
         return []
@@ -168,8 +168,8 @@ def _decaying(innovations: Floats, starts: NDArray[np.bool_], decay: float) -> F
 
 
 def _shift(kind: Kind) -> list[float]:
-    """Return the mean of each level over steps. Tables describe all steps, of which long programs
-    have most, while levels have mean 0 over programs."""
+    """Return the mean of each level over steps. Tables describe all steps, most of which are in
+    long programs, while levels have mean 0 over programs."""
     steps = np.maximum(at(kind.turns, GRID) - 1, 0)
     if not steps.sum():
         return [0.0] * len(SERIES)

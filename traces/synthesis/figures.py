@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 AT = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """The probabilities of a figure's quantiles."""
 MIN_CALLS = 50
-"""A tool with fewer calls has no figures of its own."""
+"""Tools with fewer calls have no figures."""
 MAX_TOOLS = 8
 FIRST_TURNS = 11
 """The mean number of turns in Table 2 of Continuum v3, rounded: real programs cut to it."""
@@ -49,7 +49,7 @@ def _rounded(value: float) -> float:
 
 
 def samples(programs: Sequence[Program]) -> dict[str, list[float]]:
-    """Return the values of each quantity, over the jobs; those of tools by number of calls."""
+    """Return the values of each quantity over the jobs, with tools ordered by number of calls."""
     jobs = [program for program in programs if program.fork is None]
     agents = [program for program in programs if program.fork is not None]
     steps = [step for job in jobs for step in pairwise(job.turns)]
@@ -91,7 +91,7 @@ def samples(programs: Sequence[Program]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far drawn values of a quantity are from real ones."""
+    """The distance of drawn values of a quantity from real values."""
 
     quantity: str
     real: Figure
@@ -121,7 +121,7 @@ def value_of(figure: Figure, statistic: str) -> float:
 
 
 def distances(real: Mapping[str, Figure], drawn: Sequence[Program]) -> Iterator[Distance]:
-    """Yield the distance of each quantity that both have."""
+    """Yield the distance of each quantity that both sets have."""
     values = samples(drawn)
     for name, figure_ in real.items():
         if values.get(name):
@@ -129,8 +129,8 @@ def distances(real: Mapping[str, Figure], drawn: Sequence[Program]) -> Iterator[
 
 
 def _ks(real: Figure, values: Sequence[float]) -> float:
-    """Return the largest difference at the real quantiles. A value that many real ones have is a
-    quantile at several probabilities, and drawn values agree with any of them."""
+    """Return the largest difference at the real quantiles. A frequent real value is a quantile at
+    several probabilities, and drawn values may agree with any of them."""
     array = np.sort(np.asarray(values, dtype=float))
     worst = 0.0
     for p, quantile in zip(AT, real.quantiles, strict=True):

@@ -36,11 +36,11 @@ OTHER = "other"
 COMPACTED = 0.9
 """A compaction leaves at most this part of a context."""
 NEAR = 0.7
-"""Programs come near the longest context from this part of it on."""
+"""Programs whose contexts reach this part of the longest context come near it."""
 MAX_SHARED_PREFIXES = 20
 GROWTH_ROUNDS = 6
 GROWTH_PROGRAMS, GROWTH_TURNS = 500, 50_000
-"""Programs that a round draws, or fewer if they have more turns than this."""
+"""Number of programs that a round draws, and the limit of their turns in total."""
 
 
 def fit(programs: Sequence[Program], name: str, description: str, origin: Origin) -> FittedRecipe:
@@ -108,7 +108,7 @@ def fit_kind(programs: Sequence[Program]) -> Kind:
 
 
 def _with_growth(kind: Kind, new_tokens: int) -> Kind:
-    """Return the kind with the `growth` that gives its programs as many new tokens as the set's."""
+    """Return the kind with the `growth` that gives its programs the set's number of new tokens."""
     growth, mean_turns = 1.0, max(float(np.trapezoid(kind.turns, AT)), 1.0)
     count = min(GROWTH_PROGRAMS, math.ceil(GROWTH_TURNS / mean_turns))
     for _ in range(GROWTH_ROUNDS):
@@ -155,7 +155,7 @@ def _first_tool(turn: Turn) -> str:
 
 
 def _grouped(steps: Iterable[Step], key: Callable[[Step], str]) -> dict[str, list[Step]]:
-    """Return the steps by their keys, those of the most frequent key first."""
+    """Return the steps by key, the most frequent key first."""
     groups: dict[str, list[Step]] = defaultdict(list)
     for step in steps:
         groups[key(step)].append(step)
@@ -206,8 +206,8 @@ def _history(steps: Sequence[Step], near: float) -> History:
 
 
 def _shared_prefixes(jobs: Sequence[Program]) -> tuple[SharedPrefix, ...]:
-    """Return the prefixes with which several jobs begin. Of a path of prefixes, each job counts for
-    the longest that other jobs have too."""
+    """Return the prefixes with which several jobs begin. A job counts for the longest prefix of its
+    path that other jobs share."""
     users: dict[str, list[int]] = defaultdict(list)
     for job in jobs:
         for prefix in job.first_prefixes:

@@ -1,8 +1,8 @@
 """Fits how the steps of a program depend on each other: in one quantity, and in several.
 
 In: programs and their steps. Out: correlations of normal scores (the ranks of values as quantiles
-of the normal distribution). Scores are taken among the steps of the same tool, so that what a tool
-explains is left out.
+of the normal distribution). Scores are taken among the steps of the same tool, which removes the
+effect of the tool.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Ints = NDArray[np.int64]
 
 MAX_LAG = 20
 MIN_PAIRS = 50
-"""Correlations at a distance of steps with fewer pairs are not used."""
+"""Correlations at distances with fewer pairs of steps are not used."""
 DECAYS = tuple(k / 20 for k in range(20))
 MIN_EIGENVALUE = 0.01
 MIN_PROGRAMS = 20
-"""Among fewer programs, levels are taken as independent."""
+"""With fewer programs, levels are assumed to be independent."""
 MIN_PROGRAM_SHARE = 0.01
-"""With less in common among a program's steps, its level is taken as independent of others."""
+"""If a program's steps share less variance, its level is assumed to be independent of others."""
 
 
 class SeriesFit(NamedTuple):
@@ -98,7 +98,7 @@ def _scored(raw: Floats) -> _Scores:
 
 
 def _early_means(raw: Floats, index: Ints) -> Floats:
-    """Return the mean score in each range of `EARLY`; 0 if few programs are that long."""
+    """Return the mean score in each range of `EARLY`; 0 if few programs are long enough."""
     bounds = (*EARLY[1:], np.inf)
     masks = [(index >= low) & (index < high) for low, high in zip(EARLY, bounds, strict=True)]
     return np.array([raw[mask].mean() if mask.sum() >= 10 else 0.0 for mask in masks])
@@ -143,9 +143,9 @@ def _level_correlation(
     series: dict[str, Series],
     owner: Ints,
 ) -> Floats:
-    """Return the correlations among the numbers of turns, first prompts, and levels. A program's
-    mean score has the variance of its level and that of the mean of its steps, which is taken off
-    by dividing by the level's deviation alone."""
+    """Return the correlations among the numbers of turns, first prompts, and levels. The variance
+    of a program's mean score is the variance of its level plus the variance of the mean of its
+    steps, which dividing by the level's deviation alone removes."""
     present = np.unique(owner)
     if present.size < MIN_PROGRAMS:
         return np.eye(len(LEVELS))
@@ -169,7 +169,7 @@ def _level_correlation(
 def _step_correlation(
     scores: dict[str, _Scores], series: dict[str, Series], levels: Floats
 ) -> Floats:
-    """Return the correlations within a step, apart from those of the programs' levels."""
+    """Return the correlations within a step, excluding those of the programs' levels."""
     result = np.eye(len(SERIES))
     for i, j in zip(*np.triu_indices(len(SERIES), 1), strict=True):
         a, b = SERIES[i], SERIES[j]

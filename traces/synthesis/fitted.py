@@ -21,9 +21,9 @@ MAX_TURNS = 10_000
 NO_TOOL = "none"
 """The name of steps after a turn that calls no tool."""
 LEVELS = ("turns", "first_prompt", "output", "gap", "new")
-"""What is correlated among programs. `output`, `gap` and `new` are a program's levels of them."""
+"""Quantities correlated among programs. `output`, `gap` and `new` are a program's levels."""
 SERIES = ("output", "gap", "new")
-"""What is drawn for each step."""
+"""Quantities drawn for each step."""
 EARLY = (0, 1, 2, 3, 6, 11)
 """The first step of each range of `Series.early`. The last range has no end."""
 
@@ -82,7 +82,7 @@ class Tool(_Strict):
     output_tokens: Table
     gap_s: Table
     new_tokens: Table
-    """Of the next turn, if it repeats the whole context before it."""
+    """New tokens of the next turn, if it repeats the whole context before it."""
 
 
 class Series(_Strict):
@@ -90,9 +90,9 @@ class Series(_Strict):
     from their tools. The rest of the variance is independent."""
 
     program: Share
-    """The part of the variance that all steps of a program have in common."""
+    """The part of the variance that all steps of a program share."""
     neighbours: Share
-    """The part that neighbouring steps have in common."""
+    """The part that neighbouring steps share."""
     decay: Annotated[float, Field(ge=0, lt=1)]
     """The correlation of this part from one step to the next."""
     early: Annotated[tuple[float, ...], Field(min_length=len(EARLY), max_length=len(EARLY))]
@@ -118,10 +118,10 @@ class History(_Strict):
     tool: Cases
     """After later turns that call a tool."""
     pause: Cases
-    """After later turns that call none."""
+    """After later turns that call no tool."""
     answer_dropped_new_tokens: Table | None = None
     edited_lost_tokens: Table | None = None
-    """Of the previous context."""
+    """Ratios to the previous context."""
     edited_new_tokens: Table | None = None
     rewritten_kept_tokens: Table | None = None
     rewritten_prompt_ratio: Table | None = None
@@ -147,17 +147,17 @@ class Kind(_Strict):
     first_prompt_tokens: Table
     last_output_tokens: Table
     limit_tokens: Table
-    """The longest contexts of the programs that came near the longest one. Each program has one of
+    """The longest contexts of the programs that came near the longest one. A program has one of
     them as its limit, at which it compacts its history. If the set's programs never do, new tokens
     are scaled so that the context stays below the limit,"""
     growth: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """for which all new tokens are multiplied by this, so that their mean stays that of the set."""
+    """and all new tokens are multiplied by this, so that their mean stays that of the set."""
     level_correlation: Correlation
-    """Among programs, in the order of `LEVELS`."""
+    """Correlations among programs, in the order of `LEVELS`."""
     step_correlation: Correlation
-    """Within a step, in the order of `SERIES`."""
+    """Correlations within a step, in the order of `SERIES`."""
     series: dict[str, Series]
-    """By the names of `SERIES`."""
+    """Series by the names in `SERIES`."""
     history: History
     tools: dict[str, Tool]
     forks: Forks | None = None
@@ -207,12 +207,12 @@ class Forks(_Strict):
     group_sizes: Counts
     """For each of these turns, the number of sub-agents that start."""
     position: Table
-    """The place of these turns in their programs: 0 the first turn, 1 the last but one."""
+    """The position of these turns in their programs: 0 is the first turn, 1 the last but one."""
     delay_s: Table
     joined: Share
     """The share of sub-agents for which the next turn waits."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
-    """What the sub-agents of one job have in common at the beginning of their prompts."""
+    """The prefix that the prompts of a job's sub-agents share."""
     sub_agent: Kind
 
 

@@ -1,8 +1,8 @@
 """Draws tool gaps from a recipe, for programs whose tool times are not recorded.
 
 In: the name of a recipe; a program's id and the tools of each turn. Out: seconds. A turn's gap is
-drawn from the recipe's calls of the first of its tools that the recipe knows, and from all calls if
-it knows none. A program's gaps depend on nothing but its id and tools.
+drawn from the recipe's calls of the turn's first tool that the recipe knows, or from all calls if
+it knows none. A program's gaps depend only on its id and tools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Calls = list[tuple[float, Callable[[Floats], Floats]]]
 """Weight and quantile function of the gaps after each kind of call."""
 ALL = ""
-"""The key of all calls."""
+"""The key for all calls."""
 
 
 def gap_source(recipe: str) -> GapSource:
@@ -43,7 +43,7 @@ def gap_source(recipe: str) -> GapSource:
 
 
 def contents(recipe: str) -> str:
-    """Return what decides the gaps of a recipe, apart from the code of Turnstile."""
+    """Return the contents of a recipe that decide its gaps."""
     return recipe if recipe in PUBLISHED else fitted_recipe(recipe).model_dump_json()
 
 

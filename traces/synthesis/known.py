@@ -1,4 +1,4 @@
-"""The recipes that `synthesize` knows by name, or by the path of a file."""
+"""Finds the recipes that `synthesize` accepts, by name or by the path of a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECIPES = (*PUBLISHED, *shipped())
 
 
 def description(recipe: str) -> str:
-    """Return one line about a recipe of RECIPES."""
+    """Return a one-line description of a recipe in RECIPES."""
     published = PUBLISHED.get(recipe)
     return published.description if published else fitted_recipe(recipe).description
 

@@ -1,8 +1,8 @@
-"""Which recipes are like a set of programs. In: programs. Out: the distance to each recipe.
+"""Finds the recipes nearest to a set of programs. In: programs. Out: the distance of each recipe.
 
-A fitted recipe is compared by the figures of the recorded set that it is fitted to, a published one
-by those of jobs that are drawn from it. The distance is the mean, over quantities that both have,
-of the largest difference of the two distribution functions (Kolmogorov and Smirnov): 0 if they are
+A fitted recipe is represented by the figures of the recorded set that it is fitted to, a published
+one by the figures of jobs drawn from it. The distance is the mean, over common quantities, of the
+largest difference between the two distribution functions (Kolmogorov and Smirnov): 0 if they are
 equal, 1 if no values overlap.
 """
 
@@ -21,7 +21,7 @@ from traces.synthesis.synthesize import synthesize
 
 DRAWN_JOBS = 200
 LIKE = 0.2
-"""Maximum distance of a recipe that programs are said to be like."""
+"""Maximum distance of a recipe that counts as similar."""
 QUANTITIES = (
     "turns",
     "first prompt",
@@ -31,7 +31,7 @@ QUANTITIES = (
     "kept share of prompts",
     "gap after a tool",
 )
-"""What a scheduler sees of jobs. Sums over turns follow from these."""
+"""The properties of jobs that a scheduler sees. Sums over turns follow from these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Likeness:
 
 
 def nearest(programs: Sequence[Program]) -> list[Likeness]:
-    """Return all recipes, the nearest first. Empty if no job has two turns, since the recipes
-    differ in how jobs go on."""
+    """Return all recipes, the nearest first. Empty if no job has two turns, since recipes differ in
+    how jobs continue."""
     if all(len(program.turns) < 2 for program in programs if program.fork is None):
         return []
     found = [_likeness(recipe, programs) for recipe in RECIPES]
@@ -63,7 +63,7 @@ def _likeness(recipe: str, programs: Sequence[Program]) -> Likeness:
 
 @cache
 def reference(recipe: str) -> Mapping[str, Figure]:
-    """Return the figures that a recipe is compared by."""
+    """Return the figures that represent a recipe."""
     if recipe in PUBLISHED:
         return figures(synthesize(recipe, DRAWN_JOBS, 0))
     return fitted_recipe(recipe).figures

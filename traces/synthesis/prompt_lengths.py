@@ -1,8 +1,8 @@
-"""Computes the prompts of drawn programs: how long each is, and what it repeats of the one before.
+"""Computes the length of each prompt of drawn programs, and how much it repeats.
 
-In: a program's steps as they were drawn. Out: lengths in tokens. An agent appends to its context,
-or leaves an answer out, edits the end, or rewrites its history (compaction, or a changed
-beginning), which costs the reuse of all that follows.
+In: a program's drawn steps. Out: lengths in tokens. An agent appends to its context, omits an
+answer, edits the end, or rewrites its history (compaction, or a changed beginning), which makes
+everything after it new.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_ROUNDS = 3
 class Prompt(NamedTuple):
     tokens: int
     kept: int
-    """What it repeats of the context before."""
+    """Tokens of the previous context that it repeats."""
 
 
 class Steps(NamedTuple):
-    """The steps of a program, in order. Each list has a value for every step, used or not."""
+    """The steps of a program, in order. Each list has a value for every step, even if unused."""
 
     tools: list[tuple[str, ...]]
     output: list[int]
@@ -38,10 +38,10 @@ class Steps(NamedTuple):
     rewritten_kept: list[int]
     rewritten_ratio: list[float]
     compacted_ratio: list[float]
-    """The same of a compaction."""
+    """The same for a compaction."""
 
     def between(self, start: int, end: int) -> Steps:
-        """Return a part of the steps."""
+        """Return a slice of the steps."""
         return Steps._make(values[start:end] for values in self)
 
 

@@ -1,8 +1,8 @@
-"""Tables of quantiles: any distribution as a few points, with straight lines between them.
+"""Fits tables of quantiles: a distribution as a few points, with straight lines between them.
 
 In: a sample. Out: its values at the probabilities `AT`, in the unit of the sample. They are fitted
-to the sample by least squares, so that a table has the sample's mean and nearly its deviation,
-whatever its tail, which quantiles of the sample itself would not.
+to the sample by least squares, so that a table has the sample's mean and nearly its deviation
+whatever its tail, unlike the sample's own quantiles.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 AT = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1)
-"""The probabilities of every table. A table of 1,000 values has its last one from one of them."""
+"""The probabilities of every table. The last of a table of 1,000 values is one of them."""
 FEW = 40
-"""A smaller sample has too few values to fit one for each probability: it is interpolated."""
+"""A smaller sample has too few values for a fit and is interpolated."""
 
 
 def fit_quantiles(sample: Sequence[float] | Floats) -> tuple[float, ...]:
@@ -29,11 +29,11 @@ def fit_quantiles(sample: Sequence[float] | Floats) -> tuple[float, ...]:
 
 
 def _nearest(u: Floats, values: Floats) -> Floats:
-    """Return the ascending values at `AT` whose polygon is nearest to the sample, within it."""
+    """Return ascending values at `AT`, within the sample, whose polygon is nearest to it."""
     from scipy.optimize import nnls
 
     polygon = np.stack([np.interp(u, AT, row) for row in np.eye(len(AT))], axis=1)
-    # A value is the sum of the rises up to it, of which none is negative.
+    # A value is the sum of the rises up to it, none of which is negative.
     rises, _ = nnls(polygon @ np.tri(len(AT)), values - values[0])
     table: Floats = np.clip(values[0] + np.cumsum(rises), values[0], values[-1])
     return table

@@ -1,4 +1,4 @@
-"""Reads and writes fitted recipes: TOML files that contain figures, and no program."""
+"""Reads and writes fitted recipes: TOML files with figures and no programs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TokenCount = Literal["final-context", "sum"]
-"""The meaning of tokens per program: the last turn's context, or the sum over all turns."""
+"""What tokens per program means: the last turn's context, or the sum over all turns."""
 WINDOW_TOKENS = 131_072
 """Context length of Llama-3.1."""
 SOURCE = "recipe"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from traces.program import Turn
 
 REWRITTEN = 0.5
-"""A next prompt that repeats less than this part of the previous one is a rewritten history."""
+"""If the next prompt repeats less than this part of the previous one, the history was rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From a turn to the next one."""
+    """A step from a turn to the next one."""
 
     program: int
     index: int
@@ -23,7 +23,7 @@ class Step:
 
     @property
     def values(self) -> dict[str, float]:
-        """By the names of `fitted.SERIES`."""
+        """Values by the names in `fitted.SERIES`."""
         return {
             "output": self.before.output_tokens,
             "gap": self.before.tool_gap_s,
@@ -36,7 +36,7 @@ class Step:
 
 
 def case_of(before: Turn, after: Turn) -> str:
-    """Return which field of `Cases` the step counts for."""
+    """Return the field of `Cases` that the step counts for."""
     if after.kept_tokens == before.context_tokens:
         return "appended"
     if after.kept_tokens == before.prompt_tokens:

@@ -3,8 +3,8 @@
 Times are in seconds, lengths in tokens; the provenance of all gaps is synthesised. Draws are
 stratified (one from each of n slices of equal probability, in random order), so that a hundred
 programs already have nearly the recipe's moments. Programs are therefore not fully independent of
-each other. `traces.synthesis.recipes` and `docs/reference/workloads.md` list what is published
-and what is assumed.
+each other. `traces.synthesis.recipes` and `docs/reference/workloads.md` list which statistics are
+published and which are assumed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_TURN_SCALE = 5
 MIN_TURN_TOKENS = 8
-"""Minimum number of tokens that a turn adds: one of output, the others of the prompt."""
+"""Minimum number of tokens that a turn adds: one output token, the others in the prompt."""
 
 
 def synthesize(
@@ -41,8 +41,8 @@ def synthesize(
     """Return `programs` jobs of a recipe, each followed by its sub-agents.
 
     `recipe` is one of RECIPES, or the path of a fitted recipe (.toml). `turn_scale` repeats each
-    program's turns with lengths divided by it (Continuum v3, §6.3); `tokens` replaces the recipe's
-    meaning of tokens per program, and `scale` its factor of all tokens; `output_tokens` (minimum,
+    program's turns with lengths divided by it (Continuum v3, §6.3); `tokens` replaces what tokens
+    per program means in the recipe, and `scale` the factor on all tokens; `output_tokens` (minimum,
     maximum) replaces the output lengths of `execution-note`. Raises InvalidTrace."""
     if programs < 1:
         raise InvalidTrace(f"programs is {programs}; must be at least 1")
@@ -149,7 +149,7 @@ def _drawn(
 def _rank_correlate(
     values: Floats, with_: Ints, correlation: float, rng: np.random.Generator
 ) -> Floats:
-    """Reorder values so that they correlate with `with_`; their distribution does not change."""
+    """Reorder values so that they correlate with `with_`, without changing their distribution."""
     size = values.size
     rank = np.argsort(np.argsort(with_ + rng.random(size))) / size
     mixed = correlation * rank + (1 - correlation) * rng.random(size)

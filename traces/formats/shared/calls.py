@@ -48,7 +48,7 @@ class Call:
     commands: list[str] = field(default_factory=list)
     tools: tuple[str, ...] = ()
     refused: bool = False
-    """Whether the answer had a format error, so no tool ran and the next prompt lacks it."""
+    """Whether the answer had a format error, so that no tool ran and the next prompt lacks it."""
     characters: int = 0
 
     def answered(self, time_s: float | None) -> None:
@@ -96,8 +96,8 @@ def make_turn(
     repairs: Repairs,
     kept_tokens: int | None = None,
 ) -> Turn:
-    """Return the turn of call `i`. `gap` is the next tool gap in seconds, and its provenance. The
-    kept tokens follow from the lengths, unless they are given."""
+    """Return the turn of call `i`. `gap` is the next tool gap in seconds and its provenance. Kept
+    tokens follow from the lengths unless given."""
     if kept_tokens is None:
         kept_tokens = _kept(calls, i, repairs) if i else 0
     call = calls[i]
@@ -113,9 +113,9 @@ def make_turn(
 
 
 def _kept(calls: Sequence[Call], i: int, repairs: Repairs) -> int:
-    """Return the kept tokens of call `i`. Reasoning precedes the answer and is not sent again. So
-    if the previous response has reasoning, or does not fit into this prompt, only the previous
-    prompt is repeated."""
+    """Return the kept tokens of call `i`. Reasoning precedes the answer and is not sent again. If
+    the previous response has reasoning, or does not fit into this prompt, only the previous prompt
+    is repeated."""
     before, prompt = calls[i - 1], calls[i].prompt or 1
     previous = before.prompt or 1
     whole = previous + (before.output or 1)
@@ -143,7 +143,7 @@ def system_prefix(system: str, opening: int, first_prompt: int) -> SharedPrefix 
 
 
 def shortest_prefixes(programs: Sequence[Program]) -> list[Program]:
-    """Use the shortest of a prefix's estimated lengths in all programs of a file."""
+    """Use a prefix's shortest estimated length in all programs of a file."""
     shortest: dict[str, int] = {}
     for prefix in (program.prefix for program in programs if program.prefix is not None):
         shortest[prefix.id] = min(prefix.tokens, shortest.get(prefix.id, prefix.tokens))
@@ -154,7 +154,7 @@ def shortest_prefixes(programs: Sequence[Program]) -> list[Program]:
 
 
 def unique_id(wanted: str, used: dict[str, int]) -> str:
-    """Return an id that is not in `used`, and add it. The values are the last numbers given."""
+    """Return an id that is not in `used`, and add it. The values are the last numbers assigned."""
     number = used.get(wanted, 0)
     id = wanted
     while id in used:

@@ -1,4 +1,4 @@
-"""Chat messages as instrumentations record them: lists, JSON text, or numbered attributes.
+"""Reads chat messages as instrumentations record them: lists, JSON text, or numbered attributes.
 
 In: `{role, content}`, `{role, parts}` and `{message: {…}}`, with text, parts and tool calls in any
 of the usual shapes. Out: `Message`s with all their text, and the names of called tools.
@@ -23,13 +23,13 @@ AS_JSON = ("arguments", "args", "parameters")
 TOOL_CALLS = ("tool_call", "tool_use", "tool-call", "function", "function_call", "toolCall")
 
 LISTS = ("messages", "contents", "input")
-"""Fields of a request that have its messages."""
+"""Fields of a request that contain its messages."""
 BEFORE = ("system", "instructions", "config", "tools")
 """Fields of a request that precede its messages in the prompt."""
 
 
 def messages(value: object) -> list[Message]:
-    """Return the messages of a list, of JSON text with one, or else one with the text."""
+    """Return the messages of a list or of JSON text, or else one message with the text."""
     parsed = from_text(value)
     fields = mapping(parsed)
     found = parsed if isinstance(parsed, list) else None
@@ -55,7 +55,7 @@ def from_text(value: object) -> Any:
 
 
 def as_json(value: object) -> str:
-    """Return a value as JSON, as chat templates write tools; a text itself, "" for nothing."""
+    """Return a value as JSON, as chat templates write tools; text as it is, and "" for None."""
     if isinstance(value, str) or not value:
         return text(value)
     return text(json.dumps(value, ensure_ascii=False))
@@ -103,7 +103,7 @@ def _called(value: object, depth: int) -> Iterator[str]:
 
 
 def numbered(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
-    """Rebuild the list that `prefix.0.name`, `prefix.1.name` … describe."""
+    """Rebuild the list that attributes `prefix.0.name`, `prefix.1.name` … describe."""
     root: dict[str, Any] = {}
     for key, value in attributes.items():
         if key.startswith(f"{prefix}."):

@@ -1,4 +1,4 @@
-"""Finds the files that form one trace together, and joins them to one document of JSON Lines.
+"""Finds the files that together form one trace, and joins them into one JSON Lines document.
 
 A command-line agent writes a file for each session and each sub-agent, and may copy the lines of a
 session that it resumes to a new file. Such files contain each other's ids. In the document, a line
@@ -23,26 +23,26 @@ MARKER_START = b'{"turnstile_file"'
 _TIME = re.compile(rb'"timestamp"\s*:\s*"([^"\\]{1,40})"')
 JSON_LINES = (".jsonl", ".jsonl.gz")
 LINES_TO_CHECK = 20
-"""Number of a file's first lines of which one must be of a session."""
+"""One of this many first lines of a file must be a line of a session."""
 START_BYTES = 1 << 16
 """Number of bytes from which a linked format is recognised."""
 
 
 @runtime_checkable
 class LinkedFormat(Protocol):
-    """Additional members of a `TraceFormat` whose traces may consist of several files of JSON
-    Lines and are private: messages and reports name no folder of theirs."""
+    """Additional members of a `TraceFormat` whose traces may consist of several JSON Lines files
+    and are private: messages and reports do not name their folders."""
 
     def sniff(self, first_bytes: bytes, /) -> bool: ...
 
     def links(self, data: bytes, path: Path, /) -> Collection[str]:
-        """Return the ids of sessions and calls in a file. Files that share one are one trace."""
+        """Return the ids of sessions and calls in a file. Files that share an id form one trace."""
 
     def is_sub_agent(self, path: Path, /) -> bool:
         """Return whether the file has the name of a sub-agent's file."""
 
     def sub_agents(self, path: Path, /) -> Sequence[Path]:
-        """Return files that may be of sub-agents of this file, if it is given alone."""
+        """Return files that may belong to sub-agents of this file, if it is given alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Part:
 
     @property
     def last_timestamp(self) -> bytes:
-        """The latest time in a line's own field, as text; b"" if there is none."""
+        """The latest time in the time field of a line, as text; b"" if there is none."""
         return max((time for line in self.encoded for time in _TIME.findall(line)), default=b"")
 
 
@@ -77,11 +77,11 @@ def stem(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The files of one trace, those of sub-agents last."""
+    """The files of one trace, with sub-agents' files last."""
 
     files: tuple[Path, ...]
     is_private: bool
-    """Whether they have a linked format."""
+    """Whether the files have a linked format."""
 
 
 def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]:
@@ -113,7 +113,7 @@ def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]
 
 
 def sub_agents_of(file: Path, formats: Sequence[LinkedFormat]) -> list[Path]:
-    """Return the files that may be of sub-agents of a file that is given alone."""
+    """Return the files that may belong to sub-agents of a file that is given alone."""
     return sorted({path for f in _formats_of(file, formats) for path in f.sub_agents(file)})
 
 
@@ -146,7 +146,7 @@ def join(files: Sequence[Path]) -> bytes:
         try:
             data = read_bytes(file)
         except TraceRejected as error:
-            raise TraceRejected(f"{file.name}, which belongs to it: {error}") from None
+            raise TraceRejected(f"{file.name}, which is part of this trace: {error}") from None
         parts += [json.dumps({MARKER: stem(file)}).encode(), data.strip(b"\n")]
         if sum(map(len, parts)) > MAX_BYTES:
             raise TraceRejected(

@@ -1,4 +1,4 @@
-"""Points in time, as recorded by different tools, in Unix seconds."""
+"""Converts points in time, as recorded by different tools, to Unix seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from servers.basics.text import text
 from traces.lenient import epoch
 
 UNITS = (1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)
-"""A Unix time from each of these values on is in nanoseconds, microseconds, milliseconds."""
+"""From these values on, a Unix time is in nanoseconds, microseconds, milliseconds."""
 
 
 def moment(value: object) -> float | None:

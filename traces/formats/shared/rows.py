@@ -49,7 +49,7 @@ def rows(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
 
 
 def lengths(prompt: object, output: object, repairs: Repairs) -> tuple[int, int] | None:
-    """Return the tokens of a prompt and its output; None, and a repair, without a prompt."""
+    """Return the tokens of a prompt and its output; None, and report a repair, without a prompt."""
     prompt_tokens, output_tokens = tokens(prompt), tokens(output)
     if not prompt_tokens:
         repairs.add(f"a request with {brief(prompt)} prompt tokens: left out")
@@ -68,7 +68,7 @@ def in_seconds(value: object, units_per_s: float) -> float | None:
 
 def clock_s(value: object, units_per_s: float = 1.0) -> float | None:
     """Return a time in seconds: Unix time from ISO 8601 text, in UTC if it has no zone, or a number
-    in this unit, which may count from any start."""
+    in this unit from any origin."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value.strip())

@@ -1,8 +1,8 @@
-"""Makes programs of the recorded sessions of command-line agents: Claude Code, Codex, Gemini CLI.
+"""Converts recorded sessions of command-line agents (Claude Code, Codex, Gemini CLI) to programs.
 
-In: threads, which are the calls of an agent or of a sub-agent, with token counts, tools and times.
-Out: programs. Times are in Unix seconds, lengths in tokens. `docs/reference/trace-formats.md` has
-the rules that all three formats have in common.
+In: threads, which are the calls of an agent or sub-agent, with token counts, tools and times. Out:
+programs. Times are in Unix seconds, lengths in tokens. `docs/reference/trace-formats.md` has the
+rules that all three formats share.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from traces.lenient import MAX_GAP_S, Repairs
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 ABSENCE_S = 3600.0
-"""A gap from this length on that nothing explains is the absence of a person, and ends a program.
-No provider keeps a prompt in its cache for longer."""
+"""An unexplained gap of at least this length is a person's absence, and ends a program. No provider
+keeps a prompt in its cache for longer."""
 MESSAGE_DELAY_S = 1.0
-"""A person's message this long after the last tool result was awaited. Earlier ones were queued."""
+"""A person's message at least this long after the last tool result was awaited, else queued."""
 PERSON_TOOLS = frozenset({"AskUserQuestion", "ExitPlanMode", "request_user_input"})
-"""Tools whose time is that of a person who answers."""
+"""Tools whose time is a person's time to answer."""
 UNASKED_TOOLS = frozenset(
     {
         *("Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TodoWrite", "ToolSearch"),
@@ -43,7 +43,7 @@ class Tool:
     called_s: float | None
     answered_s: float | None = None
     duration_s: float | None = None
-    """Its own time, if it was measured. The result may come later, after a person's permission."""
+    """The tool's own time, if measured. The result may come later, after a person's permission."""
 
     @property
     def may_wait_for_permission(self) -> bool:
@@ -67,13 +67,13 @@ class Call:
     drops_output: bool = False
     """Whether the next prompt lacks a part of the output, such as reasoning."""
     continues: int | None = -1
-    """Index of the call whose context the prompt extends, -1 for the previous call, None if the
-    prompt was written anew."""
+    """Index of the call whose context the prompt extends; -1 for the previous call, None if the
+    prompt extends no context."""
     tools: dict[str, Tool] = field(default_factory=dict)
     """By the id of the call."""
     ended_s: float | None = None
     message_s: float | None = None
-    """Time of the last message that is not a tool's result, before the next call."""
+    """Time of the last message before the next call that is not a tool's result."""
     prompt_messages: int = 0
 
     @property
@@ -103,7 +103,7 @@ class Thread:
     """Time of the message that started it."""
     launch: Launch | None = None
     prefix_of: tuple[str, ...] = ()
-    """What determines its system prompt; empty if the first prompt has more in the cache."""
+    """Identifies its system prompt; empty if more of the first prompt is in the cache."""
     messages: list[Message] = field(default_factory=list)
 
     @property
@@ -113,7 +113,7 @@ class Thread:
 
 def tool_name(name: object, script: str = "") -> tuple[str, ...]:
     """Return the names under which a tool call is counted: the programs that a shell command runs,
-    without their arguments and without scripts of the person's own folders; else the tool's."""
+    without arguments and without scripts in a person's own folders; else the tool's name."""
     tool = identifier(name) or "tool"
     if not script:
         return (tool,)
@@ -128,7 +128,7 @@ def tool_name(name: object, script: str = "") -> tuple[str, ...]:
 
 def make_programs(threads: Sequence[Thread], repairs: Repairs) -> list[Program]:
     """Return the programs of the threads that have calls, in order. A launch in a thread without
-    calls is ignored, so that its sub-agent is a program without a parent."""
+    calls is ignored, so its sub-agent becomes a program without a parent."""
     by_id = {thread.id: thread for thread in threads if thread.calls}
     maker = _Maker(by_id, repairs)
     return [program for thread in by_id.values() for program in maker.programs(thread)]
@@ -150,7 +150,7 @@ class _Maker:
             for id, thread in threads.items()
         }
         self.starts = {id: self._starts(thread) for id, thread in threads.items()}
-        """The calls with which the programs of a thread begin."""
+        """The first calls of a thread's programs."""
         self.prefixes = _prefix_lengths(threads.values())
 
     def launch(self, thread: Thread) -> Launch | None:
@@ -256,7 +256,7 @@ class _Maker:
         return starts[k], k, starts[k + 1] if k + 1 < len(starts) else len(thread.calls)
 
     def _kept(self, calls: Sequence[Call], i: int) -> int:
-        """Return the tokens of call `i` that repeat the context of the previous call."""
+        """Return the number of tokens in call `i` that repeat the context of the previous call."""
         before, call = calls[i - 1], calls[i]
         whole = before.prompt + before.output
         most = min(whole, call.prompt - 1)
@@ -292,7 +292,7 @@ class _Gap:
     seconds: float
     provenance: Provenance
     explained: bool = False
-    """Whether it follows sub-agents, so that its length is no absence."""
+    """Whether the gap follows sub-agents, so that its length is not an absence."""
 
 
 def _program_id(thread: str, k: int) -> str:
@@ -300,8 +300,8 @@ def _program_id(thread: str, k: int) -> str:
 
 
 def _prefix_lengths(threads: Iterable[Thread]) -> dict[tuple[str, ...], int]:
-    """Return the length of each system prompt: the fewest tokens that a first prompt with it had
-    in the cache, where it had any, and no more than the shortest prompt with it."""
+    """Return the length of each system prompt: the fewest tokens that a first prompt with it had in
+    the cache, if any, and at most the shortest prompt with it."""
     lengths: dict[tuple[str, ...], int] = {}
     with_system = [thread for thread in threads if thread.prefix_of]
     for thread in with_system:

@@ -1,10 +1,10 @@
-"""Groups model calls by the agent that makes them.
+"""Groups model calls by the agent that made them.
 
 In: a `SpanTree`. Out: a group for each session, and one for each sub-agent. The *scope* of a call
-is the nearest agent's or tool's span around it. The calls of a scope are a sub-agent's if the scope
+is the nearest agent or tool span around it. The calls of a scope belong to a sub-agent if the scope
 is below another scope, below a tool, or within the time of a tool of another agent in the same
 trace (some instrumentations put agents below the workflow). All other calls of a session, which may
-have several traces, are one group.
+have several traces, form one group.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from traces.formats.shared.calls import unique_id
 from traces.formats.shared.spans import Kind, Span, SpanTree
 
 WITHIN_S = 0.005
-"""How much later than its tool a sub-agent may end, if the tool is not its ancestor."""
+"""A sub-agent may end this much later than its tool, if the tool is not its ancestor."""
 MAX_COMPARED = 100
-"""Maximum number of tools before a sub-agent's start among which its own is sought by time."""
+"""Number of tools before a sub-agent's start among which its own tool is sought by time."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Group:
 
 
 def groups(tree: SpanTree, name: str) -> list[Group]:
-    """Return the groups with calls, parents first. `name` is the id of a session without one."""
+    """Return the groups with calls, parents first. `name` is the id of a session that has none."""
     grouping = _Grouping(tree, name)
     for call in tree.calls:
         scope = grouping.scope(call)
@@ -58,7 +58,7 @@ class _Grouping:
                 self.tools.setdefault(span.trace, []).append(span)
         self.sessions = self._sessions_by_trace()
         self.outer: dict[int, Span | None] = {}
-        """For each scope of a sub-agent, the scope of its parent; None is the session."""
+        """Scope of the parent of each sub-agent's scope; None is the session."""
         for key, scope in self.scopes.items():
             is_sub_agent, outer = self._outer(scope)
             if is_sub_agent:
@@ -91,7 +91,7 @@ class _Grouping:
         return False, None
 
     def _cut_cycles(self) -> None:
-        """Make a scope that is its own outer scope the session's. Visits each scope once."""
+        """Move scopes that contain themselves to the session. Visits each scope once."""
         checked: set[int] = set()
         for key in list(self.outer):
             path: set[int] = set()

@@ -1,8 +1,9 @@
 """Converts spans of agents to programs.
 
 In: `Span`s of any dialect. Out: a program for each session, for each sub-agent, and for calls that
-overlap others of the same agent. The gap after a call is the time until the agent's next request,
-measured. Lengths are in tokens, times in seconds. `docs/reference/trace-formats.md` has the rules.
+overlap other calls of the same agent. The gap after a call is the time until the agent's next
+request, measured. Lengths are in tokens, times in seconds. Rules:
+`docs/reference/trace-formats.md`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from traces.lenient import Repairs
 from traces.program import Fork, Message, Program, Turn
 
 SKEW_S = 0.1
-"""A request that starts before the previous response ended, by at most this, follows it: the clocks
-of two processes differ."""
+"""A request that starts at most this long before the end of the previous response follows it, since
+the clocks of two processes differ."""
 MAX_COMPARED = 100
 """Maximum number of parallel calls of an agent that a further call may continue."""
 SYSTEM_ROLES = ("system", "developer")
@@ -72,7 +73,7 @@ def programs(
 
 def _include_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
     """Make all counts include cached tokens and reasoning. A trace's prompt counts exclude cached
-    tokens if one of its calls has more of them, or if a total says so."""
+    tokens if one of its calls has more cached than prompt tokens, or if a total shows it."""
     excludes = {call.trace for call in calls if call.usage.cache > (call.usage.prompt or 0)}
     for call in calls:
         usage = call.usage
@@ -120,7 +121,7 @@ def _continues(before: Span, call: Span) -> bool:
 
 
 def _repeated_messages(before: Span, call: Span) -> int:
-    """Return how many leading messages both prompts have in common."""
+    """Return the number of leading messages that both prompts share."""
     pairs = zip(before.prompt, call.prompt, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -131,7 +132,7 @@ def _place(
     ends_s: dict[str, list[float]],
     repairs: Repairs,
 ) -> None:
-    """Set where a lane starts in its parent, and where the parent waits for it."""
+    """Set the turns of the parent after which a lane starts, and which wait for it."""
     if lane.parent is None:
         return
     calls, start_s, end_s = lane.parent.calls, lane.calls[0].start_s, lane.calls[-1].end_s
@@ -197,8 +198,8 @@ def _program(
 
 
 def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
-    """Return the tools of each call: the spans until the next request, else those in the answer. If
-    neither is recorded, a further call in the same trace shows that there was one."""
+    """Return the tools of each call: the spans until the next request, or else the tools in the
+    answer. If neither is recorded, a later call in the same trace implies that there was one."""
     starts_s = [call.start_s for call in lane.calls]
     found: list[list[str]] = [[] for _ in lane.calls]
     for tool in lane.tools:
@@ -268,7 +269,7 @@ def _is_partial(span: Span) -> bool:
 
 
 def _within(turn: Turn, before: Turn, cached: int) -> Turn:
-    """Return a turn that keeps at least the recorded cache hits, and no more than is possible."""
+    """Return a turn that keeps at least the recorded cache hits and at most what is possible."""
     kept = min(max(turn.kept_tokens, cached), turn.prompt_tokens - 1, before.context_tokens)
     return replace(turn, kept_tokens=kept)
 
@@ -278,8 +279,8 @@ def _characters(messages: Sequence[Message]) -> int:
 
 
 def _conversation(calls: Sequence[Span]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """Return the messages, and the length of each prompt; none if a prompt does not extend the one
-    before it."""
+    """Return the messages, and the length of each prompt; none if a prompt does not extend the
+    previous one."""
     if not calls[0].prompt or any(
         _repeated_messages(before, call) < len(before.prompt) for before, call in pairwise(calls)
     ):

@@ -1,9 +1,8 @@
-"""Spans of any dialect, and the model calls among them.
+"""Arranges spans of any dialect, and selects the model calls among them.
 
 In: `Span`s in any order, from `otel` or `langfuse`. Out: the same spans as a tree without cycles or
-copies, in order of time, and the model calls: of model spans within each other only the innermost
-counts, and an agent's span that repeats the usage of its calls is no call. Times are in Unix
-seconds.
+copies, in order of time, and the model calls. Only the innermost of nested model spans counts, and
+an agent's span that repeats the usage of its calls is not a call. Times are in Unix seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from traces.lenient import Repairs
 from traces.program import Message, Provenance
 
 MAX_NESTED = 200
-"""Maximum number of spans around a span that count."""
+"""Only this many spans around a span count."""
 
 
 class Kind(Enum):
@@ -50,19 +49,19 @@ class Span:
     trace: str
     kind: Kind
     name: str
-    """Of the tool, or of the agent, also the one that makes a model call."""
+    """Name of the tool, or of the agent, including the agent that makes a model call."""
     start_s: float
     end_s: float
     session: str = ""
     usage: Usage = Usage()
     prompt: tuple[Message, ...] = ()
-    """The messages of the prompt, after one with the tools and other instructions."""
+    """The messages of the prompt, preceded by one with the tools and other instructions."""
     answer: str = ""
     called: tuple[str, ...] = ()
     """Tools that the answer calls."""
     failed: bool = False
     kept: int | None = None
-    """Number of leading prompt tokens that repeat the previous context, if the span says so."""
+    """Number of leading prompt tokens that repeat the previous context, if recorded."""
     gap_provenance: Provenance = Provenance.MEASURED
     start_provenance: Provenance = Provenance.MEASURED
 
@@ -138,7 +137,7 @@ class SpanTree:
         return calls
 
     def _model_around(self, span: Span) -> Span | None:
-        """Return the model span around this one, with no agent or tool in between."""
+        """Return the model span around this one without an agent or tool in between."""
         for ancestor in self.ancestors(span):
             if ancestor.kind is not Kind.OTHER:
                 return ancestor if ancestor.kind is Kind.MODEL else None

@@ -1,8 +1,8 @@
-"""Makes programs of LLM calls that were recorded with their times and token counts.
+"""Converts LLM calls that were recorded with times and token counts to programs.
 
 In: agents, each with its calls and its parent. Out: programs with forks, joins, tool gaps and kept
-tokens. Times are in seconds, on one clock. `docs/reference/trace-formats.md` describes what is
-inferred ("Recorded calls").
+tokens. Times are in seconds, on one clock. `docs/reference/trace-formats.md` ("Recorded calls")
+describes what is inferred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CHAINS = 50
 """Maximum number of concurrent calls of one agent that are compared with a new one."""
 
 UNNAMED_TOOL = ("tool_use",)
-"""The tools of a call that is taken to call one, if names are not recorded."""
+"""The tools of a call that is assumed to call one, if names are not recorded."""
 
 
 def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
@@ -47,7 +47,7 @@ class TimedCall:
     """Whether the output contains reasoning, which the next prompt does not repeat."""
     tools: tuple[str, ...] = ()
     gap: tuple[float, Provenance] | None = None
-    """The recorded time from the end of this call to the next one, if it is better than the
+    """The recorded time from the end of this call to the next one, if it is more accurate than the
     difference of their times."""
     hashes: Sequence[int | str] | None = None
     kept: int | None = None
@@ -61,11 +61,11 @@ class Agent:
     parent: str | None = None
     prefix: SharedPrefix | None = None
     joined_s: dict[int, float] = field(default_factory=dict)
-    """By the index of a call that waits for sub-agents, the end of the last of them."""
+    """The end of the last sub-agent that a call waits for, by the call's index."""
 
 
 def estimate_ends(calls: Iterable[TimedCall], repairs: Repairs) -> None:
-    """Estimate the end of an agent's calls that have only a start, not after the next call's."""
+    """Estimate the end of calls that have only a start, at most until the next call starts."""
     ordered = sorted((c for c in calls if c.start_s is not None), key=lambda c: c.start_s or 0.0)
     for call, following in zip_longest(ordered, ordered[1:]):
         if call.end_s is None:
@@ -79,7 +79,7 @@ def programs_of(
     agents: Iterable[Agent], repairs: Repairs, unnamed_tool: bool = False
 ) -> tuple[list[Program], list[Agent]]:
     """Return the programs of all agents, and the agent of each program. `unnamed_tool`: all calls
-    but an agent's last one are taken to call a tool, since tools are not recorded."""
+    but an agent's last are assumed to call a tool, since tools are not recorded."""
     ordered: dict[str, Agent] = {}
     for agent in agents:
         for part in _without_overlaps(agent, repairs):
@@ -101,8 +101,8 @@ def programs_of(
 
 
 def _without_overlaps(agent: Agent, repairs: Repairs) -> list[Agent]:
-    """Split calls that overlap into agents without overlaps, of which the first has the most calls
-    that follow one another. A call follows the longest prompt that it can continue."""
+    """Split overlapping calls into agents without overlaps; the first agent gets the longest chain
+    of calls. A call follows the longest prompt that it can continue."""
     if any(call.start_s is None for call in agent.calls):
         return [agent]
     calls = sorted(agent.calls, key=lambda call: call.start_s or 0.0)
@@ -134,7 +134,7 @@ def _end_s(call: TimedCall) -> float:
 
 
 def _fork(child: Agent, agents: dict[str, Agent], repairs: Repairs) -> Fork | None:
-    """Return where a sub-agent starts: after the last turn of its parent that had ended by then."""
+    """Return where a sub-agent starts: after the last turn of its parent that has ended by then."""
     if child.parent is None:
         return None
     parent, start_s = agents.get(child.parent), child.calls[0].start_s
@@ -192,9 +192,9 @@ def _gap(agent: Agent, i: int, repairs: Repairs) -> tuple[float, Provenance]:
 
 
 def _kept(before: TimedCall, call: TimedCall, repairs: Repairs) -> int:
-    """Return how many tokens of the previous call's context a prompt repeats. A prompt that grows
-    is taken to repeat the previous one, as agents append; it repeats the output too if it is long
-    enough, and the output has no reasoning. A prompt that shrinks repeats what was cached."""
+    """Return the number of tokens of the previous call's context that a prompt repeats. A prompt
+    that grows is assumed to repeat the previous one, as agents append, and the output if it is long
+    enough and the output has no reasoning. One that shrinks repeats its cached tokens."""
     if before.hashes is not None and call.hashes is not None:
         return 0  # see `share_hashes`
     whole = before.prompt + before.output
@@ -216,8 +216,8 @@ def _kept(before: TimedCall, call: TimedCall, repairs: Repairs) -> int:
 def share_hashes(
     programs: Sequence[Program], agents: Sequence[Agent], block_tokens: int
 ) -> list[Program]:
-    """Set what prompts share from the block hashes of their calls. A call without hashes keeps what
-    was inferred from its length."""
+    """Set the parts that prompts share, from the block hashes of their calls. A call without hashes
+    keeps the tokens inferred from its length."""
     hashes_of = {agent.id: [call.hashes or () for call in agent.calls] for agent in agents}
     result = []
     for shared, program, agent in zip(
