@@ -25,11 +25,11 @@ class CpuTime:
     """Time that the engine's CPU thread adds to the steps of the GPU."""
 
     step_ps: int
-    """Of each step, without an offload tier."""
+    """CPU time of each step without an offload tier."""
     offload_step_ps: int
-    """Of each step of an engine with an offload tier, in addition to `step_ps`."""
+    """Additional CPU time of each step of an engine with an offload tier."""
     load_ps: int
-    """Of the admission of a turn that loads KV from a tier."""
+    """CPU time of the admission of a turn that loads KV from a tier."""
     load_token_ps: int
     """The same, for each loaded token."""
 
@@ -48,7 +48,7 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         load_token_ps=0,
     ),
 }
-"""`ASYNC`: published times per token less operator tables; the tier's costs are measured. `SYNC`:
+"""`ASYNC`: published times per token minus operator tables; the tier's costs are measured. `SYNC`:
 Continuum v3, Table 4, 0.95 ms per step, and 2.33 ms with DRAM offload, which includes loads."""
 
 P = TypeVar("P", bound=Profile)

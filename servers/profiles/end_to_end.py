@@ -1,7 +1,7 @@
 """Errors of virtual time against end-to-end measurements, by GPU and model.
 
-`end-to-end.json` has them; `make end-to-end` renews it. No profile is fitted to these measurements.
-Errors are ratios.
+They are in `end-to-end.json`, which `make end-to-end` renews. No profile is fitted to these
+measurements. Errors are ratios.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EndToEndFile(Record):
     measurements: str
     """Name and version of the package that contains the measurements."""
     step_times: str
-    """Origin of the step times that were held against them."""
+    """Origin of the step times that were compared with them."""
     errors: dict[str, dict[str, Pair]]
     """By GPU and model."""
 
@@ -53,8 +53,8 @@ def end_to_end_file() -> EndToEndFile:
 
 
 def end_to_end_error(hardware: str, model: str, gpus: int | None = None) -> EndToEnd | None:
-    """Return the error with this number of GPUs, or over all numbers if none was measured with
-    it; None if the GPU and the model were not measured together."""
+    """Return the error with this number of GPUs, or over all numbers if this one was not measured;
+    None if the GPU and the model were not measured together."""
     pair = end_to_end_file().errors.get(hardware, {}).get(model)
     if pair is None:
         return None

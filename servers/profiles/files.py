@@ -32,8 +32,8 @@ from servers.profiles.shipped import (
 from servers.profiles.step_times import StepTimes
 
 TABLES_OF_16_BITS = (
-    "KV memory and reloads are those of KV in FP8 (--kv-cache-dtype fp8), but step times are those "
-    "of operator tables with KV in 16 bits"
+    "KV memory and reloads assume KV in FP8 (--kv-cache-dtype fp8), but step times come from"
+    " operator tables with KV in 16 bits"
 )
 TABLES_OF_FILES = (
     " that come with Turnstile; bench profile --from aiconfigurator --model … makes step times "
@@ -64,7 +64,7 @@ def read_measured(path: Path) -> Measured:
 
 
 def is_file(hardware: str) -> bool:
-    """Return whether the value of --hardware is a path and not the name of a machine."""
+    """Return whether the value of --hardware is a path instead of the name of a machine."""
     return hardware.lower().endswith(".json")
 
 
@@ -76,7 +76,7 @@ def measured_for(
     step_times: StepTimes = StepTimes.TABLES,
 ) -> Measured:
     """Read a file. Raises InvalidInput if it was measured with another model, other GPUs, or
-    another format of the KV cache (`auto` is that of the file), and for analytic step times."""
+    another format of the KV cache (`auto` means the file's format), and for analytic step times."""
     if step_times != StepTimes.TABLES:
         raise InvalidInput(
             f"--step-times {step_times}: {hardware} is a file of bench profile, which has its own "
@@ -111,8 +111,8 @@ def profile_for(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     step_times: StepTimes = StepTimes.TABLES,
 ) -> Profile:
-    """Return the profile of a machine, or that of a file, named by `hardware`. `offload` adds CPU
-    time of an offload tier, unless the file was measured. Raises InvalidInput or DoesNotFit."""
+    """Return the profile of a machine or a file, named by `hardware`. `offload` adds the CPU time
+    of an offload tier, unless it was measured. Raises InvalidInput or DoesNotFit."""
     if not is_file(hardware):
         if model is None:
             raise InvalidInput(f"--hardware {hardware}: the profile of a machine needs a --model")
@@ -204,7 +204,7 @@ def notes_for(
 def notes_of_file(
     measured: Measured, profile: Profile, scheduling: Scheduling = Scheduling.ASYNC
 ) -> tuple[str, ...]:
-    """Return what `notes_for` does, for a file of `bench profile` and its profile."""
+    """Return the same as `notes_for`, for a file of `bench profile` and its profile."""
     first, *others = measured.all_notes()
     from_tables = profile.provenance == "operator-table"
     return (first, *([_cpu_time(scheduling)] if from_tables else []), *others)
@@ -216,8 +216,8 @@ def _cpu_time(scheduling: Scheduling) -> str:
 
 
 def tables_of(hardware: str, model: str) -> str | None:
-    """Return the listed model whose operator tables on this GPU are those of the model: itself, or
-    one of its shape; None if there is none."""
+    """Return the listed model whose operator tables on this GPU apply to the model: itself, or one
+    of the same shape; None if there is none."""
     file = shipped_file(hardware)
     covered = file.models if file else {}
     return next((name for name in same_shape(model) if name in covered), None) if covered else None
@@ -230,8 +230,8 @@ def _shipped(
     step_times: StepTimes,
     kv_cache_dtype: KvCacheDtype,
 ) -> ShippedSteps | None:
-    """A file that describes a GPU has no shipped step times, and a model without its own has those
-    of a listed model with its shape."""
+    """A GPU described by a file has no shipped step times. A model without its own uses those of a
+    listed model with the same shape."""
     listed = tables_of(hardware, model) if step_times == StepTimes.TABLES else None
     if listed is None:
         return None

@@ -61,7 +61,7 @@ class Coefficients:
 
 def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) -> Observation:
     """Return the observation of a prompt alone in the engine, with `tokens` to compute after the
-    cached ones, in full chunks and a rest. Each token attends to itself and to all before it."""
+    cached ones, in full chunks and a rest. Each token attends to itself and to all earlier ones."""
     full, rest = divmod(tokens, step_tokens)
     steps = (step_tokens,) * full + ((rest,) if rest else ())
     pairs = tokens * cached_tokens + tokens * (tokens + 1) // 2
@@ -69,7 +69,7 @@ def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) ->
 
 
 def decode_step(batch: int, context: float, seconds: float) -> Observation:
-    """Return the observation of a decode step. `context` is that of each turn, in tokens."""
+    """Return the observation of a decode step. `context` is each turn's context in tokens."""
     return Observation((batch,), batch, batch * context, 0, False, seconds)
 
 

@@ -1,8 +1,8 @@
-"""Coefficients of the step formula of `TableProfile`, from times that operator tables give.
+"""Fits the coefficients of the step formula of `TableProfile` to times from operator tables.
 
-In: steps, each with what it computes and the seconds that it takes. Out: the coefficients, in whole
-picoseconds and none negative, with the least sum of squared *relative* errors. With fixed knots the
-formula is linear in them (`scipy.optimize.nnls`).
+In: steps, each with its work and its seconds. Out: the coefficients, in whole picoseconds and none
+negative, with the least sum of squared *relative* errors. With fixed knots the formula is linear in
+them (`scipy.optimize.nnls`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TableStep:
 
     @property
     def terms(self) -> list[float]:
-        """What each coefficient is multiplied with, in the order of `fit_table_steps`."""
+        """The factor of each coefficient, in the order of `fit_table_steps`."""
         ramps = [1.0, *(min(max(self.tokens - a, 0) / (b - a), 1.0) for a, b in pairwise(KNOTS))]
         values = [here - after for here, after in pairwise(ramps[: RISES_FROM + 1])]
         mean = self.context // self.decodes if self.decodes else 0
@@ -58,7 +58,7 @@ class TableStep:
 @dataclass(frozen=True, slots=True)
 class TableCoefficients:
     """Fields of `servers.profiles.TableProfile`. The tables contain neither the time between steps
-    nor that of a request, so these are 0, and `knots` contains what reading the weights takes."""
+    nor the time of a request, so these are 0, and `knots` includes the time to read the weights."""
 
     knots: tuple[tuple[int, int], ...]
     token_ps: int

@@ -1,7 +1,7 @@
-"""Profiles of operator tables: the file that `bench profile --from` writes.
+"""Defines profiles of operator tables: the file that `bench profile --from` writes.
 
-A file (`turnstile-tables-1`) has the times that the tables give, where they come from, and the
-profile fitted to them. Times are seconds, lengths are tokens, sizes are bytes.
+A file (`turnstile-tables-1`) has the times from the tables, their origin, and the profile fitted to
+them. Times are seconds, lengths are tokens, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Tables(Record):
 
 
 class FromTables(Measured):
-    """A profile of operator tables. Each time is that of one step, without the CPU time between
-    steps; the KV memory and the link to the host are those of the analytic profile."""
+    """A profile of operator tables. Each time covers one step, without the CPU time between steps;
+    the KV memory and the link to the host come from the analytic profile."""
 
     provenance = "operator-table"
     format: Literal["turnstile-profile-1", "turnstile-tables-1"] = "turnstile-tables-1"
@@ -91,8 +91,8 @@ class FromTables(Measured):
     def notes(self) -> tuple[str, ...]:
         tables = self.tables
         return (
-            f"step times are those of operator tables: {tables.package}, {tables.system}, "
-            f"{self.engine}; the CPU time between steps is not in them",
+            f"step times come from operator tables: {tables.package}, {tables.system},"
+            f" {self.engine}; they exclude the CPU time between steps",
             *large_errors(self.errors),
         )
 

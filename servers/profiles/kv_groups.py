@@ -1,4 +1,4 @@
-"""KV blocks of models with sliding-window layers, as counted by vLLM's hybrid KV cache manager.
+"""Counts KV blocks of models with sliding-window layers like vLLM's hybrid KV cache manager.
 
 vLLM (0.32, `vllm/v1/core/kv_cache_utils.py`) splits the layers of each kind into groups of equal
 numbers of layers, so that a block has the same size in every group, and all groups take blocks from
@@ -17,13 +17,13 @@ Groups = tuple[int | None, ...]
 
 FULL_ATTENTION: Groups = (None,)
 CONCURRENT_STEPS = 2
-"""Number of steps that vLLM schedules before the first of them ends, which it reserves window
-blocks for when it reports the KV memory in tokens."""
+"""Number of steps that vLLM schedules before the first of them ends. It reserves window blocks for
+them when it reports the KV memory in tokens."""
 
 
 def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
-    """Return how many blocks one turn needs at most in a window group: those of a window and of the
-    tokens in flight, and one because the window may begin inside a block."""
+    """Return the maximum number of blocks that one turn needs in a window group: the blocks of a
+    window and of the tokens in flight, and one because the window may begin inside a block."""
     return -(-(window - 1 + step_tokens) // block_tokens) + 1
 
 
@@ -82,7 +82,7 @@ def kv_tokens(
 
 
 def without_windows(profile: Profile) -> Profile:
-    """Return the profile of an engine whose layers all keep all tokens in the same memory."""
+    """Return the profile of an engine in which every layer keeps all tokens in the same memory."""
     groups = len(profile.kv_groups)
     return replace(profile, kv_groups=FULL_ATTENTION, kv_blocks=profile.kv_blocks // groups)
 
@@ -90,9 +90,9 @@ def without_windows(profile: Profile) -> Profile:
 def groups_of(llm: Model) -> tuple[Groups, int]:
     """Return the groups of the model's layers, and the number of layers in each.
 
-    A group has as many layers as the rarer of the two kinds, or as the other one if that has less
-    than 1.5 times as many; the last group of a kind may be padded. A model whose layers all have a
-    window, and one with several groups of full attention, is counted as if all layers kept all
+    A group has as many layers as the rarer of the two kinds, or as the other kind if it has less
+    than 1.5 times as many; the last group of a kind may be padded. Models whose layers all have a
+    window, and models with several groups of full attention, are counted as if all layers kept all
     tokens."""
     full = [kind for kind in llm.kinds if kind.window is None]
     local = [kind for kind in llm.kinds if kind.window is not None]
@@ -111,7 +111,7 @@ def _entry_bytes(kind: LayerKind) -> int:
 
 def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> tuple[Groups, int]:
     """Return the groups, and the bytes of a block of the pool on all GPUs. `windows`: whether vLLM
-    frees the blocks before a window, which it does not with a KV connector like LMCache's."""
+    frees the blocks before a window, which it does not do with a KV connector such as LMCache's."""
     groups, layers = groups_of(llm)
     token_bytes = llm.kv_bytes_per_token_on(gpus)
     if len(groups) == 1 or not windows:

@@ -124,13 +124,13 @@ class Measured(Record):
     prefill_errors: Errors
     decode_errors: Errors
     cpu: CpuTime | None = None
-    """CPU time between steps if it was measured too: `step_ps` is added to `steps`, and the others
-    are the costs of a tier. None: see `cpu_time`."""
+    """CPU time between steps, if measured: `step_ps` is added to `steps`, and the other fields are
+    the costs of a tier. None: see `cpu_time`."""
 
     def cpu_time(self, scheduling: Scheduling) -> CpuTime:
-        """Return what is to be added to the profile. Measured steps, and those of a file of
-        operator tables with a `base_ps`, contain the CPU time of a step; measured reloads contain
-        that of a load."""
+        """Return the CPU time to add to the profile. Measured steps, and steps of operator tables
+        with a `base_ps`, already include the CPU time of a step, and measured reloads that of a
+        load."""
         if self.cpu is not None:
             return self.cpu
         cpu = CPU_TIME[scheduling]
@@ -147,8 +147,8 @@ class Measured(Record):
         return max(seconds, 0.0) / self.reload.from_tier_tokens
 
     def profile(self) -> Profile:
-        """Return the fitted profile. Bandwidths that were not measured are those of one PCIe 4 x16
-        link and one NVMe drive."""
+        """Return the fitted profile. Unmeasured bandwidths are assumed to be those of one PCIe 4
+        x16 link and one NVMe drive."""
         reload_s = self.reload_s_per_token
         pcie_bytes_per_s = PCIE4_X16 * LINK_EFFICIENCY
         return profile_of(
@@ -181,8 +181,8 @@ class Measured(Record):
         notes += large_errors(self.errors)
         if self.spread > LARGE_SPREAD:
             notes.append(
-                f"repeated times differ by {self.spread:.0%} in the median: the machine may have "
-                "been busy; measure again on an idle one"
+                f"the median difference of repeated times is {self.spread:.0%}: the machine may"
+                " have been busy; measure again on an idle one"
             )
         if self.reload is None:
             notes.append("reloads were not measured: one PCIe 4 x16 link is assumed")
@@ -191,8 +191,8 @@ class Measured(Record):
     def all_notes(self) -> tuple[str, ...]:
         """Return the caveats and the errors of the fit, in one sentence each."""
         fits = (
-            f"the step formula's error for {what} is {errors.median:.1%} in the median and "
-            f"{errors.worst:.1%} at most ({errors.worst_at})"
+            f"the step formula's median error for {what} is {errors.median:.1%}, and the largest"
+            f" is {errors.worst:.1%} ({errors.worst_at})"
             for what, errors in self.errors.items()
         )
         large = large_errors(self.errors)

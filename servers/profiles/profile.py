@@ -1,7 +1,8 @@
-"""The step times and the KV capacity of an engine, which virtual time is computed from.
+"""Defines the step times and the KV capacity of an engine, from which virtual time is computed.
 
-`Profile` has whole picoseconds and blocks. `roofline` derives one from published peaks, `measured`
-from times of a live engine. `TableProfile` has the larger step formula, for operator tables.
+`Profile` has whole picoseconds and blocks. `roofline` derives one from published peaks, and
+`measured` from a live engine's times. `TableProfile` has the larger step formula, for operator
+tables.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from servers.basics.nearest import nearest
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
-    """Step times of the layers that attend to the last `tokens` tokens only, the computed one
-    included. They are added to those of the layers that attend to all tokens."""
+    """Step times of the layers that attend only to the last `tokens` tokens, including the computed
+    one. They are added to the times of the layers that attend to all tokens."""
 
     tokens: int
     context_ps: int
-    """For each token that a decode reads: the fewer of its context and the window."""
+    """For each token that a decode reads: its context, or the window if that is less."""
     pair_ps: int
     """For each query-key pair of a prefill chunk within the window."""
 
     def pairs(self, computed: int, chunk: int) -> int:
-        """Return the pairs of `chunk` tokens after `computed` ones: the token that ends a context
-        of n tokens has the fewer of n and the window."""
+        """Return the pairs of `chunk` tokens after `computed` ones: the last token of a context of
+        n tokens has n pairs, or the window if that is less."""
         growing = min(max(self.tokens - computed, 0), chunk)
         return growing * computed + growing * (growing + 1) // 2 + (chunk - growing) * self.tokens
 
@@ -82,10 +83,10 @@ class Profile:
     load_token_ps: int = field(default=0, kw_only=True)
     """The same, for each loaded token."""
     window: WindowTimes | None = field(default=None, kw_only=True)
-    """None if no layer has a window, or if the other terms contain those that have one."""
+    """None if no layer has a window, or if the other terms include layers with one."""
 
     def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Profile], tuple[dict[str, Any]]]:
-        """Pickle the fields, which a process with the compiled core can read too."""
+        """Pickle the fields, which a process with the compiled core can also read."""
         return profile_of, (asdict(self),)
 
     def batch_ps(self, chunks: Sequence[tuple[int, int]], contexts: Sequence[int]) -> int:
@@ -97,7 +98,7 @@ class Profile:
         return step_ps + (self.window.step_ps(chunks, contexts) if self.window else 0)
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
-        """Return the time of a step without that of layers with a window."""
+        """Return the time of a step, excluding layers with a window."""
         return self.tokens_ps(tokens) + self.turns_ps(sequences, context, pairs)
 
     def tokens_ps(self, tokens: int) -> int:
@@ -109,15 +110,15 @@ class Profile:
         return sequences * self.sequence_ps + context * self.context_ps + pairs * self.pair_ps
 
     def increment_ps(self, decodes: int, chunk: int) -> int:
-        """How much longer each step takes than the one before it, while the same turns run: each of
-        the decodes reads one more token, and the prefill chunk (0 tokens: none) one more chunk.
-        Without layers with a window."""
+        """Return how much longer each step takes than the previous one while the same turns run:
+        each decode reads one more token, and the prefill chunk (0 tokens: none) one more chunk.
+        Layers with a window are excluded."""
         return decodes * self.context_ps + chunk * chunk * self.pair_ps
 
 
 @dataclass(frozen=True, slots=True)
 class TableProfile(Profile):
-    """A profile whose steps follow operator tables, which `Profile` follows less closely.
+    """A profile whose steps follow operator tables more closely than `Profile` does.
 
     A step that computes T tokens of S turns, in which D decodes read C context tokens in all and
     prefill chunks make P query-key pairs, takes, in picoseconds,

@@ -1,5 +1,5 @@
-"""Cost of rebuilding a context and of a decode step, for policies (Continuum v3, §5.2: offline
-profile).
+"""Computes the cost of rebuilding a context and of a decode step, for policies (Continuum v3, §5.2:
+offline profile).
 
 In: tokens. Out: seconds. The paper fits a quadratic to measured prefills; here the step formula of
 `Profile` is summed over the chunks, which is exact in virtual time.

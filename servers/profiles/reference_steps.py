@@ -12,9 +12,9 @@ from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.profile import Profile
 
 PREFILLS = ((8192, 0), (32768, 0), (1024, 31744))
-"""Tokens to compute, and cached tokens before them."""
+"""(tokens to compute, cached tokens before them)."""
 DECODES = ((1, 2048), (32, 2048), (32, 16384))
-"""Turns, and context tokens of each."""
+"""(turns, context tokens of each)."""
 MIXED = ((2048, 7168, 32, 16384),)
 """The mean chunk of 2,048 tokens of a prompt of 16,384, which attends to as many pairs as an eighth
 of that prompt, and a batch of decodes."""
@@ -29,9 +29,9 @@ class Point:
     what: dict[str, int]
     ms: float
     fits: bool = True
-    """Whether the KV memory and the longest context of the profile allow the step."""
+    """Whether the step fits the KV memory and the longest context of the profile."""
     one_step_ms: float | None = None
-    """A prompt's time if one step computes all of it, as in operator tables."""
+    """Time of a prompt that one step computes whole, as in operator tables."""
     tables_ms: float | None = None
     """Time of the operator tables, without CPU time between steps."""
 

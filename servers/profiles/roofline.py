@@ -60,9 +60,9 @@ def analytic_profile(
 ) -> Profile:
     """Return the profile of a model on a machine.
 
-    `max_model_len` defaults to the model's limit or the KV capacity, whichever is less, while vLLM
-    would refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile,
-    DoesNotFit or InvalidInput."""
+    `max_model_len` defaults to the model's limit or the KV capacity, whichever is less; vLLM would
+    refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile, DoesNotFit or
+    InvalidInput."""
     gpu, llm = hardware(hardware_name), with_kv_cache(model(model_name), kv_cache_dtype)
     n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
@@ -160,8 +160,8 @@ def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, utilization: float) ->
 
 
 def default_gpus(gpu: Hardware, llm: Model, utilization: float = GPU_MEMORY_UTILIZATION) -> int:
-    """Return the default number of GPUs of a listed model, or the smallest number on which a model
-    of a config.json fits; 1 if it fits on none, which is an error of its own."""
+    """Return the default number of GPUs of a listed model, or the smallest number on which the
+    model of a config.json fits; 1 if it fits on none, which a later check reports."""
     if llm.gpus is not None:
         return llm.gpus
     return next((n for n in TENSOR_PARALLEL if _fits(gpu, llm, n, utilization)), 1)
@@ -180,7 +180,7 @@ def gpus_for(
 
 
 def _divides(llm: Model, gpus: int) -> bool:
-    """Return whether vLLM can divide the heads; a GPU gets whole KV heads or a copy of one."""
+    """Return whether vLLM can divide the heads: a GPU gets whole KV heads or a copy of one."""
     kv_heads = {kind.kv_heads for kind in llm.kinds}
     return llm.heads % gpus == 0 and all(each % gpus == 0 or gpus % each == 0 for each in kv_heads)
 
@@ -225,8 +225,8 @@ def _check(
         kv_heads = llm.kinds[0].kv_heads
         *rest, last = possible
         raise InvalidInput(
-            f"--gpus {n}: {llm.name} has {llm.heads} heads and {kv_heads} KV heads, which so many "
-            f"GPUs cannot share; use {' or '.join(filter(None, (', '.join(rest), last)))}"
+            f"--gpus {n}: {llm.name} has {llm.heads} heads and {kv_heads} KV heads, which {n} GPUs"
+            f" cannot share; use {' or '.join(filter(None, (', '.join(rest), last)))}"
         )
     if not 0 < utilization <= 1:
         raise InvalidInput(f"gpu_memory_utilization {utilization:g}: must be above 0 and at most 1")

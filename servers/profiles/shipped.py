@@ -1,4 +1,4 @@
-"""Step times of listed GPUs and models that come with Turnstile, one file per GPU in `tables/`.
+"""Reads the shipped step times of listed GPUs and models, one file per GPU in `tables/`.
 
 `make profiles` fits them to operator tables. In: names of a GPU and a model, and a number of GPUs.
 Out: the coefficients of `TableProfile`, their origin and their errors, or None. Lengths are tokens,
@@ -32,7 +32,7 @@ class ShippedSteps(Record):
     errors: dict[str, Errors]
     """Errors of the fit, by kind of step."""
     reference_ms: tuple[float | None, ...]
-    """What the tables give for `reference_steps`, in that order. A prompt is computed in one step;
+    """Times of the tables for `reference_steps`, in that order. A prompt is computed in one step;
     None if it is longer than the model's limit."""
 
 
@@ -47,7 +47,7 @@ class ShippedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _record(kind: type[Any], fields: Any) -> Any:
-    """Return a record of pydantic, for msgspec."""
+    """Convert a value to a pydantic record, for msgspec."""
     return kind.model_validate(fields)
 
 
@@ -70,8 +70,8 @@ def shipped_steps(hardware: str, model: str, gpus: int) -> ShippedSteps | None:
 
 
 def with_steps(analytic: Profile, found: ShippedSteps) -> TableProfile:
-    """Return the profile with memory and links of the analytic one, without CPU time. The tables
-    contain the effect of windows."""
+    """Return the profile, with memory and links from the analytic profile, and without CPU time.
+    The tables include the effect of windows."""
     kept = {field.name: getattr(analytic, field.name) for field in fields(Profile)}
     steps = {**found.steps.model_dump(), "window": None}
     return TableProfile(**{**kept, **steps, "provenance": "operator-table"})
@@ -84,8 +84,8 @@ def shipped_notes(hardware: str, model: str, gpus: int) -> tuple[str, ...]:
         return ()
     tables, measured = file.tables, end_to_end_error(hardware, model, gpus)
     notes = [
-        f"step times are those of operator tables: {tables.package}, {tables.system}, vLLM "
-        f"{tables.engine_version}, fitted on {file.date} with errors of {_listed(found.errors)}",
+        f"step times come from operator tables: {tables.package}, {tables.system}, vLLM"
+        f" {tables.engine_version}, fitted on {file.date} with errors of {_listed(found.errors)}",
         *large_errors(found.errors),
         *slow_single_decode(found.reference_ms),
     ]
@@ -95,7 +95,7 @@ def shipped_notes(hardware: str, model: str, gpus: int) -> tuple[str, ...]:
 
 
 def slow_single_decode(reference_ms: Sequence[float | None]) -> list[str]:
-    """Return a sentence if the tables have a decode of one turn slower than that of a batch."""
+    """Return a sentence if, in the tables, a decode of one turn is slower than one of a batch."""
     one, many = reference_ms[3:5]
     if one is None or many is None or one <= many:
         return []

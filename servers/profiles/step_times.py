@@ -1,4 +1,4 @@
-"""The two sources of step times of a machine that has a name."""
+"""Names the two sources of step times of a named machine."""
 
 from __future__ import annotations
 

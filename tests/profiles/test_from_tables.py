@@ -125,7 +125,7 @@ def test_too_little_memory_for_a_fit_is_one_line() -> None:
 
 def test_notes_name_the_tables_and_what_they_leave_out() -> None:
     (note,) = made().notes()
-    assert "aiconfigurator-core 0, h100_sxm, vLLM 0.24.0; the CPU time between steps" in note
+    assert "aiconfigurator-core 0, h100_sxm, vLLM 0.24.0; they exclude the CPU time" in note
 
 
 def test_a_file_of_another_model_is_one_line(path: Path) -> None:

@@ -123,7 +123,7 @@ def test_units_of_memory(file: Path, written: str, gib: float) -> None:
         # names
         (
             'name = "h100"',
-            "name is 'h100': is that of a GPU of bench list hardware; write na",
+            "name is 'h100': is the name of a GPU in bench list hardware",
         ),
         ('name = "a/b"', "name is 'a/b': use up to 64 letters, digits, dots, dashes and undersc"),
         # no TOML
@@ -141,7 +141,7 @@ def test_whatever_is_wrong_is_one_line_with_file_field_value_and_remedy(
 
 def test_a_file_named_like_a_listed_gpu_needs_another_name(tmp_path: Path) -> None:
     message = refusal(tmp_path / "h100.toml", LEAST)
-    assert message.endswith('is that of a GPU of bench list hardware; write name = "my-h100"')
+    assert message.endswith('is the name of a GPU in bench list hardware; write name = "my-h100"')
 
 
 def test_a_path_without_a_usable_file_is_one_line(tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_another_suffix_suggests_the_file_that_exists(file: Path, tmp_path: Path
         with pytest.raises(UnknownProfile) as refused:
             hardware(str(path))
         assert str(refused.value) == (
-            f"--hardware {path}: the name of a profile file must end in .json, that of a file that "
-            f"describes a GPU in .toml; {remedy}"
+            f"--hardware {path}: the name of a profile must end in .json, and the name of a GPU "
+            f"file in .toml; {remedy}"
         )
     with pytest.raises(UnknownProfile, match=r"h100\.x: unknown; did you mean h100"):
         hardware("h100.x")

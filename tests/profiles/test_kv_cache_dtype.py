@@ -60,10 +60,9 @@ def test_step_times_of_tables_stay_those_of_16_bits_and_a_note_says_so() -> None
     )
     by_default = notes_for("h100", "llama-3.1-8b", plain)
     added = set(notes_for("h100", "llama-3.1-8b", fp8, kv_cache_dtype=FP8)) - set(by_default)
-    assert added == {
-        "KV memory and reloads are those of KV in FP8 (--kv-cache-dtype fp8), but step times are "
-        "those of operator tables with KV in 16 bits"
-    }
+    (note,) = added
+    assert "FP8 (--kv-cache-dtype fp8)" in note
+    assert note.endswith("operator tables with KV in 16 bits")
 
 
 @pytest.mark.parametrize("step_times", StepTimes)

@@ -1,8 +1,8 @@
 """GPUs by name or by file: a TOML file describes a GPU that `gpus` does not list.
 
 In: a name, or the path of a file with the fields of `FIELDS`, each a text with its unit
-(docs/howto/my-gpu.md). Out: `Hardware`. Everything wrong with a file raises `InvalidInput` with
-the file, the field, the value and the remedy.
+(docs/howto/my-gpu.md). Out: `Hardware`. Any error in a file raises `InvalidInput` with the file,
+the field, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Quantity(NamedTuple):
     attribute: str
     """Attribute of `Hardware`."""
     units: Mapping[str, float]
-    """Size of each unit, in that of the attribute."""
+    """Size of each unit, in the unit of the attribute."""
     lowest: str
     highest: str
-    """Values beyond these are taken for mistakes in the unit."""
+    """Values outside these limits are considered mistakes in the unit."""
     example: str
     required: bool = True
 
@@ -82,8 +82,8 @@ def hardware(name: str) -> Hardware:
         close = next((other for other in others if other.is_file()), None)
         remedy = "rename it" if path.is_file() else "or give a name of bench list hardware"
         raise UnknownProfile(
-            f"--hardware {name}: the name of a profile file must end in .json, that of a file that "
-            f"describes a GPU in .toml; {f'did you mean {close}?' if close else remedy}"
+            f"--hardware {name}: the name of a profile must end in .json, and the name of a GPU"
+            f" file in .toml; {f'did you mean {close}?' if close else remedy}"
         )
     return find("hardware", HARDWARE, name)
 
@@ -201,15 +201,15 @@ def _text(value: object, field: str, problem: _Problem) -> str:
 
 
 def _name(path: Path, given: str | None, problem: _Problem) -> str:
-    """Return the given name or that of the file. It must differ from those of listed GPUs, so that
-    reports do not show one for the other."""
+    """Return the given name or the file's name. It must differ from the names of listed GPUs, so
+    that reports do not confuse them."""
     name = path.stem if given is None else given
     remedy = f'write name = "my-{path.stem}"' if NAME.fullmatch(path.stem) else 'name = "my-gpu"'
     if not NAME.fullmatch(name):
         reason = "use up to 64 letters, digits, dots, dashes and underscores"
         raise problem.of("name", name, f"{reason}; {remedy}")
     if name in HARDWARE:
-        raise problem.of("name", name, f"is that of a GPU of bench list hardware; {remedy}")
+        raise problem.of("name", name, f"is the name of a GPU in bench list hardware; {remedy}")
     return name
 
 

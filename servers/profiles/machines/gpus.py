@@ -34,7 +34,7 @@ class Hardware:
     and B200; other GPUs are assumed to be like the A100)."""
     note: str = ""
     price_usd_per_hour: float | None = None
-    """For one GPU. No listed GPU has a price, since prices depend on provider and date."""
+    """Price of one GPU. No listed GPU has one, since prices depend on provider and date."""
 
 
 HARDWARE = {

@@ -1,7 +1,7 @@
 """Computes a `Model` from a config.json of Hugging Face's `transformers`.
 
 In: the fields of the config. Out: sizes of weights and KV, as vLLM loads them: without layers for
-multi-token prediction, with 16 bits for what is not quantised.
+multi-token prediction, and with 16 bits for parameters that are not quantised.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from servers.profiles.models.vision import vision_weights
 
 KV_BYTES, KV_FP8_BYTES = 2, 1
 SIZE_BYTES = 2
-"""Of a parameter that is not quantised."""
+"""Bytes of a parameter that is not quantised."""
 WIDE_BYTES = 4
 MOST_LAYERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a `model_type` has that its config does not say."""
+    """Properties of a `model_type` that its config does not state."""
 
     norms: int = 2
     """Normalisations of the hidden size per layer."""
@@ -37,13 +37,13 @@ class Architecture:
     """Whether queries and keys are normalised over all heads of a layer."""
     qkv_bias: bool = False
     out_bias: bool = False
-    """Biases of attention, if the config has `attention_bias` or `fixed_bias` is set."""
+    """Attention biases, if the config has `attention_bias` or `fixed_bias` is set."""
     fixed_bias: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields that published configs leave out because they equal the default."""
     windows: int = 0
-    """If positive, every such layer attends to all tokens and the others to a window; with
-    `layer_types` in the config this does not matter."""
+    """If n > 0, every n-th layer attends to all tokens and the others to a window; `layer_types` in
+    the config takes precedence."""
     window_switch: bool = False
     """Whether windows need `use_sliding_window`."""
     latent: bool = False
@@ -102,29 +102,29 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "kimi_k2": _DEEPSEEK,
 }
 TEXT_PARTS = {"gemma3": "gemma3_text", "mistral3": "mistral", "kimi_k25": "kimi_k2"}
-"""Multimodal architectures and the architecture of their text part if it does not name one."""
+"""Multimodal architectures, with the default architecture of their text part."""
 
 
 class Matrix(NamedTuple):
     """A matrix that quantisation may apply to, in each of the layers that have it."""
 
     module: str
-    """Its name within a layer."""
+    """The name within a layer."""
     inputs: int
     outputs: int
     use: Use = "layers"
     number: int = 1
-    """Of such matrices in a layer."""
+    """Number of such matrices in a layer."""
     on_every_gpu: bool = False
 
 
 class Layer(NamedTuple):
     matrices: list[Matrix]
     others: int
-    """Parameters of norms, biases and routers, which have 16 bits."""
+    """Number of 16-bit parameters: norms, biases and routers."""
     expert_biases: int = 0
     wide: int = 0
-    """Parameters of routers that vLLM keeps in 32 bits."""
+    """Number of router parameters that vLLM keeps in 32 bits."""
 
 
 def model_of(
@@ -354,7 +354,7 @@ def _weights(
 
 
 def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) -> int:
-    """Return in how many of these layers a matrix keeps 16 bits."""
+    """Return the number of these layers in which a matrix keeps 16 bits."""
     if quantization.experts_only and matrix.use != "experts":
         return len(layers)
     if not quantization.kept.by_layer:
@@ -366,8 +366,8 @@ def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) 
 
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:
-    """Return the number of layers by window, in the order in which the windows first occur; None
-    is the key of layers that attend to all."""
+    """Return the number of layers by window, in the order in which windows first occur; None is the
+    key of layers that attend to all tokens."""
     if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
         return {None: layers}
     unset = "sliding_window" in fields.values and fields.values["sliding_window"] is None

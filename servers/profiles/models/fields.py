@@ -11,7 +11,7 @@ MOST = 2**31
 
 
 class Fields:
-    """The fields of a config, and defaults for those that it leaves out."""
+    """The fields of a config, with defaults for missing ones."""
 
     def __init__(
         self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None
@@ -38,7 +38,7 @@ class Fields:
                 )
             return default
         if isinstance(value, str):
-            raise self.problem(names[0], value, "must be a number, and is text; remove the quotes")
+            raise self.problem(names[0], value, "must be a number, not text; remove the quotes")
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.problem(names[0], value, f"must be a whole number from {least} to {most}")
         return value

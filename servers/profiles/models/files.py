@@ -1,4 +1,4 @@
-"""Finds and reads the config.json that `--model` leads to, for models that are not listed.
+"""Finds and reads the config.json that `--model` refers to, for models that are not listed.
 
 In: the path of a config, a folder with one, or the Hugging Face id of a model in the local cache
 (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). Out: its fields and the model's
@@ -17,9 +17,9 @@ from servers.basics.errors import InvalidInput
 
 CONFIG = "config.json"
 QUANTIZATION = "hf_quant_config.json"
-"""Where NVIDIA's checkpoints have the quantization, if not in the config."""
+"""The file in which NVIDIA's checkpoints have the quantization, if not in the config."""
 NAME_FIELD = "turnstile_name"
-"""Field of a copy in a run folder: the name that the original's path gave."""
+"""Field of a copy in a run folder, with the name derived from the original's path."""
 MOST_BYTES = 16 * 2**20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,95}")
 """Names of run folders contain it."""
@@ -33,7 +33,7 @@ class ModelConfig(NamedTuple):
     fields: dict[str, Any]
 
     def named(self) -> bytes:
-        """Return the config as a file of its own that keeps the name and the quantization."""
+        """Return the config as a single file that includes the name and the quantization."""
         return json.dumps({NAME_FIELD: self.name, **self.fields}, indent=1).encode() + b"\n"
 
 
@@ -44,7 +44,7 @@ def names_config(model: str) -> bool:
 
 
 def read_config(model: str) -> ModelConfig:
-    """Raises InvalidInput, also if the name is not fit for a folder."""
+    """Raises InvalidInput, also if the name cannot name a folder."""
     path = _path(model)
     fields = _fields(path)
     apart = path.with_name(QUANTIZATION)
@@ -60,8 +60,8 @@ def read_config(model: str) -> ModelConfig:
 
 
 def model_name(model: str) -> str:
-    """Return the name in reports: the last part of an id or a folder, or a file's own name if that
-    is not config.json. The folder of a snapshot in the cache has the id in a parent's name."""
+    """Return the name in reports: the last part of an id or a folder, or the name of a file other
+    than config.json. The folder of a snapshot in the cache has the id in a parent's name."""
     path = Path(model).expanduser()
     if path.suffix == ".json":
         if path.name != CONFIG:
@@ -106,7 +106,7 @@ def hub_cache() -> Path:
 
 
 def _cached(organisation: str, name: str) -> Path:
-    """Return the config of the revision that `main` is, or of the only one."""
+    """Return the config of the revision `main`, or of the only revision."""
     folder = hub_cache() / f"models--{organisation}--{name}"
     try:
         revision = (folder / "refs/main").read_text().strip()
@@ -137,7 +137,7 @@ def _fields(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path}: larger than 16 MiB; give the config.json of a model")
     try:
         fields = json.loads(data)
-    except ValueError as error:  # also for bytes that are no text, and for integers too long
+    except ValueError as error:  # also for bytes that are not text, and for too long integers
         raise InvalidInput(f"{path}: not JSON: {error}; download it again") from None
     except RecursionError:
         raise InvalidInput(f"{path}: nested too deeply; give the config.json of a model") from None

@@ -1,4 +1,4 @@
-"""Models by name, or from the config.json that a path or a cached Hugging Face id leads to."""
+"""Finds models by name, or by the config.json of a path or of a cached Hugging Face id."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MODELS: Mapping[str, Model] = _Listed()
 
 
 def model(name: str) -> Model:
-    """Return the listed model of that name, or that of a config. Raises UnknownProfile or
+    """Return the listed model of that name, or the model of a config. Raises UnknownProfile or
     InvalidInput."""
     if name in MODELS:
         return MODELS[name]
@@ -76,16 +76,16 @@ def model(name: str) -> Model:
 
 
 def _described(name: str) -> str:
-    """Return a listed model's name with what decides which jobs fit."""
+    """Return a listed model's name with its context and weights, which decide which jobs fit."""
     llm = MODELS[name]
     weights = f"{llm.weight_bytes / 2**30:,.0f} GiB of weights"
     return f"{name} (context {llm.max_model_len:,}, {weights})"
 
 
 def same_shape(name: str) -> list[str]:
-    """Return the listed models with the weights, attention and KV of this one, which decide step
-    times: those that differ at most in name, default GPUs, source and longest context. The model
-    itself, if it is listed, is the first."""
+    """Return the listed models with the same weights, attention and KV, which decide step times;
+    name, default GPUs, source and longest context may differ. The model itself, if listed, is the
+    first."""
     found = model(name)
     same = [
         listed.name
@@ -103,8 +103,8 @@ def same_shape(name: str) -> list[str]:
 
 
 def model_copy(name: str) -> bytes | None:
-    """Return the contents of a file that describes the model as `name` does now; None for a listed
-    model."""
+    """Return the contents of a file that describes the model that `name` refers to now; None for a
+    listed model."""
     if name in MODELS or not names_config(name):
         return None
     return read_config(name).named()

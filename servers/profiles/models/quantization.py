@@ -1,7 +1,7 @@
 """Sizes of quantised weights, from the `quantization_config` of a config.json.
 
-In: the section, as the checkpoint's producer wrote it. Out: `Quantization`, which gives the bytes
-of a matrix with its scales, and which matrices keep 16 bits. Embeddings, the output head and the
+In: the section, as written by the checkpoint's producer. Out: `Quantization`, with the bytes of a
+matrix including its scales, and the matrices that keep 16 bits. Embeddings, the output head and the
 routers of experts keep 16 bits in all supported methods.
 """
 
@@ -21,7 +21,7 @@ FLOAT32_BYTES = 4
 MOST_REPEATS = 5
 """Regular expressions with more repetitions are refused, since they could take minutes."""
 LANGUAGE_MODEL = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
-"""What multimodal checkpoints put before the names of the text model's modules."""
+"""Prefixes of the text model's modules in multimodal checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Quantization:
 
     words: str
     bits: float
-    """Per weight, with scales and zero points of groups."""
+    """Bits per weight, including scales and zero points of groups."""
     matmul: Literal["bf16", "fp8"]
     block: tuple[int, int] | None = None
     """Rows and columns of a block that shares a 32-bit scale."""
@@ -61,7 +61,7 @@ class Quantization:
     experts_only: bool = False
     kept: Kept = field(default_factory=lambda: Kept())
     fp8_kv: bool = False
-    """Whether the checkpoint asks for KV entries of 8 bits."""
+    """Whether the checkpoint requests KV entries of 8 bits."""
 
     def matrix_bytes(self, inputs: int, outputs: int) -> int:
         size = math.ceil(inputs * outputs * self.bits / 8)
@@ -75,12 +75,14 @@ FULL = Quantization("BF16", SIXTEEN_BITS, "bf16")
 
 
 def quantization_of(config: Mapping[str, Any], where: str) -> Quantization:
-    """Read the section of a config. Raises InvalidInput for what is not supported."""
+    """Read the section of a config. Raises InvalidInput if it is not supported."""
     section = config.get("quantization_config") or config.get("compression_config")
     if section is None:
         return FULL
     if not isinstance(section, Mapping):
-        raise InvalidInput(f"{where}: quantization_config is no object; remove it for BF16 weights")
+        raise InvalidInput(
+            f"{where}: quantization_config: not an object; remove it for BF16 weights"
+        )
     method = section.get("quant_method", "modelopt" if "quant_algo" in section else None)
     if not isinstance(method, str) or method not in METHODS:
         raise InvalidInput(
@@ -130,7 +132,7 @@ class _Section:
 
     def _pattern(self, listed: str) -> str:
         """Return the regular expression of a pattern: `re:` and an expression, or a name with
-        asterisks, which stands for the modules within it too."""
+        asterisks, which includes the modules within it."""
         if listed.startswith("re:"):
             pattern = listed[3:]
         else:

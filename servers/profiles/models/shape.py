@@ -1,4 +1,4 @@
-"""What step times and KV memory depend on in a model: its weights, its attention, its KV.
+"""Defines the parts of a model that step times and KV memory depend on: weights, attention, KV.
 
 `servers.profiles.models.config` computes a `Model` from a config.json. Parameters are counts;
 weights and KV are bytes.
@@ -17,9 +17,9 @@ DENSE_MFU, EXPERTS_MFU = 0.65, 0.3
 of experts: about the median of the GPUs that operator tables cover."""
 
 Use = Literal["embedding", "head", "layers", "experts", "vision"]
-"""When a step reads weights: single rows (embedding), whole once (head, which also multiplies one
-token per turn, and layers, which multiply all), as far as tokens are routed to them (experts), or
-not for text (vision). An embedding that is also the head counts as head."""
+"""When a step reads weights: single rows (embedding), the whole once (head, which multiplies one
+token per turn, and layers, which multiply all), only where tokens are routed (experts), or not for
+text (vision). An embedding that is also the head counts as head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LayerKind:
 
     layers: int
     window: int | None
-    """Number of last tokens that they attend to; None for all."""
+    """Number of last tokens that these layers attend to; None for all."""
     kv_heads: int
     """1 for multi-head latent attention, whose one entry serves all heads."""
     entries: int
@@ -65,11 +65,11 @@ class Model:
     kinds: tuple[LayerKind, ...]
     weights: tuple[Weights, ...]
     experts: int
-    """Routed experts per layer; 0 without."""
+    """Routed experts per layer, or 0."""
     experts_per_token: int
     matmul: Literal["bf16", "fp8"]
-    """Format of the matrix products. Weights in less than 16 bits are widened before a product
-    unless activations have 8 or 4 bits too; GPUs' FP4 rates are not known here."""
+    """Format of the matrix products. Weights of less than 16 bits are widened before a product
+    unless activations also have 8 or 4 bits; FP4 rates of GPUs are not listed."""
     precision: str
     """Format of the weights in words, for readers."""
     max_model_len: int
@@ -84,13 +84,13 @@ class Model:
 
     @cached_property
     def params(self) -> int:
-        """All parameters that are loaded."""
+        """Number of loaded parameters."""
         return self._params("embedding", "head", "layers", "experts", "vision")
 
     @cached_property
     def step_params(self) -> int:
-        """Parameters that a step of many tokens reads: all but a separate input embedding and a
-        vision tower."""
+        """Number of parameters that a step of many tokens reads: all but a separate input embedding
+        and a vision tower."""
         return self._params("head", "layers", "experts")
 
     @cached_property
@@ -114,8 +114,8 @@ class Model:
         return sum(each.size_bytes * (gpus if each.on_every_gpu else 1) for each in self.weights)
 
     def experts_read(self, tokens: float) -> float:
-        """Return the share of the experts that a step of this many tokens reads: each token takes
-        k of E at random, so that it is 1 - (1 - k/E)^tokens."""
+        """Return the share of the experts that a step of this many tokens reads: 1 - (1 -
+        k/E)^tokens, as each token takes k of E at random."""
         if not self.experts:
             return 1.0
         unread: float = (1 - self.experts_per_token / self.experts) ** tokens
@@ -142,12 +142,12 @@ class Model:
     @cached_property
     def window(self) -> int | None:
         """Number of last tokens that layers with a sliding window attend to; a config has one such
-        number. None if no layer has one."""
+        number. None if no layer has a window."""
         return next((kind.window for kind in self.kinds if kind.window is not None), None)
 
     def read_bytes_per_token_on(self, gpus: int, *, windows: bool) -> int:
         """Return the KV bytes that a decode reads for each token that layers attend to, on all
-        GPUs: those with a window, or all others."""
+        GPUs: for the layers with a window, or for all others."""
         return sum(kind.bytes_per_token(gpus) for kind in self._kinds(windows))
 
     def flops_per_pair(self, *, windows: bool) -> int:

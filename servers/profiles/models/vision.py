@@ -1,4 +1,4 @@
-"""Sizes of vision towers of multimodal models, which take memory and no time of a text's steps."""
+"""Computes sizes of vision towers of multimodal models, which take memory but no time for text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from servers.profiles.models.fields import Fields
 from servers.profiles.models.shape import Weights
 
 SIZE_BYTES = 2
-"""Of a parameter; towers are not quantised."""
+"""Bytes of a parameter; towers are not quantised."""
 
 
 def vision_weights(config: Mapping[str, Any], where: str, hidden: int) -> tuple[Weights, ...]:
@@ -43,7 +43,7 @@ def _pixtral(fields: Fields, hidden: int) -> int:
 
 def _moonvit(fields: Fields, hidden: int) -> int:
     """The tower of Kimi K2.5, whose matrices all have biases. Its projector merges 2 × 2 patches.
-    Published configs and those that transformers writes name the fields differently."""
+    Published configs and configs written by transformers name the fields differently."""
     width, inner, layers, pixels = _sizes(fields)
     height = fields.count("init_pos_emb_height", "pos_emb_height")
     breadth = fields.count("init_pos_emb_width", "pos_emb_width")
@@ -54,7 +54,7 @@ def _moonvit(fields: Fields, hidden: int) -> int:
 
 
 def _sizes(fields: Fields) -> tuple[int, int, int, int]:
-    """Return dimensions, those inside the MLP, layers, and numbers of a patch."""
+    """Return dimensions, dimensions inside the MLP, layers, and the numbers in a patch."""
     width = fields.count("hidden_size", "vt_hidden_size")
     inner = fields.count("intermediate_size", "vt_intermediate_size")
     layers = fields.count("num_hidden_layers", "vt_num_hidden_layers")

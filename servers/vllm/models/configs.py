@@ -1,7 +1,7 @@
-"""config.json of the models of `servers.profiles`, so that `--load-format dummy` needs no download.
+"""Writes config.json for models of `servers.profiles`: `--load-format dummy` needs no download.
 
-Of multimodal models it is the text part only, because the image processor of the vision tower would
-have to be downloaded. Layers for multi-token prediction are left out, as in their profiles.
+For multimodal models it has only the text part, because the image processor of the vision tower
+would have to be downloaded. Layers for multi-token prediction are left out, as in their profiles.
 """
 
 from __future__ import annotations

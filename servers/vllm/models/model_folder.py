@@ -1,4 +1,4 @@
-"""Resolves `--model` and `--weights` to what vLLM loads.
+"""Resolves `--model` and `--weights` to a model that vLLM can load.
 
 In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: a
 `ResolvedModel`. The folder of a named model is written once to the user's cache, under a name with

@@ -42,7 +42,7 @@ TINY_CONFIG: Mapping[str, Any] = {
     "eos_token_id": END,
     "torch_dtype": "bfloat16",
 }
-"""Its KV takes 2 (K, V) × 2 layers × 2 heads × 64 × 2 bytes = 1 KiB per token."""
+"""The KV takes 2 (K, V) × 2 layers × 2 heads × 64 × 2 bytes = 1 KiB per token."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] or '' }}"
@@ -54,7 +54,7 @@ CHAT_TEMPLATE = (
 def write_model(
     folder: Path, config: Mapping[str, Any], rng: np.random.Generator | None = None
 ) -> None:
-    """Write a model folder, with random weights if an rng is given. Then `config` must be that of a
+    """Write a model folder, with random weights if an rng is given; `config` must then describe a
     Llama, such as TINY_CONFIG."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config)

@@ -34,7 +34,7 @@ LINES = (
     "full_sequence_must_fit=self.scheduler_reserve_full_isl",
     "request = request_queue.pop_request()",
 )
-"""Lines of `schedule`, in this order: the victim is the running request of largest (priority,
+"""Lines of `schedule`, in this order: the victim is the running request with the largest (priority,
 arrival time); the head of the queue is read, gets its blocks under the configured rule of
 admission, and is removed from the queue."""
 POOL = ("touch", "free_blocks", "evict_blocks", "get_num_free_blocks")
@@ -70,7 +70,7 @@ def check_scheduler(scheduler: Any, version: str) -> None:
 
 
 def check_kv(manager: Any, version: str) -> frozenset[str]:
-    """Return which of the known parameters this version's `get_num_blocks_to_allocate` takes."""
+    """Return the known parameters that this version's `get_num_blocks_to_allocate` takes."""
     for name in POOL:
         if not hasattr(manager.block_pool, name):
             _refuse(version, f"it has no BlockPool.{name}")

@@ -19,7 +19,7 @@ class EventLog:
         self._file = open(path, "ab") if path else None  # noqa: SIM115
 
     def write(self, t: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
-        """Write an event. `fields` are the optional fields of `EventRecord` that it has."""
+        """Write an event. `fields` are its optional fields of `EventRecord`."""
         if self._file is None:
             return
         program_id, number = turn.view.program_id, turn.number

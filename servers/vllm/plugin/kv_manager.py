@@ -22,7 +22,7 @@ from servers.vllm.plugin.request_tags import Turn
 
 Blocks = list[Any]
 VICTIM = 1
-"""The priority of the turn that vLLM preempts next; all others have 0."""
+"""The priority of the turn that vLLM should preempt next; all others have 0."""
 
 
 def retain_blocks(manager: Any, request: Request, whole_request: bool) -> tuple[Blocks, int]:
@@ -163,9 +163,9 @@ class ReclaimingKVManager:
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
 
     def _missing_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
-        """Return how many free blocks are missing for the admission of the head of the queue, of
-        which the next step would compute `chunk` tokens. Its first chunk must fit, and its whole
-        prompt under that rule, which needs at least as many blocks in a full-attention group."""
+        """Return the number of free blocks missing to admit the head of the queue, of which the
+        next step would compute `chunk` tokens. Its first chunk must fit and, if admission requires
+        it, its whole prompt, which needs at least as many blocks in a full-attention group."""
         whole_prompt = self._scheduler.scheduler_reserve_full_isl
         missing = []
         if whole_prompt:
@@ -181,8 +181,8 @@ class ReclaimingKVManager:
     def _missing(
         self, request: Request, tokens: int, kwargs: dict[str, Any], *, cap: bool = False
     ) -> int:
-        """Return how many free blocks are missing for a context of `tokens` tokens; at most 0 if it
-        fits. `cap`: a sliding-window group needs at most the blocks of a window and one step."""
+        """Return the number of free blocks missing for a context of `tokens` tokens; at most 0 if
+        it fits. `cap`: a sliding-window group needs at most the blocks of a window and one step."""
         found = kwargs.get("new_computed_blocks") or self._manager.empty_kv_cache_blocks
         local = request.num_computed_tokens + kwargs.get("num_new_computed_tokens", 0)
         values = {

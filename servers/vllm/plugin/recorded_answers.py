@@ -1,8 +1,8 @@
 """Makes vLLM answer with recorded tokens: a logits processor of model runner V1.
 
 In: `answer` of a request's `vllm_xargs`, the token ids of the recorded answer. Out: logits in which
-only the next of these tokens is possible. After the last one the model continues by itself. The
-model computes every step as it would without, so only the choice of the token changes.
+only the next of these tokens is possible. After the last one, the model continues freely. The model
+computes every step as usual; only the choice of the token changes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RequestTags(NamedTuple):
 
     @property
     def is_internal(self) -> bool:
-        """Whether the turn belongs to no program, and is hidden from the policy and the events."""
+        """Whether the turn belongs to no program and is hidden from the policy and the events."""
         return self.warm_up or self.ended is not None
 
 
@@ -49,8 +49,8 @@ def read_xargs(xargs: Mapping[str, Any] | None) -> RequestTags:
 
 
 def answer_of(xargs: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
-    """Return the tokens with which the answer begins; none if the client sent none, or others than
-    those of a vocabulary of this size."""
+    """Return the tokens with which the answer begins; none if the client sent none, or tokens
+    outside a vocabulary of this size."""
     ids = (xargs or {}).get("answer")
     if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < vocabulary for id in ids):
         return []

@@ -94,7 +94,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _tokens_of_kv(self) -> int:
         """Return the tokens of KV that the device holds. With several groups of layers it is vLLM's
-        own measure: how many turns of the maximum length fit, times that length."""
+        measure: the number of turns of the maximum length that fit, times that length."""
         if len(self.kv_cache_config.kv_cache_groups) == 1:
             return int(self._kv_blocks * self.block_size)
         turns = get_max_concurrency_for_kv_cache_config(self.vllm_config, self.kv_cache_config)

@@ -39,8 +39,8 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
         return self._requests[self._runner.head().request_id]
 
     def pop_request(self) -> Request:
-        """Remove the head that `peek_request` returned, even if its admission released pins and so
-        made ranks out of date."""
+        """Remove the head that `peek_request` returned, even if its admission released pins, which
+        makes ranks outdated."""
         turn = self._runner.waiting.peek()
         self._runner.waiting.remove(turn.view.id)
         return self._requests.pop(turn.request_id)
@@ -73,8 +73,8 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
 
 class AdmittedRequests(RankedRequests):
     """The queue of a policy that may hold turns back. While vLLM schedules a step, the queue is
-    false unless the policy admits one of its turns, which `peek_request` then returns. The turns
-    that are held back count in its length and stay in it all the time."""
+    false unless the policy admits one of its turns, which `peek_request` then returns. Turns that
+    are held back stay in the queue and count in its length."""
 
     def __init__(self, *args: Any, candidate: Callable[[], Turn | None]) -> None:
         super().__init__(*args)

@@ -44,8 +44,8 @@ class VllmProcess:
     """A process that runs any number of cells sequentially."""
 
     def __init__(self, python: str, policy_module: Path | None = None) -> None:
-        """Start the process. `policy_module` is the file or folder of an external policy, which
-        vLLM's environment may lack."""
+        """Start the process. `policy_module` is the file or folder of an external policy, which may
+        be missing in vLLM's environment."""
         env = environment()
         self._modules = None
         if policy_module is not None:

@@ -79,7 +79,7 @@ class Scheduler(TurnstileScheduler):
         self.clock_ps = clock_ps
         self.wall_clock_s = lambda: clock_ps() / PS_PER_S
         self.future: Future | None = None
-        """The future of the turn that arrives next; for an `Oracle`."""
+        """The future of the turn that arrives next, for an `Oracle`."""
         super().__init__(**kwargs)
 
     def _turn(self, request: Request) -> Turn:
@@ -132,8 +132,8 @@ class VirtualVllm:
         self._runner = self.vllm.runner
         self._on_end = on_end
         self._on_event = on_event
-        # With several groups, the blocks of a stride are not those of its single steps; nor are
-        # the step times with a window.
+        # With several groups, a stride needs other blocks than its single steps; with a window, it
+        # takes another time.
         one_kind = len(profile.kv_groups) == 1 and profile.window is None
         self._strides = strides and one_kind
         self._step_tokens = limits.step_tokens
@@ -334,7 +334,7 @@ class VirtualVllm:
         self._elapse(steps, step_ps, increment_ps)
 
     def _steps_that_fit(self, max_steps: int) -> int:
-        """Return for how many steps, at most `max_steps`, the free blocks suffice."""
+        """Return the number of steps, at most `max_steps`, for which the free blocks suffice."""
         block = self.profile.block_tokens
         free = self.vllm.kv_cache_manager.block_pool.get_num_free_blocks()
         last = [block - 1 - (r.num_computed_tokens - 1) % block for r in self.vllm.running]

@@ -120,7 +120,7 @@ def serve(send: Callable[[Message], None]) -> None:
             cell.report("done", steps=cell.engine.steps, strides=cell.engine.strides)
         except (UnsupportedVllm, NeverReturned) as error:
             send({"failed": str(error)})
-        except Exception as error:  # probably of the policy; the next cell may have another policy
+        except Exception as error:  # probably from the policy; the next cell may have another
             traceback.print_exc()
             send({"failed": raised_in(error, roots) or f"{type(error).__name__}: {error}"})
 
