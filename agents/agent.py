@@ -1,7 +1,7 @@
 """The interface between the harness and an agent.
 
 Each program is one process. It reads its task from `launch.json`, so that the task does not appear
-on a command line, and writes `result.json` beside it.
+on a command line, and writes `result.json` next to it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_result(folder: Path) -> Result:
 
 
 def _read_file(path: Path) -> bytes:
-    """Raises OSError for other files than regular ones: reading from a pipe would block."""
+    """Raises OSError for files that are not regular: reading from a pipe would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)

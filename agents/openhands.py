@@ -37,7 +37,7 @@ class OpenHands:
         return version
 
     def command(self, launch_file: Path) -> list[str]:
-        # With -I, our own openhands.py beside the script is not on the path.
+        # With -I, our own openhands.py next to the script is not on the path.
         return [self._python, "-I", openhands_process.__file__, str(launch_file)]
 
     def readable(self) -> list[Path]:

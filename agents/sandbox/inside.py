@@ -159,7 +159,7 @@ async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
         try:
             upstream.connect(path)
             return await asyncio.open_unix_connection(sock=upstream)
-        except BlockingIOError:  # the queue is full; asyncio would take that for a connection
+        except BlockingIOError:  # the queue is full, which asyncio would mistake for a connection
             await asyncio.sleep(RETRY_S)
         except OSError:
             upstream.close()

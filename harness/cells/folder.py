@@ -2,8 +2,8 @@
 
 `cell.json` is written first, lines of `turns.jsonl` and `engine.jsonl` during the run, then
 `SHA256SUMS`, and `done.json` last and atomically. A cell without `done.json`, or with a file that
-does not match its checksum, is run again. The contents do not depend on the clock, the process or
-the machine, so the same settings produce the same bytes.
+does not match its checksum, runs again. The contents do not depend on the clock, the process or the
+machine, so the same settings produce the same bytes.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def set_aside(cell: Path) -> None:
 
 
 def aside_of(cell: Path) -> Path:
-    """Return where the next earlier attempt at a cell is moved to."""
+    """Return the folder to which the earlier attempt at a cell is moved."""
     number = 1
     while (aside := cell.with_name(f"{cell.name}.aside-{number}")).exists():
         number += 1

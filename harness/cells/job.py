@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stream(NamedTuple):
-    """Jobs that arrive until a steady state was measured."""
+    """Jobs that arrive until a steady state has been measured."""
 
     jobs: JobStream
     idle_jct: Jct
@@ -44,5 +44,5 @@ class Job:
     """Requests that arrive until the jobs have ended."""
 
     def background_arrivals(self) -> Iterable[tuple[Program, int]]:
-        """Return the requests of the background with their times in ps; none without one."""
+        """Return the background requests with their times in ps; none without a background."""
         return () if self.background is None else self.background.arrivals(self.seed)

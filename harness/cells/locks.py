@@ -1,8 +1,8 @@
-"""Locks of run folders: either one sweep writes to a folder, or the shards of one.
+"""Locks run folders: only one sweep, or the shards of one sweep, may write to a folder.
 
-A sweep locks the folder itself, which needs no file. Only processes of one machine see such a lock.
-A shard therefore also locks a file in the folder, which network file systems that have locks show
-to all machines. On file systems without locks, users must start each shard only once.
+A sweep locks the folder itself, which needs no file. Only processes on the same machine see such a
+lock. A shard therefore also locks a file in the folder, which all machines see on network file
+systems that support locks. On other file systems, users must start each shard only once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from servers.basics.atomic import exclusive, take_lock
 from servers.basics.errors import CannotWrite, InvalidInput
 
 PLAN_LOCK = ".plan.lock"
-"""Locked while a shard compares its plan with that of the folder."""
+"""Locked while a shard compares its plan with the plan in the folder."""
 _SHARD_LOCK = re.compile(r"\.shard-([0-9]+)-of-([0-9]+)\.lock")
 
 
@@ -28,8 +28,8 @@ def is_lock(path: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path, shard: Shard | None = None) -> Iterator[None]:
-    """Lock a run folder, so that only one sweep, or the shards of one, write to it. The kernel
-    releases the lock when the process ends."""
+    """Lock a run folder, so that only one sweep, or the shards of one sweep, can write to it. The
+    kernel releases the lock when the process ends."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -51,7 +51,7 @@ def locked(folder: Path, shard: Shard | None = None) -> Iterator[None]:
 
 
 def lock_folder(folder: Path, handle: int, timeout_s: float, *, shared: bool = False) -> bool:
-    """Return whether the folder could be locked in time."""
+    """Return whether the folder was locked in time."""
     try:
         return take_lock(handle, timeout_s, shared=shared)
     except OSError as error:  # some file systems, e.g. NFS, cannot lock folders
@@ -88,7 +88,7 @@ def plan_locked(folder: Path) -> Iterator[None]:
 
 def _refuse_shards(folder: Path, count: int | None = None) -> None:
     """Raise InvalidInput if a shard of a sweep with another number of shards is running. Remove the
-    lock files of such shards that were killed."""
+    lock files that such shards left when they were killed."""
     for path in sorted(folder.iterdir()):
         found = _SHARD_LOCK.fullmatch(path.name)
         if found is None or int(found[2]) == count:

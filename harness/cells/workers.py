@@ -29,8 +29,8 @@ Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
 """Reports the progress of a job in units that the caller chooses, and its current stage."""
 RARE_COLLECTIONS = 20_000, 20, 100
-"""Thresholds of the garbage collector. A simulated cell drops hardly any cycles before its end, and
-with Python's thresholds the search for them takes half the time of a model with windows."""
+"""Thresholds of the garbage collector. A simulated cell creates hardly any cycles before its end,
+and with Python's thresholds the search for them takes half the time of a model with windows."""
 STOP_TIMEOUT_S = 30.0
 """Time for a worker to end its processes after SIGTERM before it is killed."""
 
@@ -148,7 +148,7 @@ def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
 
 
 def _work(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
-    """Serve jobs in a process of its own."""
+    """Serve jobs in a separate process."""
     leave_to_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     gc.freeze()
@@ -181,7 +181,7 @@ def attempt(
     except CannotWrite as error:
         return "unwritable", str(error)
     except OSError as error:
-        if error.errno in FULL:  # all other cells would fail too
+        if error.errno in FULL:  # all other cells would fail as well
             return "unwritable", str(CannotWrite.of(Path(str(error.filename or ".")), error))
         return "ended", _with_traceback(error)
     except (CellFailed, EngineError) as error:

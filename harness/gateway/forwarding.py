@@ -128,7 +128,7 @@ class Forwarding:
             error = f"no answer from the server: {_reason(failure, answer.secrets)}"
             if not streamed.prepared:
                 return refusal(502, error, "api_error")
-            if request.transport is not None:  # the client has to see that the stream was cut
+            if request.transport is not None:  # the client must see that the stream was cut
                 request.transport.abort()
             return streamed
         finally:

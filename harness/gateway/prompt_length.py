@@ -1,4 +1,4 @@
-"""How long a prompt is, for a router, before the server has counted its tokens.
+"""Estimates the length of a prompt for a router, before the server has counted its tokens.
 
 In: a prompt in characters or token ids, and the program's last turn. Out: an estimate in tokens,
 and the prompt as runs of contents.
@@ -11,7 +11,7 @@ from harness.gateway.programs import Program
 from servers.routers.base import Runs
 
 CHARS_PER_TOKEN = 4.0
-"""Until the server has counted the tokens of a turn of the program."""
+"""Used until the server has counted the tokens of a turn of the program."""
 
 
 def estimated_tokens(program: Program, prompt: Prompt) -> int:

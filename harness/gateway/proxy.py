@@ -164,8 +164,7 @@ class Gateway:
         await asyncio.gather(*reports)
 
     async def _run_router(self) -> None:
-        """Let the router work while the gateway serves. Its errors fail the turns that it holds
-        back."""
+        """Run the router while the gateway serves. Its errors fail the turns that it holds back."""
         while True:
             try:
                 await self._router.run()
@@ -181,7 +180,7 @@ class Gateway:
         return web.Response(status=204)
 
     async def _end_named(self, end: SessionEnd, request: web.Request) -> web.Response:
-        """End the program that the body names, as routers and servers of others let clients do."""
+        """End the program that the body names: the end-of-session endpoint of other routers."""
         try:
             program_id = ended_program(parse_body(await read_body(request)), end.field)
         except (orjson.JSONDecodeError, InvalidProgramId) as bad:
@@ -230,7 +229,7 @@ class Gateway:
         return response
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something in the background, which the gateway cancels when it closes."""
+        """Run a coroutine in the background; the gateway cancels it when it closes."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

@@ -42,7 +42,7 @@ class ActiveTurn:
 
     @property
     def replica(self) -> int:
-        """The server that serves it; that of the program's last turn before the router sent it."""
+        """The server of the turn; until the router sends it, the one of the program's last turn."""
         return self.started.program.replica if self.routed is None else self.routed.replica
 
 

@@ -45,7 +45,7 @@ class _ProgramRun:
     finished_s: float | None = None
     exit_code: int | None = None
     error: str | None = None
-    """The reason for which the program failed; None if it finished."""
+    """The reason why the program failed; None if it finished."""
     last_log_line: str = ""
     abandoned: bool = False
     """Whether the harness ended the program, by `Gateway.abandon`, with the error."""

@@ -34,14 +34,14 @@ class Starts:
         self._cores = asyncio.Semaphore(cores)
         self._in_flight = asyncio.Semaphore(in_flight or programs)
         self._count = self._first = min(MAX_WAITING, programs)
-        """Number of programs that have to boot before time 0, and how many of them still do."""
+        """Numbers of programs that must boot before time 0: in total, and remaining."""
         self._on_stage(f"starting agents, 0 of {self._count}")
         self._started = asyncio.Event()
         self.origin_s = 0.0
 
     @asynccontextmanager
     async def boot(self) -> AsyncIterator[None]:
-        """Limit how many programs boot at once. Use `go` afterwards, unless booting fails."""
+        """Limit how many programs boot at once. Call `go` afterwards, unless booting fails."""
         await self._waiting.acquire()
         try:
             async with self._cores:

@@ -81,7 +81,7 @@ class AgentPlan:
 
 
 def plan_agents(settings: SweepSettings, longest: Longest) -> tuple[AgentPlan, Workload]:
-    """Resolve the agent settings. `longest` is that of `load_workload`.
+    """Resolve the agent settings. `longest` is as in `load_workload`.
 
     Raises `InvalidInput` if settings contradict each other or need something not installed here.
     """

@@ -77,7 +77,7 @@ def parse_arrivals(text: str) -> Arrivals:
 
 
 def rng_for(seed: int, purpose: str) -> Generator:
-    """Return an independent stream for each purpose, so that more draws for one shift no other."""
+    """Return an independent stream for each purpose, so that draws for one do not shift another."""
     return Generator(PCG64(SeedSequence(seed, spawn_key=tuple(purpose.encode()))))
 
 
@@ -165,7 +165,7 @@ def _free_copy(programs: Sequence[Program], used_ids: set[str], first: int) -> i
 
 def copy_of(program: Program, k: int, elsewhere: Mapping[str, Mapping[str, int]]) -> Program:
     """Return the k-th copy of a program. It belongs to another job, so it shares with the original
-    only the prefixes that other jobs have too (`prefixes_elsewhere`)."""
+    only the prefixes that other jobs also have (`prefixes_elsewhere`)."""
     suffix = f"#{k}"
     return replace(
         program,

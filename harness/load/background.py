@@ -1,10 +1,10 @@
-"""Single requests that are offered beside the jobs of a sweep (`--background FILE@RATE`).
+"""Reads the single requests that a sweep serves alongside its jobs (`--background FILE@RATE`).
 
 In: the option, and a file of requests without sessions. Out: a `Background`, whose requests arrive
-as a Poisson process with a random stream of its own, so that the jobs of a seed are the same with
-and without it, and so that all variants and all rates of jobs have the same background. Each is a
-program of one turn. Requests keep the order of their file, in which neighbours share prefixes, from
-a request that is drawn for each seed; after the last one they are repeated with new ids.
+as a Poisson process with a separate random stream, so that a seed has the same jobs with and
+without it, and all variants and rates have the same background. Each is a program of one turn.
+Requests keep the order of their file, in which neighbours share prefixes, starting from a request
+that the seed draws; after the last one they are repeated with new ids.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Background:
     def describe(self) -> str:
         return (
             f"background: {self.requests_per_s:g} requests/s of the {len(self.requests):,} in "
-            f"{self.name}, beside the jobs"
+            f"{self.name}, alongside the jobs"
         )
 
     def arrivals(self, seed: int) -> Iterator[tuple[Program, int]]:
-        """Yield requests and the times in ps at which they arrive, without end."""
+        """Yield requests and their arrival times in ps, endlessly."""
         rng = rng_for(seed, "background")
         first = int(rng.integers(len(self.requests)))
         times_s = arrival_times(Arrivals("poisson"), self.requests_per_s, rng)
@@ -147,8 +147,8 @@ def refuse_same_ids(workload: Workload) -> None:
     for program in workload.programs:
         if program.id.startswith(PREFIX):
             raise InvalidInput(
-                f"program {program.id}: ids that begin with {PREFIX} are those of --background; "
-                "rename it"
+                f"program {program.id}: ids that begin with {PREFIX} are reserved for"
+                " --background; rename it"
             )
 
 
@@ -165,7 +165,7 @@ def _refuse_sessions(file: str, programs: Iterable[Program]) -> None:
 
 
 def _request(program: Program) -> Program:
-    """Return the request under an id that no job has. It shares prefixes only with requests."""
+    """Return the request with an id that no job has. It shares prefixes with requests only."""
 
     def new(id: str) -> str:
         return f"{PREFIX}{id}"

@@ -33,8 +33,8 @@ class Option:
     in_file: bool = True
     """False: only the command line accepts it."""
     is_list: bool = False
-    """The value is a comma-separated list (`elements`), which may be a list in a settings file. A
-    file in the folder of the settings file may be named without the folder."""
+    """The value is a comma-separated list (`elements`), or a list in a settings file. A file in the
+    folder of the settings file may be named without the folder."""
 
 
 class Setting(NamedTuple):

@@ -57,13 +57,13 @@ class Overlong(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is assumed of traces where their files do not say."""
+    """Assumptions about traces for information that their files lack."""
 
     columns: Annotated[
         str | None,
         Option(
             "Column map of CSV and Parquet traces: program=session_id,start_ms=ts,"
-            "prompt_tokens=in,output_tokens=out. Default: columns called after the fields.",
+            "prompt_tokens=in,output_tokens=out. Default: columns named like the fields.",
             READING,
             "FIELD=COLUMN,…",
         ),
@@ -117,8 +117,8 @@ class Load:
     programs: Annotated[
         int | None,
         Option(
-            "Use the first N jobs. With --once, fewer jobs are repeated to N. Default: all. Each "
-            "seed draws the jobs of a recipe anew.",
+            "Use the first N jobs. With --once, fewer are repeated to N. Default: all; a recipe"
+            " draws new jobs for each seed.",
             LOAD,
             "N",
             min=1,
@@ -136,9 +136,10 @@ class Load:
     background: Annotated[
         str | None,
         Option(
-            "Also send the requests of a trace without sessions, as single turns at RATE requests "
-            "per second (Poisson): mooncake.jsonl@2. They do not count as jobs: JCTs and "
-            "capacities exclude them, and the report lists their latencies separately.",
+            "Serve the requests of a trace without sessions alongside the jobs, as single turns at"
+            " this many requests per second (Poisson): mooncake.jsonl@2. They do not count as"
+            " jobs: JCTs and capacities exclude them, and the report lists their latencies"
+            " separately.",
             LOAD,
             "FILE@RATE",
         ),
@@ -150,9 +151,9 @@ class Load:
     once: Annotated[
         bool,
         Option(
-            "Run a fixed set of jobs until all have finished. Without it, jobs arrive in virtual "
-            "time until a steady state was measured; recorded arrivals, closed loops and live "
-            "servers always run a fixed set.",
+            "Run a fixed set of jobs until all have finished. Without it, jobs arrive in virtual"
+            " time until a steady state has been measured; recorded arrivals, closed loops and"
+            " live servers always run a fixed set.",
             LOAD,
         ),
     ] = False
@@ -176,7 +177,7 @@ class Machine:
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
             "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. sglang: starts an "
             "SGLang server for each cell, with a scheduler of its own. "
-            "dynamo-mocker: NVIDIA Dynamo's routers, live, over workers that only take time. "
+            "dynamo-mocker: NVIDIA Dynamo's routers, live, with mock workers. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             MACHINE,
             "NAME",
@@ -250,9 +251,9 @@ class Machine:
     scheduling: Annotated[
         Scheduling,
         Option(
-            "CPU time between steps in virtual time. async: as in vLLM since 0.14, which schedules "
-            "the next step while the GPU computes. sync: as in vLLM 0.10.2, which the papers used, "
-            "and in which the GPU waits for the scheduler.",
+            "CPU time between steps in virtual time. async: vLLM since 0.14, which schedules a"
+            " step while the GPU computes the previous one. sync: vLLM 0.10.2, in which the GPU"
+            " waits, as published in the papers.",
             MACHINE,
         ),
     ] = Scheduling.ASYNC
@@ -325,7 +326,7 @@ class Server:
     costs: Annotated[
         Path | None,
         Option(
-            "Costs for policies instead of a profile's: JSON with base_s, linear_s, "
+            "Costs for policies, instead of costs from a profile: JSON with base_s, linear_s, "
             "quadratic_s, step_tokens, and optionally decode_step.",
             SERVER,
             "FILE",
@@ -344,8 +345,8 @@ class Server:
         str | None,
         Option(
             "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
-            "A list compares splits of the same number of engines; none in it means as many "
-            "replicas that do both. In virtual time; one split also with --engine dynamo-mocker.",
+            "A list compares splits with the same number of engines; none stands for that many"
+            " replicas. In virtual time; one split also with --engine dynamo-mocker.",
             SERVER,
             "SPLITS",
         ),
@@ -529,9 +530,9 @@ class SweepSettings:
     slo: Annotated[
         str | None,
         Option(
-            "Limits of the JCT within which a rate counts as sustained, in quotes: 'mean<=2x' "
-            "(twice the JCT on an idle machine) or 'mean<=2x,p95<=300s'. Also p50, p90, p99 and "
-            "min. Default: mean<=2x.",
+            "Limits of the JCT that a sustained rate must meet, in quotes, such as 'mean<=2x'"
+            " (twice the mean on an idle machine) or 'mean<=2x,p95<=300s'; also p50, p90, p99 and"
+            " min. Default: mean<=2x.",
             LOAD,
             "LIMITS",
         ),
@@ -575,8 +576,8 @@ class SweepSettings:
     aa: Annotated[
         bool,
         Option(
-            "Measure the baseline twice, the second time as NAME#2: the difference of the two is "
-            "the noise of the measurement. For live engines.",
+            "Measure the baseline twice, the second time as NAME#2: the difference is the"
+            " measurement noise. For live engines.",
             RUN,
         ),
     ] = False

@@ -34,7 +34,7 @@ HEAD = """\
 
 
 def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values by name of their settings. Redacted values are allowed for settings in
+    """Return the values of settings by name. Redacted values are allowed for settings in
     `overridden`."""
     values = read_toml(path, "give a settings file (.toml)")
     if values.get("format") == RECIPE:
@@ -50,7 +50,7 @@ def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any
 
 
 def _beside(path: Path, names: str) -> str:
-    """Return the list with the folder of the settings file before each name of a file in it."""
+    """Return the list, with the folder of the settings file prepended to names of files in it."""
     return ",".join(
         str(file) if name and os.path.isfile(file := path.parent / name) else name
         for name in elements(names)

@@ -1,4 +1,4 @@
-"""A share of a sweep's cells that one of several processes runs (`--shard 3/16`)."""
+"""Selects the share of a sweep's cells that one of several processes runs (`--shard 3/16`)."""
 
 from __future__ import annotations
 

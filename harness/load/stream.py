@@ -3,8 +3,7 @@
 In: a workload, an arrival process, a rate, a seed. Out: jobs, each with its programs and its
 arrival time. Jobs are numbered by arrival. All variants and all rates of a seed have the same jobs,
 and the arrival times of two rates differ only by a factor (common random numbers). Recorded jobs
-are repeated in fresh random orders, each time with new ids; the programs of a recipe are drawn
-fresh, in blocks.
+are repeated in new random orders, each time with new ids; a recipe draws new programs, in blocks.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from traces import Program, synthesize
 from traces.block_hashes import prefixes_elsewhere
 
 BLOCK = 100
-"""Programs that are drawn from a recipe at once. Draws are stratified within a block, so a hundred
+"""Number of programs drawn from a recipe at once. Draws are stratified within a block, so a hundred
 programs already have nearly the recipe's moments."""
 GAPS = 1024
-"""Gaps between arrivals that are drawn at once."""
+"""Number of gaps between arrivals drawn at once."""
 
 Members = tuple[Program, ...]
 """The programs of a job: the root, followed by its sub-agents."""
@@ -40,7 +39,7 @@ class ArrivingJob:
     members: Members
     at_ps: int
     left_out: int
-    """Number of programs before it that were drawn and left out, because they do not fit."""
+    """Number of earlier programs that were drawn and left out, because they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,8 @@ class JobStream:
 
 
 def with_burst(jobs: Iterable[ArrivingJob], burst: int) -> Iterator[ArrivingJob]:
-    """Yield the jobs with the first `burst` ones at time 0, and the others with the gaps between
-    them: as if the server had started when the last job of the burst arrived."""
+    """Yield the jobs, with the first `burst` jobs at time 0 and the gaps between the others
+    unchanged: as if the server had started when the last job of the burst arrived."""
     late: list[ArrivingJob] = []
     for job in jobs:
         if job.index < burst:
@@ -86,8 +85,8 @@ def arrival_times(arrivals: Arrivals, per_s: float, rng: Generator) -> Iterator[
 
 
 def drawn_jobs(workload: Workload, seed: int) -> Iterator[Members | None]:
-    """Yield the jobs of a seed in order of arrival, without end; None for a job that was drawn and
-    exceeds the machine's longest context."""
+    """Yield the jobs of a seed in order of arrival, endlessly; None for a drawn job that exceeds
+    the machine's longest context."""
     rng = rng_for(seed, "programs")
     if workload.fresh is None:
         return _repeated(workload.programs, rng)
@@ -105,8 +104,8 @@ def _from_recipe(fresh: FreshPrograms, rng: Generator) -> Iterator[Members | Non
 
 
 def _renamed(job: Members, name: str) -> Members:
-    """Return the job under another id, which the ids of its sub-agents and of the prefixes that
-    they share begin with."""
+    """Return the job under another id, with which the ids of its sub-agents and of their shared
+    prefixes begin."""
     old = job[0].id
 
     def new(id: str) -> str:
@@ -148,7 +147,7 @@ def _shuffled(jobs: Sequence[Members], rng: Generator) -> list[Members]:
 
 
 def _repeated(programs: Sequence[Program], rng: Generator) -> Iterator[Members]:
-    """Yield all jobs in a random order, then copies of them in another, and so on."""
+    """Yield all jobs in a random order, then copies in another order, and so on."""
     root_of = root_ids(programs)
     jobs = _by_job(programs, root_of)
     yield from _shuffled(jobs, rng)

@@ -34,12 +34,12 @@ class Longest(NamedTuple):
     tokens: int | None
     """None if unknown."""
     limit: str
-    """What is exceeded, for errors."""
+    """The exceeded limit, for errors."""
     remedy: str = "increase --max-model-len, --kv-blocks or --gpus"
 
     @classmethod
     def of_model(cls, tokens: int, model: str) -> Longest:
-        """The model's own limit, which no machine extends."""
+        """The model's limit, which no machine can extend."""
         return cls(
             tokens,
             f"the {tokens} that {model} accepts on any GPU",
@@ -49,7 +49,7 @@ class Longest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FreshPrograms:
-    """A stream draws its programs from a recipe instead of repeating those of the workload."""
+    """A stream draws its programs from a recipe instead of repeating the workload's programs."""
 
     recipe: str
     longest: Longest
@@ -124,11 +124,11 @@ class Workload:
     distinct_programs: int | None = None
     """Number of programs if they are repeated under new ids; None if they are not."""
     fresh: FreshPrograms | None = None
-    """None if a stream repeats the programs."""
+    """The recipe of a stream; None if the stream repeats the programs."""
     about: str | None = None
     """One line about a pack; None for other sources."""
     is_private: bool = False
-    """Whether it was read from a person's history, so that the run names no folder of it."""
+    """Whether it was read from a person's history, so that the run does not name its folders."""
     keeps_names: bool = False
     """Whether the history keeps the ids of its sessions and the names of its tools."""
     counts: Counts | None = None
@@ -221,19 +221,19 @@ def load_workload(
 
 
 def _fresh(sources: Sequence[str], longest: Longest, refuse: bool) -> FreshPrograms | None:
-    """Return the recipe of a pack; None for other sources, and for several."""
+    """Return the recipe of a pack; None for other sources and for several sources."""
     if len(sources) != 1 or sources[0] not in traces.packs() or sources[0] not in traces.RECIPES:
         return None
     return FreshPrograms(sources[0], longest, refuse)
 
 
 def sessions(formats: Iterable[str]) -> str:
-    """Return the name of private histories, whose folder says what a person works on."""
+    """Return a name for private histories, whose folder would reveal what a person works on."""
     return f"{'+'.join(sorted(set(formats)))} sessions"
 
 
 def workload_name(sources: Sequence[str], loaded: traces.TraceSet) -> str:
-    """Return a name without folders; of private histories also without the names of files."""
+    """Return a name without folders, and for private histories also without the names of files."""
     if loaded.is_private:
         return sessions(loaded.formats.values())
     names = [one_line(Path(source).name) for source in sources]

@@ -31,7 +31,7 @@ def beside(run: str, cell: str) -> list[tuple[str, float]]:
 def test_all_policies_have_the_same_requests_at_the_same_times(requests: Path) -> None:
     code, out, _ = bench(*SMALL, "--background", f"{requests}@2", "--out", "run")
     assert code == 0
-    assert "background: 2 requests/s of the 8 in chat.jsonl, beside the jobs" in out
+    assert "background: 2 requests/s of the 8 in chat.jsonl, alongside the jobs" in out
     one, other = (beside("run", f"{name}_jps0.5_seed1") for name in ("fcfs", "continuum"))
     common = min(len(one), len(other))
     assert common > 20

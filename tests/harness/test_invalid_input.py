@@ -76,7 +76,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--policies os:path", "os:path: is not a class; derive one from"),
         (
             "--hardware ../good.jsonl",
-            r"--hardware ../good.jsonl: the name of a profile file must end in .json",
+            r"--hardware ../good.jsonl: the name of a profile must end in .json",
         ),
         ("extra", "extra: flags for vLLM, not supported by --engine sim; .*traces .* --traces"),
         ("--offload-gb 0", "--offload-gb 0: must be positive for lmcache, "),
