@@ -41,7 +41,7 @@ def test_answers_are_generated_without_the_option() -> None:
     lines, done = replayed([PROGRAM], server, text=True)
     assert server.recorded == {}
     assert [lines["job", turn]["output_tokens"] for turn in (0, 1)] == [3, 6]
-    assert "recorded_answers" not in done
+    assert done.recorded_answers is None
 
 
 def test_an_answer_that_does_not_follow_its_prompt_in_later_prompts_is_generated() -> None:
