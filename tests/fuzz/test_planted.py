@@ -68,7 +68,7 @@ def planted(run: Path, text: str) -> Path:
         **common,
         rejected_files=[{"file": text, "reason": text}],
         repairs=[{"file": text, "reason": text}],
-        left_out=[{"name": text}],
+        left_out=[{"name": text, "reason": text}],
         profile={"provenance": text, "hardware": text},
         limits={text: text},
         turnstile_version=text,

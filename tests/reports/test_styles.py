@@ -16,6 +16,7 @@ from reports.experiment.arms import ArmRun
 from reports.experiment.page import ExperimentText, write_experiment
 from reports.figures.drawing import short
 from reports.figures.styles import COLOURS, OURS, Style, styles
+from servers.records.sweep import VariantRecord
 from servers.variants import ALL
 
 CSS = (Path(__file__).parents[2] / "reports/templates/report.css").read_text()
@@ -24,7 +25,7 @@ SYSTEMS = ("fcfs", "lmcache", "continuum", "autellix", "infercept")
 
 
 def styles_of(*names: str) -> dict[str, Style]:
-    return styles([{"name": name} for name in names])
+    return styles([VariantRecord(name=name) for name in names])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -46,7 +47,7 @@ def test_no_two_policies_share_both_colour_and_marker() -> None:
 
 
 def test_policies_that_know_the_future_are_grey_and_dotted() -> None:
-    found = styles([{"name": "clairvoyant"}, {"name": "mine", "bound": True}])
+    found = styles([VariantRecord(name="clairvoyant"), VariantRecord(name="mine", bound=True)])
     assert list(found.values()) == [Style(1, "x", "dot")] * 2
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
+from msgspec import convert
 
 from reports.answer.workload import compared_with_agents, mostly_gaps, pauses, recorded_agents
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.metrics.cells import Results
 from reports.statistics.capacities import capacities
+from servers.records.settings import RunSettings, WorkloadRecord
 
 MEANS = {"turns": 10.94, "new_tokens_per_later_turn": 6567.7, "tool_gap_s": 0.93}
 REAL = (
@@ -28,7 +30,7 @@ def test_numbers_of_the_workload_and_of_recorded_agents_have_units_and_a_consequ
         "about": "a reading of a table",
         "means": MEANS,
     }
-    assert compared_with_agents(workload) == (
+    assert compared_with_agents(convert(workload, WorkloadRecord)) == (
         "The workload is a reading of a table: a job has 11 turns on average, a later turn adds"
         f" 6,568 tokens to the prompt, and a tool call takes 0.9 s. {REAL} {CONSEQUENCE}"
     )
@@ -37,29 +39,38 @@ def test_numbers_of_the_workload_and_of_recorded_agents_have_units_and_a_consequ
 def test_a_workload_like_a_recorded_agent_has_no_consequence() -> None:
     """Each mean is within a factor of two of that of mini-swe-agent."""
     means = {"turns": 40.0, "new_tokens_per_later_turn": 300.0, "tool_gap_s": 2.0}
-    sentence = compared_with_agents({"recipe": "mini-swe-agent", "means": means})
+    sentence = compared_with_agents(
+        convert({"recipe": "mini-swe-agent", "means": means}, WorkloadRecord)
+    )
     assert sentence.endswith(REAL)
 
 
 def test_own_traces_are_compared_too_and_need_no_others() -> None:
-    sentence = compared_with_agents({"name": "mine", "means": MEANS})
+    sentence = compared_with_agents(convert({"name": "mine", "means": MEANS}, WorkloadRecord))
     assert sentence.startswith("A job has 11 turns on average, a later turn adds 6,568 tokens to")
     assert sentence.endswith(REAL)
 
 
 def test_the_means_of_a_job_are_without_its_sub_agents() -> None:
-    sentence = compared_with_agents({"name": "mine", "means": MEANS, "sub_agents": 3})
+    sentence = compared_with_agents(
+        convert({"name": "mine", "means": MEANS, "sub_agents": 3}, WorkloadRecord)
+    )
     assert sentence.startswith("A job without its sub-agents has 11 turns on average, ")
 
 
 def test_tools_that_take_no_time_are_compared_too() -> None:
     means = MEANS | {"tool_gap_s": 0.0}
-    assert "a tool call takes 0.0 s" in compared_with_agents({"recipe": "r", "means": means})
+    assert "a tool call takes 0.0 s" in compared_with_agents(
+        convert({"recipe": "r", "means": means}, WorkloadRecord)
+    )
 
 
 def test_nothing_is_said_of_jobs_that_are_not_known() -> None:
-    assert compared_with_agents({"name": "agents", "turns": None}) == ""
-    assert compared_with_agents({"name": "one turn", "means": {"turns": 1.0}}) == ""
+    assert compared_with_agents(convert({"name": "agents", "turns": None}, WorkloadRecord)) == ""
+    assert (
+        compared_with_agents(convert({"name": "one turn", "means": {"turns": 1.0}}, WorkloadRecord))
+        == ""
+    )
 
 
 def test_recorded_agents_are_the_sets_of_the_shipped_recipes() -> None:
@@ -72,13 +83,17 @@ def test_the_share_of_pauses_in_the_mean_jct_is_a_caveat() -> None:
         [{"load": "1 jobs/s", "variant": v, "tool_s": t, "jct_s": j} for v, t, j in rows]
     )
     # 75% of gaps of 40 s on average, which is 30 s of 100 s and of 64 s.
-    (caveat,) = pauses(jobs, {"workload": {"means": {"pause_share": 0.75}}})
+    (caveat,) = pauses(jobs, with_means({"pause_share": 0.75}))
     assert caveat.startswith("Pauses: about 30% to 47% of the mean JCT are")
-    (alike,) = pauses(jobs[:2], {"workload": {"means": {"pause_share": 0.75}}})
+    (alike,) = pauses(jobs[:2], with_means({"pause_share": 0.75}))
     assert alike.startswith("Pauses: about 30% of the mean JCT are")
-    assert pauses(jobs, {"workload": {"means": {"pause_share": 0.01}}}) == []  # 0.4 and 0.6%
-    assert pauses(jobs, {"workload": {"means": {}}}) == []
-    assert pauses(jobs[:0], {"workload": {"means": {"pause_share": 0.75}}}) == []
+    assert pauses(jobs, with_means({"pause_share": 0.01})) == []  # 0.4 and 0.6%
+    assert pauses(jobs, with_means({})) == []
+    assert pauses(jobs[:0], with_means({"pause_share": 0.75})) == []
+
+
+def with_means(means: dict[str, float]) -> RunSettings:
+    return RunSettings(workload=WorkloadRecord(means=means))
 
 
 def gaps(tool_s: float) -> list[str]:
@@ -100,7 +115,9 @@ def gaps(tool_s: float) -> list[str]:
         for name, rates in found.items()
         for seed, most in zip((0, 2), rates, strict=True)
     }
-    return mostly_gaps(results, capacities(chains, dict.fromkeys(found, False), "fcfs"), {})
+    return mostly_gaps(
+        results, capacities(chains, dict.fromkeys(found, False), "fcfs"), RunSettings()
+    )
 
 
 def test_a_capacity_that_is_mostly_tool_gaps_comes_with_the_time_to_first_token() -> None:
