@@ -36,7 +36,7 @@ print(json.dumps(reason))
 
 
 def find_python(given: str | None, variable: str, default: str) -> str:
-    """Return the given path, that of the variable, or `default` in this folder or our checkout."""
+    """Return the given path, the variable's, or `default` in this folder or our checkout."""
     checkout = Path(__file__).parent.parent
     candidates = [Path(default).absolute(), checkout / default]
     path = next((path for path in candidates if path.is_file()), candidates[0])

@@ -1,6 +1,6 @@
 """Finds the files of a trace. In: files, folders and names of packs. Out: a `TraceFile` per trace.
 
-Files of one trace, such as a session and those of its sub-agents, are one `TraceFile`.
+Files of one trace, such as a session and its sub-agents, are one `TraceFile`.
 """
 
 from __future__ import annotations

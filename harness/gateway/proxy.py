@@ -130,7 +130,7 @@ class Gateway:
 
     async def abandon(self, program_id: str, reason: str) -> None:
         """End a program that is killed or has crashed. Its last record has `reason` as its error:
-        the active turn's, or else that of an additional turn.
+        the active turn's record, or else an additional one.
         """
         await self._turns.abandon(program_id, reason)
         await self.end(program_id)

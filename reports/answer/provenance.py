@@ -101,7 +101,7 @@ def _jobs(sweep: SweepRecord) -> str:
     elif turns is not None:  # unknown before a run of agents that are not guided
         name = f"{counted(turns, 'turn')} of {name}"
     if beside := sweep.background:
-        name += f", beside {_background(beside)}"
+        name += f", alongside {_background(beside)}"
     if len(kinds) == 1:
         kinds = list(counts)
     gaps_are = f", tool gaps {listed(kinds)}" if kinds else ""
@@ -114,7 +114,7 @@ def names(workload: WorkloadRecord) -> str:
     if not workload.private:
         return ""
     if workload.keeps_names:
-        return "those of the private history, since --keep-names was given"
+        return "kept from the private history (--keep-names)"
     return "numbered, except for the names of well-known tools"
 
 

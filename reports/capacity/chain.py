@@ -99,9 +99,9 @@ def _downwards(above: Outcome, path: list[Outcome], idle: float) -> int:
 
 
 def _load(outcome: Outcome, idle: float) -> float | None:
-    """Return (rate ÷ limit)^s of a queue whose JCT is that of an idle machine ÷ (1 - (rate ÷
-    limit)^s), which fits the measured growth of JCTs for some limit and sharpness s. None if the
-    cell is unstable, or not slower than an idle machine."""
+    """Return (rate ÷ limit)^s of a queue whose JCT is an idle machine's ÷ (1 - (rate ÷ limit)^s),
+    which fits the measured growth of JCTs for some limit and sharpness s. None if the cell is
+    unstable, or not slower than an idle machine."""
     if outcome.tightest is None or outcome.tightest <= idle:
         return None
     return 1 - idle / outcome.tightest

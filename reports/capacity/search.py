@@ -72,7 +72,7 @@ class Search:
         failed: Collection[Place] = (),
     ) -> list[Place]:
         """Return the cells to run now. A failed cell ends the search that needs it, or all if it is
-        the baseline's, since rates without it would differ from those of a repeated sweep."""
+        the baseline's, since rates without it would differ from a repeated sweep's."""
         chains = [Chain(self.baseline, seed) for seed in self.seeds]
         first = self._next(chains, self.given, known, idle, None, failed)
         if first or any(place.variant == self.baseline for place in failed):

@@ -97,7 +97,7 @@ def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> dict[str, A
 def _note(gaps: Gaps, tools: int) -> str:
     all_s = [gap for own in gaps.by_tool.values() for gap in own]
     sources = listed([f"{n:,} {how}" for how, n in sorted(gaps.provenance.items())])
-    calls = " over all calls, including those of sub-agents" if gaps.of_sub_agents else ""
+    calls = " over all calls, including sub-agents'" if gaps.of_sub_agents else ""
     sentences = [
         f"The gap after a turn counts for the first tool that it called: {seconds(_mean(all_s))}"
         f" on average{calls}. Gaps by source: {sources}."

@@ -38,12 +38,12 @@ def of_lengths(loaded: TraceSet) -> str:
     if loaded.count_basis:
         return f"Token counts: inferred where none is recorded ({loaded.count_basis})."
     if loaded.inferred_counts:
-        how = "bench traces inspect says how"
+        how = "see bench traces inspect"
         return f"Token counts: measured, but {loaded.inferred_counts:,} inferred ({how})."
     if marked := sum(program.inferred_tokens for program in loaded.programs):
         return (
             f"Token counts: some or all of {marked:,} of {len(loaded.programs):,} programs are"
-            " inferred, as their file says; the others are measured."
+            " inferred, according to their file; the others are measured."
         )
     return "Token counts: measured, since the trace records them."
 

@@ -167,7 +167,7 @@ def test_tool_times_say_whether_they_include_those_of_sub_agents(tmp_path: Path)
 def test_a_page_says_how_many_token_counts_are_inferred(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_bytes(session_with_an_inferred_count())
     for name, lengths in (
-        ("s.jsonl", "measured, but 1 inferred (bench traces inspect says how)."),
+        ("s.jsonl", "measured, but 1 inferred (see bench traces inspect)."),
         ("t.jsonl", "measured, since the trace records them."),
     ):
         write_programs(tmp_path / "t.jsonl", JOBS)

@@ -203,7 +203,7 @@ def test_an_output_count_without_stop_reason_is_a_lower_bound(
     text = written("x" * 330)  # at 3.3 characters per token
     (program,), repairs = read(ASKED, answer("a", "u", 4, "m", text, output=output, stop=stop))
     assert program.turns[0].output_tokens == expected
-    estimated = "an answer whose output count is that of its start: estimated from its length"
+    estimated = "an answer with only an initial output count: estimated from its length"
     assert (estimated in repairs) == (expected == 100)
 
 

@@ -146,7 +146,7 @@ def test_the_longest_function_stands_for_a_batch_without_duration() -> None:
     batches = [batch("a", None, ("read_file", 900.0), ("grep", 1400.0))]
     program, repairs = copilot({"llm_calls": calls, "tool_batches": batches})
     assert (program.turns[0].tool_gap_s, program.turns[0].gap_provenance) == (1.4, "inferred")
-    assert repairs == ["a tool batch without duration: that of its longest function"]
+    assert repairs == ["a tool batch without duration: its longest function's is used"]
 
 
 def test_the_time_between_turns_of_copilot_is_a_pause_of_the_user() -> None:

@@ -131,7 +131,7 @@ def _tool_time(
             known_s = [duration for duration in durations if duration is not None]
             if not known_s:
                 return None
-            repairs.add("a tool batch without duration: that of its longest function")
+            repairs.add("a tool batch without duration: its longest function's is used")
             duration_s, provenance = max(known_s), Provenance.INFERRED
         total_s += duration_s
     return total_s, provenance

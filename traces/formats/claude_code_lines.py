@@ -204,7 +204,7 @@ class AgentLines:
             estimate = max(1, answer.tokens + round(answer.characters / CHARACTERS_PER_TOKEN))
             if not call.output or (not answer.is_complete and call.output < estimate / 2):
                 self.repairs.add_inferred_count(
-                    "an answer whose output count is that of its start: estimated from its length"
+                    "an answer with only an initial output count: estimated from its length"
                 )
                 call.output = estimate
 

@@ -148,7 +148,7 @@ class ReclaimingKVManager:
         return False
 
     def _make_room_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> bool:
-        """Reclaim pins for the head of the queue, of which vLLM would compute `chunk` tokens;
+        """Reclaim pins for the head of the queue, if vLLM would compute `chunk` of its tokens;
         return whether the allocation should be tried again."""
         runner, turn = self._runner, self._turns[request.request_id]
         others = len(self._scheduler.running) + len(self._loading)
@@ -163,9 +163,9 @@ class ReclaimingKVManager:
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
 
     def _missing_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
-        """Return the number of free blocks missing to admit the head of the queue, of which the
-        next step would compute `chunk` tokens. Its first chunk must fit and, if admission requires
-        it, its whole prompt, which needs at least as many blocks in a full-attention group."""
+        """Return the number of free blocks missing to admit the head of the queue, if the next step
+        computes `chunk` of its tokens. Its first chunk must fit and, if admission requires it, its
+        whole prompt, which needs at least as many blocks in a full-attention group."""
         whole_prompt = self._scheduler.scheduler_reserve_full_isl
         missing = []
         if whole_prompt:
