@@ -43,7 +43,7 @@ def line_problem(line: bytes, error: Exception) -> str:
         return "not a JSON object"
     expected = what.partition(", got")[0].replace("`", "")
     expected = f"{expected[:1].lower()}{expected[1:]}"
-    if "matching regex" in expected:
+    if "matching regex" in expected and "x00-" in expected:  # `CONTROL`
         expected = "must have no control characters"
     if "..." in field:  # msgspec does not tell which key of a mapping
         return f"{field}: {expected}"

@@ -373,9 +373,9 @@ def test_the_report_has_the_errors_of_a_profile_files_fit() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("folder", "../other", "machines.0.folder"),
-        ("hardware", "a\nb", "machines.0.hardware"),
-        ("model", None, "machines.0.model"),
+        ("folder", "../other", "machines[0].folder"),
+        ("hardware", "a\nb", "machines[0].hardware"),
+        ("model", None, "machines[0].model"),
     ],
 )
 def test_a_foreign_folder_with_an_invalid_document_is_refused(
