@@ -86,8 +86,7 @@ def write_cell(
         "offload": {"dram_gb": 100.0, "ssd_gb": 0.0} if offloads else None, "engine": "sim",
         "jps": jps, "arrivals": arrivals, "seed": seed, "hardware": "a100-80g",
         "model": "llama-3.1-8b", "profile": {"provenance": "analytic"}, "baseline": "fcfs",
-        "workload": workload(turns), "turnstile_version": "0.1.0", "git_commit": "c0094e4",
-        "python": "3.11.7", "argv": ["bench", "sweep"],
+        "workload": workload(turns), "turnstile_version": "0.1.0",
     } | config  # fmt: skip
     (folder / "cell.json").write_bytes(orjson.dumps(recorded(cell)))
     write_lines(folder / "turns.jsonl", turns)
@@ -141,7 +140,8 @@ def write_sweep(
         for n in variants
     ]  # fmt: skip
     sweep = {
-        "format": "turnstile-sweep-1", "argv": ["bench", "sweep", "--policies", ",".join(variants)],
+        "format": "turnstile-sweep-1",
+        "made_by": {"argv": ["bench", "sweep", "--policies", ",".join(variants)]},
         "workload": workload([]), "hardware": "a100-80g", "model": "llama-3.1-8b",
         "profile": {"provenance": "analytic", "hardware": "a100-80g", "model": "llama-3.1-8b"},
         "engine": "sim", "arrivals": "poisson", "jps": list(jps), "seeds": list(seeds),

@@ -111,7 +111,7 @@ def test_the_answer_and_the_page_have_the_background(tmp_path: Path) -> None:
         "background_served_ratio": 1.0, "background_throughput_per_s": 1 / 20,
     }  # fmt: skip
     assert answer["provenance"]["background"] == OFFERED
-    assert "beside 0.5 requests/s of chat.jsonl" in answer["provenance"]["sentence"]
+    assert "alongside 0.5 requests/s of chat.jsonl" in answer["provenance"]["sentence"]
     html = report.path.read_text()
     assert '<h2 id="background">Background</h2>' in html
     assert "<td>4.00 s</td>" in html

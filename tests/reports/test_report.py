@@ -94,7 +94,7 @@ def test_names_from_a_trace_or_a_command_line_are_text_and_never_markup(tmp_path
     shape = workload([turn(EVIL)], left_out=[{"program_id": EVIL, "reason": "<b>long</b>"}])
     run = write_sweep(
         tmp_path, ["fcfs", EVIL], (0.5, 0.6), workload=shape | {"name": EVIL},
-        argv=["bench", "sweep", EVIL], left_out=[{"name": EVIL, "reason": EVIL}],
+        made_by={"argv": ["bench", "sweep", EVIL]}, left_out=[{"name": EVIL, "reason": EVIL}],
     )  # fmt: skip
     for jps in (0.5, 0.6):
         for name in ("fcfs", EVIL):
