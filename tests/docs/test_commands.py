@@ -213,7 +213,7 @@ SOURCES = [
 MENTIONED = sorted(
     {
         text
-        for path in [*PAGES, ROOT / "CHANGELOG.md", *SOURCES]
+        for path in [*PAGES, *SOURCES]
         for text in mentioned(path.read_text(), "bench")
         if " --help" not in text
     }

@@ -363,7 +363,7 @@ def test_the_report_has_the_errors_of_a_profile_files_fit() -> None:
     notes = read("one/sweep.json")["profile_notes"]
     assert read(f"one/{CELL}/cell.json")["gpus"] == 2
     assert notes[0].startswith(f"step times were measured: {profile.engine}, ")
-    worst = f"{profile.decode_errors.worst:.1%} at most ({profile.decode_errors.worst_at})"
+    worst = f"{profile.decode_errors.worst:.1%} ({profile.decode_errors.worst_at})"
     assert any(note.endswith(worst) for note in notes)
     page = Path("one/report.html").read_text()
     assert profile.decode_errors.worst_at in page

@@ -161,7 +161,7 @@ def test_names_are_kept_if_that_is_asked_for_and_the_page_says_so(tmp_path: Path
     )
     assert leaks(tmp_path / "run").keys() >= {f"{tmp_path}/run/fcfs_jps1_seed1/turns.jsonl"}
     assert "mcp__acme__deploy" in readable(tmp_path / "mine.packed")
-    assert "since --keep-names was given" in Path("run/report.html").read_text()
+    assert "kept from the private history (--keep-names)" in Path("run/report.html").read_text()
 
 
 def test_inspect_prints_the_ids_of_sessions_with_their_numbers_in_runs(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from in_process import bench
+from msgspec.json import encode
 from small import programs
 
 from harness.cli.until import parse_until, run_until
 from harness.load.settings import SweepSettings
 from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
+from servers.records.sweep import SweepRecord
 from traces.formats.native import write_programs
 
 
@@ -25,8 +27,10 @@ def rounds(folder: Path, widths: Sequence[float | None], share: float = 0.05) ->
     def run(settings: SweepSettings) -> tuple[Path, dict[str, str]]:
         seeds = str(settings.seeds)
         folder.mkdir(exist_ok=True)
-        stored = {"seeds": [int(seed) for seed in seeds.split(",")]}
-        (folder / "sweep.json").write_text(json.dumps(stored))
+        stored = SweepRecord(
+            variants=(), jps=(), seeds=tuple(map(int, seeds.split(","))), baseline="fcfs"
+        )
+        (folder / "sweep.json").write_bytes(encode(stored))
         ran.append(seeds)
         return folder, {}
 
