@@ -166,13 +166,17 @@ class EngineKind:
     refuses: Mapping[str, str] = field(default_factory=dict)
     """Why settings are refused, and the remedy: the ends of the messages. Those of `Machine` are
     refused only if they are here."""
-    is_virtual: bool = False
-    """Whether cells run in virtual time: equal settings give equal results, and cells that run at
-    the same time do not affect each other."""
+    virtual_time: str | None = None
+    """What reports call its time if cells run in virtual time: equal settings then give equal
+    results, and cells that run at the same time do not affect each other. None for live engines."""
     is_remote: bool = False
     """Whether it is a server that runs already, in an unknown state: its cells run one after the
     other, and are not reused."""
     has_compiled_core: bool = False
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.virtual_time is not None
 
     def refuse_unsupported(self, settings: SweepSettings) -> None:
         """Raise InvalidInput for a setting that the engine does not take.

@@ -127,6 +127,7 @@ class SimEngine:
         disaggregates = variant is None or variant.split is not None
         settings = EngineSettings(
             engine=self.kind.name,
+            virtual_time=self.kind.virtual_time,
             hardware=self.hardware,
             model=self.model,
             gpus=None if self.gpus is None else self.gpus * self.replicas,
@@ -314,6 +315,6 @@ SIM: EngineKind = EngineKind(
     "sim",
     resolve_sim,
     takes=("replicas", "router", *DISAGGREGATION),
-    is_virtual=True,
+    virtual_time="virtual time",
     has_compiled_core=True,
 )

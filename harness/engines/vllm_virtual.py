@@ -63,7 +63,12 @@ class VirtualEngine:
 
     def settings(self, variant: Variant | None = None) -> EngineSettings:
         server = ServerRecord(vllm=self.vllm.version)
-        return structs.replace(self.sim.settings(variant), engine=self.kind.name, server=server)
+        return structs.replace(
+            self.sim.settings(variant),
+            engine=self.kind.name,
+            virtual_time=self.kind.virtual_time,
+            server=server,
+        )
 
     def tier(self, variant: Variant) -> TierRecord | None:
         return self.sim.tier(variant)
@@ -117,4 +122,6 @@ def _refuse_tier(variant: Variant) -> None:
         )
 
 
-VLLM_VIRTUAL = EngineKind("vllm-virtual", virtual_engine, is_virtual=True)
+VLLM_VIRTUAL = EngineKind(
+    "vllm-virtual", virtual_engine, virtual_time="virtual time of vLLM's own scheduler"
+)

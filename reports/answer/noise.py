@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from reports.answer.capacity_headline import WORDS
-from reports.run_folder.turns import VIRTUAL
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
 from reports.statistics.points import Comparison, Point
 from servers.basics.phrasing import listed, times
@@ -43,7 +42,7 @@ def measurements(sweep: SweepRecord) -> int:
 
 def is_noise_covered(sweep: SweepRecord) -> bool:
     """Return whether intervals cover the variation of the machine. Virtual time has none."""
-    return sweep.engine in VIRTUAL or measurements(sweep) >= MIN_SEEDS
+    return sweep.virtual_time is not None or measurements(sweep) >= MIN_SEEDS
 
 
 def only_tested(points: Sequence[Point], sweep: SweepRecord) -> list[Point]:

@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import to_builtins
 
 from reports.answer.workload import compared_with_agents
-from reports.run_folder.turns import VIRTUAL
 from servers.basics.phrasing import counted, gpus_in_words, listed, share
 from servers.records.settings import (
     AgentRecord,
@@ -35,7 +34,7 @@ MAX_ROWS = 40
 
 def heading(sweep: RunSettings) -> list[str]:
     workload = sweep.workload.name
-    engine = VIRTUAL.get(str(sweep.engine), sweep.engine)
+    engine = sweep.virtual_time or sweep.engine
     return [str(word) for word in (workload, sweep.model, _gpus(sweep), engine) if word]
 
 
@@ -67,11 +66,11 @@ def timing(sweep: SweepRecord) -> str:
     profile = sweep.profile
     model, hardware = sweep.model or "a model", _gpus(sweep) or "a machine"
     engine = str(sweep.engine)
-    if engine in VIRTUAL:
+    if sweep.virtual_time is not None:
         kind = profile.provenance or "unknown"
         note = ORIGINS.get(kind, "")
         return (
-            f"Simulated in {VIRTUAL[engine]}, not measured on a GPU: {model} on {hardware},"
+            f"Simulated in {sweep.virtual_time}, not measured on a GPU: {model} on {hardware},"
             f" {kind} profile{note}"
         )
     server = sweep.server

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pandas as pd
 
 from reports.metrics.cells import Results
-from reports.run_folder.turns import VIRTUAL
 from servers.basics.phrasing import seconds
 from servers.records.sweep import SweepRecord
 
@@ -27,7 +26,7 @@ def different_times(results: Results, sweep: SweepRecord) -> list[str]:
     time in the profile, nor if the model's answers decide the work.
     """
     agent = sweep.agent
-    if sweep.engine in VIRTUAL or (agent and not agent.guided):
+    if sweep.virtual_time is not None or (agent and not agent.guided):
         return []
     if results.jobs.empty:
         return []

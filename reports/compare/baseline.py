@@ -33,7 +33,7 @@ from traces.lenient import bounded
 
 FORMAT = "turnstile-baseline-1"
 SETTINGS = (
-    *("engine", "hardware", "model", "profile", "server", "limits", "arrivals"),
+    *("engine", "virtual_time", "hardware", "model", "profile", "server", "limits", "arrivals"),
     *("scheduling", "kv_cache_dtype", "steady_state"),
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )

@@ -25,7 +25,6 @@ from reports.figures.legend import MAX_ALL_HIGHLIGHTED, Legend, highlighted, leg
 from reports.figures.overview import figures
 from reports.figures.styles import Style, styles
 from reports.page.page import with_figures
-from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point, points
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted, listed
@@ -181,8 +180,8 @@ def _over_axis(
 
 
 def _caveats(read: Sequence[ArmResults]) -> list[str]:
-    engines = {str(each.sweep.engine) for each in read}
-    caveats = [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
+    virtual = {each.sweep.virtual_time for each in read if each.sweep.virtual_time is not None}
+    caveats = [f"No GPU was used: {name}." for name in sorted(virtual)]
     if few := [each.arm.name for each in read if each.seeds == 1]:
         where = "" if len(few) == len(read) else f" of {listed(few)}"
         caveats.append(f"One seed{where}: nothing can be said about other programs and arrivals.")

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reports.run_folder.turns import VIRTUAL
 from servers.basics.phrasing import listed
 from servers.profiles.kv_groups import kv_tokens
 from servers.records.settings import LimitsRecord, ProfileRecord
@@ -112,6 +111,6 @@ def _kv_tokens(profile: ProfileRecord, limits: LimitsRecord) -> int | None:
 
 
 def _step_times(sweep: SweepRecord, profile: ProfileRecord) -> str:
-    if sweep.engine not in VIRTUAL:
+    if sweep.virtual_time is None:
         return "of the live server"
     return STEP_TIMES.get(str(profile.provenance), "of unknown provenance")

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import to_builtins
 
 from reports.run_folder.read import NOT_DONE, Run
-from reports.run_folder.turns import VIRTUAL
 from servers.basics.errors import NotComparable
 from servers.basics.phrasing import listed
 from servers.records.sweep import SweepRecord
@@ -25,12 +24,12 @@ def check_comparable(live: Sequence[Run], virtual: Run) -> None:
     for index, folder in enumerate(folders):
         if folder in folders[:index]:
             raise NotComparable(f"{(*live, virtual)[index].folder}: is given twice")
-    if virtual.sweep.engine not in VIRTUAL:
+    if virtual.sweep.virtual_time is None:
         raise NotComparable(
             f"--sim {virtual.folder}: ran on {virtual.sweep.engine}, not in virtual time"
         )
     for run in live:
-        if run.sweep.engine in VIRTUAL:
+        if run.sweep.virtual_time is not None:
             raise NotComparable(f"--live {run.folder}: ran in virtual time, not on a live engine")
         _refuse(run, virtual, [*_differences(run.sweep, virtual.sweep), *_memory(run, virtual)])
         _refuse(run, live[0], _other_engine(run.sweep, live[0].sweep))

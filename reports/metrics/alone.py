@@ -17,7 +17,7 @@ import pandas as pd
 from msgspec import to_builtins
 
 from reports.run_folder.read import Cell
-from reports.run_folder.turns import VIRTUAL, Column, Turns
+from reports.run_folder.turns import Column, Turns
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRunFolder
 from servers.profiles import Profile, TableProfile, profile_of
@@ -92,7 +92,7 @@ def machine_of(cell: Cell) -> Machine | None:
     """
     config = cell.config
     steps, turns = config.limits.step_tokens, config.limits.max_num_seqs
-    if config.engine not in VIRTUAL or not (steps and turns):
+    if config.virtual_time is None or not (steps and turns):
         return None
     if steps > MOST_STEP_TOKENS or turns > MOST_TURNS:
         return None

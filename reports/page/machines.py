@@ -24,7 +24,6 @@ from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
 from reports.run_folder.machines import Member, read_machines
 from reports.run_folder.read import read_sweep
-from reports.run_folder.turns import VIRTUAL
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.records.sweep import SweepRecord
@@ -120,7 +119,7 @@ def _provenances(members: Sequence[Member], sweeps: Sequence[SweepRecord]) -> di
 
 def _heading(sweep: SweepRecord, members: Sequence[Member]) -> list[str]:
     workload = sweep.workload.name
-    engine = VIRTUAL.get(str(sweep.engine), sweep.engine)
+    engine = sweep.virtual_time or sweep.engine
     gpus = [gpus_in_words(member.hardware, member.gpus) for member in members]
     machines = f"{counted(len(members), 'machine')}: {listed(list(dict.fromkeys(gpus)), at_most=4)}"
     return [str(word) for word in (workload, machines, engine) if word]

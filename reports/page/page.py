@@ -35,7 +35,6 @@ from reports.page.router_rows import routers
 from reports.page.schedulers import Schedulers
 from reports.page.tiles import tiles
 from reports.run_folder.read import Run
-from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point
 
 MOST_CAVEATS = 3
@@ -135,7 +134,7 @@ def page(
             against=against(run.sweep.baseline),
             rows=rows(results.cells, run.sweep.baseline),
             fairness_heads=HEADS,
-            measured=str(run.sweep.engine) not in VIRTUAL,
+            measured=run.sweep.virtual_time is None,
             fairness=fairness_rows(points, answer.load),
             background=background_rows(points, answer.load),
             background_heads=BACKGROUND_HEADS,

@@ -48,8 +48,6 @@ LEFT_OUT = ("job_index", "background", "replica", "held_s", *TRANSFER)
 time, no router, or no disaggregation. The parts of the time are then read as 0."""
 NULLABLE = (*LEFT_OUT, "first_token_at_s", "kept_tokens")
 """Null in these cells, in lines of other tools and of earlier versions."""
-VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
-"""Names in reports of the engines that compute times instead of measuring them."""
 
 
 def read_turns(cell: Cell) -> pd.DataFrame:
@@ -74,7 +72,7 @@ def read_with_background(cell: Cell) -> tuple[Turns, Turns]:
     if not pieces:
         raise InvalidRunFolder(f"{path}: has no turns; {RERUN}")
     turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
-    live = cell.config.engine not in VIRTUAL
+    live = cell.config.virtual_time is None
     for field in MERGED_WHEN_LIVE if live else ():
         turns[field][np.isnan(turns[field])] = 0.0
     for field in TRANSFER:

@@ -214,6 +214,8 @@ class EngineSettings(Record, kw_only=True, frozen=True):
 
     engine: Name | None = None
     """`sim`, `vllm`, `vllm-virtual`, `sglang`, `dynamo-mocker`, a plug-in, or a URL."""
+    virtual_time: Name | None = None
+    """What its time is called; absent for live engines."""
     hardware: Name | None = None
     model: Name | None = None
     gpus: Count | None = None

@@ -93,7 +93,7 @@ def test_the_turns_end_and_prediction_of_each_program_are_recorded(
     assert patches["a/1"] == "one\ntwo\n"
     assert "denied" in patches["b"] or "No such file" in patches["b"]
     done = json.loads((tmp_path / "o" / CELL / "done.json").read_text())
-    assert (done.finished_programs, done.exit_statuses) == (3, {"finished": 3})
+    assert (done["finished_programs"], done["exit_statuses"]) == (3, {"finished": 3})
     assert not list((tmp_path / "o" / CELL / "agents").glob("*/workspace"))
 
 

@@ -46,7 +46,8 @@ COSTS = (
     b'"decode_step": {"base_s": 0.005, "turn_s": 2e-4, "context_token_s": 1e-7}}'
 )
 BASELINE = orjson.dumps(
-    {"format": "turnstile-baseline-1", "engine": "sim", "hardware": "a100-80g", "seeds": [1],
+    {"format": "turnstile-baseline-1", "engine": "sim", "virtual_time": "virtual time",
+     "hardware": "a100-80g", "seeds": [1],
      "cells": [{"variant": "fcfs", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.5, "b": 2.0}},
                {"variant": "continuum", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.0}}],
      "invalid": {"lmcache_jps0.1_seed1": "not run yet"}}

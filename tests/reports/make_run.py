@@ -109,8 +109,9 @@ def write_cell(
 
 
 def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without those that are null."""
-    return {name: v for name, v in settings.items() if v is not None or name == "jps"}
+    """Return the settings without those that are null. The engine sim is in virtual time."""
+    time = {"virtual_time": "virtual time"} if settings.get("engine") == "sim" else {}
+    return time | {name: v for name, v in settings.items() if v is not None or name == "jps"}
 
 
 def seal(cell: Path) -> None:

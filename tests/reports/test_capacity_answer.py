@@ -26,6 +26,7 @@ SWEEP: dict[str, Any] = {
     "hardware": "b200",
     "model": "llama-3.1-8b",
     "engine": "sim",
+    "virtual_time": "virtual time",
     "gpus": 1,
     "seeds": [1, 2, 3],
     "variants": [],

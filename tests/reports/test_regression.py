@@ -33,6 +33,7 @@ from servers.basics.errors import InvalidInput, NotComparable
 
 SETTINGS: dict[str, Any] = {
     "engine": "sim",
+    "virtual_time": "virtual time",
     "hardware": "a100-80g",
     "model": "llama-3.1-8b",
     "profile": {"base_ps": 1, "kv_blocks": 100},

@@ -42,6 +42,7 @@ def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, Ma
     config: dict[str, Any] = {
         **CELL,
         "engine": "sim",
+        "virtual_time": "virtual time",
         "profile": asdict(world.profile),
         "limits": asdict(world.limits),
         "offload": world.offload and asdict(world.offload),
