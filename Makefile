@@ -61,7 +61,7 @@ help:  ## print this list
 
 install: .venv/installed  ## install what `bench` needs into .venv
 
-sweep: .venv/installed$(if $(filter all,$(POLICIES)),-compile turnstile_core/core.json)  ## search how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
+sweep: .venv/installed$(if $(filter all,$(POLICIES)),-compile turnstile_core/core.json)  ## find how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
 	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) $(if $(HARDWARE),--hardware $(HARDWARE)) --policies $(POLICIES)
 
 # The extension modules are beside the packages, since they belong to these sources. `make sweep` of all

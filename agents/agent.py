@@ -28,7 +28,7 @@ class Launch:
     program_id: str
     task: str
     base_url: str
-    """The gateway's URL up to `/v1`, as seen by the process. Its path identifies the program."""
+    """The gateway's URL including `/v1`, as seen by the process. Its path names the program."""
     model: str
     workspace: str
     """The folder in which the agent's commands run."""

@@ -188,7 +188,7 @@ def _parts(
 
 
 def _format_in_parts(path: Path) -> str | None:
-    """Return the name of a file's format if it is one of `SESSION_KEYS`."""
+    """Return the name of a file's format if it is one of `SESSION_KEYS`, else None."""
     with path.open("rb") as raw:
         known = recognise(_decompressed(path, raw).read(FIRST_BYTES))
     return known[0] if known is not None and known[0] in SESSION_KEYS else None

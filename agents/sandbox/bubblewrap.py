@@ -35,7 +35,7 @@ ETC = (
     *("profile", "profile.d", "bash.bashrc", "bashrc", "inputrc", "os-release", "debian_version"),
     *("host.conf", "services", "protocols"),
 )
-"""Files for git, Python, shells and TLS. The rest of /etc is not visible."""
+"""Files that git, Python, shells and TLS need. The rest of /etc is not visible."""
 ETC_OF_NETWORK = ("hosts", "resolv.conf")
 
 

@@ -116,7 +116,7 @@ app = typer.Typer(
     name="bench",
     cls=Group,
     help="Benchmark schedulers for LLM agents: which one finishes jobs first, and why.\n\n"
-    "Start with [bold]bench sweep[/bold]: it searches how many jobs per second each policy "
+    "Start with [bold]bench sweep[/bold]: it finds how many jobs per second each policy "
     "sustains, in virtual time, and writes a report.",
     epilog="Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input.",
     no_args_is_help=True,
@@ -232,7 +232,7 @@ or seed runs only the new cells.
 
 [bold]Examples[/bold]
 
-Search the rate that each policy sustains, for the built-in trace on a simulated GPU:
+Find the rate that each policy sustains, for the built-in trace on a simulated GPU:
 
   bench sweep
 

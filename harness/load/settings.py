@@ -71,8 +71,8 @@ class Reading:
     tokenizer: Annotated[
         Path | None,
         Option(
-            "Counts the tokens of files that record only text: a model's tokenizer.json. Default: "
-            "by the number of characters.",
+            "A model's tokenizer.json, which counts tokens where a file records only text. "
+            "Default: by the number of characters.",
             READING,
             "FILE",
         ),
@@ -238,7 +238,8 @@ class Machine:
         MAX_NUM_SEQS
     )
     step_tokens: Annotated[
-        int, Option("Limit of tokens per engine step (prefill chunk).", MACHINE, "TOKENS")
+        int,
+        Option("Most tokens per engine step (vLLM's --max-num-batched-tokens).", MACHINE, "TOKENS"),
     ] = STEP_TOKENS
     admission: Annotated[
         Admission,

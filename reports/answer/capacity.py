@@ -159,7 +159,7 @@ def _jct_beyond(point: Point | None, baseline: str) -> list[str]:
     if point is None:
         return []
     return [
-        f"At {point.load}, more than {baseline} sustains, it is"
+        f"At {point.load}, more than {baseline} sustains, the mean JCT is"
         f" {seconds(point.jct_mean_s.value)} with {point.variant}."
     ]
 
@@ -181,7 +181,7 @@ def _others(
     ]
     more = [(name, r) for name, r in rest if r.low > 1 and r.value > 1 + EQUAL_WITHIN]
     fewer = [(name, r) for name, r in rest if r.high < 1 and r.value < 1 - EQUAL_WITHIN]
-    even = [name for name, r in rest if (name, r) not in more + fewer]
+    even = [name for name, r in rest if r.has_interval and (name, r) not in more + fewer]
     sentences = []
     if more:
         sentences.append(f"Also higher than {context.baseline}: {with_ratios(more)}.")

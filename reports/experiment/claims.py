@@ -132,7 +132,7 @@ class Check(BaseModel):
 
     @property
     def direction(self) -> str:
-        """What is divided by what, and which values are better."""
+        """The number or ratio in words, and whether lower or higher is better."""
         name = NAMES.get(self.metric, self.metric)
         if self.metric == "turn_mean_s":
             name = f"mean time of turn {self.turn}"

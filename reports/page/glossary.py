@@ -17,7 +17,7 @@ TERMS: dict[str, str] = {
         "which a tool runs."
     ),
     "Arrival process": (
-        "The rule that draws when jobs arrive: Poisson, gamma, constant, recorded, or a "
+        "The rule that decides when jobs arrive: Poisson, gamma, constant, recorded, or a "
         "closed loop."
     ),
     "Background": (

@@ -104,7 +104,7 @@ def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: Vllm
         ),
         on_turn=into(lines),
     )
-    assert asyncio.run(replaying)["failed_turns"] == 0
+    assert asyncio.run(replaying).failed_turns == 0
     # One token per byte, with the chat template of tiny.
     assert [line["prompt_tokens"] for line in lines] == [
         len("user: fix it\nassistant: "),

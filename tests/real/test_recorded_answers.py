@@ -40,7 +40,7 @@ def test_each_prompt_hits_every_whole_block_of_the_prompt_and_the_answer_before_
     turns = read_lines(cell / "turns.jsonl")
     done = json.loads((cell / "done.json").read_text())
     assert [turn["error"] for turn in turns] == [None] * len(turns)
-    assert done.recorded_answers == len(turns) > 10
+    assert done["recorded_answers"] == len(turns) > 10
     before = {(turn["program_id"], turn["turn"]): turn for turn in turns}
     answers = recorded_answers()
     for turn in turns:

@@ -252,7 +252,9 @@ def test_jcts_are_compared_at_the_highest_rate_that_the_baseline_sustains_with_e
         " 1.5x as long (95% CI 1.4–1.7)." in answer.findings
     )
     # 0.3 jobs/s is more than 0.26, and less than 0.39; 0.4 is not.
-    assert "At 0.3 jobs/s, more than fcfs sustains, it is 75.0 s with a." in answer.findings
+    assert (
+        "At 0.3 jobs/s, more than fcfs sustains, the mean JCT is 75.0 s with a." in answer.findings
+    )
 
 
 def test_the_capacities_of_winners_that_are_not_equal_never_read_as_an_interval() -> None:

@@ -213,7 +213,9 @@ def _price(text: str) -> tuple[str, float]:
     except ValueError:
         usd = -1.0
     if not name or not 0 < usd < math.inf:
-        raise InvalidInput(f"--price {text}: use NAME=USD per hour of one GPU, such as h100=2.5")
+        raise InvalidInput(
+            f"--price {text}: use NAME=USD, the price of one GPU per hour, such as h100=2.5"
+        )
     return name, usd
 
 

@@ -83,8 +83,8 @@ def _path(model: str) -> Path:
         if (path / CONFIG).is_file():
             return path / CONFIG
         raise InvalidInput(
-            f"--model {model}: the folder has no {CONFIG}; give the folder of a model as "
-            "transformers saves it, or the path of its config"
+            f"--model {model}: the folder has no {CONFIG}; give a model folder as saved by "
+            "transformers, or the path of its config"
         )
     parts = ID.fullmatch(model)
     if parts is None or ".." in model or "--" in model:
