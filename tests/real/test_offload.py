@@ -122,7 +122,7 @@ def test_a_killed_lmcache_is_a_failure_and_leaves_no_process_or_file(tmp_path: P
         tmp_path,
         ready_within_s=READY_WITHIN_S,
     ) as running:
-        groups = [running.pid, running._tier.server.pid]
+        groups = [running.pid, running._tier.pid]
         assert all(_alive(group) for group in groups)
         assert len(groups) == 2
         assert running.failure() is None
