@@ -20,7 +20,7 @@ from servers.basics.atomic import write_file
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord
 from servers.records.settings import ProfileRecord, RunSettings
-from servers.records.sweep import MachinesRecord, SweepRecord, VariantRecord
+from servers.records.sweep import SweepRecord, VariantRecord
 from servers.records.turns import EventRecord, TurnRecord
 
 PAGE = Path(__file__).parents[1] / "docs/reference/run-folder.md"
@@ -30,7 +30,6 @@ DOCUMENTS: dict[str, type[Struct]] = {
     "sweep.json": SweepRecord,
     "cell.json": CellRecord,
     "done.json": DoneRecord,
-    "machines.json": MachinesRecord,
 }
 ELSEWHERE: dict[type[Struct], type[Struct]] = {
     SweepRecord: RunSettings,

@@ -26,11 +26,10 @@ class WindowRecord(Struct, kw_only=True, omit_defaults=True):
     first_job: Count
     """`job_index` of the first measured job."""
     jobs: Count
-    """Number of measured jobs."""
     from_s: Seconds | None
-    """Arrival of the first of them; null if the cell ended before."""
+    """Arrival of the first of them; null if there was none."""
     to_s: Seconds | None
-    """Arrival of the first job after them; null if the cell ended before."""
+    """Arrival of the first job after them; null if there was none."""
     finished_jobs: Count | None = None
     """Jobs that end between `from_s` and `to_s`, whenever they arrived; absent if not all measured
     jobs have ended."""
@@ -44,17 +43,14 @@ class JobsInSystem(Struct, kw_only=True, omit_defaults=True):
     mean: Number | None = None
     """When a measured job arrives."""
     at_end: Count | None = None
-    """When the cell ended."""
     growth: Number | None = None
-    """Growth over the window, per arriving job (docs/design/statistics.md, "Steady state"); absent
-    if not all measured jobs have ended."""
+    """Growth over the window, per arriving job; absent if not all measured jobs have ended."""
 
 
 class BackgroundEnd(Struct, kw_only=True):
     """The requests of a background that had not finished when the cell ended."""
 
     until_s: Seconds
-    """When the background ended."""
     unfinished: list[tuple[Seconds, Seconds | None]]
     """For each request, when it was due and when it had its first token, or null."""
 
@@ -65,15 +61,11 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     finished_programs: Count
     failed_turns: Count
     virtual_s: Seconds | None = None
-    """Clock at the end. Only in virtual time."""
     steps: Count | None = None
-    """Engine steps. Only in virtual time."""
     strides: Count | None = None
-    """Runs of the scheduler. Only in virtual time."""
     live_s: Seconds | None = None
-    """Clock at the end. Only in live cells."""
     started_monotonic_s: Seconds = 0.0
-    """Time 0 of the cell on the machine's monotonic clock. Only in live cells."""
+    """Time 0 on the machine's monotonic clock. Only in live cells."""
     window: WindowRecord | None = None
     """The measured jobs. Only in streams."""
     steady: bool | None = None
@@ -81,8 +73,7 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     unstable: Name | None = None
     """Why no steady state was measured. Only in streams without one."""
     jct_s: Jct | None = None
-    """JCT of the measured jobs that have ended: `mean`, `p50`, `p90`, `p95`, `p99`. Only in
-    streams."""
+    """JCT of the measured jobs that have ended. Only in streams."""
     idle_jct_s: Jct | None = None
     """The same on an idle machine; equal for all cells of a seed. Only in streams."""
     jobs_in_system: JobsInSystem | None = None
@@ -94,20 +85,14 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     recorded_answers: Count | None = None
     """Turns whose recorded answer the engine computed. Only with `--answers recorded`."""
     exit_statuses: dict[str, Count] | None = None
-    """Number of programs by the way in which they ended. Only with real agents."""
+    """Programs by the way in which they ended. Only with real agents."""
     client_stalls: list[tuple[Seconds, Seconds]] | None = None
-    """`[from, to]` of each time in which the client got no CPU (docs/reference/metrics.md,
-    "Stalls of the client machine"). Only in live cells."""
+    """`[from, to]` of each time in which the client got no CPU. Only in live cells."""
     turns_per_replica: list[Count] | None = None
-    """Turns that each replica served. Only in live cells."""
     kv_blocks: Count | None = None
-    """KV blocks of the device. Also in virtual time with several replicas."""
     block_tokens: Tokens | None = None
-    """Tokens of a block. Only in live cells."""
     max_model_len: Tokens | None = None
-    """Longest context. Only in live cells."""
     prefix_caching: bool | None = None
-    """Only in live cells."""
     external_hit_tokens: Tokens | None = None
     """Tokens that came from the offload tier. Only in vLLM with a tier."""
     prompt_seed: int | None = None

@@ -26,13 +26,11 @@ class RouterRecord(Record, kw_only=True, frozen=True):
 
     name: Name
     router: str | None = None
-    """Its class; absent for routers of other projects."""
+    """Class; absent for routers of other projects."""
     version: str | None = None
-    """Of a router of another project."""
     source: str | None = None
-    """Publication or code it follows."""
     sha256: str | None = None
-    """Hash of a router of users and of the modules outside `site-packages` that it imports."""
+    """Hash of a user's router and of the modules that it imports."""
 
 
 class SplitRecord(Record, kw_only=True, frozen=True):
@@ -40,22 +38,17 @@ class SplitRecord(Record, kw_only=True, frozen=True):
 
     name: Name
     prefill: Count | None = None
-    """Engines that compute prompts."""
     decode: Count | None = None
-    """Engines that decode."""
 
 
 class TierRecord(Record, kw_only=True, frozen=True):
-    """An offload tier."""
+    """The offload tier, with sizes in 10⁹ bytes."""
 
     kind: Name | None = None
-    """Connector of vLLM. Only in live cells."""
+    """vLLM's connector in live cells."""
     dram_gb: Number | None = None
-    """DRAM in units of 10⁹ bytes."""
     ssd_gb: Number | None = None
-    """SSD in units of 10⁹ bytes."""
     chunk_tokens: Tokens | None = None
-    """Size of a chunk. Only in virtual time."""
 
 
 class WindowTimesRecord(Record, kw_only=True, frozen=True):
@@ -101,7 +94,7 @@ class LimitsRecord(Record, kw_only=True, frozen=True):
     max_num_seqs: Count | None = None
     step_tokens: Tokens | None = None
     admission: Name | None = None
-    """Rule of admission; SGLang and servers at a URL have their own."""
+    """Absent for SGLang and servers at a URL."""
 
 
 class TransferRecord(Record, kw_only=True, frozen=True):
@@ -123,7 +116,6 @@ class ServerRecord(Record, kw_only=True, frozen=True):
     gpus: Count | None = None
     replicas: Count | None = None
     disaggregate: str | None = None
-    """Split of the workers, such as 1P1D."""
     kv_gb_per_s: Number | None = None
     """Bandwidth from prefill to decode workers."""
     kv_blocks: Count | None = None
@@ -146,24 +138,19 @@ class AgentRecord(Record, kw_only=True, frozen=True):
     tasks_sha256: str | None = None
     task_limit_s: Seconds | None = None
     reads: tuple[str, ...] = ()
-    """Paths readable in the sandbox."""
     config: str | None = None
     """Text of `--agent-config`, with keys as `***`."""
     sandbox: Numbers | None = None
-    """Kind, network and limits."""
 
 
 class BackgroundRecord(Record, kw_only=True, frozen=True):
     """Requests beside the jobs."""
 
     name: Printable
-    """Name of the file."""
     requests_per_s: Rate
     requests: Count
-    """Requests in the file."""
     trace_sha256: str | None = None
     left_out: Count = 0
-    """Requests that do not fit."""
 
 
 class LeftOutProgram(Record, frozen=True):
@@ -177,15 +164,13 @@ class WorkloadRecord(Record, kw_only=True, frozen=True):
     """The programs of the jobs."""
 
     name: Printable | None = None
-    """Names of the trace files or the pack."""
     programs: Count | None = None
     turns: Count | None = None
     """Absent if real agents decide it."""
     trace_sha256: Scalar = None
-    """Hash of the files, with `--columns` and the contents of `--tokenizer` and of the recipe of
-    `--synthesise-gaps`."""
+    """Hash of the files, `--columns`, `--tokenizer` and the recipe of `--synthesise-gaps`."""
     gap_provenance: dict[Name, Count] = field(default_factory=dict)
-    """Number of tool gaps by the origin of their length."""
+    """Tool gaps by the origin of their length."""
     shared_prefix_tokens: Tokens | None = None
     """Prefixes of first prompts, except the first program with each prefix."""
     sub_agents: Count = 0
@@ -194,19 +179,16 @@ class WorkloadRecord(Record, kw_only=True, frozen=True):
     distinct_programs: Count | None = None
     """Their number if they are repeated under new ids."""
     recipe: Name | None = None
-    """Recipe from which a stream draws its programs, which are then not those counted here."""
+    """Recipe of a stream, whose programs are not those counted here."""
     about: str | None = None
-    """One line about a pack."""
     private: bool = False
-    """Whether the traces are a person's sessions, whose paths reports do not name."""
+    """Whether the traces are a person's sessions."""
     keeps_names: bool = False
     """Whether `--keep-names` keeps their ids and tools."""
     means: dict[str, Number] = field(default_factory=dict)
-    """Of jobs without their sub-agents: `turns`, `new_tokens_per_later_turn`, `tool_gap_s` after
-    turns that call a tool, `pause_share`: the share of the time of all gaps that follows turns
-    without a tool."""
+    """Of jobs without their sub-agents. `tool_gap_s` is after turns that call a tool, and
+    `pause_share` the share of the time of all gaps that follows other turns."""
     left_out: tuple[LeftOutProgram, ...] = ()
-    """Programs that do not fit."""
 
 
 class EngineSettings(Record, kw_only=True, frozen=True):
@@ -223,8 +205,7 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     gpu: Numbers | None = None
     """Contents of the GPU file (`servers.profiles.Hardware`). Only with a GPU file."""
     profile: ProfileRecord = ProfileRecord()
-    """Step times and KV memory: the fields of `servers.profiles.Profile`. Only in virtual time and
-    `dynamo-mocker`."""
+    """The fields of `servers.profiles.Profile`. Only in virtual time and `dynamo-mocker`."""
     replicas: Count | None = None
     """Their number in virtual time, if there are several."""
     transfer: TransferRecord | None = None
@@ -235,7 +216,7 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     kv_cache_dtype: Name | None = None
     """Format of the KV cache; absent if `auto`."""
     server: ServerRecord = ServerRecord()
-    """Versions of the software of live servers, and options that were given."""
+    """Versions of live servers, and options that were given."""
     costs: dict[str, Scalar | Numbers] | None = None
     """Costs that the policy gets. Only in cells of vLLM."""
     profile_with_offload: ProfileRecord = ProfileRecord()
@@ -250,7 +231,7 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     arrivals: Name | None = None
     """Arrivals as on the command line."""
     steady_state: bool = False
-    """Whether the jobs are a stream that ends when its steady state was measured."""
+    """Whether the jobs are a stream."""
     agent: AgentRecord | None = None
     background: BackgroundRecord | None = None
     """Requests beside the jobs. Only with `--background`."""

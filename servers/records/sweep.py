@@ -62,7 +62,7 @@ class MadeBy(Record, kw_only=True, frozen=True):
     """Absent outside a checkout."""
     python: Scalar = None
     core: Scalar = None
-    """Core that simulates cells of `sim`: `compiled` or `python`."""
+    """`compiled` or `python`."""
 
 
 class SweepRecord(
@@ -72,15 +72,14 @@ class SweepRecord(
 
     variants: tuple[VariantRecord, ...]
     jps: tuple[Rate | None, ...]
-    """Rates at which all variants run: `[null]` without rates, empty with `--jps auto`."""
+    """Rates of all variants: `[null]` without rates, empty with `--jps auto`."""
     seeds: tuple[Count, ...]
     repeats: tuple[Count, ...] = ONCE
     """Numbers of the measurements of a cell."""
     search: SearchRecord | None = None
     baseline: Name
-    """Variant with which others are compared."""
     left_out: tuple[Unsupported, ...] = ()
-    """Variants of `--policies all` that the engine cannot run here, with the reasons."""
+    """Variants of `--policies all` that the engine cannot run here."""
     rejected_files: tuple[NoteRecord, ...] = ()
     repairs: tuple[NoteRecord, ...] = ()
     made_by: MadeBy = MadeBy()

@@ -14,14 +14,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from servers.records.fields import Blocks, Count, Scalar, Seconds, Tokens, meaning
 
-FAILED_BEFORE = "the turn failed before its first token"
-NOT_REPORTED = "the server does not report it"
-NOT_SPLIT = "a live server does not report it"
+FAILED_BEFORE = "there was no first token"
+NOT_REPORTED = "not reported"
+NOT_SPLIT = "live"
 FIRST_TURN = "it is a first turn"
-NOT_RECORDED = "`bench record --messages` did not write the line (left out)"
-NOT_DISAGGREGATED = "one engine computes the prompt and the answer (left out)"
-NOT_ADMISSION = "the event is not `waiting_to_running` or `evicted_to_running` (left out)"
-NOT_PINNED = "the event is not `pinned` (left out)"
+NOT_RECORDED = "not of `bench record --messages` (left out)"
+NOT_DISAGGREGATED = "not `--disaggregate` (left out)"
+NOT_ADMISSION = "it is no admission (left out)"
+NOT_PINNED = "it is not `pinned` (left out)"
 
 
 class PromptPrefix(Struct, gc=False):
@@ -57,8 +57,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     job_turns: Annotated[
         Count | UnsetType,
         meaning(
-            "turns of the whole job; fewer lines have its `job_id` if it had not finished when "
-            "its cell ended",
+            "turns of the whole job, also if it had not finished when its cell ended",
             "the cell runs a fixed set of jobs (left out)",
         ),
     ] = UNSET
@@ -244,7 +243,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
         Seconds | UnsetType | None,
         meaning(
             "time to live of the pin",
-            "only pressure ends the pin; the event is not `pinned` (left out)",
+            "only pressure ends the pin; it is not `pinned` (left out)",
         ),
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
@@ -253,16 +252,16 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     reason: Annotated[
         str | UnsetType,
-        meaning("why the pin ended, below", "the event is not `unpinned` (left out)"),
+        meaning("why the pin ended, below", "it is not `unpinned` (left out)"),
     ] = UNSET
     tier: Annotated[
         str | UnsetType,
         meaning(
             "what is read: the offload tier `dram` or `ssd`, or KV that a `prefill` engine sends",
-            "the event is not `loading`, or a live one (left out)",
+            "it is not `loading`, or it is live (left out)",
         ),
     ] = UNSET
     tokens: Annotated[
         Tokens | UnsetType,
-        meaning("tokens that are loaded", "the event is not `loading` (left out)"),
+        meaning("tokens that are loaded", "it is not `loading` (left out)"),
     ] = UNSET
