@@ -44,8 +44,8 @@ def tables() -> dict[str, str]:
         ),
         "trace formats": table(
             (
-                *("format", "holds", "token counts", "tool times", "repeats", "sessions"),
-                *("starts", "sub-agents", "inferred, and how well", "files without"),
+                *("format", "holds", "token counts", "tool times", "repeats", "starts"),
+                *("sub-agents", "inferred, and how well", "files without"),
             ),
             _formats(),
         ),
@@ -103,7 +103,7 @@ def _model(llm: Model) -> list[str]:
 
 def _formats() -> Iterator[list[str]]:
     for name, facts in FACTS.items():
-        marks = (facts.sessions, facts.starts, facts.sub_agents)
+        marks = (facts.starts, facts.sub_agents)
         yield [
             *(code(name), facts.holds, facts.tokens, facts.tool_times, facts.repeats),
             *("yes" if has else "no" for has in marks),

@@ -51,7 +51,7 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
             map(_against_continuum, results),
         ),
         "tier": table(
-            ("workload", "machine", "÷ continuum+", "÷ infercept+"), map(_over_a_tier, results)
+            ("workload", "machine", "÷ continuum+", "÷ infercept+"), _over_a_tier(results)
         ),
         "coverage": table(("model", *map(code, OPERATOR_TABLES)), _coverage()),
         "fit": table(("GPU", *STEPS, "profiles"), _errors_of_fit()),
@@ -151,13 +151,14 @@ def _against_continuum(result: Result) -> list[str]:
     ]
 
 
-def _over_a_tier(result: Result) -> list[str]:
-    high = result.loads[-1]
-    others = ("continuum+", "infercept+")
-    return [
-        *(_workload(result), MACHINES[result.hardware]),
-        *(_ratio(high, "turnstile+", other) for other in others),
-    ]
+def _over_a_tier(results: Sequence[Result]) -> Iterator[list[str]]:
+    """Yield the rows of the workloads on which a ratio differs from 1."""
+    for result in results:
+        ratios = [
+            _ratio(result.loads[-1], "turnstile+", other) for other in ("continuum+", "infercept+")
+        ]
+        if set(ratios) != {"1.00 (1.00–1.00)"}:
+            yield [_workload(result), MACHINES[result.hardware], *ratios]
 
 
 def _ratio(load: Load, ours: str, other: str) -> str:
