@@ -18,10 +18,10 @@ FAILED_BEFORE = "there was no first token"
 NOT_REPORTED = "not reported"
 NOT_SPLIT = "live"
 FIRST_TURN = "it is a first turn"
-NOT_RECORDED = "not of `bench record --messages` (left out)"
-NOT_DISAGGREGATED = "not `--disaggregate` (left out)"
-NOT_ADMISSION = "it is no admission (left out)"
-NOT_PINNED = "it is not `pinned` (left out)"
+NOT_RECORDED = "not of `bench record --messages`"
+NOT_DISAGGREGATED = "not `--disaggregate`"
+NOT_ADMISSION = "it is no admission"
+NOT_PINNED = "it is not `pinned`"
 
 
 class PromptPrefix(Struct, gc=False):
@@ -51,21 +51,19 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "position of the job in the order of arrival, from 0",
-            "the cell runs a fixed set of jobs (left out)",
+            "the cell runs a fixed set of jobs",
         ),
     ] = UNSET
     job_turns: Annotated[
         Count | UnsetType,
         meaning(
             "turns of the whole job, also if it had not finished when its cell ended",
-            "the cell runs a fixed set of jobs (left out)",
+            "the cell runs a fixed set of jobs",
         ),
     ] = UNSET
     background: Annotated[
         bool | UnsetType,
-        meaning(
-            "whether it is a request of `--background`, which is no job", "it is not (left out)"
-        ),
+        meaning("whether it is a request of `--background`, which is no job", "it is not"),
     ] = UNSET
     scheduled_at_s: Annotated[Seconds, meaning("when the turn was due")]
     sent_at_s: Annotated[
@@ -96,14 +94,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         PromptPrefix | UnsetType | None,
         meaning(
             "beginning of the prompt that it shares with other programs: `{id, tokens}`",
-            "it is not a first turn, or nothing is shared (left out)",
+            "it is not a first turn, or nothing is shared",
         ),
     ] = UNSET
     shared_tokens: Annotated[
         Tokens | UnsetType,
         meaning(
             "leading prompt tokens that prompts of other programs may have too, by block hashes",
-            "the trace has none, or nothing is shared (left out)",
+            "the trace has none, or nothing is shared",
         ),
     ] = UNSET
     replica: Annotated[
@@ -111,7 +109,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         meaning(
             "index of the server that served the turn, from 0",
             "the cell runs one replica in virtual time, a router never sent the live turn, or one "
-            "of another project sent it to a server whose events do not have it (left out)",
+            "of another project sent it to a server whose events do not have it",
         ),
     ] = UNSET
     prefill_replica: Annotated[
@@ -128,7 +126,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
             "how long routers held the turn back, which is part of `queue_s` and "
             "`decode_queue_s`; behind a router "
             "of another project the time until the turn arrived in the engine",
-            "there is one server, or `replica` is left out (left out)",
+            "there is one server, or `replica` is left out",
         ),
     ] = UNSET
     first_token_at_s: Annotated[
@@ -223,7 +221,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ]
     replica: Annotated[
         Count | UnsetType,
-        meaning("index of the replica, from 0", "there is one, or the event is live (left out)"),
+        meaning("index of the replica, from 0", "there is one, or the event is live"),
     ] = UNSET
     prompt_length: Annotated[
         Tokens | UnsetType,
@@ -236,14 +234,14 @@ class EventRecord(Struct, kw_only=True, gc=False):
         Tokens | UnsetType,
         meaning(
             "tokens of `hit_length` that an offload tier supplies",
-            "there are none, or the cell runs in virtual time (left out)",
+            "there are none, or the cell runs in virtual time",
         ),
     ] = UNSET
     ttl_s: Annotated[
         Seconds | UnsetType | None,
         meaning(
             "time to live of the pin",
-            "only pressure ends the pin; it is not `pinned` (left out)",
+            "only pressure ends the pin; it is not `pinned`",
         ),
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
@@ -252,16 +250,16 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     reason: Annotated[
         str | UnsetType,
-        meaning("why the pin ended, below", "it is not `unpinned` (left out)"),
+        meaning("why the pin ended, below", "it is not `unpinned`"),
     ] = UNSET
     tier: Annotated[
         str | UnsetType,
         meaning(
             "what is read: the offload tier `dram` or `ssd`, or KV that a `prefill` engine sends",
-            "it is not `loading`, or it is live (left out)",
+            "it is not `loading`, or it is live",
         ),
     ] = UNSET
     tokens: Annotated[
         Tokens | UnsetType,
-        meaning("tokens that are loaded", "it is not `loading` (left out)"),
+        meaning("tokens that are loaded", "it is not `loading`"),
     ] = UNSET
