@@ -16,12 +16,12 @@ from servers.records.fields import Blocks, Count, Scalar, Seconds, Tokens, meani
 
 FAILED_BEFORE = "there was no first token"
 NOT_REPORTED = "not reported"
-NOT_SPLIT = "live"
+NOT_SPLIT = "not reported live"
 FIRST_TURN = "it is a first turn"
-NOT_RECORDED = "not of `bench record --messages`"
-NOT_DISAGGREGATED = "not `--disaggregate`"
-NOT_ADMISSION = "it is no admission"
-NOT_PINNED = "it is not `pinned`"
+NOT_RECORDED = "without `bench record --messages`"
+NOT_DISAGGREGATED = "without `--disaggregate`"
+NOT_ADMISSION = "the event is no admission"
+NOT_PINNED = "the event is not `pinned`"
 
 
 class PromptPrefix(Struct, gc=False):
@@ -241,7 +241,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
         Seconds | UnsetType | None,
         meaning(
             "time to live of the pin",
-            "only pressure ends the pin; it is not `pinned`",
+            "only pressure ends the pin; the event is not `pinned`",
         ),
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
@@ -250,16 +250,16 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     reason: Annotated[
         str | UnsetType,
-        meaning("why the pin ended, below", "it is not `unpinned`"),
+        meaning("why the pin ended, below", "the event is not `unpinned`"),
     ] = UNSET
     tier: Annotated[
         str | UnsetType,
         meaning(
             "what is read: the offload tier `dram` or `ssd`, or KV that a `prefill` engine sends",
-            "it is not `loading`, or it is live",
+            "the event is not `loading`, or it is live",
         ),
     ] = UNSET
     tokens: Annotated[
         Tokens | UnsetType,
-        meaning("tokens that are loaded", "it is not `loading`"),
+        meaning("tokens that are loaded", "the event is not `loading`"),
     ] = UNSET
