@@ -102,17 +102,17 @@ def replay_on(
     return done
 
 
-def _servers(replicas: Sequence[LiveServer]) -> int:
+def _servers(servers: Sequence[LiveServer]) -> int:
     """Return the number of servers that serve turns, also behind a router of another project."""
-    first = replicas[0]
+    first = servers[0]
     if first.dynamo is not None:
         return len(first.dynamo.workers)
-    return len(first.behind) or len(replicas)
+    return len(first.behind) or len(servers)
 
 
-def _sent_to(replicas: Sequence[LiveServer], record: TurnRecord) -> int | None:
+def _sent_to(servers: Sequence[LiveServer], record: TurnRecord) -> int | None:
     """Return the index of the server to which the harness sent the turn; None if it did not."""
-    if replicas[0].behind or replicas[0].dynamo is not None:
+    if servers[0].behind or servers[0].dynamo is not None:
         return 0
     return None if record.replica is UNSET else record.replica
 

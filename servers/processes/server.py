@@ -36,7 +36,7 @@ class ServerProcess(ABC):
     """A server, and a context manager that stops it: `with launch(…) as server:`."""
 
     def __init__(self, name: str, log: Path, port: int | None = None) -> None:
-        """Reserve the port. `name`: of the server in messages. Raises PortTaken."""
+        """Reserve the port. `name`: of the server in messages. Raises Unavailable."""
         self.name, self.log = name, log
         self.processes: dict[str, SupervisedProcess] = {}
         """By their names in messages."""

@@ -5,13 +5,12 @@ In: bytes. Out: the objects on the lines, and programs of one turn for requests 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from servers.basics.errors import TraceRejected
 from servers.basics.text import brief
 from traces.lenient import (
     MAX_START_S,
@@ -80,8 +79,3 @@ def clock_s(value: object, units_per_s: float = 1.0) -> float | None:
     if found is None or not 0 <= found / units_per_s <= MAX_START_S:
         return None
     return found / units_per_s
-
-
-def reject_empty(programs: Sequence[object]) -> None:
-    if not programs:
-        raise TraceRejected("no request with prompt tokens")
