@@ -56,7 +56,8 @@ class SimulatedMachine:
         outcome = harness.cli.run_from_settings.run_from_settings(settings, execution, arguments)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
-            path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))
+            sweep = json.loads(path.read_text()) | {"engine": "vllm", "virtual_time": None}
+            path.write_text(json.dumps(sweep))
         return outcome
 
 
