@@ -227,8 +227,8 @@ OF_SEVERAL_CELLS = (
 """Options that `--one` does not support."""
 SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
 
-The same command resumes: finished cells are never run twice. A sweep with one more policy, rate
-or seed runs only the new cells.
+Run the same command again to resume: finished cells are never run twice. With one more policy,
+rate or seed, only the new cells run.
 
 [bold]Examples[/bold]
 

@@ -42,8 +42,8 @@ class Needs(NamedTuple):
 
 @contextmanager
 def connected(cluster: str, cores: int, needs: Needs) -> Iterator[None]:
-    """Connect to the cluster. `cores` are those that a local cluster uses. Raises InvalidInput if
-    no node can run a cell, and Unavailable."""
+    """Connect to the cluster, or start a local one with `cores` cores. Raises InvalidInput if no
+    node is large enough for a cell, and Unavailable if there is no connection."""
     address = _address(cluster)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # otherwise on stderr
@@ -183,5 +183,5 @@ def _refuse_too_small(ray: Any, needs: Needs, cluster: str) -> None:
     ):
         return
     most = max((int(node.get("GPU", 0)) for node in nodes), default=0)
-    what = f"{needs.gpus} GPUs on one node, the largest has {most}" if needs.gpus else "a core"
-    raise InvalidInput(f"--cluster {cluster}: a cell needs {what}; add such a node")
+    what = f"{needs.gpus} GPUs on one node, but the largest has {most}" if needs.gpus else "a core"
+    raise InvalidInput(f"--cluster {cluster}: a cell needs {what}; add a larger node")

@@ -231,8 +231,8 @@ except InvalidInput as error:
         text=True,
     )
     assert done.stdout == (
-        f"--cluster {nodes.address}: a cell needs 2 GPUs on one node, the largest has 0; add such "
-        "a node\n"
+        f"--cluster {nodes.address}: a cell needs 2 GPUs on one node, but the largest has 0; "
+        "add a larger node\n"
     ), done.stderr
 
 

@@ -32,10 +32,10 @@ def _complete_names(incomplete: str) -> list[str]:
 
 HELP = """Reproduce published figures and test their claims, in virtual time by default.
 
-Writes a folder of sweeps and a page with the figure for each experiment. The same command resumes.
-Each seed draws its own programs and arrivals, and each claim is judged by its interval over seeds:
-it holds, does not hold, or cannot be said. Exit code 1: a cell failed. A claim that does not hold
-is a valid result with exit code 0, and 1 with --strict.
+Writes a folder of sweeps and a page with the figure for each experiment. Run the same command again
+to resume. Each seed draws its own programs and arrivals, and each claim is judged by its interval
+over seeds: it holds, does not hold, or cannot be said. Exit code 1: a cell failed. A claim that
+does not hold is a valid result with exit code 0, and 1 with --strict.
 
 [bold]Examples[/bold]
 

@@ -32,9 +32,9 @@ OF_NEW_RUNS = AllBut("live", "sim", "out", "hardware")
 HELP = """Compare virtual time with a live vLLM: run the same cells on both.
 
 Measures the engine (or uses a profile of it), runs the cells in virtual time and live, and writes
-fidelity.html and fidelity.json. The same command resumes. The machine should be idle. Arguments
-after -- are passed to vLLM; those that an option of bench sets are refused. Exit code 0: all
-targets met; 1: a target missed.
+fidelity.html and fidelity.json. Run the same command again to resume. The machine should be idle.
+Arguments after -- are passed to vLLM; those that an option of bench sets are refused. Exit code 0:
+all targets met; 1: a target missed.
 
 [bold]Examples[/bold]
 

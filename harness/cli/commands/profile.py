@@ -85,8 +85,8 @@ def profile(
         typer.Option(
             "--model",
             metavar="NAME|PATH",
-            help="As for bench serve. Required with --url if the served name is none of these. "
-            "Default: tiny.",
+            help="As for bench serve. Required with --url unless the server's model has one of "
+            "these names. Default: tiny.",
         ),
     ] = None,
     url: Annotated[
@@ -181,8 +181,8 @@ def profile(
 
 
 def _check_out(path: Path) -> None:
-    """Raise InvalidInput unless --hardware can name the file, and it can be written without
-    replacing another."""
+    """Raise InvalidInput unless the file has a name that --hardware takes, does not exist yet, and
+    can be written."""
     from servers.basics.atomic import refuse_unwritable
 
     if path.suffix != ".json":
