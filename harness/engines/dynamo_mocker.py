@@ -16,25 +16,22 @@ from msgspec import structs
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, replicas_of
 from harness.engines.foreign_router import find_routers
-from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.engines.live_engine import LiveEngine, Replay
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.liveness import ServerTimeouts
 from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import launch_dynamo
 from servers.foreign_routers.installation import RouterInstallation
-from servers.processes.supervised import first_failure
 from servers.profiles import hardware
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
 from servers.records.sweep import Unsupported
-from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import FOREIGN, ForeignRouter
 from servers.variants import Variant, behind_routers, variants
 from servers.vllm.models.model_folder import BYTES
@@ -54,17 +51,13 @@ class Workers(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DynamoEngine:
+class DynamoEngine(LiveEngine):
     sim: SimEngine
     """The `sim` engine with the machine and model of a worker."""
     workers: Workers
     dynamo: RouterInstallation
-    flags: tuple[str, ...]
     kv_gb_per_s: float | None
     """Bandwidth from prefill to decode workers; None if unknown, and the mocker has its own."""
-    ready_within_s: float
-    turn_timeout_s: float
-    timeouts: ServerTimeouts
 
     @property
     def kind(self) -> EngineKind:
@@ -99,24 +92,14 @@ class DynamoEngine:
             replicas=others,
             disaggregate=f"{prefill}P{others}D" if prefill else None,
             kv_gb_per_s=self.kv_gb_per_s if prefill else None,
-            flags=self.flags,
-            turn_timeout_s=self.turn_timeout_s,
+            flags=self.server.vllm_flags,
+            turn_timeout_s=self.server.turn_timeout_s,
         )
         gpus = None if self.sim.gpus is None else self.sim.gpus * self.workers.total
         settings = self.sim.settings(variant)
         return structs.replace(settings, engine=NAME, gpus=gpus, server=server)
 
-    def tier(self, _variant: Variant) -> None:
-        return None
-
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
-        end_on_sigterm()
+    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
         router, profile, limits = job.variant.router, self.sim.profile, self.sim.limits
         if not isinstance(router, ForeignRouter):
             raise TypeError(f"{job.variant.name} has no router of Dynamo")
@@ -128,14 +111,14 @@ class DynamoEngine:
             self.workers.prefill,
             self.workers.others,
             self.kv_gb_per_s,
-            self.flags,
+            self.server.vllm_flags,
         )
         cluster = launch_dynamo(
             deployment,
             router.policy,
             self.dynamo,
             job.folder / "server",
-            ready_within_s=self.ready_within_s,
+            ready_within_s=self.server.ready_within_s,
             on_progress=lambda seconds, _: on_stage(f"starting Dynamo, {seconds:.0f} s"),
         )
         with cluster:
@@ -145,21 +128,14 @@ class DynamoEngine:
                 block_tokens=profile.block_tokens,
                 has_sessions=router.policy == THUNDERAGENT,
             )
-            done = replay_on(
-                Service(
-                    [LiveServer(cluster.base_url, dynamo=frontend)],
-                    self.model,
-                    range(*BYTES),
-                    job.seed,
-                    turn_timeout_s=self.turn_timeout_s,
-                ),
-                job,
-                timeouts=self.timeouts,
-                on_turn=on_turn,
-                on_event=on_event,
-                on_stage=on_stage,
-                failure=lambda: first_failure([cluster]),
+            service = Service(
+                [LiveServer(cluster.base_url, dynamo=frontend)],
+                self.model,
+                range(*BYTES),
+                job.seed,
+                turn_timeout_s=self.server.turn_timeout_s,
             )
+            done = replay(service, [cluster])
         done.kv_blocks = profile.kv_blocks
         done.block_tokens = profile.block_tokens
         done.max_model_len = profile.max_model_len
@@ -181,14 +157,11 @@ def resolve_dynamo(
             "model; use --engine sim, or a model without them"
         )
     engine = DynamoEngine(
-        sim,
-        workers,
-        installed[PROJECT],
-        server.vllm_flags,
-        _kv_gb_per_s(sim) if workers.prefill else None,
-        server.ready_within_s,
-        server.turn_timeout_s,
-        ServerTimeouts(server.lost_after_s, server.stuck_after_s),
+        server=server,
+        sim=sim,
+        workers=workers,
+        dynamo=installed[PROJECT],
+        kv_gb_per_s=_kv_gb_per_s(sim) if workers.prefill else None,
     )
     return chosen, engine, ()
 

@@ -11,11 +11,13 @@ from msgspec import UNSET
 
 from harness.cells.job import Job
 from harness.engines.stalls import record_stalls
+from harness.load.settings import Server
 from harness.replay.http import api_key
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from servers.basics.errors import CellFailed, InvalidRouter
+from servers.processes.supervised import Failing, first_failure
 from servers.records.done import DoneRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.sticky import Sticky
@@ -37,19 +39,19 @@ def end_on_sigterm() -> None:
 def replay_on(
     service: Service,
     job: Job,
-    *,
-    timeouts: ServerTimeouts,
+    server: Server,
+    processes: Sequence[Failing],
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
     on_stage: Callable[[str], None],
-    failure: Callable[[], Exception | None] | None = None,
 ) -> DoneRecord:
     """Replay the programs of the job, or run its agents.
 
-    `failure` returns the error of a server that has exited. Raises CellFailed if a server is lost
-    or no program finishes, after all ended and active turns have been recorded. Resuming runs such
-    a cell again.
+    Raises CellFailed if one of the `processes` exits, a server is lost or no program finishes,
+    after all ended and active turns have been recorded. Resuming runs such a cell again.
     """
+    timeouts = ServerTimeouts(server.lost_after_s, server.stuck_after_s)
+    failure = (lambda: first_failure(processes)) if processes else None
     monitor = ServerMonitor(service.servers, timeouts, api_key(), failure)
     first_error: str | None = None
     turns = [0] * _servers(service.servers)

@@ -15,24 +15,21 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
-from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.engines.live_engine import LiveEngine, Replay
 from harness.engines.warm_up import send_prompts
 from harness.load.server_config import server_config
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.liveness import ServerTimeouts
 from harness.replay.sglang import SGLANG, flush_cache, sampling_params
 from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
-from servers.processes.supervised import first_failure
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord, ServerRecord
 from servers.records.sweep import Unsupported
-from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
 from servers.sglang import command_line
@@ -49,16 +46,11 @@ MODEL = "llama-3.1-8b"
 
 
 @dataclass(frozen=True, slots=True)
-class SglangEngine:
+class SglangEngine(LiveEngine):
     config: ServerConfig
     """Settings of the servers, except the scheduler, which differs by cell."""
     sglang: SglangInstallation
     longest: Longest
-    replicas: int
-    ready_within_s: float
-    turn_timeout_s: float
-    timeouts: ServerTimeouts
-    text: bool
     routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
     """Where the routers of other projects are installed, by project."""
 
@@ -75,7 +67,8 @@ class SglangEngine:
         return ", ".join(gpu_names()) or "unknown"
 
     def describe(self) -> str:
-        servers = "a server" if self.replicas == 1 else f"{self.replicas} servers"
+        replicas = self.server.replicas
+        servers = "a server" if replicas == 1 else f"{replicas} servers"
         return (
             f"engine sglang: SGLang {self.sglang.version} on {self.hardware}, {self.model}, "
             f"{servers} started for each cell, one cell at a time"
@@ -87,33 +80,23 @@ class SglangEngine:
             engine=self.kind.name,
             hardware=self.hardware,
             model=self.model,
-            gpus=tensor_parallel(config) * self.replicas,
+            gpus=tensor_parallel(config) * self.server.replicas,
             limits=LimitsRecord(max_num_seqs=config.max_num_seqs, step_tokens=config.step_tokens),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
             server=ServerRecord(
                 sglang=self.sglang.version,
                 weights=config.weights,
                 gpus=config.gpus,
-                replicas=self.replicas,
+                replicas=self.server.replicas,
                 kv_blocks=config.kv_blocks,
                 max_model_len=config.max_model_len,
                 flags=config.flags,
-                turn_timeout_s=self.turn_timeout_s,
+                turn_timeout_s=self.server.turn_timeout_s,
                 prompts="text" if self.text else "tokens",
             ),
         )
 
-    def tier(self, _variant: Variant) -> None:
-        return None
-
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
-        end_on_sigterm()
+    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
         with ExitStack() as stack:
             servers = self._launch(job, on_stage)
             for server in servers:
@@ -132,24 +115,17 @@ class SglangEngine:
                 for each in servers
             ]
             targets, routers = behind_router(
-                job, self.routers, replicas, None, self.turn_timeout_s, on_stage, stack
+                job, self.routers, replicas, None, self.server.turn_timeout_s, on_stage, stack
             )
-            done = replay_on(
-                Service(
-                    targets,
-                    info.model,
-                    range(*info.vocabulary),
-                    job.seed,
-                    self.text,
-                    self.turn_timeout_s,
-                ),
-                job,
-                timeouts=self.timeouts,
-                on_turn=on_turn,
-                on_event=on_event,
-                on_stage=on_stage,
-                failure=lambda: first_failure([*routers, *servers]),
+            service = Service(
+                targets,
+                info.model,
+                range(*info.vocabulary),
+                job.seed,
+                self.text,
+                self.server.turn_timeout_s,
             )
+            done = replay(service, [*routers, *servers])
         done.kv_blocks = info.kv_tokens // info.page_tokens
         done.block_tokens = info.page_tokens
         done.max_model_len = info.max_model_len
@@ -162,11 +138,11 @@ class SglangEngine:
             raise TypeError(f"{job.variant.name} is not a scheduler of SGLang")
         return launch_replicas(
             self.config,
-            self.replicas,
+            self.server.replicas,
             scheduler,
             self.sglang,
             job.folder / "server",
-            ready_within_s=self.ready_within_s,
+            ready_within_s=self.server.ready_within_s,
             on_progress=lambda seconds, _: on_stage(f"starting SGLang, {seconds:.0f} s"),
         )
 
@@ -209,14 +185,10 @@ def sglang_engine(
     variants, routers = find_routers(variants, settings)
     longest = command_line.longest_context(config, load) or load.max_context
     engine = SglangEngine(
+        server=server,
         config=config,
         sglang=sglang,
         longest=Longest(longest, f"the {longest} that {load.name} can hold here"),
-        replicas=server.replicas,
-        ready_within_s=server.ready_within_s,
-        turn_timeout_s=server.turn_timeout_s,
-        timeouts=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
-        text=server.prompts is Prompts.TEXT,
         routers=routers,
     )
     return variants, engine, ()

@@ -12,20 +12,18 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind
-from harness.engines.live_cell import end_on_sigterm, replay_on
-from harness.load.settings import Prompts, SweepSettings
+from harness.engines.live_engine import LiveEngine, Replay
+from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG, flush_cache, is_sglang
 from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
@@ -36,7 +34,6 @@ from servers.policies.base import Policy
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
 from servers.records.sweep import Unsupported
-from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
 
@@ -44,17 +41,13 @@ AS_SERVED = "as-served"
 
 
 @dataclass(frozen=True, slots=True)
-class UrlEngine:
+class UrlEngine(LiveEngine):
     kind: EngineKind
     """Its name is the URL of the server."""
     model: str
     models: int
     """Number of models that the server lists; 1 if --model names one."""
     longest: Longest
-    events: Path | None
-    turn_timeout_s: float
-    timeouts: ServerTimeouts
-    text: bool
     is_vllm: bool
     """Whether the server accepts `vllm_xargs`. Other servers may reject unknown fields."""
     is_sglang: bool = False
@@ -78,26 +71,17 @@ class UrlEngine:
             hardware=self.hardware,
             model=self.model,
             server=ServerRecord(
-                turn_timeout_s=self.turn_timeout_s, prompts="text" if self.text else "tokens"
+                turn_timeout_s=self.server.turn_timeout_s,
+                prompts="text" if self.text else "tokens",
             ),
         )
 
-    def tier(self, _variant: Variant) -> None:
-        return None
-
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
-        end_on_sigterm()
+    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
         server = LiveServer(
             self.kind.name,
-            self.events,
+            self.server.events,
             session_ends=self.session_ends,
             apis=SGLANG if self.is_sglang else OPENAI,
             dynamo=Frontend(has_sessions=True) if self.is_dynamo else None,
@@ -106,22 +90,16 @@ class UrlEngine:
         if self.is_sglang:
             on_stage("emptying the cache")
             flush_cache(server.root)
-        done = replay_on(
-            Service(
-                [server],
-                self.model,
-                range(*vocabulary_of(self.model)),
-                seed,
-                self.text,
-                self.turn_timeout_s,
-                cache_salt=nonce if self.is_vllm else None,
-            ),
-            job,
-            timeouts=self.timeouts,
-            on_turn=on_turn,
-            on_event=on_event,
-            on_stage=on_stage,
+        service = Service(
+            [server],
+            self.model,
+            range(*vocabulary_of(self.model)),
+            seed,
+            self.text,
+            self.server.turn_timeout_s,
+            cache_salt=nonce if self.is_vllm else None,
         )
+        done = replay(service)
         done.prompt_seed = seed
         return done
 
@@ -138,6 +116,7 @@ def url_engine(
             f"--events {settings.server.events}: no such file; use the path from bench serve"
         )
     engine = UrlEngine(
+        server=settings.server,
         kind=url_kind(url),
         model=model["id"],
         models=len(served) if settings.machine.model is None else 1,
@@ -145,10 +124,6 @@ def url_engine(
             settings.machine.max_model_len or (longest if isinstance(longest, int) else None),
             f"the {longest} that {url} accepts",
         ),
-        events=settings.server.events,
-        turn_timeout_s=settings.server.turn_timeout_s,
-        timeouts=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
-        text=settings.server.prompts is Prompts.TEXT,
         is_vllm=is_vllm(model),
         is_sglang=is_sglang(model),
         session_ends=session_ends(url, api_key()),

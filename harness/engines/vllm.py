@@ -18,19 +18,17 @@ from harness.engines.base import (
     with_routers,
 )
 from harness.engines.foreign_router import behind_router, find_routers
-from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.engines.live_engine import LiveEngine, Replay
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import server_config
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.liveness import ServerTimeouts
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
-from servers.processes.supervised import first_failure
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
@@ -43,7 +41,6 @@ from servers.records.settings import (
     TierRecord,
 )
 from servers.records.sweep import Unsupported
-from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
@@ -58,18 +55,13 @@ CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
 
 
 @dataclass(frozen=True, slots=True)
-class VllmEngine:
+class VllmEngine(LiveEngine):
     config: ServerConfig
     """Settings of the servers, except the policy and the offload tier, which differ by cell."""
     vllm: VllmInstallation
     longest: Longest
     dram_gb: float
     ssd_gb: float
-    replicas: int
-    ready_within_s: float
-    turn_timeout_s: float
-    timeouts: ServerTimeouts
-    text: bool
     routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
     """Where the routers of other projects are installed, by project."""
 
@@ -86,7 +78,8 @@ class VllmEngine:
         return self.vllm.device
 
     def describe(self) -> str:
-        servers = "a server" if self.replicas == 1 else f"{self.replicas} servers"
+        replicas = self.server.replicas
+        servers = "a server" if replicas == 1 else f"{replicas} servers"
         return (
             f"engine vllm: vLLM {self.vllm.version} on {self.hardware}, {self.model}, "
             f"{servers} started for each cell, one cell at a time"
@@ -108,7 +101,7 @@ class VllmEngine:
             engine=self.kind.name,
             hardware=self.hardware,
             model=self.model,
-            gpus=None if cpu else command_line.tensor_parallel(config) * self.replicas,
+            gpus=None if cpu else command_line.tensor_parallel(config) * self.server.replicas,
             gpu=None if gpu is None else asdict(gpu),
             limits=LimitsRecord(
                 max_num_seqs=config.max_num_seqs,
@@ -122,11 +115,11 @@ class VllmEngine:
                 image=config.image,
                 weights=config.weights,
                 gpus=config.gpus,
-                replicas=self.replicas,
+                replicas=self.server.replicas,
                 kv_blocks=config.kv_blocks,
                 max_model_len=config.max_model_len,
                 flags=config.flags,
-                turn_timeout_s=self.turn_timeout_s,
+                turn_timeout_s=self.server.turn_timeout_s,
                 prompts="text" if self.text else "tokens",
                 answers="recorded" if config.recorded_answers else None,
             ),
@@ -151,20 +144,13 @@ class VllmEngine:
         tier = self._tier(variant)
         return None if tier is None else TierRecord(**asdict(tier))
 
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
-        end_on_sigterm()
+    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
         servers = launch_replicas(
             self.config_for(job.variant),
-            self.replicas,
+            self.server.replicas,
             job.folder / "server",
             python=self.vllm.python,
-            ready_within_s=self.ready_within_s,
+            ready_within_s=self.server.ready_within_s,
             on_progress=lambda seconds, _: on_stage(f"starting vLLM, {seconds:.0f} s"),
         )
         with ExitStack() as stack:
@@ -194,25 +180,18 @@ class VllmEngine:
                 for each in servers
             ]
             targets, routers = behind_router(
-                job, self.routers, replicas, curve, self.turn_timeout_s, on_stage, stack
+                job, self.routers, replicas, curve, self.server.turn_timeout_s, on_stage, stack
             )
-            done = replay_on(
-                Service(
-                    targets,
-                    info.model,
-                    range(*info.vocabulary),
-                    job.seed,
-                    self.text,
-                    self.turn_timeout_s,
-                    replays_answers=self.config.recorded_answers,
-                ),
-                job,
-                timeouts=self.timeouts,
-                on_turn=on_turn,
-                on_event=on_event,
-                on_stage=on_stage,
-                failure=lambda: first_failure([*routers, *servers]),
+            service = Service(
+                targets,
+                info.model,
+                range(*info.vocabulary),
+                job.seed,
+                self.text,
+                self.server.turn_timeout_s,
+                replays_answers=self.config.recorded_answers,
             )
+            done = replay(service, [*routers, *servers])
             if job.variant.offload is not None:
                 done.external_hit_tokens = sum(s.external_hit_tokens() for s in servers)
         for server in servers:
@@ -255,16 +234,12 @@ def vllm_engine(
         machine_shares(config, vllm, server.replicas)
     longest = command_line.longest_context(config, vllm, load) or load.max_context
     engine = VllmEngine(
+        server=server,
         config=config,
         vllm=vllm,
         longest=Longest(longest, f"the {longest} that {load.name} can hold here"),
         dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
         ssd_gb=settings.machine.ssd_gb,
-        replicas=server.replicas,
-        ready_within_s=server.ready_within_s,
-        turn_timeout_s=server.turn_timeout_s,
-        timeouts=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
-        text=server.prompts is Prompts.TEXT,
     )
     chosen, left_out = split_supported(settings.policies, engine.check)
     behind = with_routers(chosen, server, "vllm")

@@ -33,7 +33,7 @@ PROGRAMS = [
 @pytest.fixture(autouse=True)
 def _cells_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the main thread of a worker process can handle SIGTERM."""
-    monkeypatch.setattr("harness.engines.url.end_on_sigterm", lambda: None)
+    monkeypatch.setattr("harness.engines.live_engine.end_on_sigterm", lambda: None)
 
 
 def command(folder: Path, url: str, *options: str, programs: Sequence[Program]) -> list[str]:

@@ -1,0 +1,56 @@
+"""The base of live engines, which serve a cell's turns with servers that take real time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.cells.job import Job
+from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.load.settings import Prompts, Server
+from harness.replay.live_server import Service
+from servers.processes.supervised import Failing
+from servers.records.done import DoneRecord
+from servers.records.settings import TierRecord
+from servers.records.turns import EventRecord, TurnRecord
+from servers.variants import Variant
+
+
+class Replay(Protocol):
+    def __call__(self, service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
+        """Replay the cell's programs on the servers, or run its agents. Raises CellFailed, also
+        when one of the `processes` exits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveEngine(ABC):
+    server: Server
+    """The options of live engines."""
+
+    @property
+    def text(self) -> bool:
+        return self.server.prompts is Prompts.TEXT
+
+    def tier(self, variant: Variant) -> TierRecord | None:
+        return None
+
+    @abstractmethod
+    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
+        """Start the servers of the cell, call `replay` once, stop them, and return its record with
+        what the servers report."""
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
+        on_stage: Callable[[str], None],
+    ) -> DoneRecord:
+        end_on_sigterm()
+
+        def replay(service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
+            return replay_on(service, job, self.server, processes, on_turn, on_event, on_stage)
+
+        return self.serve(job, replay, on_stage)
