@@ -12,12 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_engine import LiveEngine, Replay
 from harness.engines.warm_up import send_prompts
-from harness.load.server_config import server_config
+from harness.load.server_config import server_config, server_record
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.identity import CLOSE_SESSION
@@ -28,7 +30,7 @@ from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
-from servers.records.settings import EngineSettings, LimitsRecord, ServerRecord
+from servers.records.settings import EngineSettings, LimitsRecord
 from servers.records.sweep import Unsupported
 from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
@@ -83,17 +85,7 @@ class SglangEngine(LiveEngine):
             gpus=tensor_parallel(config) * self.server.replicas,
             limits=LimitsRecord(max_num_seqs=config.max_num_seqs, step_tokens=config.step_tokens),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
-            server=ServerRecord(
-                sglang=self.sglang.version,
-                weights=config.weights,
-                gpus=config.gpus,
-                replicas=self.server.replicas,
-                kv_blocks=config.kv_blocks,
-                max_model_len=config.max_model_len,
-                flags=config.flags,
-                turn_timeout_s=self.server.turn_timeout_s,
-                prompts="text" if self.text else "tokens",
-            ),
+            server=structs.replace(server_record(config, self.server), sglang=self.sglang.version),
         )
 
     def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:

@@ -71,8 +71,7 @@ class UrlEngine(LiveEngine):
             hardware=self.hardware,
             model=self.model,
             server=ServerRecord(
-                turn_timeout_s=self.server.turn_timeout_s,
-                prompts="text" if self.text else "tokens",
+                turn_timeout_s=self.server.turn_timeout_s, prompts=self.server.prompts
             ),
         )
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 
+from msgspec import structs
+
 from harness.cells.job import Job
 from harness.engines.base import (
     OWN_SCHEDULING,
@@ -21,7 +23,7 @@ from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_engine import LiveEngine, Replay
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
-from harness.load.server_config import server_config
+from harness.load.server_config import server_config, server_record
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live_server import LiveServer, Service
@@ -37,7 +39,6 @@ from servers.records.settings import (
     EngineSettings,
     LimitsRecord,
     Numbers,
-    ServerRecord,
     TierRecord,
 )
 from servers.records.sweep import Unsupported
@@ -109,19 +110,8 @@ class VllmEngine(LiveEngine):
                 admission=config.admission,
             ),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
-            server=ServerRecord(
-                vllm=self.vllm.version,
-                torch=self.vllm.torch,
-                image=config.image,
-                weights=config.weights,
-                gpus=config.gpus,
-                replicas=self.server.replicas,
-                kv_blocks=config.kv_blocks,
-                max_model_len=config.max_model_len,
-                flags=config.flags,
-                turn_timeout_s=self.server.turn_timeout_s,
-                prompts="text" if self.text else "tokens",
-                answers="recorded" if config.recorded_answers else None,
+            server=structs.replace(
+                server_record(config, self.server), vllm=self.vllm.version, torch=self.vllm.torch
             ),
             costs=None if variant is None else self._costs(variant),
         )
