@@ -12,8 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import structs
-
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
@@ -85,7 +83,7 @@ class SglangEngine(LiveEngine):
             gpus=tensor_parallel(config) * self.server.replicas,
             limits=LimitsRecord(max_num_seqs=config.max_num_seqs, step_tokens=config.step_tokens),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
-            server=structs.replace(server_record(config, self.server), sglang=self.sglang.version),
+            server=server_record(config, self.server, sglang=self.sglang.version),
         )
 
     def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:

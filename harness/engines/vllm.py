@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 
-from msgspec import structs
-
 from harness.cells.job import Job
 from harness.engines.base import (
     OWN_SCHEDULING,
@@ -110,8 +108,8 @@ class VllmEngine(LiveEngine):
                 admission=config.admission,
             ),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
-            server=structs.replace(
-                server_record(config, self.server), vllm=self.vllm.version, torch=self.vllm.torch
+            server=server_record(
+                config, self.server, vllm=self.vllm.version, torch=self.vllm.torch
             ),
             costs=None if variant is None else self._costs(variant),
         )

@@ -1,9 +1,13 @@
 """Convert the settings of a vLLM or SGLang server to the launcher's `ServerConfig`, and to what run
-folders record."""
+folders record.
+
+Fields of the same name have the same value.
+"""
 
 from __future__ import annotations
 
 from harness.load.machines import refuse_list
+from harness.load.option import build, values_of
 from harness.load.settings import Answers, Machine, Server
 from servers.records.settings import ServerRecord
 from servers.vllm.launch.command_line import ServerConfig
@@ -19,39 +23,21 @@ def server_config(
     offload: Offloading | None = None,
 ) -> ServerConfig:
     refuse_list(machine)
-    return ServerConfig(
-        model=model,
-        policy=policy,
-        image=server.image,
-        mounts=server.mount,
-        offload=offload,
-        weights=server.weights,
-        hardware=machine.hardware,
-        step_times=machine.step_times,
-        costs=read_costs(server.costs) if server.costs else None,
-        kv_blocks=machine.kv_blocks,
-        max_model_len=machine.max_model_len,
-        max_num_seqs=machine.max_num_seqs,
-        step_tokens=machine.step_tokens,
-        admission=machine.admission,
-        kv_cache_dtype=machine.kv_cache_dtype,
-        gpus=machine.gpus,
-        recorded_answers=server.answers is Answers.RECORDED,
-        flags=server.vllm_flags,
-    )
+    others = {
+        "model": model,
+        "policy": policy,
+        "offload": offload,
+        "mounts": server.mount,
+        "costs": read_costs(server.costs) if server.costs else None,
+        "recorded_answers": server.answers is Answers.RECORDED,
+        "flags": server.vllm_flags,
+    }
+    return build(ServerConfig, {**values_of(machine), **values_of(server), **others})
 
 
-def server_record(config: ServerConfig, server: Server) -> ServerRecord:
-    """Return the record without the versions of the software."""
-    return ServerRecord(
-        image=config.image,
-        weights=config.weights,
-        gpus=config.gpus,
-        replicas=server.replicas,
-        kv_blocks=config.kv_blocks,
-        max_model_len=config.max_model_len,
-        flags=config.flags,
-        turn_timeout_s=server.turn_timeout_s,
-        prompts=server.prompts,
-        answers="recorded" if config.recorded_answers else None,
-    )
+def server_record(config: ServerConfig, server: Server, **versions: str | None) -> ServerRecord:
+    """`versions`: those of the software, by the name of the field."""
+    others = {"answers": "recorded" if config.recorded_answers else None, **versions}
+    values = {**values_of(server), **values_of(config), **others}
+    names = values.keys() & ServerRecord.__struct_fields__
+    return ServerRecord(**{name: values[name] for name in names})

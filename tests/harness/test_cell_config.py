@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from msgspec import to_builtins
 from small import programs, run_sweep, small_plan
 
-from harness.load.settings import Machine, SweepSettings
+from harness.load.option import settings_of
+from harness.load.server_config import server_config, server_record
+from harness.load.settings import Machine, Server, SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.resolve import resolve
 from reports.metrics.cells import collect
@@ -17,6 +19,7 @@ from reports.run_folder.read import load_run
 from servers.profiles import analytic_profile
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.variants import variant
+from servers.vllm.launch.command_line import ServerConfig
 from traces import Program
 from traces.program import SharedPrefix
 
@@ -70,3 +73,22 @@ def test_a_cell_records_the_format_of_the_kv_cache_unless_it_is_the_default() ->
     assert "kv_cache_dtype" not in to_builtins(default)
     assert fp8.kv_cache_dtype == "fp8"
     assert default.profile.kv_bytes_per_token == 2 * fp8.profile.kv_bytes_per_token
+
+
+def test_a_live_server_gets_and_records_the_options_of_the_same_names() -> None:
+    named = {*settings_of(Machine), *settings_of(Server)}
+    set_otherwise = {"policy", "offload", "mounts", "recorded_answers", "flags", "env"}
+    assert {field.name for field in fields(ServerConfig)} - named == set_otherwise
+
+    server = Server(weights="random", replicas=2, turn_timeout_s=9.0, vllm_flags=("--seed", "1"))
+    config = server_config(Machine(kv_blocks=600, step_tokens=512), server, "tiny")
+    assert (config.kv_blocks, config.step_tokens, config.weights) == (600, 512, "random")
+    assert to_builtins(server_record(config, server, vllm="0.32.0")) == {
+        "vllm": "0.32.0",
+        "weights": "random",
+        "replicas": 2,
+        "kv_blocks": 600,
+        "flags": ("--seed", "1"),
+        "turn_timeout_s": 9.0,
+        "prompts": "tokens",
+    }
