@@ -19,7 +19,7 @@ from agents.sandbox.bubblewrap import Bubblewrap, Limits
 from agents.sandbox.container import Containers
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
-from harness.load.settings import Agents, Overlong, Sandbox, SweepSettings
+from harness.load.settings import Agents, Sandbox, SweepSettings
 from harness.load.workload import Longest, Workload, load_workload
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import redact_settings
@@ -134,14 +134,7 @@ def _load(settings: SweepSettings, longest: Longest) -> tuple[Workload, Tasks]:
     if agents.guided:
         if not settings.load.traces:
             raise InvalidInput("--guided: needs trajectories; give them with --traces")
-        workload = load_workload(
-            settings.load.traces,
-            settings.load.programs,
-            longest,
-            refuse=settings.load.overlong is Overlong.REFUSE,
-            messages=True,
-            reading=settings.load.reading,
-        )
+        workload = load_workload(settings.load, longest, messages=True)
         if silent := next((p for p in workload.programs if not p.messages), None):
             raise InvalidInput(
                 f"program {silent.id}: its trace has no messages to answer the agent with; "

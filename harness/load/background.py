@@ -18,6 +18,7 @@ from pathlib import Path
 import traces
 from harness.load.arrivals import Arrivals, copy_of, rng_for
 from harness.load.rates import MAX_RATE, MIN_RATE, NUMBER
+from harness.load.settings import Load, Overlong
 from harness.load.stream import arrival_times
 from harness.load.workload import Longest, Workload, leave_out_overlong
 from servers.basics.clock import PS_PER_S
@@ -80,17 +81,10 @@ class Background:
                 yield from (copy_of(request, k, elsewhere) for request in order)
 
 
-def load_background(
-    option: str | None,
-    columns: str | None,
-    longest: Longest,
-    *,
-    refuse: bool,
-    messages: bool,
-) -> Background | None:
-    """Read the file of `--background`; None without it. `columns` is its column map if it is a
-    table. With `refuse`, requests longer than `longest` raise InvalidInput. `messages` keeps
-    texts. Raises InvalidInput."""
+def load_background(load: Load, longest: Longest, *, messages: bool) -> Background | None:
+    """Read the file of `--background`; None without it. `messages` keeps texts. Raises
+    InvalidInput."""
+    option, columns = load.background, load.background_columns
     if option is None:
         if columns is not None:
             raise InvalidInput("--background-columns: needs --background FILE@RATE")
@@ -111,7 +105,7 @@ def load_background(
     fitting, left_out = tuple(loaded.programs), ()  # type: tuple[Program, ...], tuple[LeftOutProgram, ...]
     if longest.tokens is not None:
         fitting, left_out = leave_out_overlong(fitting, longest.tokens, longest.limit)
-    if left_out and (refuse or not fitting):
+    if left_out and (load.overlong is Overlong.REFUSE or not fitting):
         raise InvalidInput(f"--background {file}: {left_out[0].reason}; {longest.remedy}")
     return Background(
         one_line(Path(file).name),

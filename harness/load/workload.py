@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
-from harness.load.settings import NO_ASSUMPTIONS, Reading
+from harness.load.settings import Load, Overlong
 from servers.basics.errors import InvalidInput
 from servers.basics.text import one_line
 from servers.records.settings import LeftOutProgram, WorkloadRecord
@@ -166,22 +166,15 @@ class Workload:
 
 
 def load_workload(
-    sources: Sequence[str],
-    jobs: int | None,
-    longest: Longest,
-    *,
-    refuse: bool,
-    messages: bool = False,
-    stream: bool = False,
-    reading: Reading = NO_ASSUMPTIONS,
+    load: Load, longest: Longest, *, messages: bool = False, stream: bool = False
 ) -> Workload:
-    """Read the sources and choose the first `jobs` jobs, or all if it is None.
+    """Read the traces and choose their jobs. Raises InvalidInput.
 
-    With `refuse`, programs longer than `longest` raise InvalidInput. `messages` keeps
-    conversations. `stream`: the jobs are those that a stream repeats, so none is repeated here; a
-    pack of a recipe without a number of jobs is drawn fresh.
+    `messages` keeps conversations. `stream`: the jobs are those that a stream repeats, so none is
+    repeated here; a pack of a recipe without a number of jobs is drawn fresh.
     """
-    sources = sources or [DEFAULT_PACK]
+    sources, jobs, reading = load.traces or (DEFAULT_PACK,), load.programs, load.reading
+    refuse = load.overlong is Overlong.REFUSE
     loaded = traces.read_traces(
         sources,
         messages=messages,

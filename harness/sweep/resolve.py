@@ -21,7 +21,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
+from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
@@ -149,26 +149,13 @@ def _load(
                 "server's URL"
             )
         return plan_agents(settings, longest)
-    return None, load_workload(
-        settings.load.traces,
-        settings.load.programs,
-        longest,
-        refuse=settings.load.overlong is Overlong.REFUSE,
-        messages=settings.server.prompts is Prompts.TEXT,
-        stream=steady,
-        reading=settings.load.reading,
-    ).packed()
+    messages = settings.server.prompts is Prompts.TEXT
+    return None, load_workload(settings.load, longest, messages=messages, stream=steady).packed()
 
 
 def _background(settings: SweepSettings, longest: Longest, workload: Workload) -> Background | None:
-    load = settings.load
-    background = load_background(
-        load.background,
-        load.background_columns,
-        longest,
-        refuse=load.overlong is Overlong.REFUSE,
-        messages=settings.server.prompts is Prompts.TEXT,
-    )
+    messages = settings.server.prompts is Prompts.TEXT
+    background = load_background(settings.load, longest, messages=messages)
     if background is not None:
         refuse_same_ids(workload)
     return background

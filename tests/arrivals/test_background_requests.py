@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.load.background import Background, load_background, parse_background
+from harness.load.settings import Load, Overlong
 from harness.load.workload import Longest
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidInput
@@ -37,7 +38,9 @@ def mooncake(path: Path, *lengths: tuple[int, int]) -> str:
 
 
 def load(option: str, longest: Longest = ANY, *, refuse: bool = False) -> Background:
-    loaded = load_background(option, None, longest, refuse=refuse, messages=False)
+    overlong = Overlong.REFUSE if refuse else Overlong.DROP
+    given = Load(background=option, overlong=overlong)
+    loaded = load_background(given, longest, messages=False)
     assert loaded is not None
     return loaded
 
@@ -98,14 +101,15 @@ def test_a_file_without_sessions_is_read_under_ids_that_no_job_has(tmp_path: Pat
 def test_a_table_has_a_column_map_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "calls.csv"
     path.write_text("in,out\n100,5\n200,6\n")
-    loaded = load_background(f"{path}@1", "prompt_tokens=in,output_tokens=out", ANY,
-                             refuse=False, messages=False)  # fmt: skip
+    columns = "prompt_tokens=in,output_tokens=out"
+    given = Load(background=f"{path}@1", background_columns=columns)
+    loaded = load_background(given, ANY, messages=False)
     assert loaded is not None
     assert [r.turns[0].prompt_tokens for r in loaded.requests] == [100, 200]
     with pytest.raises(InvalidInput, match="give --background-columns prompt_tokens="):
         load(f"{path}@1")
     with pytest.raises(InvalidInput, match="needs --background FILE@RATE"):
-        load_background(None, "prompt_tokens=in", ANY, refuse=False, messages=False)
+        load_background(Load(background_columns="prompt_tokens=in"), ANY, messages=False)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_files_that_cannot_be_read_are_refused_with_the_reason(tmp_path: Path) -
         load(f"{tmp_path}/x.jsonl@1")
     path = mooncake(tmp_path / "m.jsonl", (600, 5))
     with pytest.raises(InvalidInput, match="has no messages, which --prompts text"):
-        load_background(f"{path}@1", None, ANY, refuse=False, messages=True)
+        load_background(Load(background=f"{path}@1"), ANY, messages=True)
 
 
 def test_sessions_are_refused_and_the_message_says_what_to_do_with_them(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import orjson
 from msgspec import to_builtins
 
 from harness.load.arrivals import parse_arrivals, roots
+from harness.load.settings import Load
 from harness.load.workload import Longest, load_workload
 from harness.replay.virtual import replay
 from servers.basics.errors import InvalidInput, InvalidTrace
@@ -38,7 +39,7 @@ def world(data: bytes) -> bool:
     path = folder() / name
     path.write_bytes(data[1:])
     try:
-        load = load_workload([str(path)], None, Longest(LONGEST, "the memory"), refuse=False)
+        load = load_workload(Load(traces=(str(path),)), Longest(LONGEST, "the memory"))
     except InvalidInput:
         return False
     orjson.dumps([statistics(load.programs).as_json(), to_builtins(load.record())])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.load.settings import Reading
+from harness.load.settings import Load, Reading
 from harness.load.workload import Longest, load_workload
 from tests.harness.in_process import bench
 from tests.traces.span_samples import bfcl
@@ -102,9 +102,8 @@ def test_a_workload_counts_text_by_the_tokenizer_whose_contents_are_part_of_its_
     tokenizer = words(tmp_path)
 
     def loaded(reading: Reading) -> tuple[int, str]:
-        found = load_workload(
-            ["c.jsonl"], None, Longest(None, "none"), refuse=True, reading=reading
-        )
+        load = Load(traces=("c.jsonl",), reading=reading)
+        found = load_workload(load, Longest(None, "none"))
         return found.programs[0].turns[0].prompt_tokens, found.trace_sha256
 
     counted, counted_sha256 = loaded(Reading(tokenizer=tokenizer))

@@ -10,6 +10,7 @@ import pytest
 from small import run_sweep, small_plan
 
 from harness.load.arrivals import Arrivals, parse_arrivals
+from harness.load.settings import Load
 from harness.load.stream import BLOCK, ArrivingJob, JobStream, in_drawn_order, with_burst
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
 from servers.basics.errors import CellFailed
@@ -161,7 +162,7 @@ def test_gaps_of_length_zero_keep_the_order_of_the_jobs() -> None:
 
 
 def test_programs_limits_the_jobs_that_are_repeated() -> None:
-    limited = load_workload(["swe-bench"], 3, NO_LIMIT, refuse=False, stream=True)
+    limited = load_workload(Load(traces=("swe-bench",), programs=3), NO_LIMIT, stream=True)
     assert limited.fresh is None
     first = [program.id for program in limited.programs]
     assert len(first) == 3
@@ -169,15 +170,15 @@ def test_programs_limits_the_jobs_that_are_repeated() -> None:
 
 
 def test_more_programs_than_the_trace_has_are_no_further_programs_of_a_stream() -> None:
-    workload = load_workload(["swe-bench"], 500, NO_LIMIT, refuse=False, stream=True)
+    workload = load_workload(Load(traces=("swe-bench",), programs=500), NO_LIMIT, stream=True)
     assert (len(workload.programs), workload.distinct_programs) == (100, None)
 
 
 def test_a_pack_of_a_recipe_without_a_limit_is_drawn_fresh() -> None:
-    workload = load_workload([], None, NO_LIMIT, refuse=False, stream=True)
+    workload = load_workload(Load(), NO_LIMIT, stream=True)
     assert workload.fresh == FreshPrograms("swe-bench", NO_LIMIT, False)
     assert workload.record().recipe == "swe-bench"
-    assert load_workload([], None, NO_LIMIT, refuse=False).fresh is None
+    assert load_workload(Load(), NO_LIMIT).fresh is None
 
 
 def test_a_fixed_set_in_drawn_order_begins_like_the_stream_of_its_seed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.load.settings import Load
 from harness.load.workload import Longest, Workload, count, load_workload
 from tests.harness.small import programs
 from traces import Fork, Program, Turn
@@ -12,24 +13,24 @@ from traces.formats.native import write_programs
 ANY_LENGTH = Longest(None, "")
 
 
-def files(folder: Path, count: int) -> list[str]:
+def files(folder: Path, count: int) -> tuple[str, ...]:
     """Write trace files of one program each; return their paths."""
     paths = []
     for number in range(count):
         path = folder / f"trace-{number}.jsonl"
         write_programs(path, [Program(f"p{number}", programs(1)[0].turns)])
         paths.append(str(path))
-    return paths
+    return tuple(paths)
 
 
 def test_a_workload_of_many_files_names_only_the_first_ones(tmp_path: Path) -> None:
-    workload = load_workload(files(tmp_path, 5), None, ANY_LENGTH, refuse=True)
+    workload = load_workload(Load(traces=files(tmp_path, 5)), ANY_LENGTH)
     assert workload.name == "trace-0.jsonl+trace-1.jsonl+trace-2.jsonl and 2 more"
     assert len(workload.programs) == 5
 
 
 def test_packing_turns_preserves_every_field(tmp_path: Path) -> None:
-    workload = load_workload(files(tmp_path, 2), None, ANY_LENGTH, refuse=True)
+    workload = load_workload(Load(traces=files(tmp_path, 2)), ANY_LENGTH)
     assert workload.packed().record() == workload.record()
     assert workload.packed().programs == workload.programs
 
@@ -56,8 +57,8 @@ def test_a_workload_of_one_turn_per_job_has_no_means_of_later_turns() -> None:
 
 
 def test_only_a_pack_says_what_it_is(tmp_path: Path) -> None:
-    pack = load_workload(["swe-bench-sum"], 3, ANY_LENGTH, refuse=True)
+    pack = load_workload(Load(traces=("swe-bench-sum",), programs=3), ANY_LENGTH)
     assert pack.about == "Table 2 of Continuum v3 (SWE-Bench), its tokens read as sum over turns"
-    assert load_workload(files(tmp_path, 1), None, ANY_LENGTH, refuse=True).about is None
-    both = load_workload(["swe-bench", "bfcl"], 3, ANY_LENGTH, refuse=True)
+    assert load_workload(Load(traces=files(tmp_path, 1)), ANY_LENGTH).about is None
+    both = load_workload(Load(traces=("swe-bench", "bfcl"), programs=3), ANY_LENGTH)
     assert both.about is None
