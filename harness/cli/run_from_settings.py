@@ -205,7 +205,8 @@ def _jobs(plan: SweepPlan) -> str:
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
         return f"steady state: jobs arrive until all measured jobs have finished{search}"
-    return f"fixed set ({fixed_by(plan.settings)}): each job runs once, until all have finished"
+    fixed = fixed_by(plan.settings.load, plan.engine.kind)
+    return f"fixed set ({fixed}): each job runs once, until all have finished"
 
 
 def _print_notes(kind: str, notes: list[str], limit: int = 5) -> None:

@@ -35,10 +35,12 @@ def parse_until(text: str) -> float:
 
 def refuse_until(settings: SweepSettings, text: str) -> None:
     """Raise InvalidInput for settings that search no capacities of one machine."""
+    from harness.engines.base import engine_kind
     from harness.load.machines import is_list
     from harness.sweep.resolve import fixed_by
 
-    fixed = fixed_by(settings) or ("--no-capacity" if settings.no_capacity else "")
+    fixed = fixed_by(settings.load, engine_kind(settings.machine.engine))
+    fixed = fixed or ("--no-capacity" if settings.no_capacity else "")
     if fixed:
         raise InvalidInput(f"--until {text}: needs a search for capacities; remove {fixed}")
     if is_list(settings.machine):

@@ -12,16 +12,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from harness.cells.names import slug
-from harness.engines.base import (
-    Resolved,
-    engine_kind,
-    resolve_engine,
-)
+from harness.engines.base import EngineKind, Resolved, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import Agents, Prompts, SweepSettings
+from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
@@ -60,16 +56,18 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         )
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
-    steady = not fixed_by(first)
+    kind = engines[0][1].kind
+    fixed = fixed_by(first.load, kind)
+    steady = not fixed
     longest = _shortest([engine.longest for _, engine, _ in engines])
-    agents, workload = _load(first, longest, steady)
+    agents, workload = _load(first, longest, kind, steady)
     background = _background(first, longest, workload)
-    slo = _slo(first, steady)
+    slo = _slo(first, fixed)
     jps = AUTO if first.jps is None and slo is not None else first.jps
     rates = _rates(jps, arrivals, first.load.arrivals)
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
     if arrivals.kind == "recorded" and len(seeds) > 1 and not background:
-        _refuse_equal_seeds(first)
+        _refuse_equal_seeds(first, kind)
     if rates:
         arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
     baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
@@ -118,8 +116,7 @@ def _with_second_arm(
 ) -> list[Resolved]:
     """Append the baseline under another name, if `--aa` asks for it."""
     again = "--aa" if settings.aa else f"--repeats {settings.repeats}"
-    is_virtual = engine_kind(settings.machine.engine).is_virtual
-    if is_virtual and (settings.aa or settings.repeats > 1):
+    if engines[0][1].kind.is_virtual and (settings.aa or settings.repeats > 1):
         raise InvalidInput(
             f"{again}: is for live engines (--engine vllm or a URL); in virtual time a second "
             "measurement has exactly the same numbers"
@@ -138,12 +135,12 @@ def _shortest(longest: Sequence[Longest]) -> Longest:
 
 
 def _load(
-    settings: SweepSettings, longest: Longest, steady: bool
+    settings: SweepSettings, longest: Longest, kind: EngineKind, steady: bool
 ) -> tuple[AgentPlan | None, Workload]:
     if settings.agents != Agents():
         from harness.load.agent_plan import plan_agents
 
-        if engine_kind(settings.machine.engine).is_virtual:
+        if kind.is_virtual:
             raise InvalidInput(
                 f"{settings.agents.flag}: agents need a live server; use --engine vllm or a "
                 "server's URL"
@@ -172,8 +169,9 @@ def refuse_same_folder(names: Sequence[str]) -> None:
             )
 
 
-def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
-    """Return the SLO of the search for capacities; None if there is none."""
+def _slo(settings: SweepSettings, fixed: str) -> Slo | None:
+    """Return the SLO of the search for capacities; None if there is none. `fixed`: see
+    `fixed_by`."""
     given = settings.slo is not None or settings.jps == AUTO
     option = f"--slo '{settings.slo}'" if settings.slo is not None else "--jps auto"
     slo = parse_slo(settings.slo or DEFAULT_SLO)
@@ -183,30 +181,28 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
             f"{option}: needs a search for capacities, which --no-capacity and --one leave out;"
             f" {remedy}"
         )
-    if given and not steady:
+    if given and fixed:
         remedy = "remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3"
-        fixed = fixed_by(settings)
         raise InvalidInput(
             f"{option}: needs cells in steady state, and with {fixed} the jobs are a fixed set; "
             + ("remove --once, or " if fixed == "--once" else "")
             + remedy
         )
-    return slo if steady and not settings.no_capacity else None
+    return None if fixed or settings.no_capacity else slo
 
 
-def fixed_by(settings: SweepSettings) -> str:
+def fixed_by(load: Load, kind: EngineKind) -> str:
     """Return the option that makes the jobs of a cell a fixed set; empty if none does."""
-    kind = engine_kind(settings.machine.engine)
     if not kind.is_virtual:
         return f"--engine {'URL' if kind.is_remote else kind.name}"
-    if not parse_arrivals(settings.load.arrivals).takes_rate:
-        return f"--arrivals {settings.load.arrivals}"
-    return "--once" if settings.load.once else ""
+    if not parse_arrivals(load.arrivals).takes_rate:
+        return f"--arrivals {load.arrivals}"
+    return "--once" if load.once else ""
 
 
-def _refuse_equal_seeds(settings: SweepSettings) -> None:
+def _refuse_equal_seeds(settings: SweepSettings, kind: EngineKind) -> None:
     """Refuse seeds that would be copies of each other and look like agreement."""
-    if engine_kind(settings.machine.engine).is_virtual:
+    if kind.is_virtual:
         raise InvalidInput(
             f"--seeds {settings.seeds}: with --arrivals recorded a seed draws nothing, so in "
             "virtual time all seeds would have the same results; use one seed, or "

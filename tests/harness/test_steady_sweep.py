@@ -12,6 +12,7 @@ import pytest
 from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
+from harness.engines.base import engine_kind
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_jct
@@ -123,7 +124,7 @@ def test_cells_of_a_stream_say_so_and_those_of_a_fixed_set_do_not() -> None:
 
 def test_live_engines_and_arrivals_without_a_rate_run_a_fixed_set_of_jobs() -> None:
     def option(engine: str = "sim", **load: Any) -> str:
-        return fixed_by(SweepSettings(load=Load(**load), machine=Machine(engine=engine)))
+        return fixed_by(Load(**load), engine_kind(engine))
 
     assert {option(), option("vllm-virtual"), option(arrivals="gamma:0.5")} == {""}
     assert option(once=True) == "--once"
