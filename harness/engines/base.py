@@ -20,7 +20,7 @@ from servers.basics.errors import InvalidInput
 from servers.basics.registry import Registry, load_path
 from servers.disaggregation import engines_of, parse_splits
 from servers.records.done import DoneRecord
-from servers.records.settings import EngineSettings, TierRecord
+from servers.records.settings import EngineSettings, OffloadRecord
 from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ENGINES as ROUTER_ENGINES
@@ -34,7 +34,7 @@ ENGINES = Registry(
         "sim": "harness.engines.sim:SIM",
         "vllm": "harness.engines.vllm:VLLM",
         "vllm-virtual": "harness.engines.vllm_virtual:VLLM_VIRTUAL",
-        "sglang": "harness.engines.sglang:SGLANG_ENGINE",
+        "sglang": "harness.engines.sglang:SGLANG",
         "dynamo-mocker": "harness.engines.dynamo_mocker:DYNAMO_MOCKER",
     },
     remedy="give the URL of a running server (http://…)",
@@ -66,7 +66,7 @@ def split_supported(
     return tuple(chosen), tuple(left_out)
 
 
-def replicas_of(server: Server) -> int:
+def engine_count(server: Server) -> int:
     """Return the number of engines. Raise InvalidInput."""
     text = server.disaggregate
     if text is None:
@@ -93,7 +93,7 @@ def with_routers(
 
     `engine`: the engine that starts routers of other projects; None: whichever can.
     """
-    if replicas_of(server) > 1:
+    if engine_count(server) > 1:
         behind = tuple(behind_routers(chosen, server.router))
         for router in (variant.router for variant in behind):
             if engine is None or not isinstance(router, ForeignRouter):
@@ -134,7 +134,7 @@ class Engine(Protocol):
     def settings(self, variant: Variant | None = None) -> EngineSettings:
         """Return the settings that cells of the variant record, or by default the sweep."""
 
-    def tier(self, variant: Variant) -> TierRecord | None:
+    def tier(self, variant: Variant) -> OffloadRecord | None:
         """Return the settings of the variant's offload tier, or None if it has none."""
 
     def run(

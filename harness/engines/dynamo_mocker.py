@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind, replicas_of
+from harness.engines.base import OWN_SCHEDULING, EngineKind, engine_count
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_engine import LiveEngine, Replay
 from harness.engines.sim import SimEngine, sim_engine
@@ -168,7 +168,7 @@ def resolve_dynamo(
 
 def _workers(server: Server) -> Workers:
     """Raise InvalidInput."""
-    engines = replicas_of(server)
+    engines = engine_count(server)
     if server.disaggregate is None:
         return Workers(0, engines)
     splits = parse_splits(server.disaggregate)

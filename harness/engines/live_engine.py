@@ -13,7 +13,7 @@ from harness.load.settings import Prompts, Server
 from harness.replay.live_server import Service
 from servers.processes.supervised import Failing
 from servers.records.done import DoneRecord
-from servers.records.settings import TierRecord
+from servers.records.settings import OffloadRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 
@@ -33,7 +33,7 @@ class LiveEngine(ABC):
     def text(self) -> bool:
         return self.server.prompts is Prompts.TEXT
 
-    def tier(self, variant: Variant) -> TierRecord | None:
+    def tier(self, variant: Variant) -> OffloadRecord | None:
         return None
 
     @abstractmethod

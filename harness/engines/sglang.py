@@ -22,7 +22,7 @@ from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.sglang import SGLANG, flush_cache, sampling_params
+from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
 from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
@@ -56,7 +56,7 @@ class SglangEngine(LiveEngine):
 
     @property
     def kind(self) -> EngineKind:
-        return SGLANG_ENGINE
+        return SGLANG
 
     @property
     def model(self) -> str:
@@ -100,7 +100,7 @@ class SglangEngine(LiveEngine):
                     each.base_url,
                     kv_tokens=info.kv_tokens,
                     session_ends=(CLOSE_SESSION,),
-                    apis=SGLANG,
+                    apis=SGLANG_APIS,
                 )
                 for each in servers
             ]
@@ -203,7 +203,7 @@ def _check_router(variant: Variant, *, text: bool) -> None:
         )
 
 
-SGLANG_ENGINE = EngineKind(
+SGLANG = EngineKind(
     "sglang",
     sglang_engine,
     takes=(

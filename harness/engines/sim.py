@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import convert, structs
 
 from harness.cells.job import Job
-from harness.engines.base import EngineKind, replicas_of, split_supported, with_routers
+from harness.engines.base import EngineKind, engine_count, split_supported, with_routers
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
@@ -35,8 +35,8 @@ from servers.records.done import DoneRecord
 from servers.records.settings import (
     EngineSettings,
     LimitsRecord,
+    OffloadRecord,
     ProfileRecord,
-    TierRecord,
     TransferRecord,
 )
 from servers.records.sweep import Unsupported
@@ -147,8 +147,8 @@ class SimEngine:
             profile_notes=self.profile_notes,
         )
 
-    def tier(self, variant: Variant) -> TierRecord | None:
-        return TierRecord(**asdict(self.offload)) if variant.offload else None
+    def tier(self, variant: Variant) -> OffloadRecord | None:
+        return OffloadRecord(**asdict(self.offload)) if variant.offload else None
 
     def run(
         self,
@@ -235,7 +235,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         found.notes,
         model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
-        replicas=replicas_of(settings.server),
+        replicas=engine_count(settings.server),
         transfer=_transfer(settings.server, machine, found),
     )
 

@@ -25,7 +25,7 @@ from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.served_models import is_vllm, served_models
-from harness.replay.sglang import SGLANG, flush_cache, is_sglang
+from harness.replay.sglang import SGLANG_APIS, flush_cache, is_sglang
 from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
 from servers.basics.redact import server_url
 from servers.basics.registry import is_path
@@ -82,7 +82,7 @@ class UrlEngine(LiveEngine):
             self.kind.name,
             self.server.events,
             session_ends=self.session_ends,
-            apis=SGLANG if self.is_sglang else OPENAI,
+            apis=SGLANG_APIS if self.is_sglang else OPENAI,
             dynamo=Frontend(has_sessions=True) if self.is_dynamo else None,
             tagged=self.is_vllm,
         )

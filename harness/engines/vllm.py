@@ -37,7 +37,7 @@ from servers.records.settings import (
     EngineSettings,
     LimitsRecord,
     Numbers,
-    TierRecord,
+    OffloadRecord,
 )
 from servers.records.sweep import Unsupported
 from servers.variants import Variant
@@ -45,7 +45,7 @@ from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
-from servers.vllm.launch.offload_tier import Offloading, check_tier
+from servers.vllm.launch.offload_tier import OffloadTier, check_tier
 from servers.vllm.launch.policy_module import check_loads
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from servers.vllm.models.model_folder import resolve_model
@@ -87,10 +87,10 @@ class VllmEngine(LiveEngine):
     def config_for(self, variant: Variant) -> ServerConfig:
         return replace(self.config, policy=variant.policy_spec, offload=self._tier(variant))
 
-    def _tier(self, variant: Variant) -> Offloading | None:
+    def _tier(self, variant: Variant) -> OffloadTier | None:
         if variant.offload is None:
             return None
-        return Offloading(variant.offload, self.dram_gb, self.ssd_gb)
+        return OffloadTier(variant.offload, self.dram_gb, self.ssd_gb)
 
     def settings(self, variant: Variant | None = None) -> EngineSettings:
         config = self.config
@@ -128,9 +128,9 @@ class VllmEngine(LiveEngine):
             check_tier(tier, self.vllm)
         command_line.policy_costs(self.config_for(variant), self.vllm)
 
-    def tier(self, variant: Variant) -> TierRecord | None:
+    def tier(self, variant: Variant) -> OffloadRecord | None:
         tier = self._tier(variant)
-        return None if tier is None else TierRecord(**asdict(tier))
+        return None if tier is None else OffloadRecord(**asdict(tier))
 
     def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
         servers = launch_replicas(

@@ -21,7 +21,7 @@ from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from servers.basics.errors import CellFailed, EngineError, InvalidInput
 from servers.records.done import DoneRecord
-from servers.records.settings import EngineSettings, ServerRecord, TierRecord
+from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
 from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
@@ -70,7 +70,7 @@ class VirtualEngine:
             server=server,
         )
 
-    def tier(self, variant: Variant) -> TierRecord | None:
+    def tier(self, variant: Variant) -> OffloadRecord | None:
         return self.sim.tier(variant)
 
     def run(

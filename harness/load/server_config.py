@@ -12,7 +12,7 @@ from harness.load.settings import Answers, Machine, Server
 from servers.records.settings import ServerRecord
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import read_costs
-from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.offload_tier import OffloadTier
 
 
 def server_config(
@@ -20,7 +20,7 @@ def server_config(
     server: Server,
     model: str,
     policy: str | None = None,
-    offload: Offloading | None = None,
+    offload: OffloadTier | None = None,
 ) -> ServerConfig:
     refuse_list(machine)
     others = {

@@ -93,7 +93,7 @@ class GeneratedAnswer(Answer):
             self.metrics = {"queue_time_ms": queue_s * 1000}
 
 
-SGLANG = Apis(Api("/generate", generate_body, GeneratedAnswer), OPENAI.text)
+SGLANG_APIS = Apis(Api("/generate", generate_body, GeneratedAnswer), OPENAI.text)
 
 
 def is_sglang(model: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from servers.basics.phrasing import listed
 from servers.policies.fcfs import Fcfs
-from servers.records.settings import TierRecord
+from servers.records.settings import OffloadRecord
 from servers.records.sweep import VariantRecord
 
 
@@ -83,5 +83,5 @@ class Schedulers:
         return notes
 
 
-def _tier(offload: TierRecord) -> str:
+def _tier(offload: OffloadRecord) -> str:
     return "host memory and on SSD" if offload.ssd_gb else "host memory"

@@ -6,10 +6,10 @@ from msgspec import field
 
 from servers.records.fields import Count, Name, Rate, Scalar
 from servers.records.settings import (
+    OffloadRecord,
     RouterRecord,
     RunSettings,
     SplitRecord,
-    TierRecord,
     WorkloadRecord,
 )
 
@@ -29,7 +29,7 @@ class CellRecord(
     """True for a reference, which knows the future."""
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
-    offload: TierRecord | None = None
+    offload: OffloadRecord | None = None
     jps: Rate | None
     """Jobs per second; null if the loop is closed or the arrivals are recorded."""
     seed: Count

@@ -41,7 +41,7 @@ class SplitRecord(Record, kw_only=True, frozen=True):
     decode: Count | None = None
 
 
-class TierRecord(Record, kw_only=True, frozen=True):
+class OffloadRecord(Record, kw_only=True, frozen=True):
     """The offload tier, with sizes in 10⁹ bytes."""
 
     kind: Name | None = None

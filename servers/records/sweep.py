@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from servers.records.fields import Count, Name, Rate, Record, Scalar
-from servers.records.settings import RouterRecord, RunSettings, SplitRecord, TierRecord
+from servers.records.settings import OffloadRecord, RouterRecord, RunSettings, SplitRecord
 
 ONCE = (1,)
 """Repeats of a sweep in which each cell is measured once."""
@@ -28,7 +28,7 @@ class VariantRecord(Record, kw_only=True, frozen=True):
     bound: bool = False
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
-    offload: TierRecord | None = None
+    offload: OffloadRecord | None = None
     same_as: Name | None = None
     """The variant that this one measures a second time."""
 

@@ -107,14 +107,14 @@ class Engine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         from servers.vllm.launch.find_vllm import find_vllm
-        from servers.vllm.launch.offload_tier import Offloading, start_tier
+        from servers.vllm.launch.offload_tier import OffloadTier, start_tier
         from servers.vllm.models.tiny_model import TINY_CONFIG, write_model
 
         write_model(folder / "tiny", TINY_CONFIG)
         self.tier, self.has_tier = None, kind != "stock"
         transfer: dict[str, Any] = {}
         if self.has_tier:
-            flags, self.tier = start_tier(Offloading(kind, DRAM_GB), find_vllm(), folder)  # type: ignore[arg-type]
+            flags, self.tier = start_tier(OffloadTier(kind, DRAM_GB), find_vllm(), folder)  # type: ignore[arg-type]
             transfer = {"kv_transfer_config": json.loads(flags[-1])}
         args = EngineArgs(
             model=str(folder / "tiny"),

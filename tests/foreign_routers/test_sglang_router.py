@@ -13,7 +13,7 @@ from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.sglang import SGLANG
+from harness.replay.sglang import SGLANG_APIS
 from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import launch_router
 from servers.routing import ForeignRouter
@@ -91,7 +91,7 @@ def test_sglang_behind_it_gets_token_ids_and_the_ends_of_sessions(tmp_path: Path
                 [0.0, 0.0],
                 None,
                 Service(
-                    [LiveServer(process.base_url, behind=behind, apis=SGLANG)],
+                    [LiveServer(process.base_url, behind=behind, apis=SGLANG_APIS)],
                     "m",
                     range(5000, 6000),
                     seed=0,

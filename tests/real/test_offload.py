@@ -17,7 +17,7 @@ from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
-from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
 from tests.processes import wait_until
@@ -27,9 +27,9 @@ READY_WITHIN_S = 300.0
 POOL_BLOCKS = 50
 """Blocks of 32 tokens: enough for one context of 1,200 tokens, but not for two."""
 TIERS = {
-    "lmcache": Offloading("lmcache", dram_gb=0.5),
-    "lmcache, disk": Offloading("lmcache", dram_gb=0.002, ssd_gb=1),
-    "native": Offloading("native", dram_gb=0.5),
+    "lmcache": OffloadTier("lmcache", dram_gb=0.5),
+    "lmcache, disk": OffloadTier("lmcache", dram_gb=0.002, ssd_gb=1),
+    "native": OffloadTier("native", dram_gb=0.5),
 }
 
 

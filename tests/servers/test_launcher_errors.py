@@ -26,7 +26,7 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm
-from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer, launch
 from tests.processes import wait_until_none
 from tests.servers.substitute_vllm import living, substitute_vllm
@@ -245,11 +245,11 @@ def test_an_unusable_python_is_named(python: str) -> None:
         (ServerConfig(policy="nonsense"), "no policy is called 'nonsense'"),
         (ServerConfig(policy="fcfs,continuum"), "a server runs one policy"),
         (
-            ServerConfig(policy="fcfs", offload=Offloading("lmcache", 1.0)),
+            ServerConfig(policy="fcfs", offload=OffloadTier("lmcache", 1.0)),
             "has no LMCache; get it with",
         ),
         (
-            ServerConfig(policy="fcfs", offload=Offloading("native", 1.0), costs=NO_RELOADS),
+            ServerConfig(policy="fcfs", offload=OffloadTier("native", 1.0), costs=NO_RELOADS),
             "have no reload cost; add reload_s_per_token",
         ),
         (ServerConfig(policy="clairvoyant"), "knows the trace's future"),

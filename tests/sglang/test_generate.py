@@ -12,7 +12,7 @@ from harness.replay.api import Apis
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
-from harness.replay.sglang import SGLANG, flush_cache
+from harness.replay.sglang import SGLANG_APIS, flush_cache
 from servers.basics.errors import CellFailed
 from servers.processes.metrics_page import server_load
 from tests.lines import Line, into
@@ -24,7 +24,7 @@ QUESTION = (Message("user", "fix the bug"), Message("assistant", "ls"), Message(
 
 
 def replayed(
-    programs: Sequence[Program], server: Sglang, text: bool = False, apis: Apis = SGLANG
+    programs: Sequence[Program], server: Sglang, text: bool = False, apis: Apis = SGLANG_APIS
 ) -> list[Line]:
     lines: list[Line] = []
 

@@ -276,14 +276,14 @@ def _with_tier(
     from servers.variants import Tier
     from servers.vllm.launch.command_line import dram_gb
     from servers.vllm.launch.find_vllm import find_vllm
-    from servers.vllm.launch.offload_tier import Offloading
+    from servers.vllm.launch.offload_tier import OffloadTier
 
     kind = next((kind for kind in get_args(Tier) if kind == tier), None)
     if kind is None:
         raise InvalidInput(f"--tier {tier}: use lmcache or native")
     if url is not None:
         raise InvalidInput(f"--tier {tier}: not supported with --url; remove one of them")
-    offload = Offloading(kind, dram_gb(offload_gb, find_vllm(python), config.gpus))
+    offload = OffloadTier(kind, dram_gb(offload_gb, find_vllm(python), config.gpus))
     return replace(config, offload=offload, env=DEV_MODE)
 
 

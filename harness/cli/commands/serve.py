@@ -25,7 +25,7 @@ from servers.processes.supervised import first_failure
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
 from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
-from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -156,7 +156,7 @@ def serve(
             vllm = vllm_in_image(python) if server.image else find_vllm(python)
             dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
         machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
-        offload = Offloading(tier, dram_gb, machine.ssd_gb) if tier else None
+        offload = OffloadTier(tier, dram_gb, machine.ssd_gb) if tier else None
         config = server_config(machine, server, model, name, offload)
         folder = out or fresh_folder("serve")
         own_port = port if server.router is None else None

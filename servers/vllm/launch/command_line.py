@@ -25,7 +25,7 @@ from servers.profiles.step_times import StepTimes
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
-from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.models.model_folder import ResolvedModel
 from servers.vllm.plugin.compatibility import TESTED
 
@@ -98,7 +98,7 @@ class ServerConfig:
     admission: Admission = Admission.WHOLE_PROMPT
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     gpus: int | None = None
-    offload: Offloading | None = None
+    offload: OffloadTier | None = None
     image: str | None = None
     """A container image with vLLM; None to use an environment of this machine."""
     mounts: tuple[Path, ...] = ()

@@ -26,7 +26,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Offloading:
+class OffloadTier:
     """The settings of a tier; sizes in GB (10⁹ bytes)."""
 
     kind: Literal["lmcache", "native"]
@@ -35,13 +35,13 @@ class Offloading:
 
 
 class LmcacheServer(ServerProcess):
-    def __init__(self, offloading: Offloading, python: str, folder: Path) -> None:
+    def __init__(self, tier: OffloadTier, python: str, folder: Path) -> None:
         super().__init__("LMCache", folder / "lmcache.log")
-        self._offloading, self._python, self._disk = offloading, python, folder / "lmcache-disk"
+        self._tier, self._python, self._disk = tier, python, folder / "lmcache-disk"
         self.cache_port = self.reserve_port()
 
     def start(self) -> None:
-        flags = _server_flags(self._offloading, self.cache_port, self.port, self._disk)
+        flags = _server_flags(self._tier, self.cache_port, self.port, self._disk)
         env = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"}
         command = [self._python, "-m", "lmcache.cli.main", "server", *flags]
         self.supervise(command, env, self._disk)
@@ -53,10 +53,10 @@ class LmcacheServer(ServerProcess):
         return failure_cause(log)
 
 
-def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
-    if offloading.dram_gb <= 0:
-        raise Unavailable(f"--offload-gb {offloading.dram_gb:g}: must be above 0 for a tier")
-    if offloading.kind == "lmcache" and vllm.lmcache is None:
+def check_tier(tier: OffloadTier, vllm: VllmInstallation) -> None:
+    if tier.dram_gb <= 0:
+        raise Unavailable(f"--offload-gb {tier.dram_gb:g}: must be above 0 for a tier")
+    if tier.kind == "lmcache" and vllm.lmcache is None:
         raise Unavailable(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
             "(for CPUs with --no-deps, and sortedcontainers aiofiles), or use vLLM's native "
@@ -65,30 +65,28 @@ def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
 
 
 def start_tier(
-    offloading: Offloading, vllm: VllmInstallation, folder: Path
+    tier: OffloadTier, vllm: VllmInstallation, folder: Path
 ) -> tuple[tuple[str, ...], LmcacheServer | None]:
     """Return the flags that connect vLLM to the tier, and the tier's server unless it is `native`.
 
     Raises Unavailable and ServerFailed.
     """
-    check_tier(offloading, vllm)
-    if offloading.kind == "native":
-        return _native_flags(offloading, vllm), None
-    server = launch(
-        lambda: LmcacheServer(offloading, vllm.python, folder), within_s=READY_TIMEOUT_S
-    )
+    check_tier(tier, vllm)
+    if tier.kind == "native":
+        return _native_flags(tier, vllm), None
+    server = launch(lambda: LmcacheServer(tier, vllm.python, folder), within_s=READY_TIMEOUT_S)
     return _lmcache_flags(server.cache_port), server
 
 
-def _server_flags(offloading: Offloading, port: int, http_port: int, disk: Path) -> list[str]:
+def _server_flags(tier: OffloadTier, port: int, http_port: int, disk: Path) -> list[str]:
     flags = [
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--http-host", "127.0.0.1", "--http-port", str(http_port)),
-        *("--l1-size-gb", f"{offloading.dram_gb * 1e9 / GIB:.6f}"),
+        *("--l1-size-gb", f"{tier.dram_gb * 1e9 / GIB:.6f}"),
         *("--eviction-policy", "LRU", "--chunk-size", str(CHUNK_TOKENS)),
         *("--supported-transfer-mode", "auto", "--disable-metrics"),
     ]
-    if offloading.ssd_gb:
+    if tier.ssd_gb:
         disk.mkdir(parents=True, exist_ok=True)
         flags += ["--l2-adapter", json.dumps({"type": "fs", "base_path": str(disk)})]
     return flags
@@ -99,9 +97,9 @@ def _lmcache_flags(port: int) -> tuple[str, ...]:
     return _connector_flags("LMCacheMPConnector", extra)
 
 
-def _native_flags(offloading: Offloading, vllm: VllmInstallation) -> tuple[str, ...]:
+def _native_flags(tier: OffloadTier, vllm: VllmInstallation) -> tuple[str, ...]:
     extra: dict[str, object] = {
-        "cpu_bytes_to_use": int(offloading.dram_gb * 1e9),
+        "cpu_bytes_to_use": int(tier.dram_gb * 1e9),
         "offload_prompt_only": False,  # an agent's next prompt contains the answer
     }
     if vllm.cpu:

@@ -26,7 +26,7 @@ from servers.vllm.launch.container import check_image, container_command, remove
 from servers.vllm.launch.failure_cause import failure_cause, log_lines
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
 from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config
-from servers.vllm.launch.offload_tier import LmcacheServer, Offloading, start_tier
+from servers.vllm.launch.offload_tier import LmcacheServer, OffloadTier, start_tier
 from servers.vllm.launch.policy_module import SERVERS, check_loads, link_modules, module_root
 from servers.vllm.models.model_folder import ResolvedModel, resolve_model, set_compile_cache
 
@@ -146,10 +146,10 @@ class VllmServer(ServerProcess):
         description = json.dumps(asdict(self.info), indent=1)
         (self.folder / "server.json").write_text(description + "\n")
 
-    def _start_tier(self, offloading: Offloading) -> tuple[str, ...]:
+    def _start_tier(self, tier: OffloadTier) -> tuple[str, ...]:
         """Return the flags that connect vLLM to the tier."""
         try:
-            flags, self._tier = start_tier(offloading, self._vllm, self.folder)
+            flags, self._tier = start_tier(tier, self._vllm, self.folder)
         except ServerFailed as failed:
             raise self.failed("cannot start its offload tier", cause=str(failed)) from None
         if self._tier is not None:
