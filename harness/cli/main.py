@@ -11,33 +11,23 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from enum import StrEnum
-from functools import partial
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from harness.cli.errors import exit_code, is_stdout_full, one_line_errors, terminate
-from harness.cli.options import refuse_given, takes_settings
-from harness.cli.run_from_settings import resume_hint, run_from_settings
+from harness.cli.errors import exit_code, is_stdout_full, terminate
 from harness.console import print_message
-from harness.load.settings import RUN as RUN_PANEL
-from harness.load.settings import Execution, SweepSettings
 from servers.processes.deferred import ENDING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from reports.answer.condition import Condition
 
 UsageError: Any = typer.BadParameter.__base__
 """Raised for a command line that cannot be parsed; Typer does not export the class."""
-SUB_APPS = {
+COMMANDS = {
+    "sweep": "Run policies over job rates, and report which policy finishes jobs first.",
+    "report": "Write and print the report of a run folder again: bench report runs/NAME",
     "compare": "Test whether a run is slower than another: bench compare runs/before runs/after",
     "export": "Export a run as files for other tools: bench export runs/NAME --format parquet",
     "serve": "Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum",
@@ -51,6 +41,9 @@ SUB_APPS = {
     "experiment": "Reproduce a published figure, with a verdict: bench experiment fig16",
     "traces": "Inspect, convert, synthesize and anonymize traces.",
     "doctor": "Check whether this machine is set up, and print what to do if it is not.",
+    "list": "List policies, routers, hardware, models, packs, experiments, or runs: "
+    "bench list policies",
+    "open": "Open the report of a run in the browser. Without RUN, open the newest report.",
 }
 """Help of the commands whose Typer `app` is in `harness.cli.commands.NAME`."""
 MOVED = {
@@ -81,7 +74,7 @@ def _one_line_if_stopped() -> Iterator[None]:
 
 
 class Group(TyperGroup):
-    """Load a sub-app only when it is called or completed, not for `bench --help`."""
+    """Load a command only when it is called or completed, not for `bench --help`."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         with _one_line_if_stopped():
@@ -97,7 +90,7 @@ class Group(TyperGroup):
                 print(f"bench {former}: is now {MOVED[former]}", file=sys.stderr)
                 raise typer.Exit(2)
         name, command, rest = super().resolve_command(ctx, args)
-        if name in SUB_APPS:
+        if name in COMMANDS:
             module = import_module(f"harness.cli.commands.{name}")
             command = typer.main.get_command(module.app)
         if command is not None:  # None: completion of an unknown command
@@ -207,277 +200,5 @@ def _bench(
     """Define the options that precede the command."""
 
 
-class Tables(StrEnum):
-    BRIEF = "brief"
-    FULL = "full"
-
-
-TableOption = Annotated[
-    Tables,
-    typer.Option(
-        help="Printed tables. brief: policies by rates, and the numbers at the rate of the "
-        "answer if they differ, in 80 columns. full: the numbers at all rates.",
-        rich_help_panel=RUN_PANEL,
-    ),
-]
-OF_SEVERAL_CELLS = (
-    *("baseline", "slo", "aa", "repeats", "fail_unless", "until", "table"),
-    *("workers", "on_error", "shard", "cluster"),
-)
-"""Options that `--one` does not support."""
-SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
-
-Run the same command again to resume: finished cells are never run twice. With one more policy,
-rate or seed, only the new cells run.
-
-[bold]Examples[/bold]
-
-Find the rate that each policy sustains, for the built-in trace on a simulated GPU:
-
-  bench sweep
-
-Compare job completion times at given rates, or those of your own traces on another GPU:
-
-  bench sweep --jps 0.1,0.3 --policies fcfs,continuum
-
-  bench sweep --traces my-trajectories/ --hardware h100 --jps 0.3 --seeds 1..5
-
-Look at one cell: its settings, its result, and where the time went:
-
-  bench sweep --one --policies continuum --jps 0.3
-
-Keep 32 jobs in flight, with 200 GB of DRAM for the KV of policies that offload:
-
-  bench sweep --arrivals closed:32 --policies all --offload-gb 200
-
-Set the SLO that defines capacity, or fail unless one policy is better:
-
-  bench sweep --slo 'mean<=3x,p95<=300s' --seeds 1..5
-
-  bench sweep --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
-
-Measure a live vLLM that bench starts for each policy, or a server that runs already:
-
-  bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
-
-  bench sweep --engine http://127.0.0.1:8000 --jps 0.5
-
-Run real agents instead of replaying recorded programs:
-
-  bench sweep --agent mini-swe-agent --guided --traces my-trajectories/ --engine vllm --jps 0.2
-
-Distribute the cells over machines:
-
-  bench sweep --no-capacity --seeds 1..20 --out /shared/run --shard 3/16
-
-  bench sweep --cluster head-node:6379
-"""
-
-
-@app.command(help=SWEEP_HELP)
-@takes_settings(file=True)
-def sweep(
-    *,
-    context: typer.Context,
-    settings: SweepSettings,
-    execution: Execution,
-    one: Annotated[
-        bool,
-        typer.Option(
-            "--one",
-            help="Run one cell (one policy, rate and seed; default: seed 1), and print its "
-            "settings, its result, and where the time went.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
-    fail_unless: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Exit with code 1 unless this holds, in quotes: 'capacity(continuum) >= 1.3 * "
-            "capacity(fcfs)' or 'mean_jct(continuum, at=0.3) <= 60'.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Add seeds, up to 24, until the 95% interval of each capacity ratio is within "
-            "plus or minus this share, such as 5%.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = None,
-    table: TableOption = Tables.BRIEF,
-) -> None:
-    if one:
-        with one_line_errors():
-            refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
-        _run_one(settings, execution)
-        return
-    from harness.cli.print_report import print_report
-
-    with one_line_errors():
-        condition = None if fail_unless is None else _condition(fail_unless)
-        _check_shard(execution, fail_unless, until)
-    if until is None:
-        folder, failed = run_from_settings(settings, execution, sys.argv[1:], condition=condition)
-    else:
-        folder, failed = _until(until, settings, execution, condition)
-    if execution.shard is not None:
-        raise typer.Exit(1 if failed else 0)
-    with one_line_errors(resume_hint(sys.argv[1:])):
-        print_report(folder, failed, condition=condition, full=table is Tables.FULL)
-
-
-def _run_one(settings: SweepSettings, execution: Execution) -> None:
-    from harness.cli.tables import show_cell
-
-    # A settings file of a whole sweep may have a baseline and an SLO.
-    settings = replace(
-        settings, seeds=settings.seeds or "1", baseline=None, slo=None, no_capacity=True
-    )
-    folder, failed = run_from_settings(
-        settings, replace(execution, workers=1), sys.argv[1:], one_cell=True
-    )
-    if failed:
-        raise typer.Exit(1)
-    with one_line_errors(resume_hint(sys.argv[1:])):
-        gates = show_cell(folder)
-    if gates:
-        print_message(f"failed: {gates}")
-        raise typer.Exit(1)
-
-
-def _check_shard(execution: Execution, fail_unless: str | None, until: str | None) -> None:
-    """Raise InvalidInput if a shard is given with options that it cannot have."""
-    if execution.shard is None:
-        return
-    from harness.load.shard import parse_shard
-    from servers.basics.errors import InvalidInput
-
-    shard = parse_shard(execution.shard)
-    if execution.cluster is not None:
-        raise InvalidInput(
-            f"--shard {shard}: --cluster {execution.cluster} distributes all cells itself; remove "
-            "one of the two"
-        )
-    if execution.out is None:
-        raise InvalidInput(f"--shard {shard}: add --out with a folder that all shards share")
-    for option, value in (("--fail-unless", fail_unless), ("--until", until)):
-        if value is not None:
-            raise InvalidInput(
-                f"--shard {shard}: {option} needs the cells of all shards; give it to the same "
-                "command without --shard, at the end"
-            )
-
-
-def _until(
-    text: str, settings: SweepSettings, execution: Execution, condition: Condition | None
-) -> tuple[Path, Mapping[str, str]]:
-    from harness.cli.until import parse_until, refuse_until, run_until, widest_ratio
-    from harness.sweep.folder import default_folder
-    from harness.sweep.resolve import resolve
-
-    with one_line_errors():
-        share = parse_until(text)
-        refuse_until(settings, text)
-        folder = execution.out or default_folder(resolve(settings))
-    run = partial(
-        run_from_settings,
-        execution=replace(execution, out=folder),
-        arguments=sys.argv[1:],
-        condition=condition,
-    )
-    return run_until(settings, share, folder, run, widest_ratio)
-
-
-def _condition(text: str) -> Condition:
-    from reports.answer.condition import parse_condition
-
-    return parse_condition(text)
-
-
-@app.command()
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
-    gantt: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CELL",
-            help="Folder name of a cell whose programs are drawn individually; repeatable.",
-        ),
-    ] = None,
-    evaluation: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CELL=FILE",
-            help="SWE-bench's report on a cell's predictions.jsonl, for its pass rate; repeatable.",
-        ),
-    ] = None,
-    table: TableOption = Tables.BRIEF,
-) -> None:
-    """Write and print the report of a run folder again: bench report runs/NAME
-
-    [bold]Examples[/bold]
-
-      bench report runs/NAME --table full
-
-      bench report runs/NAME --gantt continuum_jps0.3_seed1
-    """
-    from harness.cli.print_report import print_report
-
-    with one_line_errors():
-        print_report(
-            run, gantt=gantt or (), evaluations=evaluation or (), full=table is Tables.FULL
-        )
-
-
-for _name, _help in SUB_APPS.items():
+for _name, _help in COMMANDS.items():
     app.command(_name, help=_help)(lambda: None)  # `Group` replaces it by the module's app
-
-
-class Listing(StrEnum):
-    POLICIES = "policies"
-    ROUTERS = "routers"
-    HARDWARE = "hardware"
-    MODELS = "models"
-    PACKS = "packs"
-    EXPERIMENTS = "experiments"
-    RUNS = "runs"
-
-
-@app.command("list")
-def list_(
-    listing: Annotated[Listing, typer.Argument(metavar="THING", help="What to list.")],
-) -> None:
-    """List policies, routers, hardware, models, packs, experiments, or runs: bench list policies
-
-    Runs are those under runs/, by load and date. The option --hardware of other commands also takes
-    a TOML file that describes another GPU: see docs/howto/my-gpu.md.
-    """
-    from harness.cli import catalogue
-    from harness.cli.tables import show_rows
-
-    show_rows(getattr(catalogue, listing.value)(), heads=catalogue.HEADS[listing.value])
-
-
-@app.command("open")
-def open_(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="A run folder. Default: the run whose report is newest."
-        ),
-    ] = None,
-) -> None:
-    """Open the report of a run in the browser. Without RUN, open the newest report."""
-    import webbrowser
-
-    from harness.cli.commands.open import report_to_open
-
-    with one_line_errors():
-        path = report_to_open(run)
-    print(path)
-    if sys.stdout.isatty():
-        webbrowser.open(path.resolve().as_uri())

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from harness.load.settings import RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +24,21 @@ PIPE_COLUMNS, FULL_PIPE_COLUMNS = 80, 200
 """Width of tables in a pipe: of a usual terminal, and one that fits every column."""
 MAX_NAMED_CELLS = 5
 """Limit of printed cells without a result; the report lists all."""
+
+
+class TableDetail(StrEnum):
+    BRIEF = "brief"
+    FULL = "full"
+
+
+TableOption = Annotated[
+    TableDetail,
+    typer.Option(
+        help="Printed tables. brief: policies by rates, and the numbers at the rate of the "
+        "answer if they differ, in 80 columns. full: the numbers at all rates.",
+        rich_help_panel=RUN,
+    ),
+]
 
 
 def print_report(

@@ -15,7 +15,8 @@ import pytest
 from small import contents, programs, run_sweep, small_plan
 
 from harness.cli import catalogue
-from harness.cli.main import MOVED, Listing, list_
+from harness.cli.commands.list import Listing, list_
+from harness.cli.main import MOVED
 from harness.cli.options import COMPLETIONS
 from tests.harness.in_process import bench as bench_here
 from tests.processes import group_of, wait_until, wait_until_none
@@ -224,7 +225,7 @@ def test_a_sweep_stopped_during_the_report_prints_how_to_resume(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.cli.print_report.print_report", stopped)
+    monkeypatch.setattr("harness.cli.commands.sweep.print_report", stopped)
     command = "sweep --once --jps 0.2 --policies fcfs --programs 3 --out o"
     code, _, err = bench_here(*command.split())
     assert code == 130

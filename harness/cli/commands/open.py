@@ -1,12 +1,37 @@
-"""`bench open`: find the report to open."""
+"""`bench open`: open a report in the browser."""
 
 from __future__ import annotations
 
+import sys
+import webbrowser
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from harness.cli.errors import one_line_errors
 from reports.run_folder.find import RUNS, newest_report
 from reports.run_folder.machines import has_members
 from servers.basics.errors import InvalidRunFolder
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+
+
+@app.command("open")
+def open_(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]", help="A run folder. Default: the run whose report is newest."
+        ),
+    ] = None,
+) -> None:
+    """Open the report of a run in the browser. Without RUN, open the newest report."""
+    with one_line_errors():
+        path = report_to_open(run)
+    print(path)
+    if sys.stdout.isatty():
+        webbrowser.open(path.resolve().as_uri())
 
 
 def report_to_open(run: Path | None) -> Path:
