@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from servers.basics.clock import PS_PER_S, seconds
 from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
-from servers.programs import MAX_PROGRAMS, Programs, PromptStart
+from servers.programs import MAX_PROGRAMS, EnginePrograms, PromptStart
 from servers.ranked_queue import RankedQueue
 
 
@@ -110,7 +110,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """The policy for internal turns."""
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
-        self._programs = Programs(max_programs)
+        self._programs = EnginePrograms(max_programs)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
         self._skipped: list[Turn] = []

@@ -51,7 +51,7 @@ class Conversation:
         """Of the latest turn; None if the client marks turns."""
 
 
-class Program:
+class EngineProgram:
     __slots__ = ("arrival_s", "begun", "conversations")
 
     def __init__(self, id: str, arrival_s: float) -> None:
@@ -80,10 +80,10 @@ class Program:
         return best
 
 
-class Programs:
+class EnginePrograms:
     def __init__(self, max_programs: int) -> None:
         self._max_programs = max_programs
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, EngineProgram] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
         """Programs without active turns, in order of the ends of their last turns."""
 
@@ -93,10 +93,10 @@ class Programs:
         arrival_s: float,
         prompt: PromptStart | None,
         repeats: Callable[[PromptStart], bool],
-    ) -> tuple[Program, Conversation]:
+    ) -> tuple[EngineProgram, Conversation]:
         program = self._programs.get(program_id)
         if program is None:
-            program = self._programs[program_id] = Program(program_id, arrival_s)
+            program = self._programs[program_id] = EngineProgram(program_id, arrival_s)
         self._idle.pop(program_id, None)
         conversation = program.conversation_of(prompt, repeats)
         if conversation is None:
@@ -133,7 +133,7 @@ class Programs:
         program = self._programs.pop(program_id, None)
         return [] if program is None else [one.id for one in program.conversations]
 
-    def forget_oldest(self, program: Program) -> list[str]:
+    def forget_oldest(self, program: EngineProgram) -> list[str]:
         """Return the conversations to end: the oldest idle ones of `program` beyond the limit, and
         those of the programs beyond the limit that have been idle for longest."""
         forgotten: list[str] = []

@@ -115,7 +115,7 @@ def with_routers(
     return tuple(chosen)
 
 
-class Engine(Protocol):
+class ResolvedEngine(Protocol):
     """A resolved engine, with all engine settings that determine the result of a cell."""
 
     @property
@@ -150,7 +150,7 @@ class Engine(Protocol):
         """
 
 
-Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
+Resolved = tuple[tuple[Variant, ...], ResolvedEngine, tuple[Unsupported, ...]]
 """The variants to run, the engine, and the variants that it does not support."""
 
 

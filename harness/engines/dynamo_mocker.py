@@ -16,7 +16,7 @@ from msgspec import structs
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, engine_count
 from harness.engines.foreign_router import find_routers
-from harness.engines.live_engine import LiveEngine, Replay
+from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
@@ -99,7 +99,7 @@ class DynamoEngine(LiveEngine):
         settings = self.sim.settings(variant)
         return structs.replace(settings, engine=NAME, gpus=gpus, server=server)
 
-    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
         router, profile, limits = job.variant.router, self.sim.profile, self.sim.limits
         if not isinstance(router, ForeignRouter):
             raise TypeError(f"{job.variant.name} has no router of Dynamo")

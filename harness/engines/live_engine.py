@@ -18,7 +18,7 @@ from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
 
 
-class Replay(Protocol):
+class CellReplay(Protocol):
     def __call__(self, service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
         """Replay the cell's programs on the servers, or run its agents. Raises CellFailed, also
         when one of the `processes` exits."""
@@ -37,7 +37,7 @@ class LiveEngine(ABC):
         return None
 
     @abstractmethod
-    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
         """Start the servers of the cell, call `replay` once, stop them, and return its record with
         what the servers report."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
-from harness.engines.live_engine import LiveEngine, Replay
+from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.warm_up import send_prompts
 from harness.load.server_config import server_config, server_record
 from harness.load.settings import Prompts, SweepSettings
@@ -86,7 +86,7 @@ class SglangEngine(LiveEngine):
             server=server_record(config, self.server, sglang=self.sglang.version),
         )
 
-    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
         with ExitStack() as stack:
             servers = self._launch(job, on_stage)
             for server in servers:

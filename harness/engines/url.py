@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind
-from harness.engines.live_engine import LiveEngine, Replay
+from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from harness.replay.api import OPENAI
@@ -75,7 +75,7 @@ class UrlEngine(LiveEngine):
             ),
         )
 
-    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
         server = LiveServer(

@@ -18,7 +18,7 @@ from harness.engines.base import (
     with_routers,
 )
 from harness.engines.foreign_router import behind_router, find_routers
-from harness.engines.live_engine import LiveEngine, Replay
+from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import server_config, server_record
@@ -132,7 +132,7 @@ class VllmEngine(LiveEngine):
         tier = self._tier(variant)
         return None if tier is None else OffloadRecord(**asdict(tier))
 
-    def serve(self, job: Job, replay: Replay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
         servers = launch_replicas(
             self.config_for(job.variant),
             self.server.replicas,

@@ -32,7 +32,7 @@ from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 
 
 @dataclass(frozen=True, slots=True)
-class VirtualEngine:
+class VllmVirtualEngine:
     sim: SimEngine
     """The `sim` engine with the same machine and model."""
     vllm: VllmInstallation
@@ -103,7 +103,7 @@ def _process(python: str, policy_module: Path | None) -> VllmProcess:
 
 def virtual_engine(
     settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
+) -> tuple[tuple[Variant, ...], VllmVirtualEngine, tuple[Unsupported, ...]]:
     vllm = find_vllm(settings.server.vllm_python)
     check_admission(settings.machine.admission, vllm)
 
@@ -112,7 +112,7 @@ def virtual_engine(
         check_loads(variant.policy_spec, vllm.python)
 
     chosen, left_out = split_supported(settings.policies, check)
-    return chosen, VirtualEngine(sim_engine(settings, chosen), vllm), left_out
+    return chosen, VllmVirtualEngine(sim_engine(settings, chosen), vllm), left_out
 
 
 def _refuse_tier(variant: Variant) -> None:

@@ -63,7 +63,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Workload(Strict):
+class Synthesis(Strict):
     """The options of `bench traces synthesize`."""
 
     recipe: str
@@ -73,7 +73,7 @@ class Workload(Strict):
     tokens: Literal["final-context", "sum"] | None = None
     output_tokens: tuple[int, int] | None = None
 
-    def with_seed(self, seed: int) -> Workload:
+    def with_seed(self, seed: int) -> Synthesis:
         """Return the workload of a seed of the experiment, which begin at 1."""
         return self.model_copy(update={"seed": self.seed + seed - 1})
 
@@ -132,8 +132,8 @@ class Experiment(Strict):
         }
         return build(SweepSettings, values)
 
-    def workload_of(self, arm: Arm) -> Workload:
-        return Workload(**{**self.workload, **arm.workload})
+    def workload_of(self, arm: Arm) -> Synthesis:
+        return Synthesis(**{**self.workload, **arm.workload})
 
 
 def names() -> list[str]:
@@ -260,7 +260,7 @@ def _with_traces(settings: SweepSettings, traces: str, seeds: str | None) -> Swe
     return replace(settings, seeds=seeds, load=replace(settings.load, traces=(traces,)))
 
 
-def _programs(workload: Workload, folder: Path) -> Path:
+def _programs(workload: Synthesis, folder: Path) -> Path:
     fields = workload.model_dump(exclude_defaults=True)
     path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in fields.items()))}.jsonl"
     if not path.exists():

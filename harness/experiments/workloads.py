@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.experiments.definition import Experiment, Workload
+from harness.experiments.definition import Experiment, Synthesis
 from harness.load.rates import parse_seeds
 from traces import Program
 from traces.stats import Statistics, statistics
@@ -32,7 +32,7 @@ def workload_frames(experiment: Experiment) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def _rows(workload: Workload, seed: int) -> list[dict[str, Any]]:
+def _rows(workload: Synthesis, seed: int) -> list[dict[str, Any]]:
     programs = workload.with_seed(seed).draw()
     found = statistics(programs)
     gaps = [t.tool_gap_s for p in programs for t in p.turns[:-1] if t.tools]
@@ -55,7 +55,7 @@ def _rows(workload: Workload, seed: int) -> list[dict[str, Any]]:
     return [{"jps": 0.0, "seed": seed, **row} for row in (whole, *tools)]
 
 
-def _moments(workload: Workload, found: Statistics) -> dict[str, float]:
+def _moments(workload: Synthesis, found: Statistics) -> dict[str, float]:
     is_sum = workload.tokens == "sum" or workload.recipe.endswith("-sum")
     tokens = found.summed_tokens if is_sum else found.final_context_tokens
     return {

@@ -32,7 +32,7 @@ from harness.replay.http import (
 from harness.replay.identity import identity_headers
 from harness.replay.live_server import LiveServer
 from harness.replay.schedule import shared_prefix
-from harness.replay.token_prompts import Conversation, Prompts
+from harness.replay.token_prompts import TokenConversation, TokenPrompts
 from servers.basics.errors import InvalidInput, InvalidRouter
 from traces import Program, Turn
 
@@ -44,7 +44,7 @@ class _GuidedProgram:
     """A recorded program and its agent's progress in it."""
 
     program: Program
-    conversation: Conversation
+    conversation: TokenConversation
     index: int = 0
     """Index of the next turn."""
     stopped: str | None = None
@@ -73,7 +73,7 @@ class Guide:
                 "give trajectories, or a trace recorded with bench record --messages"
             )
         self._programs = {program.id: program for program in programs}
-        self._prompts = Prompts(vocabulary, seed)
+        self._prompts = TokenPrompts(vocabulary, seed)
         self._guided: dict[str, _GuidedProgram] = {}
 
     def guided_program(self, program_id: str) -> _GuidedProgram | None:

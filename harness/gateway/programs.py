@@ -20,7 +20,7 @@ MAX_PROGRAMS = 100_000
 
 
 @dataclass(slots=True)
-class Program:
+class GatewayProgram:
     id: str
     job_id: str
     named: bool
@@ -43,15 +43,15 @@ class Program:
 
 
 class StartedTurn(NamedTuple):
-    program: Program
+    program: GatewayProgram
     turn: int
     gap_s: float
     """Time since the last turn ended; 0 for a first turn, and if another turn is active."""
 
 
-class Programs:
+class GatewayPrograms:
     def __init__(self) -> None:
-        self._programs: OrderedDict[str, Program] = OrderedDict()
+        self._programs: OrderedDict[str, GatewayProgram] = OrderedDict()
         """Ordered by the time of the last request."""
         self._conversations = Conversations()
         self._unnamed = 0
@@ -61,7 +61,9 @@ class Programs:
         program = self._programs.get(id)
         if program is None:
             named = caller.program_id is not None
-            program = self._programs[id] = Program(id, self._job_of(caller.job_id or id), named)
+            program = self._programs[id] = GatewayProgram(
+                id, self._job_of(caller.job_id or id), named
+            )
         self._programs.move_to_end(id)
         waited = not program.active_turns and program.finished_s is not None
         gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
@@ -72,7 +74,7 @@ class Programs:
             self._conversations.remember(id, prompt)
         return started
 
-    def kept_tokens(self, program: Program, prompt: Prompt, prompt_tokens: int) -> int:
+    def kept_tokens(self, program: GatewayProgram, prompt: Prompt, prompt_tokens: int) -> int:
         """Return the number of prompt tokens that repeat the last turn's context.
 
         The number follows from the equal messages; if the program rewrote its history, from their
@@ -91,7 +93,9 @@ class Programs:
         share = before.ends[common - 1] / before.ends[program.prompt_pieces - 1]
         return min(int(share * program.prompt_tokens), limit)
 
-    def record_answer(self, program: Program, prompt: Prompt, answer: ForwardedAnswer) -> None:
+    def record_answer(
+        self, program: GatewayProgram, prompt: Prompt, answer: ForwardedAnswer
+    ) -> None:
         """Store the turn's context for the comparison with the next prompt."""
         program.prompt = with_answer(prompt, answer.message())
         program.prompt_pieces = len(prompt)
@@ -100,7 +104,7 @@ class Programs:
         if not program.named:
             self._conversations.remember(program.id, program.prompt)
 
-    def end_turn(self, program: Program, now_s: float) -> None:
+    def end_turn(self, program: GatewayProgram, now_s: float) -> None:
         program.active_turns -= 1
         program.finished_s = now_s
 
@@ -110,10 +114,10 @@ class Programs:
     def ids(self) -> list[str]:
         return list(self._programs)
 
-    def remove(self, program_id: str) -> Program | None:
+    def remove(self, program_id: str) -> GatewayProgram | None:
         return self._programs.pop(program_id, None)
 
-    def evict(self, limit: int = MAX_PROGRAMS) -> Iterator[Program]:
+    def evict(self, limit: int = MAX_PROGRAMS) -> Iterator[GatewayProgram]:
         """Remove and yield the least recently active programs beyond the limit. Programs with an
         active turn stay."""
         for id in list(islice(self._programs, max(0, len(self._programs) - limit))):

@@ -7,14 +7,14 @@ and the prompt as runs of contents.
 from __future__ import annotations
 
 from harness.gateway.conversations import Prompt
-from harness.gateway.programs import Program
+from harness.gateway.programs import GatewayProgram
 from servers.routers.base import Runs
 
 CHARS_PER_TOKEN = 4.0
 """Used until the server has counted the tokens of a turn of the program."""
 
 
-def estimated_tokens(program: Program, prompt: Prompt) -> int:
+def estimated_tokens(program: GatewayProgram, prompt: Prompt) -> int:
     """Return the tokens of the last turn that the prompt repeats, as the server counted them, and
     the rest by the characters per token of that turn."""
     if not prompt.ends:

@@ -15,7 +15,7 @@ from harness.gateway.messages import functions, shell_tool
 from traces import Program
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     name: str
     arguments: dict[str, str]
 
@@ -27,7 +27,7 @@ def text_of(program: Program, index: int) -> str:
     return text if role == "assistant" else ""
 
 
-def call_of(program: Program, index: int, text: str, tools: object) -> Call | None:
+def call_of(program: Program, index: int, text: str, tools: object) -> ToolCall | None:
     """Return the tool call of a turn's answer: the agent's shell tool with the turn's command.
 
     If the agent offers `finish` and `think` (OpenHands, which stops at an answer without a call),
@@ -35,11 +35,11 @@ def call_of(program: Program, index: int, text: str, tools: object) -> Call | No
     """
     offered = {name for name, _ in functions(tools)}
     if index == len(program.turns) - 1 and "finish" in offered:
-        return Call("finish", {"message": text})
+        return ToolCall("finish", {"message": text})
     command, shell = program.turns[index].command, shell_tool(tools)
     if command is not None and shell is not None:
-        return Call(shell, {"command": command})
-    return Call("think", {"thought": text}) if "think" in offered else None
+        return ToolCall(shell, {"command": command})
+    return ToolCall("think", {"thought": text}) if "think" in offered else None
 
 
 class RecordedAnswer:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import Prompt
-from harness.gateway.programs import Program, Programs, StartedTurn
+from harness.gateway.programs import GatewayProgram, GatewayPrograms, StartedTurn
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.replay.live_router import LiveRouter
 from servers.basics.errors import InvalidRouter
@@ -63,7 +63,7 @@ class Turns:
         now_s: Callable[[], float],
     ) -> None:
         self.now_s = now_s
-        self.programs = Programs()
+        self.programs = GatewayPrograms()
         self._router = router
         self.router_error: InvalidRouter | None = None
         """The first error of the router, whether or not a turn failed with it."""
@@ -158,7 +158,7 @@ class Turns:
             turn = self.start(Caller(program_id, None), None)
             self.end(turn, turn.sent_s, reason)
 
-    def remove_program(self, program_id: str) -> tuple[Program, list[int]] | None:
+    def remove_program(self, program_id: str) -> tuple[GatewayProgram, list[int]] | None:
         """Return the program and the replicas that served it; None for an unknown program."""
         program = self.programs.remove(program_id)
         self._late_s.pop(program_id, None)

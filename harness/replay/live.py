@@ -37,7 +37,7 @@ from harness.replay.program_routing import ProgramRouting
 from harness.replay.recorded_answers import Answers, recorded_answers
 from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
-from harness.replay.token_prompts import Conversation, Prompts
+from harness.replay.token_prompts import TokenConversation, TokenPrompts
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRouter
 from servers.records.done import BackgroundEnd, DoneRecord
@@ -76,7 +76,7 @@ class _Live:
         self._prompts = (
             TextPrompts(self.programs)
             if service.text
-            else Prompts(service.vocabulary, service.seed)
+            else TokenPrompts(service.vocabulary, service.seed)
         )
         self._first, *_ = self._servers = service.servers
         self._dynamo = self._first.dynamo
@@ -85,7 +85,7 @@ class _Live:
         self._secrets = known_keys(self.api_key)
         servers = (*self._servers, *self._first.behind)
         self._id_fields = {end.field for each in servers for end in each.session_ends}
-        self._conversations: dict[str, Conversation | RecordedConversation] = {}
+        self._conversations: dict[str, TokenConversation | RecordedConversation] = {}
         self._jobs_ended_s: float | None = None
         self._unfinished: list[tuple[float, float | None]] = []
 

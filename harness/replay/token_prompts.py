@@ -22,7 +22,7 @@ from traces import Program, SharedPrefix, Turn
 Ids = NDArray[np.uint32]
 
 
-class Conversation:
+class TokenConversation:
     """The context of one active program. Takes 4 bytes per token."""
 
     def __init__(self, program: Program, vocabulary: range, seed: int) -> None:
@@ -54,15 +54,15 @@ class Conversation:
         return np.concatenate([np.empty(0, np.uint32), *drawn])
 
 
-class Prompts:
+class TokenPrompts:
     def __init__(self, vocabulary: range, seed: int) -> None:
         if vocabulary.step != 1 or not 0 <= vocabulary.start < vocabulary.stop <= 2**32:
             raise ValueError(f"vocabulary {vocabulary}: must be range(first id, last id + 1)")
         self._vocabulary = vocabulary
         self._seed = seed
 
-    def conversation(self, program: Program) -> Conversation:
-        return Conversation(program, self._vocabulary, self._seed)
+    def conversation(self, program: Program) -> TokenConversation:
+        return TokenConversation(program, self._vocabulary, self._seed)
 
 
 def _draw(rng: Generator, vocabulary: range, n: int) -> Ids:

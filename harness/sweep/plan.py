@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from harness.cells.names import slug
-from harness.engines.base import Engine
+from harness.engines.base import ResolvedEngine
 from harness.load.arrivals import Arrivals
 from harness.load.background import Background
 from harness.load.settings import SweepSettings
@@ -64,7 +64,7 @@ class SweepPlan:
     seeds: tuple[int, ...]
     arrivals: Arrivals
     arrivals_text: str
-    engine: Engine
+    engine: ResolvedEngine
     workload: Workload
     baseline: str
     code_sha256: str

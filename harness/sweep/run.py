@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
-from harness.engines.base import Engine
+from harness.engines.base import ResolvedEngine
 from harness.installation import cpu_cores
 from harness.load.settings import Execution, OnError
 from harness.load.shard import parse_shard
@@ -153,7 +153,7 @@ def unfinished(
     return todo, found_done
 
 
-def core_for(engine: Engine) -> Core:
+def core_for(engine: ResolvedEngine) -> Core:
     """Return the core that simulates cells of this engine, and print a notice if there is a
     compiled one that cannot be used."""
     if not engine.kind.has_compiled_core:

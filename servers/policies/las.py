@@ -44,7 +44,7 @@ REFRESH_S = 1.0
 """Ranges are read again at whole multiples of this time."""
 
 
-class Service:
+class AttainedService:
     """The attained service of a program, in weighted tokens at a time."""
 
     def __init__(self, tokens: float, at_s: float) -> None:
@@ -96,7 +96,7 @@ class Las(Policy):
         self._half_life_s = half_life_s or math.inf
         self._weight_service = weight_service
         self._weight_wait = weight_wait
-        self._services: Recent[Service] = Recent()
+        self._services: Recent[AttainedService] = Recent()
         self._waiting: dict[str, dict[int, float]] = {}
         """For each program, the arrival times of its waiting turns by id, in order of arrival."""
         self._ranges = Ranges(0.0)
@@ -124,7 +124,7 @@ class Las(Policy):
         self._keep_ranges(now_s)
         cost = request.prompt_tokens + OUTPUT_WEIGHT * request.output_tokens
         tokens = self._service(request.program_id, now_s) + cost
-        self._services[request.program_id] = Service(tokens, now_s)
+        self._services[request.program_id] = AttainedService(tokens, now_s)
         self._changed(now_s)
         return FREE
 

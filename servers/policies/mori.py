@@ -52,7 +52,7 @@ DRAM_RATIO = 2.0
 GPU, CPU, WAITING = 0, 1, 2
 
 
-class Program:
+class MoriProgram:
     def __init__(self, arrival_s: float) -> None:
         self.arrival_s = arrival_s
         self.queue = WAITING
@@ -107,8 +107,8 @@ class Mori(Policy):
         self._room = (costs.kv_tokens, costs.kv_tokens * dram_ratio, math.inf)
         """Tokens that each queue holds."""
         self._used = [0, 0, 0]
-        self._programs: dict[str, Program] = {}
-        self._held: dict[str, Program] = {}
+        self._programs: dict[str, MoriProgram] = {}
+        self._held: dict[str, MoriProgram] = {}
         """Programs with a turn that waits outside the GPU queue."""
         self._next_tick_s = 0.0
 
@@ -118,7 +118,7 @@ class Mori(Policy):
         self._catch_up(now_s)
         program = self._programs.get(request.program_id)
         if program is None:
-            program = self._programs[request.program_id] = Program(now_s)
+            program = self._programs[request.program_id] = MoriProgram(now_s)
         if program.acting_since_s <= now_s:
             program.acting.append(now_s - program.acting_since_s)
         program.acting_since_s = math.inf
@@ -217,7 +217,7 @@ class Mori(Policy):
                 self._demote(program)
 
     def _move_in(self, now_s: float) -> None:
-        def order(item: tuple[str, Program]) -> tuple[bool, float, float, float]:
+        def order(item: tuple[str, MoriProgram]) -> tuple[bool, float, float, float]:
             program = item[1]
             if program.queue == CPU:
                 return (False, program.idleness(now_s), program.arrival_s, 0.0)
@@ -228,25 +228,25 @@ class Mori(Policy):
                 self._move(program, GPU)
                 del self._held[program_id]
 
-    def _demote(self, program: Program) -> None:
+    def _demote(self, program: MoriProgram) -> None:
         program.leaves = False
         self._move(program, CPU if self._fits(program, CPU) else WAITING)
 
-    def _fits(self, program: Program, queue: int) -> bool:
+    def _fits(self, program: MoriProgram, queue: int) -> bool:
         return self._used[queue] + program.tokens <= self._room[queue]
 
-    def _move(self, program: Program, queue: int) -> None:
+    def _move(self, program: MoriProgram, queue: int) -> None:
         self._used[program.queue] -= program.tokens
         self._used[queue] += program.tokens
         program.queue = queue
 
-    def _resize(self, program: Program, tokens: int) -> None:
+    def _resize(self, program: MoriProgram, tokens: int) -> None:
         self._used[program.queue] += tokens - program.tokens
         program.tokens = tokens
 
     # Programs -----------------------------------------------------------------------------------
 
-    def _leave(self, request: Request, now_s: float) -> Program:
+    def _leave(self, request: Request, now_s: float) -> MoriProgram:
         self._catch_up(now_s)
         self._stop(request, now_s)
         program = self._programs[request.program_id]

@@ -21,7 +21,7 @@ CONTINUOUS = 0.9
 """Share of the previous prompt that must be cached for a turn to count as a round."""
 
 
-class Program:
+class ProgressProgram:
     def __init__(self) -> None:
         self.active = False
         self.open_turns = 0
@@ -94,7 +94,7 @@ class Program:
         return (now_s - since_s) * max(1 / math.sqrt(relative), 0.5)
 
 
-class Machine:
+class ProgressMachine:
     def __init__(
         self,
         costs: Costs,
@@ -111,7 +111,7 @@ class Machine:
         self.times = LogNormalTimes(window)
         """Times between the turns of its programs."""
         self.turns = TurnWindow(window)
-        self.active: dict[str, Program] = {}
+        self.active: dict[str, ProgressProgram] = {}
         self.counted = 0.0
         """Tokens of the active programs."""
         self.limit = low * kv_tokens
@@ -142,7 +142,7 @@ class Machine:
         """Rounds and tokens have to be summed again, after any event."""
         self._rounds_left, self._has_room = -1.0, False
 
-    def add(self, program_id: str, program: Program, now_s: float) -> None:
+    def add(self, program_id: str, program: ProgressProgram, now_s: float) -> None:
         program.active, program.yielded, program.rounds = True, False, 0
         if program.segment_since_s < 0:
             program.segment_since_s = now_s
@@ -150,7 +150,7 @@ class Machine:
         self.counted += program.tokens
         self.changed()
 
-    def remove(self, program_id: str, program: Program) -> None:
+    def remove(self, program_id: str, program: ProgressProgram) -> None:
         """Take out a program that is paused, or was."""
         if program.active:
             program.active = False
@@ -159,14 +159,14 @@ class Machine:
             self.changed()
         program.rounds, program.leaves, program.expires_s = 0, False, math.inf
 
-    def arrived(self, program: Program, prompt_tokens: int) -> None:
+    def arrived(self, program: ProgressProgram, prompt_tokens: int) -> None:
         before = program.tokens
         program.arrived(prompt_tokens)
         if program.active:
             self.counted += program.tokens - before
         self.changed()
 
-    def finished(self, program: Program, prompt: int, output: int, now_s: float) -> float:
+    def finished(self, program: ProgressProgram, prompt: int, output: int, now_s: float) -> float:
         """Count a turn that has ended. Return the seconds for which its program keeps its place, by
         the turns before it."""
         impact_s = self.impact_s(prompt - program.shared)
@@ -181,7 +181,7 @@ class Machine:
 
     # Choices ------------------------------------------------------------------------------------
 
-    def fits(self, program: Program) -> bool:
+    def fits(self, program: ProgressProgram) -> bool:
         """Return whether a paused program fits, with room for the growth of all."""
         needed = self.used + program.tokens
         if len(self.active) >= self._most_active or needed > self.limit:
@@ -205,7 +205,7 @@ class Machine:
             ahead += max(rounds - program.rounds, 1 if program.open_turns else 0)
         return ahead
 
-    def make_room(self, now_s: float, arriving: Program | None = None) -> list[str]:
+    def make_room(self, now_s: float, arriving: ProgressProgram | None = None) -> list[str]:
         """Return the acting programs to pause, and mark reasoning ones to leave, if contexts and
         outputs to come exceed the KV. A program whose turn arrives now is not marked."""
         paused: list[str] = []
@@ -242,7 +242,7 @@ class Machine:
             self._rounds_left = sum(max(rounds - p.rounds, 0) for p in self.active.values())
         return self._rounds_left
 
-    def _gains(self, program: Program) -> bool:
+    def _gains(self, program: ProgressProgram) -> bool:
         """Return whether a larger batch gains more decode time than the program's prefill and the
         shorter stay of the others cost."""
         rounds, growth = self.target_rounds, self.turns.mean_growth

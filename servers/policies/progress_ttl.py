@@ -72,7 +72,7 @@ from servers.policies.base import (
     Retention,
     pin,
 )
-from servers.policies.progress_machine import Machine, Program, patience_s
+from servers.policies.progress_machine import ProgressMachine, ProgressProgram, patience_s
 
 WINDOW = 100
 LONGEST_S = 10.0
@@ -86,7 +86,7 @@ FORGET_AFTER_S = 1800.0
 class Held:
     """A turn that arrived while its program was paused."""
 
-    def __init__(self, program: Program, deadline_s: float) -> None:
+    def __init__(self, program: ProgressProgram, deadline_s: float) -> None:
         self.program = program
         self.deadline_s = deadline_s
         """From when on it runs anyway."""
@@ -127,7 +127,7 @@ class ProgressTtl(Policy):
         self._resume_after_s = resume_after_s
         self._most_rounds = most_rounds
         self._pins = pins
-        self._machine = Machine(
+        self._machine = ProgressMachine(
             costs,
             costs.kv_tokens,
             window=window,
@@ -136,7 +136,7 @@ class ProgressTtl(Policy):
             most_active=most_active,
             batch_gain=batch_gain,
         )
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, ProgressProgram] = {}
         self._running: set[int] = set()
         self._held: dict[int, Held] = {}
         self._smallest: list[tuple[int, int]] = []
@@ -152,7 +152,7 @@ class ProgressTtl(Policy):
         self._change(now_s)
         program = self._programs.get(request.program_id)
         if program is None:
-            program = self._programs[request.program_id] = Program()
+            program = self._programs[request.program_id] = ProgressProgram()
         elif not program.open_turns and program.last_finished_s >= 0:
             self._machine.times.add(now_s - program.last_finished_s)
         self._machine.arrived(program, request.prompt_tokens)
@@ -320,7 +320,7 @@ class ProgressTtl(Policy):
                 break
             self._forget(program_id, self._programs[program_id])
 
-    def _pause(self, program_id: str, program: Program, now_s: float) -> None:
+    def _pause(self, program_id: str, program: ProgressProgram, now_s: float) -> None:
         self._machine.remove(program_id, program)
         self._idle[program_id] = now_s
         self._idle.move_to_end(program_id)
@@ -329,7 +329,7 @@ class ProgressTtl(Policy):
         for program_id in self._machine.make_room(now_s):
             self._pause(program_id, self._programs[program_id], now_s)
 
-    def _forget(self, program_id: str, program: Program) -> None:
+    def _forget(self, program_id: str, program: ProgressProgram) -> None:
         self._pause(program_id, program, 0.0)
         del self._idle[program_id]
         del self._programs[program_id]

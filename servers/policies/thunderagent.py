@@ -59,8 +59,8 @@ from servers.policies.base import FREE, Admit, Costs, Need, Policy, Rank, Reques
 from servers.policies.thunderagent_machine import (
     INTERVAL_S,
     RESUME_AFTER_S,
-    Machine,
-    Program,
+    ThunderAgentMachine,
+    ThunderAgentProgram,
     choose,
 )
 
@@ -68,7 +68,7 @@ MAX_PROGRAMS = 100_000
 """If the engine never reports ends, the oldest acting programs beyond this number are forgotten."""
 
 
-class Resumable(Program):
+class Resumable(ThunderAgentProgram):
     def __init__(self, number: int, arrival_s: float) -> None:
         super().__init__(number, arrival_s)
         self.resumed_s = 0.0
@@ -109,7 +109,7 @@ class ThunderAgent(Policy):
         self._acting_decay = acting_decay
         self._resume_after_s = resume_after_s
         self._resume_to = resume_to * costs.kv_tokens
-        self._machine = Machine(
+        self._machine = ThunderAgentMachine(
             costs.kv_tokens, self._by_arrival, acting_weight, acting_decay, pause_above, pause_to
         )
         self._programs: OrderedDict[str, Resumable] = OrderedDict()

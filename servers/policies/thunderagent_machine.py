@@ -15,12 +15,12 @@ PROGRAM_TOKENS = 100
 """Tokens that are added for each program."""
 
 
-class Program:
+class ThunderAgentProgram:
     def __init__(self, number: int, arrival_s: float) -> None:
         self.number = number
         """In order of arrival."""
         self.arrival_s = arrival_s
-        self.machine: Machine | None = None
+        self.machine: ThunderAgentMachine | None = None
         """Where it is active; None while it is paused."""
         self.tokens = 0
         """Prompt of its latest turn, and the turn's output once it has ended."""
@@ -60,10 +60,10 @@ class Program:
             self.machine.count(self, 1)
 
 
-P = TypeVar("P", bound=Program)
+P = TypeVar("P", bound=ThunderAgentProgram)
 
 
-class Machine:
+class ThunderAgentMachine:
     def __init__(
         self,
         kv_tokens: float,
@@ -76,7 +76,7 @@ class Machine:
         """`pause_above` and `pause_to` are shares of the KV."""
         if acting_weight < 0:
             raise ValueError(f"acting_weight must be at least 0, not {acting_weight}")
-        self.active: dict[str, Program] = {}
+        self.active: dict[str, ThunderAgentProgram] = {}
         self._kv_tokens = kv_tokens
         self._by_arrival = by_arrival
         self._acting_weight = acting_weight
@@ -85,14 +85,14 @@ class Machine:
         self._reasoning_tokens = self._acting_tokens = 0
         """Of the active programs, by whether they have open turns."""
 
-    def count(self, program: Program, sign: int) -> None:
+    def count(self, program: ThunderAgentProgram, sign: int) -> None:
         """Add the tokens of an active program with sign 1, and take them away with -1."""
         if program.open_turns:
             self._reasoning_tokens += sign * program.tokens
         else:
             self._acting_tokens += sign * program.tokens
 
-    def add(self, program_id: str, program: Program) -> None:
+    def add(self, program_id: str, program: ThunderAgentProgram) -> None:
         program.machine = self
         self.active[program_id] = program
         self.count(program, 1)
@@ -115,7 +115,7 @@ class Machine:
                 acting += program.tokens * 2.0 ** (program.acting_since_s - now_s)
         return int(self._reasoning_tokens + acting) + len(self.active) * PROGRAM_TOKENS
 
-    def has_room(self, program: Program) -> bool:
+    def has_room(self, program: ThunderAgentProgram) -> bool:
         return program.tokens + PROGRAM_TOKENS <= self._kv_tokens - self.used
 
     def pause_until_fit(self) -> tuple[list[str], bool]:
@@ -175,7 +175,7 @@ def choose(
     return placed
 
 
-def _rank(program: Program, by_arrival: bool) -> tuple[int, float]:
+def _rank(program: ThunderAgentProgram, by_arrival: bool) -> tuple[int, float]:
     """Return the position of a program among the paused ones."""
     if by_arrival:
         return (0 if program.open_turns else 1), program.arrival_s

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from servers.profiles.measured import Record
+from servers.profiles.measured import StrictModel
 
 FILE = Path(__file__).with_name("end-to-end.json")
 
 
-class EndToEnd(Record):
+class EndToEnd(StrictModel):
     """Errors over the measurements of one GPU and model: medians of the absolute values."""
 
     rows: int = Field(ge=1)
@@ -31,13 +31,13 @@ class EndToEnd(Record):
         )
 
 
-class Pair(Record):
+class Pair(StrictModel):
     all: EndToEnd
     by_gpus: dict[int, EndToEnd]
     """By number of GPUs."""
 
 
-class EndToEndFile(Record):
+class EndToEndFile(StrictModel):
     date: str
     measurements: str
     """Name and version of the package that contains the measurements."""

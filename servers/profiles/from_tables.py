@@ -20,8 +20,8 @@ from servers.profiles.measured import (
     Errors,
     Measured,
     PrefillTimes,
-    Record,
     Steps,
+    StrictModel,
     decode_name,
     errors_of,
     fitted_curve,
@@ -30,7 +30,7 @@ from servers.profiles.measured import (
 )
 
 
-class MixedTime(Record):
+class MixedTime(StrictModel):
     """Time of a step with one prefill chunk of a prompt and a batch of decodes."""
 
     tokens: int = Field(ge=1)
@@ -57,7 +57,7 @@ class TableSteps(Steps):
         return knots
 
 
-class Tables(Record):
+class Tables(StrictModel):
     """The operator tables that times were computed from."""
 
     package: str

@@ -30,14 +30,14 @@ LARGE_SPREAD = 0.3
 """A profile with a larger `Measured.spread` gets a note. On an idle machine it is about 0.15."""
 
 
-class Record(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Times = tuple[Annotated[float, Field(gt=0)], ...]
 
 
-class PrefillTimes(Record):
+class PrefillTimes(StrictModel):
     """Times from sending a prompt to its first token, with no other request in the engine."""
 
     tokens: int = Field(ge=1)
@@ -46,7 +46,7 @@ class PrefillTimes(Record):
     seconds: Times = Field(min_length=1)
 
 
-class DecodeTimes(Record):
+class DecodeTimes(StrictModel):
     """Times of steps in which only decodes ran."""
 
     batch: int = Field(ge=1)
@@ -56,7 +56,7 @@ class DecodeTimes(Record):
     """Step times, each the mean of a few consecutive steps."""
 
 
-class ReloadTimes(Record):
+class ReloadTimes(StrictModel):
     """Times from sending a prompt whose KV is in the offload tier to its first token."""
 
     tokens: int = Field(ge=1)
@@ -64,7 +64,7 @@ class ReloadTimes(Record):
     seconds: Times = Field(min_length=1)
 
 
-class Curve(Record):
+class Curve(StrictModel):
     """prefill_s(n) = base_s + linear_s · n + quadratic_s · n²"""
 
     base_s: float = Field(ge=0)
@@ -75,7 +75,7 @@ class Curve(Record):
         return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens**2
 
 
-class Steps(Record):
+class Steps(StrictModel):
     """Coefficients of `servers.profiles.Profile`."""
 
     base_ps: int = Field(ge=0)
@@ -87,7 +87,7 @@ class Steps(Record):
     request_ps: int = Field(ge=0)
 
 
-class Errors(Record):
+class Errors(StrictModel):
     """Absolute values of the relative errors of a fit."""
 
     median: float
@@ -95,7 +95,7 @@ class Errors(Record):
     worst_at: str
 
 
-class Measured(Record):
+class Measured(StrictModel):
     provenance: ClassVar[Literal["measured", "operator-table"]] = "measured"
     format: Literal["turnstile-profile-1", "turnstile-tables-1"] = "turnstile-profile-1"
     date: str

@@ -19,13 +19,13 @@ from msgspec.json import Decoder
 from servers.profiles.end_to_end import end_to_end_error
 from servers.profiles.from_tables import Tables, TableSteps
 from servers.profiles.machines.gpus import HARDWARE
-from servers.profiles.measured import Errors, Record, large_errors
+from servers.profiles.measured import Errors, StrictModel, large_errors
 from servers.profiles.profile import Profile, TableProfile
 
 FOLDER = Path(__file__).parent / "tables"
 
 
-class ShippedSteps(Record):
+class ShippedSteps(StrictModel):
     """Step times of one model on a number of GPUs, without the CPU time between steps."""
 
     steps: TableSteps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from servers.policies.progress_machine import Machine, Program
+from servers.policies.progress_machine import ProgressMachine, ProgressProgram
 from servers.routers.base import Replica, RoutedTurn
 
 
@@ -42,7 +42,7 @@ def refuse_below(least: int, name: str, value: float) -> None:
         raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-class RoutedProgram(Program):
+class RoutedProgram(ProgressProgram):
     def __init__(self, home: int) -> None:
         super().__init__()
         self.home = home
@@ -66,7 +66,7 @@ def resume_key(item: tuple[str, RoutedProgram], by_arrival: bool, now_s: float) 
     return not forced, program.yielded, last_s < 0, -last_s, program.queued_s, program_id
 
 
-class Backend(Machine):
+class Backend(ProgressMachine):
     """A replica, with the programs that are active there and those that wait for it."""
 
     def __init__(self, replica: Replica, settings: Settings) -> None:

@@ -45,14 +45,14 @@ from servers.basics.compiled_core import mypyc_attr
 from servers.policies.thunderagent_machine import (
     INTERVAL_S,
     RESUME_AFTER_S,
-    Machine,
-    Program,
+    ThunderAgentMachine,
+    ThunderAgentProgram,
     choose,
 )
 from servers.routers.base import Replica, RoutedTurn, Router, usable
 
 
-class RoutedProgram(Program):
+class PlacedProgram(ThunderAgentProgram):
     def __init__(self, number: int, arrival_s: float) -> None:
         super().__init__(number, arrival_s)
         self.home: int | None = None
@@ -86,12 +86,12 @@ class ThunderAgent(Router):
         self.period_s = interval_s
         self._by_arrival = order == "arrival"
         self._resume_after_s = resume_after_s
-        self._programs: dict[str, RoutedProgram] = {}
-        self._paused: dict[str, RoutedProgram] = {}
+        self._programs: dict[str, PlacedProgram] = {}
+        self._paused: dict[str, PlacedProgram] = {}
         self._time_outs_s: dict[str, float] = {}
         """When the first held turn of a paused program has waited too long, in order of time."""
         self._machines = [
-            Machine(replica.kv_tokens, self._by_arrival, acting_weight, acting_decay)
+            ThunderAgentMachine(replica.kv_tokens, self._by_arrival, acting_weight, acting_decay)
             for replica in replicas
         ]
 
@@ -100,7 +100,7 @@ class ThunderAgent(Router):
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
         program = self._programs.get(turn.program_id)
         if program is None:
-            program = self._programs[turn.program_id] = RoutedProgram(turn.id, now_s)
+            program = self._programs[turn.program_id] = PlacedProgram(turn.id, now_s)
         program.arrived(turn.prompt_tokens)
         if program.turns == 1:
             home = self._room_for_new(program)
@@ -155,7 +155,7 @@ class ThunderAgent(Router):
 
     # Choices ------------------------------------------------------------------------------------
 
-    def _room_for_new(self, program: RoutedProgram) -> int | None:
+    def _room_for_new(self, program: PlacedProgram) -> int | None:
         """Return the replica with the fewest tokens in use where a new program fits."""
         if self._paused:
             return None
@@ -168,7 +168,7 @@ class ThunderAgent(Router):
                 best, fewest = replica.index, used
         return best
 
-    def _home_or_other(self, program: RoutedProgram) -> int:
+    def _home_or_other(self, program: PlacedProgram) -> int:
         """Return where the program was, or else the replica with the fewest active programs."""
         if program.home is not None and self.replicas[program.home].available:
             return program.home
@@ -177,12 +177,12 @@ class ThunderAgent(Router):
 
     # Programs -----------------------------------------------------------------------------------
 
-    def _activate(self, program_id: str, program: RoutedProgram, home: int) -> None:
+    def _activate(self, program_id: str, program: PlacedProgram, home: int) -> None:
         program.home = home
         self._machines[home].add(program_id, program)
 
     def _resume(
-        self, program_id: str, program: RoutedProgram, home: int
+        self, program_id: str, program: PlacedProgram, home: int
     ) -> list[tuple[RoutedTurn, int]]:
         """Activate a paused program on a replica. Return its turns, to be sent there."""
         del self._paused[program_id]
@@ -191,6 +191,6 @@ class ThunderAgent(Router):
         sent, program.held = [(turn, home) for turn in program.held], []
         return sent
 
-    def _pause(self, program_id: str, program: RoutedProgram) -> None:
+    def _pause(self, program_id: str, program: PlacedProgram) -> None:
         program.pause(program_id)
         self._paused[program_id] = program

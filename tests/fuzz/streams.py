@@ -13,11 +13,11 @@ from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.gateway.client_request import identify_caller, parse_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
-from harness.gateway.programs import Programs
+from harness.gateway.programs import GatewayPrograms
 from harness.replay.completion import Answer, error_message, measure
 from harness.replay.sglang import GeneratedAnswer
 from harness.replay.sse import Events
-from harness.replay.token_prompts import Conversation
+from harness.replay.token_prompts import TokenConversation
 from servers.basics.errors import InvalidProgramId, TurnFailed
 from servers.records.turns import TurnRecord
 from tests.fuzz.mutations import mutated
@@ -111,7 +111,7 @@ def _answers(data: bytes, answer: Answer) -> bool:
         good = False
         _assert_short(str(failed))
     else:
-        conversation = Conversation(Program("p", (TURN,)), range(1, 9), seed=0)
+        conversation = TokenConversation(Program("p", (TURN,)), range(1, 9), seed=0)
         conversation.prompt(TURN)
         conversation.answered(answer.ids)
     record = empty_record()
@@ -164,7 +164,7 @@ def _record(data: bytes, answer: ForwardedAnswer) -> bool:
     except InvalidProgramId as bad:
         _assert_short(str(bad))
         return False
-    programs, prompt = Programs(), prompt_of(body)
+    programs, prompt = GatewayPrograms(), prompt_of(body)
     program = programs.start_turn(caller, prompt, 0.0).program
     programs.record_answer(program, prompt, answer)
     programs.end_turn(program, 1.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
-from harness.gateway.programs import Programs
+from harness.gateway.programs import GatewayPrograms
 from servers.basics.errors import InvalidProgramId
 
 
@@ -73,7 +73,7 @@ def test_a_repeated_first_prompt_is_a_new_program() -> None:
 
 
 def test_only_programs_without_an_id_are_recognised_by_their_conversations() -> None:
-    programs, first = Programs(), prompt_of(messages("system", "task"))
+    programs, first = GatewayPrograms(), prompt_of(messages("system", "task"))
     started = programs.start_turn(Caller("named", None), first, 0.0)
     programs.end_turn(started.program, 1.0)
     programs.record_answer(started.program, first, ForwardedAnswer(texts=["ls"]))

@@ -16,7 +16,7 @@ from harness.gateway import Gateway, serve_gateway
 from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import prompt_of
-from harness.gateway.programs import Programs
+from harness.gateway.programs import GatewayPrograms
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.gateway.recording import backends, router_for
 from harness.replay.http import client_session
@@ -210,7 +210,7 @@ def message_length(role: str, text: str) -> int:
 def test_the_length_of_a_prompt_is_estimated_from_the_last_turn_of_its_program() -> None:
     """A first prompt has a token for four characters. Then the server counted 100 tokens for it, so
     that the part that is new has as many characters per token."""
-    programs, first = Programs(), prompt_of(ASK)
+    programs, first = GatewayPrograms(), prompt_of(ASK)
     program = programs.start_turn(Caller("p", None), first, 0.0).program
     length = message_length("user", "fix the bug")
     assert first.ends == (length,)
@@ -229,7 +229,7 @@ def test_the_length_of_a_prompt_is_estimated_from_the_last_turn_of_its_program()
 
 
 def test_the_length_of_a_prompt_of_token_ids_is_known() -> None:
-    programs, prompt = Programs(), prompt_of({"prompt": list(range(600))})
+    programs, prompt = GatewayPrograms(), prompt_of({"prompt": list(range(600))})
     program = programs.start_turn(Caller("p", None), prompt, 0.0).program
     assert estimated_tokens(program, prompt) == 600
     assert [end for _, end in runs_of_prompt(prompt)] == [256, 600]

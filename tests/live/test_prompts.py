@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.replay.token_prompts import Prompts
+from harness.replay.token_prompts import TokenPrompts
 from tests.live.replaying import replayed
 from tests.live.server import Server, common_prefix
 from tests.sim.worlds import turns
@@ -71,14 +71,14 @@ def test_prompts_share_exactly_the_prefixes_that_the_programs_share(
 
 
 def prompt(program: Program, vocabulary: range, seed: int) -> list[int]:
-    return Prompts(vocabulary, seed).conversation(program).prompt(program.turns[0]).tolist()
+    return TokenPrompts(vocabulary, seed).conversation(program).prompt(program.turns[0]).tolist()
 
 
 def test_contents_depend_only_on_the_program_and_the_seed() -> None:
     program = Program("p", (Turn(50, 1),), SharedPrefix("system", 20))
     other = Program("q", (Turn(50, 1),), SharedPrefix("system", 30))
     alone = prompt(program, MANY_IDS, 0)
-    both = Prompts(MANY_IDS, 0)
+    both = TokenPrompts(MANY_IDS, 0)
     assert both.conversation(other).prompt(other.turns[0])[:20].tolist() == alone[:20]
     assert both.conversation(program).prompt(program.turns[0]).tolist() == alone
     assert common_prefix(prompt(program, MANY_IDS, 1), alone) == 0
@@ -92,4 +92,4 @@ def test_only_ids_of_the_vocabulary_are_sent() -> None:
 @pytest.mark.parametrize("vocabulary", [range(0), range(-1, 5), range(0, 10, 2)])
 def test_an_invalid_vocabulary_is_refused(vocabulary: range) -> None:
     with pytest.raises(ValueError, match="must be range"):
-        Prompts(vocabulary, 0)
+        TokenPrompts(vocabulary, 0)

@@ -19,7 +19,7 @@ from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.replay.completion import Answer, completion_body
 from harness.replay.dynamo import Frontend
-from harness.replay.token_prompts import Prompts
+from harness.replay.token_prompts import TokenPrompts
 from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers import dynamo
@@ -169,7 +169,7 @@ def test_a_decode_step_takes_the_time_of_its_turns_and_their_context(tmp_path: P
 
 def test_a_request_asks_dynamo_for_token_ids_and_worker_but_not_in_fields_of_vllm() -> None:
     turn = Turn(20, 6, 0)
-    prompt = Prompts(range(256), 0).conversation(Program("p", (turn,))).prompt(turn)
+    prompt = TokenPrompts(range(256), 0).conversation(Program("p", (turn,))).prompt(turn)
     body = completion_body("m", prompt, turn, "p", 0, True, is_dynamo=True).decode()
     assert '"completion_token_ids","worker_id"' in body
     assert '"max_tokens":6,"min_tokens":6,"ignore_eos":true' in body

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from harness.load.arrivals import choose_programs
 from harness.replay.contents import Contents
-from harness.replay.token_prompts import Prompts
+from harness.replay.token_prompts import TokenPrompts
 from servers.basics.errors import InvalidTrace
 from tests.live.server import common_prefix
 from tests.replay.test_contents import blocks
@@ -112,7 +112,7 @@ def test_live_prompts_share_at_least_the_hashed_and_at_most_the_true_prefixes(
     answers = iter(range(2**31, 2**32))
     sent = {}
     for program in world.programs:
-        conversation = Prompts(range(2**31), 0).conversation(program)
+        conversation = TokenPrompts(range(2**31), 0).conversation(program)
         for number, turn in enumerate(program.turns):
             sent[program.id, number] = conversation.prompt(turn).tolist()
             assert len(sent[program.id, number]) == turn.prompt_tokens

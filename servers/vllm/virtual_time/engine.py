@@ -33,7 +33,7 @@ TOKEN = 7
 Hasher = Callable[[Request], list[bytes]]
 
 
-class Contents:
+class BlockHashes:
     """Hashes of blocks, derived from their position in the tree of contents."""
 
     def __init__(self, block_tokens: int) -> None:
@@ -60,7 +60,7 @@ class Contents:
         return hashes
 
 
-class Scheduler(TurnstileScheduler):
+class VirtualScheduler(TurnstileScheduler):
     """The plug-in with a policy object, a clock and an event log from the caller instead of from
     the environment."""
 
@@ -117,7 +117,7 @@ class VirtualVllm:
         self.profile = profile
         self.now_ps = self.steps = self.strides = 0
         self.vllm = headless_scheduler(
-            Scheduler,
+            VirtualScheduler,
             kv_blocks=profile.kv_blocks,
             max_num_seqs=limits.max_num_seqs,
             step_tokens=limits.step_tokens,
@@ -137,7 +137,7 @@ class VirtualVllm:
         one_kind = len(profile.kv_groups) == 1 and profile.window is None
         self._strides = strides and one_kind
         self._step_tokens = limits.step_tokens
-        self._contents = Contents(profile.block_tokens)
+        self._contents = BlockHashes(profile.block_tokens)
         self._due: list[tuple[int, bool, int, Sequence]] = []
         """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
         event of a turn that has arrived is its abort."""

@@ -127,7 +127,7 @@ def _expect(what: str, count: int, expected: int) -> None:
         raise RuntimeError(f"{count} {what} instead of {expected}")
 
 
-class Arm:
+class ArmProcess:
     """A process that measures one arm on request."""
 
     def __init__(self, name: str) -> None:
@@ -162,7 +162,7 @@ def measure_all(rounds: int) -> dict[str, list[float]]:
     """Return the microseconds per step by arm, one value per round."""
     times_us: dict[str, list[float]] = {name: [] for name in ARMS}
     for first in range(0, rounds, ROUNDS_PER_PROCESS):
-        processes = {name: Arm(name) for name in ARMS}
+        processes = {name: ArmProcess(name) for name in ARMS}
         for process in processes.values():
             process.wait_ready()
         for number in range(first, min(first + ROUNDS_PER_PROCESS, rounds)):

@@ -34,7 +34,7 @@ from servers.vllm.virtual_time.engine import VirtualVllm
 Message = dict[str, Any]
 
 
-class Cell:
+class CellEngine:
     """One engine, and the client's keys for its turns and segments."""
 
     def __init__(self, message: Message, send: Callable[[Message], None]) -> None:
@@ -112,7 +112,7 @@ def serve(send: Callable[[Message], None]) -> None:
     for line in sys.stdin:
         roots: Collection[Path] = ()
         try:
-            cell = Cell(json.loads(line), send)
+            cell = CellEngine(json.loads(line), send)
             roots = cell.user_code
             with call_limit(roots):
                 cell.read_until_go()

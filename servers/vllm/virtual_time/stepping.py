@@ -17,7 +17,7 @@ from vllm.v1.request import Request
 from servers.policies.base import Policy
 from servers.vllm.plugin.event_log import EventLog
 from servers.vllm.plugin.scheduler import monotonic_ps
-from servers.vllm.virtual_time.engine import Scheduler
+from servers.vllm.virtual_time.engine import VirtualScheduler
 from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
 
 init_none_hash(sha256)
@@ -34,7 +34,7 @@ def build(
 def build_plugged(policy: Policy, events: Path | None, *sizes: int) -> Any:
     """Build the plug-in with the given policy object and the real clock."""
     log = EventLog(str(events) if events else None)
-    return build(Scheduler, *sizes, policy=policy, events=log, clock_ps=monotonic_ps)
+    return build(VirtualScheduler, *sizes, policy=policy, events=log, clock_ps=monotonic_ps)
 
 
 def request(
