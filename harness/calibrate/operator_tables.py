@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from servers.admission import STEP_TOKENS
 from servers.basics.errors import InvalidInput, Unavailable, UnknownProfile
+from servers.basics.json_object import JsonObject
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -169,7 +170,7 @@ def _check_windows(llm: Model, what: str) -> None:
         )
 
 
-def _config(llm: Model) -> dict[str, Any]:
+def _config(llm: Model) -> JsonObject:
     """Return a config.json that the package can read; it would download those of other models. It
     has the text part of a model that also reads images."""
     config = {**llm.config, **llm.config.get("text_config", {})}

@@ -12,10 +12,10 @@ import glob
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import orjson
 from msgspec import Struct, to_builtins
@@ -25,6 +25,7 @@ from harness.cells.locks import lock_folder
 from reports.run_folder.checksums import CHECKSUMS, checksums
 from servers.basics.atomic import make_folder, sync, take_lock, write_all, write_file
 from servers.basics.errors import CannotWrite, InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord, FailedRecord
 
@@ -34,7 +35,7 @@ ORPHAN_TIMEOUT_S = 30.0
 """Time for a worker to exit after its parent was killed."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     try:
         value = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError:
@@ -44,11 +45,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, value: Struct | Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Struct | JsonObject) -> None:
     write_file(path, _json(value))
 
 
-def _json(value: Struct | Mapping[str, Any]) -> bytes:
+def _json(value: Struct | JsonObject) -> bytes:
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(to_builtins(value), option=options)
 
@@ -68,7 +69,7 @@ class Lines:
             raise CannotWrite.of(path, error) from None
         self._open = True
 
-    def append(self, line: Struct | Mapping[str, Any]) -> None:
+    def append(self, line: Struct | JsonObject) -> None:
         self._pending.append(encode(line))
         if len(self._pending) >= FLUSH_LINES or time.monotonic() >= self._flush_at_s:
             self.flush()

@@ -24,6 +24,7 @@ from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
 from servers.basics.errors import InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles.models.files import model_name
@@ -150,7 +151,7 @@ class SglangEngine(LiveEngine):
         flush_cache(server.base_url)
 
 
-def _warm_up_body(prompt: Any, output_tokens: int) -> dict[str, Any]:
+def _warm_up_body(prompt: Any, output_tokens: int) -> JsonObject:
     return {
         "input_ids": prompt,
         "sampling_params": sampling_params(output_tokens),

@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.cells.job import Job
 from harness.engines.base import OWN_SCHEDULING, EngineKind
@@ -27,6 +26,7 @@ from harness.replay.live_server import LiveServer, Service
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG_APIS, flush_cache, is_sglang
 from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
+from servers.basics.json_object import JsonObject
 from servers.basics.redact import server_url
 from servers.basics.registry import is_path
 from servers.basics.text import MAX_CHARACTERS, brief, has_control, one_line
@@ -131,7 +131,7 @@ def url_engine(
     return (_as_served(settings.policies),), engine, ()
 
 
-def _served_model(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dict[str, Any]:
+def _served_model(served: Sequence[JsonObject], name: str | None, url: str) -> JsonObject:
     """Return the model of this name, or the first one if `name` is None."""
     if not served:
         raise Unavailable(f"--engine {url}: /v1/models lists no model; load one")

@@ -17,11 +17,12 @@ import numpy as np
 import orjson
 
 from harness.replay.http import api_key, authorization, client_session
+from servers.basics.json_object import JsonObject
 
 ROUNDS, CONCURRENT = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16
 TIMEOUT_S = 60.0
-Body = Callable[[Any, int], dict[str, Any]]
+Body = Callable[[Any, int], JsonObject]
 """Returns a request, from the token ids of its prompt and the length of its answer."""
 
 
@@ -30,7 +31,7 @@ def warm_up(
 ) -> None:
     """Warm up a vLLM server."""
 
-    def body(prompt: Any, output_tokens: int) -> dict[str, Any]:
+    def body(prompt: Any, output_tokens: int) -> JsonObject:
         return {
             "model": model,
             "prompt": prompt,

@@ -6,14 +6,13 @@ the client, and the answer's text, tool calls, token counts, and times reported 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
 from harness.replay.completion import MeasuredAnswer, error_message
 from harness.replay.sse import Events, data_of
+from servers.basics.json_object import JsonObject
 from servers.basics.redact import key_forms, redact_bytes
 from servers.tool_names import call_names, tool_names
 from traces.lenient import items, mapping
@@ -53,7 +52,7 @@ class ForwardedAnswer(MeasuredAnswer):
     def prompt_tokens(self) -> int:
         return self._counted("prompt_tokens") or 0
 
-    def message(self) -> dict[str, Any]:
+    def message(self) -> JsonObject:
         """Return the answer as a message of the next prompt."""
         calls = [{"function": function} for function in self._functions()]
         return {"role": "assistant", "content": self.text, "tool_calls": calls}
@@ -103,7 +102,7 @@ class ForwardedAnswer(MeasuredAnswer):
         self._chunk(chunk, at_s)
         return bool(chunk.get("usage")) and not chunk.get("choices")
 
-    def _chunk(self, chunk: dict[str, Any], at_s: float) -> None:
+    def _chunk(self, chunk: JsonObject, at_s: float) -> None:
         self._take_measurements(chunk)
         for choice in map(mapping, items(chunk.get("choices"))):
             if choice.get("index", 0) != 0:
@@ -119,7 +118,7 @@ class ForwardedAnswer(MeasuredAnswer):
             for position, call in enumerate(calls):
                 self._call(mapping(call), position)
 
-    def _call(self, call: Mapping[str, Any], position: int) -> None:
+    def _call(self, call: JsonObject, position: int) -> None:
         index = call.get("index", position)
         merged = self._calls.setdefault(index if type(index) is int else position, _Call())
         function = mapping(call.get("function"))

@@ -16,6 +16,8 @@ from aiohttp import web
 
 from harness.replay.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 from servers.basics.errors import InvalidProgramId
+from servers.basics.json_object import JsonObject
+from traces.lenient import mapping
 
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
 CONTEXT_FIELDS = ("program_id", "parent_program_id")
@@ -62,12 +64,10 @@ async def read_body(request: web.Request) -> bytes:
         raise web.HTTPBadRequest(reason="The body of your request is malformed HTTP.") from None
 
 
-def identify_caller(
-    in_path: str | None, headers: Mapping[str, str], body: Mapping[str, Any]
-) -> Caller:
+def identify_caller(in_path: str | None, headers: Mapping[str, str], body: JsonObject) -> Caller:
     """Raises InvalidProgramId."""
-    xargs = _mapping(body.get("vllm_xargs"))
-    context = _mapping(xargs.get("agentic_context"))
+    xargs = mapping(body.get("vllm_xargs"))
+    context = mapping(xargs.get("agentic_context"))
     fields: list[tuple[str, str, Any]] = [("the path", "", in_path)]
     fields += [(name, name, headers.get(name)) for name in (*PROGRAM_HEADERS, *JOB_HEADERS)]
     fields += [(name, name, body.get(name)) for name in FIELDS]
@@ -81,13 +81,9 @@ def identify_caller(
     return Caller(ids[0][1], jobs[0] if jobs else None, is_final)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def ended_program(body: object, field: str) -> str | None:
     """Return the program that a request ends; None if it names none. Raises InvalidProgramId."""
-    value = _mapping(body).get(field)
+    value = mapping(body).get(field)
     return None if value in (None, "") else _id(field, value)
 
 
@@ -117,7 +113,7 @@ def parse_body(raw: bytes) -> Any:
 
 
 def rewrite_body(
-    body: dict[str, Any],
+    body: JsonObject,
     raw: bytes,
     tag: Mapping[str, object] | None,
     ids: Mapping[str, str] | None = None,
@@ -127,7 +123,7 @@ def rewrite_body(
     The usage event is hidden if only the gateway requests it. `tag`: fields to add to `vllm_xargs`.
     `ids`: to add to the body. Returns `raw` if there is nothing to add or remove.
     """
-    added: dict[str, Any] = dict(ids or {})
+    added: JsonObject = dict(ids or {})
     options = body.get("stream_options")
     requested = isinstance(options, Mapping) and bool(options.get("include_usage"))
     hide_usage = body.get("stream") is True and not requested

@@ -15,6 +15,8 @@ from typing import Any
 
 import orjson
 
+from servers.basics.json_object import JsonObject
+
 PIECE = 256
 """Length of a piece in characters or token ids. In a chat, each message is a piece."""
 MAX_DIGESTS = 200_000
@@ -45,7 +47,7 @@ class Prompt:
         return len(self.digests)
 
 
-def prompt_of(body: Mapping[str, Any]) -> Prompt:
+def prompt_of(body: JsonObject) -> Prompt:
     messages = body.get("messages")
     if isinstance(messages, list):
         return _of_messages(messages)
@@ -112,7 +114,7 @@ def _digests(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield digest
 
 
-def with_answer(prompt: Prompt, answer: Mapping[str, Any]) -> Prompt:
+def with_answer(prompt: Prompt, answer: JsonObject) -> Prompt:
     """Return the prompt followed by its answer, as the next prompt will contain them."""
     piece = message_piece(answer)
     before = prompt.digests[-1] if prompt.digests else b""

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -38,6 +37,7 @@ from harness.replay.http import FAILURES, known_keys, refuse_compressed
 from harness.replay.identity import IDENTITY_HEADERS, identity_headers
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidRouter
+from servers.basics.json_object import JsonObject
 from servers.basics.redact import MIN_CHARS, is_distinctive, redact
 from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
 
@@ -104,7 +104,7 @@ class Forwarding:
             )
 
     async def complete(
-        self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, caller: Caller
+        self, request: web.Request, path: str, body: JsonObject, raw: bytes, caller: Caller
     ) -> web.StreamResponse:
         answer = ForwardedAnswer(secrets=self._secrets(request))
         turn = self.turns.start(caller, body.get("model"), prompt_of(body))
@@ -138,7 +138,7 @@ class Forwarding:
         self,
         request: web.Request,
         path: str,
-        body: dict[str, Any],
+        body: JsonObject,
         raw: bytes,
         turn: ActiveTurn,
         answer: ForwardedAnswer,
@@ -175,7 +175,7 @@ class Forwarding:
             return streamed
 
     def _end_turn(
-        self, turn: ActiveTurn, body: dict[str, Any], answer: ForwardedAnswer, error: str | None
+        self, turn: ActiveTurn, body: JsonObject, answer: ForwardedAnswer, error: str | None
     ) -> None:
         """End the turn and record it, even if the answer is invalid."""
         finished_s = answer.last_byte_at_s if error is None else self.turns.now_s()
@@ -188,7 +188,7 @@ class Forwarding:
     def _measured(
         self,
         turn: ActiveTurn,
-        body: dict[str, Any],
+        body: JsonObject,
         answer: ForwardedAnswer,
         finished_s: float,
         error: str | None,

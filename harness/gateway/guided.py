@@ -34,6 +34,7 @@ from harness.replay.live_server import LiveServer
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import TokenConversation, TokenPrompts
 from servers.basics.errors import InvalidInput, InvalidRouter
+from servers.basics.json_object import JsonObject
 from traces import Program, Turn
 
 JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -96,7 +97,7 @@ class Guided:
     turns: Turns
 
     async def complete(
-        self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, caller: Caller
+        self, request: web.Request, path: str, body: JsonObject, raw: bytes, caller: Caller
     ) -> web.StreamResponse:
         if caller.program_id is None:
             return refusal(400, "guided replay needs the program in the URL: /programs/<id>/v1/…")
@@ -162,7 +163,7 @@ class Guided:
 
 
 async def _send(
-    request: web.Request, body: Mapping[str, Any], recorded: RecordedAnswer
+    request: web.Request, body: JsonObject, recorded: RecordedAnswer
 ) -> web.StreamResponse:
     if body.get("stream") is not True:
         return web.json_response(recorded.body())

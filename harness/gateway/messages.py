@@ -6,18 +6,18 @@ In: a chat's request and its answer. Out: fields of the turn's record, from whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from harness.gateway.answers import ForwardedAnswer, command_in
 from harness.gateway.conversations import SYSTEM
+from servers.basics.json_object import JsonObject
 from servers.records.turns import ChatMessage, TurnRecord
 from traces.formats.mini_swe_agent import bash_blocks
 from traces.lenient import items, mapping
 
 
 def add_messages(
-    record: TurnRecord, body: Mapping[str, Any], repeated: int, answer: ForwardedAnswer
+    record: TurnRecord, body: JsonObject, repeated: int, answer: ForwardedAnswer
 ) -> None:
     """Add the messages of a chat to the turn's record; a request that is not a chat has none.
 
@@ -65,7 +65,7 @@ def shell_tool(tools: object) -> str | None:
     return None
 
 
-def functions(tools: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def functions(tools: object) -> Iterator[tuple[str, JsonObject]]:
     """Yield the names and parameters of the offered functions."""
     for tool in items(tools):
         function = mapping(mapping(tool).get("function"))

@@ -6,12 +6,13 @@ completion (OpenAI's API), as one body or as the events of a stream, with the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import orjson
 
 from harness.gateway.messages import functions, shell_tool
+from servers.basics.json_object import JsonObject
 from traces import Program
 
 
@@ -47,7 +48,7 @@ class RecordedAnswer:
         self,
         program: Program,
         index: int,
-        body: Mapping[str, Any],
+        body: JsonObject,
         *,
         chat: bool,
         created_s: float,
@@ -61,16 +62,16 @@ class RecordedAnswer:
             "completion_tokens": turn.output_tokens,
             "total_tokens": turn.context_tokens,
         }
-        self._head: dict[str, Any] = {
+        self._head: JsonObject = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{program.id}-{index}",
             "created": int(created_s),
             "model": body.get("model"),
         }
 
-    def body(self) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "finish_reason": self._finish, "logprobs": None}
+    def body(self) -> JsonObject:
+        choice: JsonObject = {"index": 0, "finish_reason": self._finish, "logprobs": None}
         if self._chat:
-            message: dict[str, Any] = {"role": "assistant", "content": self._text}
+            message: JsonObject = {"role": "assistant", "content": self._text}
             if calls := self._calls():
                 message["tool_calls"] = calls
             choice["message"] = message
@@ -84,20 +85,20 @@ class RecordedAnswer:
 
     def events(self, with_usage: bool) -> Iterator[bytes]:
         for delta, finish in self._pieces():
-            choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
+            choice: JsonObject = {"index": 0, "finish_reason": finish, "logprobs": None}
             choice |= {"delta": delta} if self._chat else {"text": delta.get("content", "")}
             yield self._event({"choices": [choice]})
         if with_usage:
             yield self._event({"choices": [], "usage": self._usage})
         yield b"data: [DONE]\n\n"
 
-    def _pieces(self) -> Iterator[tuple[dict[str, Any], str | None]]:
+    def _pieces(self) -> Iterator[tuple[JsonObject, str | None]]:
         yield {"role": "assistant", "content": self._text}, None
         if calls := self._calls():
             yield {"tool_calls": [{"index": 0, **call} for call in calls]}, None
         yield {}, self._finish
 
-    def _event(self, chunk: dict[str, Any]) -> bytes:
+    def _event(self, chunk: JsonObject) -> bytes:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         return b"data: " + orjson.dumps(self._head | {"object": kind} | chunk) + b"\n\n"
 
@@ -105,7 +106,7 @@ class RecordedAnswer:
     def _finish(self) -> str:
         return "tool_calls" if self._call else "stop"
 
-    def _calls(self) -> list[dict[str, Any]]:
+    def _calls(self) -> list[JsonObject]:
         if self._call is None:
             return []
         arguments = orjson.dumps(self._call.arguments).decode()

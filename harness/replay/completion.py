@@ -10,9 +10,8 @@ length. Times in seconds on the clock of the caller, who reads the stream.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -20,6 +19,7 @@ from harness.replay import dynamo
 from harness.replay.sse import Events, data_of
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import TurnFailed
+from servers.basics.json_object import JsonObject
 from servers.basics.redact import redact
 from servers.records.turns import TurnRecord
 from traces import Message, Turn
@@ -88,7 +88,7 @@ def text_body(
 
 
 def _body(
-    fields: dict[str, Any],
+    fields: JsonObject,
     turn: Turn,
     program_id: str,
     index: int,
@@ -129,10 +129,10 @@ class MeasuredAnswer:
     last_byte_at_s: float = math.nan
     complete: bool = False
     """Whether the whole answer has arrived; the end of a stream is `[DONE]`."""
-    usage: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
+    usage: JsonObject = field(default_factory=dict)
+    metrics: JsonObject = field(default_factory=dict)
 
-    def _take_measurements(self, chunk: Mapping[str, Any]) -> None:
+    def _take_measurements(self, chunk: JsonObject) -> None:
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.metrics = mapping(chunk.get("metrics")) or self.metrics
 
@@ -164,7 +164,7 @@ class Answer(MeasuredAnswer):
     text: bool = False
     """Text mode: token ids are not required, as the server's tokenizer may differ."""
     ids: list[int] = field(default_factory=list)
-    nvext: dict[str, Any] = field(default_factory=dict)
+    nvext: JsonObject = field(default_factory=dict)
     """The last values of Dynamo's extension."""
     _events: Events = field(default_factory=Events)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from servers.basics.json_object import JsonObject
 from servers.records.turns import TurnRecord
 from traces.lenient import mapping, seconds
 
@@ -33,7 +33,7 @@ class Frontend:
     has_sessions: bool = False
     """Whether its router keeps a program until it is told of its end."""
 
-    def complete(self, record: TurnRecord, nvext: Mapping[str, Any]) -> None:
+    def complete(self, record: TurnRecord, nvext: JsonObject) -> None:
         """Add what the answer's extension says to the record of an ended turn."""
         program = mapping(mapping(nvext.get("engine_data")).get("thunderagent"))
         worker = mapping(nvext.get("worker_id")).get("decode_worker_id")
@@ -45,7 +45,7 @@ class Frontend:
         if self.disaggregated:
             record.device_hit_tokens = self._hit_tokens(record.prompt_tokens or 0, nvext)
 
-    def _hit_tokens(self, prompt_tokens: int, nvext: Mapping[str, Any]) -> int | None:
+    def _hit_tokens(self, prompt_tokens: int, nvext: JsonObject) -> int | None:
         """Return the tokens that the router found in the cache of the prefill worker; None without
         a KV router. `cached_tokens` is of the decode worker, which caches nothing."""
         share = mapping(nvext.get("timing")).get("kv_hit_rate")
@@ -55,5 +55,5 @@ class Frontend:
         return min(round(share * blocks) * self.block_tokens, prompt_tokens)
 
 
-def is_dynamo(model: Mapping[str, Any]) -> bool:
+def is_dynamo(model: JsonObject) -> bool:
     return model.get("owned_by") == OWNER

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import aiohttp
 
 from harness.replay.http import OPENER, authorization
+from servers.basics.json_object import JsonObject
 
 PROGRAM_HEADERS = (
     "X-Program-Id",
@@ -112,9 +113,7 @@ async def report_end(
     other servers. A router that knows `ends` may pass that request on to any of its servers, so it
     does not get it.
     """
-    requests: list[tuple[str, dict[str, object]]] = [
-        (end.path, {end.field: program_id}) for end in ends
-    ]
+    requests: list[tuple[str, JsonObject]] = [(end.path, {end.field: program_id}) for end in ends]
     headers = {**JSON, **authorization(api_key)}
     shortest = {"model": model, "prompt": [0], "max_tokens": 1}
     if is_dynamo:

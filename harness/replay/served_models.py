@@ -5,21 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
-from typing import Any
 
 from harness.replay.http import API_KEY, api_key, fetch
 from servers.basics.errors import Unavailable
+from servers.basics.json_object import JsonObject
 from servers.basics.text import one_line
 
 TIMEOUT_S = 10.0
 MAX_BYTES = 16 << 20
 
 
-def is_vllm(model: dict[str, Any]) -> bool:
+def is_vllm(model: JsonObject) -> bool:
     return model.get("owned_by") == "vllm"
 
 
-def served_models(url: str, label: str) -> list[dict[str, Any]]:
+def served_models(url: str, label: str) -> list[JsonObject]:
     """Return the models of a server. Raises Unavailable, whose message begins with `label`
     (the option that gave the URL)."""
     try:

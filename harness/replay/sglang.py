@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -23,6 +22,7 @@ from harness.replay.completion import Answer, error_message, without_prompt
 from harness.replay.http import MAX_ERROR_BYTES, OPENER, api_key, authorization, known_keys
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import CellFailed, TurnFailed
+from servers.basics.json_object import JsonObject
 from traces import Turn
 from traces.lenient import mapping, seconds
 
@@ -53,7 +53,7 @@ def generate_body(
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def sampling_params(output_tokens: int) -> dict[str, Any]:
+def sampling_params(output_tokens: int) -> JsonObject:
     """Return the parameters of an answer of exactly this length. SGLang refuses unknown ones."""
     return {
         "max_new_tokens": output_tokens,
@@ -96,7 +96,7 @@ class GeneratedAnswer(Answer):
 SGLANG_APIS = Apis(Api("/generate", generate_body, GeneratedAnswer), OPENAI.text)
 
 
-def is_sglang(model: dict[str, Any]) -> bool:
+def is_sglang(model: JsonObject) -> bool:
     """Return whether `/v1/models` lists the model as SGLang does."""
     return model.get("owned_by") == "sglang"
 

@@ -33,6 +33,7 @@ from reports.run_folder.machines import MACHINES
 from servers.basics.atomic import make_folder, write_file
 from servers.basics.compiled_core import find_core
 from servers.basics.errors import CannotWrite, InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.basics.redact import redact_command_line
 from servers.profiles.files import is_file
 from servers.profiles.machines.gpu_file import is_gpu_file, with_name
@@ -69,7 +70,7 @@ def default_folder(plan: SweepPlan) -> Path:
     return RUNS / "_".join([*map(slug, parts), digest])
 
 
-def _stored_plan(folder: Path, document: str) -> dict[str, Any]:
+def _stored_plan(folder: Path, document: str) -> JsonObject:
     """Return the contents of `sweep.json`, or of another document; an empty dict for an empty
     folder. Only a part of the document remains if a sweep is killed while it writes it."""
     try:
@@ -97,7 +98,7 @@ def _stored_plan(folder: Path, document: str) -> dict[str, Any]:
     return stored
 
 
-def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder: Path) -> None:
+def _check_extends(planned: JsonObject, stored: JsonObject, folder: Path) -> None:
     """Raise `InvalidInput` unless the plan contains all stored cells."""
     for field in sorted([*planned, *stored], key=CODE.__eq__):  # other fields may cause it
         if field in IGNORED_FIELDS or stored.get(field) == planned.get(field):
@@ -115,7 +116,7 @@ def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder
         )
 
 
-def _values(sweep: Mapping[str, Any], field: str) -> Any:
+def _values(sweep: JsonObject, field: str) -> Any:
     """Return the values of a field; without repeats, each cell runs once."""
     return sweep.get(field, [1] if field == "repeats" else None)
 
@@ -159,7 +160,7 @@ def claimed(
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    planned: dict[str, Any] = decode(encode(sweep))
+    planned: JsonObject = decode(encode(sweep))
     try:
         make_folder(folder)
         with locked(folder, shard):

@@ -11,8 +11,8 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from servers.basics.json_object import JsonObject
 from servers.foreign_routers.deployment import Deployment
 from servers.processes.loopback import request
 
@@ -48,14 +48,14 @@ def command(
     return [python, "-m", MODULE, *map(str, flags)]
 
 
-def program_scheduling(deployment: Deployment) -> dict[str, Any]:
+def program_scheduling(deployment: Deployment) -> JsonObject:
     """Return the settings of program scheduling, with times in seconds and costs per 1,000 tokens.
 
     `auto` takes a program's identity from the headers of its turns. vLLM 0.32 refuses requests with
     the other identity that the router knows, `vllm_xargs.agentic_context`, since its values must be
     numbers, strings or lists.
     """
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "program_scheduling_enable_key": "auto",
         "global_queue": True,
         "queue_timeout_seconds": max(deployment.turn_timeout_s, QUEUE_TIMEOUT_S),

@@ -21,11 +21,11 @@ def turns_on_two_servers() -> Turns:
 
 
 def limited_turns(monkeypatch: pytest.MonkeyPatch, limit: int = 3) -> Turns:
-    def evict(self: programs.Programs) -> object:
+    def evict(self: programs.GatewayPrograms) -> object:
         return evict_real(self, limit)
 
-    evict_real = programs.Programs.evict
-    monkeypatch.setattr(programs.Programs, "evict", evict)
+    evict_real = programs.GatewayPrograms.evict
+    monkeypatch.setattr(programs.GatewayPrograms, "evict", evict)
     return turns_on_two_servers()
 
 

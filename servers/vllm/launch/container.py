@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from servers.basics.errors import Unavailable
+from servers.basics.json_object import JsonObject
 
 STOP_TIMEOUT_S = 5
 """Time between SIGTERM and SIGKILL; less than the supervisor's."""
@@ -102,7 +103,7 @@ def _remove_leftover(client: Any, folder: str) -> None:
         container.remove(force=True)
 
 
-def run(job: Mapping[str, Any]) -> int:
+def run(job: JsonObject) -> int:
     import docker
 
     gpus = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]

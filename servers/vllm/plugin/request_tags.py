@@ -10,9 +10,10 @@ in tokens, times in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from servers.basics.json_object import JsonObject
 from servers.policies.base import Request
 from servers.policy_runner import EngineTurn
 from servers.programs import PromptStart, blocks_to_repeat
@@ -34,7 +35,7 @@ class RequestTags(NamedTuple):
         return self.warm_up or self.ended is not None
 
 
-def read_xargs(xargs: Mapping[str, Any] | None) -> RequestTags:
+def read_xargs(xargs: JsonObject | None) -> RequestTags:
     xargs = xargs or {}
     tools, ended = xargs.get("tools"), _id(xargs.get("ended"))
     turn, is_last = _integer(xargs.get("turn")), _integer(xargs.get("is_last"))
@@ -48,7 +49,7 @@ def read_xargs(xargs: Mapping[str, Any] | None) -> RequestTags:
     )
 
 
-def answer_of(xargs: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
+def answer_of(xargs: JsonObject | None, vocabulary: int) -> list[int]:
     """Return the tokens with which the answer begins; none if the client sent none, or tokens
     outside a vocabulary of this size."""
     ids = (xargs or {}).get("answer")

@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from msgspec import convert
 
 from servers.basics.errors import EngineError
+from servers.basics.json_object import JsonObject
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
@@ -63,7 +63,7 @@ class VllmProcess:
         )
         self.receive()
 
-    def send(self, message: dict[str, Any], *, flush: bool = False) -> None:
+    def send(self, message: JsonObject, *, flush: bool = False) -> None:
         if self._process.stdin is None:
             raise EngineError("vLLM's process has no input")
         try:
@@ -73,11 +73,11 @@ class VllmProcess:
         except BrokenPipeError:
             raise EngineError(self._exit_message()) from None
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> JsonObject:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line.endswith("\n"):
             raise EngineError(self._exit_message())
-        message: dict[str, Any] = json.loads(line)
+        message: JsonObject = json.loads(line)
         if "failed" in message:
             raise EngineError(f"vLLM in virtual time: {message['failed']}")
         return message
@@ -167,7 +167,7 @@ class RemoteVllm:
             else:
                 self._ended(message)
 
-    def _ended(self, message: dict[str, Any]) -> None:
+    def _ended(self, message: JsonObject) -> None:
         sequence = self._turns.pop(message["key"])
         sequence.view = Request(**message["view"])
         for name in RESULTS:

@@ -23,6 +23,7 @@ from typing import IO, Any
 from msgspec import to_builtins
 
 from servers.basics.errors import UnsupportedVllm
+from servers.basics.json_object import JsonObject
 from servers.policies.base import Future
 from servers.policies.user_code import NeverReturned, call_limit, raised_in
 from servers.profiles import costs, profile_of
@@ -31,13 +32,11 @@ from servers.sim import Limits, Segment, Sequence, Submission
 from servers.variants import make_policy, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 
-Message = dict[str, Any]
-
 
 class CellEngine:
     """One engine, and the client's keys for its turns and segments."""
 
-    def __init__(self, message: Message, send: Callable[[Message], None]) -> None:
+    def __init__(self, message: JsonObject, send: Callable[[JsonObject], None]) -> None:
         profile, limits = profile_of(message["profile"]), Limits(**message["limits"])
         policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=False)
         variant = variants(message["policy"])[0]
@@ -50,7 +49,7 @@ class CellEngine:
         self._segments: dict[int, Segment] = {}
         self._keys: dict[Sequence, int] = {}
 
-    def submit(self, message: Message) -> None:
+    def submit(self, message: JsonObject) -> None:
         path = tuple(
             (self._segments.setdefault(number, Segment(start)), exit_depth)
             for number, start, exit_depth in message["path"]
@@ -108,7 +107,7 @@ class CellEngine:
         sys.exit(0)
 
 
-def serve(send: Callable[[Message], None]) -> None:
+def serve(send: Callable[[JsonObject], None]) -> None:
     for line in sys.stdin:
         roots: Collection[Path] = ()
         try:
@@ -129,7 +128,7 @@ def main() -> None:
     out: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def send(message: Message) -> None:
+    def send(message: JsonObject) -> None:
         out.write(json.dumps(message, separators=(",", ":")) + "\n")
         out.flush()
 
