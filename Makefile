@@ -38,6 +38,7 @@ BIN := .venv/bin
 # each report, a minute for each start of vLLM. Tests of packages are a third of their code.
 PIP_INSTALL := -m pip install --disable-pip-version-check -q -q --no-compile
 COMPILE := -m compileall -qq -j 0 -x /tests/
+PLUGINS := -e plugins/turnstile-formats
 PYTEST := $(BIN)/pytest -q --benchmark-disable
 # One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
 # the order of tests/conftest.py, the longest first.
@@ -190,18 +191,18 @@ clean:  ## remove all environments and caches; runs/ stays
 	@echo "setting up .venv (once; about half a minute)" >&2
 	@$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml | .venv/bin/python
-	@.venv/bin/python $(PIP_INSTALL) -e .
+.venv/installed: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python
+	@.venv/bin/python $(PIP_INSTALL) -e . $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@
 
-.venv/installed-test: pyproject.toml | .venv/bin/python
-	@.venv/bin/python $(PIP_INSTALL) -e '.[test]'
+.venv/installed-test: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python
+	@.venv/bin/python $(PIP_INSTALL) -e '.[test]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 
-.venv/installed-compile: pyproject.toml | .venv/bin/python
-	@.venv/bin/python $(PIP_INSTALL) -e '.[compile]'
+.venv/installed-compile: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python
+	@.venv/bin/python $(PIP_INSTALL) -e '.[compile]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 

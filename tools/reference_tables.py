@@ -7,7 +7,7 @@ of table -->`. A test checks that the pages are current.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from servers.variants import POLICIES
 from tools.results import read_results
 from tools.results_tables import DATA, code, table
 from tools.results_tables import tables as results_tables
-from traces.formats.facts import FACTS
+from traces.formats.registry import PACKAGED, abouts, known_formats
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -42,13 +42,8 @@ def tables() -> dict[str, str]:
             ),
             map(_model, MODELS.values()),
         ),
-        "trace formats": table(
-            (
-                *("format", "holds", "token counts", "tool times", "repeats", "starts"),
-                *("sub-agents", "inferred, and how well", "files without"),
-            ),
-            _formats(),
-        ),
+        **_formats("trace formats", known_formats().built_in),
+        **_formats("formats of the package", PACKAGED),
         **results_tables(read_results(DATA / "results.json")),
     }
 
@@ -101,14 +96,22 @@ def _model(llm: Model) -> list[str]:
     ]
 
 
-def _formats() -> Iterator[list[str]]:
-    for name, facts in FACTS.items():
-        marks = (facts.starts, facts.sub_agents)
-        yield [
-            *(code(name), facts.holds, facts.tokens, facts.tool_times, facts.repeats),
-            *("yes" if has else "no" for has in marks),
-            *(facts.accuracy or "–", facts.without or "–"),
+def _formats(name: str, formats: Iterable[str]) -> dict[str, str]:
+    declared = [abouts()[format] for format in formats]
+    facts = (
+        [
+            *(code(each.name), each.holds, each.tokens, each.tool_times, each.repeats),
+            *("yes" if has else "no" for has in (each.starts, each.sub_agents)),
+            *(each.accuracy or "–", each.without or "–"),
         ]
+        for each in declared
+    )
+    head = (
+        *("format", "holds", "token counts", "tool times", "repeats", "starts"),
+        *("sub-agents", "inferred, and how well", "files without"),
+    )
+    rules = ([each.title, each.rules] for each in declared if each.rules)
+    return {name: table(head, facts), f"rules of {name}": table(("format", "rules"), rules)}
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from servers.basics.errors import InvalidTrace
 from servers.basics.text import one_line
-from traces.formats.registry import folder_formats, linked_formats
+from traces.formats.registry import abouts, folder_formats, linked_formats
 from traces.formats.shared.linked import group, sub_agents_of
 from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.table import SUFFIXES as TABLE_SUFFIXES
 
 PACKS = Path(__file__).parent / "packs"
-SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz", ".traj.gz", STORED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,11 @@ def find_files(paths: Sequence[Path | str], *, tables: bool) -> list[TraceFile]:
 
     `tables`: whether tables in folders are traces.
     """
-    suffixes = SUFFIXES + TABLE_SUFFIXES * tables
     if not paths:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
+    suffixes = _suffixes() + TABLE_SUFFIXES * tables
     files = [file for path in paths for file in _files_of(path, suffixes)]
     labels = dict(files)
     groups = group([file for file, _ in files], linked_formats())
@@ -99,6 +98,11 @@ def check_not_read(out: Path, paths: Sequence[Path | str]) -> None:
                 f"{where}: is one of the files to read, which are not overwritten; "
                 "name another file"
             )
+
+
+def _suffixes() -> tuple[str, ...]:
+    plain = [".json", ".jsonl", *(s for about in abouts().values() for s in about.suffixes)]
+    return (*plain, *(f"{suffix}.gz" for suffix in plain), STORED_SUFFIX)
 
 
 def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:

@@ -24,14 +24,13 @@ from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats import look_alikes
 from traces.formats.registry import (
     FIRST_BYTES,
-    FORMATS,
     IncompleteFormat,
     folder_formats,
     load_format,
     recognise,
 )
 from traces.formats.shared.linked import join
-from traces.lenient import Repairs, items, mapping, parse_json, read_bytes
+from traces.lenient import Repairs, items, line_start, mapping, parse_json, read_bytes
 from traces.merge import (
     UniqueIds,
     agree_on_prefixes,
@@ -290,7 +289,9 @@ def _load_any(
         return "packed", programs
     if suffix == ".parquet":
         data = parquet_lines(data)
-    is_other = columns is None and (suffix != ".parquet" or recognise(data) is not None)
+    is_other = columns is None and (
+        suffix != ".parquet" or recognise(data) is not None or look_alikes.needs_package(data)
+    )
     if is_other and suffix not in (".csv", ".tsv"):
         return _load(data, path, repairs, format, assumptions)
     programs = load_table(data, plain, suffix, columns, repairs)
@@ -321,7 +322,7 @@ def _load(
     if known is None:
         first = _first_object(data, plain_name)
         if not _may_be_native(first, plain_name):
-            raise TraceRejected(look_alikes.describe(first, FORMATS.names()))
+            raise TraceRejected(look_alikes.describe(first))
         known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # the error describes the line
     name, format = known
     name_only = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name)
@@ -345,6 +346,8 @@ def _first_object(data: bytes, plain_name: str) -> object:
             raise TraceRejected(f"line 1: {error}; write one JSON object per line") from None
     if RECORD_SEPARATOR.search(data[:FIRST_BYTES]):
         raise TraceRejected("a printout of records between separators, not JSON; give JSON Lines")
+    if look_alikes.needs_package(data):
+        return line_start(data[:FIRST_BYTES])
     document = parse_json(data)
     return items(document)[0] if items(document) else document
 

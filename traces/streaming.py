@@ -25,7 +25,7 @@ from traces.assumptions import Assumptions
 from traces.check import check
 from traces.columns import Columns, parse_columns
 from traces.files import TraceFile, find_files, names_in_messages
-from traces.formats.registry import FIRST_BYTES, load_format, recognise
+from traces.formats.registry import FIRST_BYTES, abouts, recognise
 from traces.lenient import Repairs
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
@@ -34,9 +34,6 @@ from traces.stored import Writer
 from traces.token_counts import counter_of
 
 PART_BYTES = 16 << 20
-SESSION_KEYS = {"azure-copilot": "", "tracelab": "session_id"}
-"""The formats that can be read in parts, with the key that consecutive lines of a session share, or
-"" if each line is a session."""
 MAX_SESSION_BYTES = 256 << 20
 PROGRESS_EVERY_S = 2.0
 NO_PREFIXES_OF_TURNS = (
@@ -169,11 +166,11 @@ def _parts(
     TraceRejected."""
     try:
         detected = not (file.parts or reading.format or reading.columns)
-        format = _format_in_parts(file.path) if detected else None
-        if format is None:
+        found = _format_in_parts(file.path) if detected else None
+        if found is None:
             yield 0, ids.rename(_whole(file, reading, repairs), repairs)
             return
-        key, load = SESSION_KEYS[format], load_format(format).load
+        key, load = found
         with file.path.open("rb") as raw:
             for number, part in enumerate(_split(_decompressed(file.path, raw), key)):
                 name = f"{file.path.name.partition('.')[0]}-{number}"
@@ -187,11 +184,13 @@ def _parts(
         raise TraceRejected(f"cannot be read to its end ({error})") from None
 
 
-def _format_in_parts(path: Path) -> str | None:
-    """Return the name of a file's format if it is one of `SESSION_KEYS`, else None."""
+def _format_in_parts(path: Path) -> tuple[str, Load] | None:
+    """Return the session key and the loader of a file's format if it can be read in parts."""
     with path.open("rb") as raw:
         known = recognise(_decompressed(path, raw).read(FIRST_BYTES))
-    return known[0] if known is not None and known[0] in SESSION_KEYS else None
+    if known is None or (about := abouts().get(known[0])) is None or about.session_key is None:
+        return None
+    return about.session_key, known[1].load
 
 
 def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from servers.basics.phrasing import listed
 from traces import Program, TraceSet
-from traces.formats.facts import FACTS, STATED
+from traces.formats.about import STATED
+from traces.formats.registry import abouts
 from traces.synthesis.recipes import SOURCE
 
 PACKS = "Each recipe's line shows 100 synthesised jobs."
@@ -78,6 +79,7 @@ def of_repeats(loaded: TraceSet) -> str:
     """Return a sentence on where the repeated part of prompts comes from."""
     if is_drawn(loaded):
         return "Repeats: synthesised, drawn from a recipe."
-    known = [FACTS[name].repeats for name in loaded.formats.values() if name in FACTS]
+    declared = abouts()
+    known = [declared[name].repeats for name in loaded.formats.values() if name in declared]
     how = sorted({"as the trace states them" if each == STATED else each for each in known})
     return f"Repeats: {listed(how) or 'as the trace states them'}."

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("harness", "agents", "traces", "servers", "reports")
+PACKAGES = ("harness", "agents", "traces", "servers", "reports", "plugins")
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal",
            "code", "codeop", "xml.sax", "xml.dom", "tarfile", "zipfile"}  # fmt: skip
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load",

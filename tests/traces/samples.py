@@ -1,4 +1,4 @@
-"""A small trace of every built-in format, on which `test_formats.py` runs its contract tests.
+"""A small trace of every format of ours, on which `test_formats.py` runs its contract tests.
 
 Each has two programs whose prompts share a prefix, and one of them has a second turn.
 """
@@ -446,4 +446,4 @@ SAMPLES = {
         {"a.jsonl": span_samples.mlperf_endpoints()}, (Provenance.MEASURED,)
     ),
 }
-"""Samples by the name in `traces.formats.registry.FORMATS`."""
+"""Samples by the name in `traces.formats.registry.known_formats`."""

@@ -10,8 +10,8 @@ from servers.basics.errors import TraceRejected
 from tests.traces.samples import json_lines
 from traces import Program, Provenance
 from traces.assumptions import Assumptions
-from traces.formats.bfcl import load_with, sniff
 from traces.lenient import Repairs
+from turnstile_formats.bfcl import load_with, sniff
 
 DRAWN = Assumptions(gaps=lambda _id, tools: [float(len(names)) for names in tools])
 """As many seconds as a turn has tools."""

@@ -12,8 +12,9 @@ from tests.traces.exported_worlds import jobs
 from traces import Fork, Program, Provenance, Turn
 from traces.check import check
 from traces.exports.registry import EXPORTS, Losses, load_export
-from traces.formats import agentic_mooncake, aiperf_dag, mooncake, native, otel, weka
+from traces.formats import agentic_mooncake, mooncake, native, otel, weka
 from traces.lenient import Repairs
+from turnstile_formats import aiperf_dag
 
 MEASURED = Provenance.MEASURED
 FEW = settings(max_examples=25, deadline=None)

@@ -1,12 +1,14 @@
-"""Properties of every built-in trace format, and of a format from another package."""
+"""Properties of every trace format of ours, and of a format from another package."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,10 @@ from tests.sim.worlds import BLOCK, profile
 from tests.traces.samples import SAMPLES, Sample, json_lines
 from traces import Program, TraceSet, read_traces
 from traces.check import check
-from traces.formats.registry import FIRST_BYTES, FORMATS
+from traces.formats.registry import FIRST_BYTES, PACKAGED, known_formats, load_format
 from traces.lenient import Repairs
 
-NAMES = list(FORMATS.built_in)
+NAMES = [*known_formats().built_in, *PACKAGED]
 
 
 def sample_of(format: str) -> Sample:
@@ -61,7 +63,7 @@ def test_every_sample_is_of_a_known_format() -> None:
 
 @pytest.mark.parametrize("format", NAMES)
 def test_each_format_recognises_only_its_own_sample(format: str) -> None:
-    sniff = FORMATS.load(format).sniff
+    sniff = load_format(format).sniff
     for name, sample in SAMPLES.items():
         for data in sample.files.values():
             assert sniff(data) == (name == format), name
@@ -108,7 +110,7 @@ def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("format", NAMES)
 def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Path) -> None:
-    load = FORMATS.load(format).load
+    load = load_format(format).load
     for name, data in sample_of(format).files.items():
         for end in range(0, len(data), 7):
             with suppress(InvalidTrace, TraceRejected):
@@ -174,6 +176,36 @@ def test_an_installed_package_can_add_a_format(custom_trace: Path) -> None:
     loaded = read_traces(custom_trace)
     assert loaded.formats == {"mine.jsonl": "lengths"}
     assert [program.turns[0].prompt_tokens for program in loaded.programs] == [90]
+
+
+@pytest.fixture
+def without_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package is installed that adds formats."""
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
+    monkeypatch.syspath_prepend(str(tmp_path))  # entry points are found once for each path
+
+
+@pytest.mark.usefixtures("without_package")
+@pytest.mark.parametrize("format", PACKAGED)
+def test_without_the_package_a_file_of_its_formats_names_the_format_and_the_remedy(
+    format: str, tmp_path: Path
+) -> None:
+    remedy = "which needs a package: pip install turnstile-formats"
+    for name, data in SAMPLES[format].files.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InvalidTrace) as error:
+            read_traces(tmp_path / name)
+        assert re.search(rf"looks like {format} \(has .*\), {remedy}$", str(error.value))
+
+
+@pytest.mark.usefixtures("without_package")
+def test_without_the_package_choosing_one_of_its_formats_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"{}")
+    with pytest.raises(UnknownName) as error:
+        read_traces(tmp_path / "a.jsonl", format="bfcl")
+    assert str(error.value) == (
+        "--format bfcl: is a format of another package: pip install turnstile-formats"
+    )
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(custom_trace: Path) -> None:

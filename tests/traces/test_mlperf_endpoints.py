@@ -10,8 +10,8 @@ from servers.basics.errors import TraceRejected
 from tests.traces.samples import json_lines
 from traces import Program, Provenance
 from traces.assumptions import Assumptions
-from traces.formats.mlperf_endpoints import load_with, sniff
 from traces.lenient import Repairs
+from turnstile_formats.mlperf_endpoints import load_with, sniff
 
 CALL = {"type": "function", "function": {"name": "bash", "arguments": '{"command": "ls | wc"}'}}
 

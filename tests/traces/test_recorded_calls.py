@@ -9,8 +9,9 @@ import pytest
 
 from servers.basics.errors import TraceRejected
 from traces import Fork, Program, Provenance
-from traces.formats import agentinfer, azure_copilot, dynamo_requests, tracelab
+from traces.formats import dynamo_requests
 from traces.lenient import Repairs
+from turnstile_formats import agentinfer, azure_copilot, tracelab
 
 
 def lines(*rows: object) -> bytes:

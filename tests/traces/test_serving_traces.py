@@ -9,16 +9,9 @@ import pytest
 
 from servers.basics.errors import TraceRejected
 from traces import Fork, Program, Provenance
-from traces.formats import (
-    agentic_mooncake,
-    aiperf_dag,
-    applied_compute,
-    bailian,
-    llmservingsim,
-    lmcache_agent,
-    mooncake,
-)
+from traces.formats import agentic_mooncake, mooncake
 from traces.lenient import Repairs
+from turnstile_formats import aiperf_dag, applied_compute, bailian, llmservingsim, lmcache_agent
 
 
 def load(format: Any, *rows: object) -> tuple[list[Program], list[str]]:

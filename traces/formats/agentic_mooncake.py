@@ -16,11 +16,30 @@ from typing import Any
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.block_hashes import Hashes, share_blocks
+from traces.formats.about import MEASURED, About
 from traces.formats.mooncake import Request, block_tokens, usable_hashes
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, Provenance, Turn
+
+ABOUT = About(
+    name="agentic-mooncake",
+    order=9,
+    holds="Dynamo's replay files",
+    tokens="recorded",
+    tool_times="unstated",
+    repeats=MEASURED,
+    starts=True,
+    sub_agents=True,
+    accuracy="delays of spawns at dispatch are inferred; tools have no names",
+    title="agentic Mooncake",
+    rules=(
+        "Versions 1 and 2. A session of a play is a program. The gap is `delay_ms` of the "
+        "dependency (version 1: `delay` + `tool_wait_ms`), **unstated**. Spawns and joins are"
+        " dependencies on other sessions. Shared blocks are `hash_ids` of `block_size`"
+    ),
+)
 
 SCHEMA = "dynamo.agentic_mooncake"
 

@@ -17,6 +17,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
+from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import (
     Call,
     fill_usage,
@@ -30,6 +31,20 @@ from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
 from traces.program import Fork, Program, Provenance, Turn
+
+ABOUT = About(
+    name="atif",
+    order=13,
+    keys=(("schema_version", "agent", "steps"),),
+    holds="Harbor's trajectories",
+    tokens="recorded, else inferred",
+    tool_times="inferred, else no",
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy=f"tool times contain the model's, and are not to be quoted; {BY_TEXT}",
+    without=f"without timestamps {DRAW}",
+)
 
 MAX_DEPTH = 20
 """Maximum nesting of sub-agents; deeper ones are left out."""

@@ -16,11 +16,28 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
+from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.shared.linked import Part, first_lines, split, stem
 from traces.formats.shared.sessions import Launch, make_programs
 from traces.lenient import Repairs
 from traces.program import Program
+
+ABOUT = About(
+    name="claude-code",
+    order=2,
+    keys=(("sessionId", "uuid", "parentUuid", "type"),),
+    holds="sessions of Claude Code",
+    tokens="recorded",
+    tool_times=PERMISSION,
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy=(
+        "outputs whose count was cut off, from their text: median error 8%, at most 30% in "
+        "nine of ten"
+    ),
+)
 
 AGENT_FILE = "agent-"
 MAX_KINDS = 5

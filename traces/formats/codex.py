@@ -14,11 +14,26 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
+from traces.formats.about import PERMISSION, About
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.shared.linked import first_lines, split
 from traces.formats.shared.sessions import Launch, make_programs
 from traces.lenient import Repairs, mapping
 from traces.program import Program
+
+ABOUT = About(
+    name="codex",
+    order=3,
+    keys=(("timestamp", "type", "payload"),),
+    holds="sessions of Codex",
+    tokens="recorded",
+    tool_times=PERMISSION,
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy="token counts sum to the recorded total in 102 of 102 calls",
+    without="without token counts (before 0.44): refused",
+)
 
 KINDS = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
+from traces.formats.about import MEASURED, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS, usable_hashes
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import (
@@ -25,6 +26,25 @@ from traces.formats.shared.timed_calls import (
 )
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Program
+
+ABOUT = About(
+    name="dynamo",
+    order=8,
+    keys=(("schema", "event_type", "event_time_unix_ms", "request.request_id"),),
+    holds="Dynamo's request traces",
+    tokens="recorded",
+    tool_times=MEASURED,
+    repeats=MEASURED,
+    starts=True,
+    sub_agents=True,
+    without=SINGLE,
+    title="Dynamo request traces",
+    rules=(
+        "`agent_context.session_id` and `parent_session_id`; `request_received_ms` + "
+        "`total_time_ms`. Tools are the `tool_class` of tool events. Shared blocks are "
+        "`input_sequence_hashes` of `trace_block_size`"
+    ),
+)
 
 SCHEMA = "dynamo.request.trace.v1"
 TOOL_EVENTS = ("tool_end", "tool_error")

@@ -14,6 +14,7 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
+from traces.formats.about import PERMISSION, About
 from traces.formats.shared.linked import split
 from traces.formats.shared.sessions import Call, Thread, Tool, make_programs, tool_name
 from traces.lenient import (
@@ -27,6 +28,19 @@ from traces.lenient import (
     tokens,
 )
 from traces.program import Message, Program
+
+ABOUT = About(
+    name="gemini-cli",
+    order=4,
+    keys=(("sessionId", "projectHash", "messages"),),
+    holds="sessions of Gemini CLI",
+    tokens="recorded",
+    tool_times=PERMISSION,
+    repeats="inferred",
+    starts=True,
+    sub_agents=False,
+    accuracy="known from synthetic samples only",
+)
 
 SHELL = "run_shell_command"
 PATCH = "$set"

@@ -15,6 +15,7 @@ from typing import Any
 from servers.basics.errors import TraceRejected
 from servers.basics.text import text
 from traces.assumptions import Assumptions
+from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
 from traces.formats.otel import documents
 from traces.formats.shared.calls import first_count
 from traces.formats.shared.chat_messages import called_tools, flat_text, from_text, messages
@@ -23,6 +24,20 @@ from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Kind, Span, Usage
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program
+
+ABOUT = About(
+    name="langfuse",
+    order=12,
+    keys=(("trace", "observations"),),
+    holds="exports of Langfuse",
+    tokens="recorded, else inferred",
+    tool_times=MEASURED,
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy=BY_TEXT,
+    without=COUNT,
+)
 
 KINDS = {"GENERATION": Kind.MODEL, "TOOL": Kind.TOOL, "AGENT": Kind.AGENT}
 CACHED = (

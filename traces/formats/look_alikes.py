@@ -13,11 +13,15 @@ from typing import Any
 
 from servers.basics.nearest import nearest
 from servers.basics.text import one_line
-from traces.lenient import mapping
+from traces.formats.registry import FIRST_BYTES, NOT_INSTALLED, PACKAGED, abouts, known_formats
+from traces.lenient import line_start, mapping
 
-NOT_READ = "which cannot be read here; convert it to turnstile-trace-1"
 MAX_KEYS = 5
 """Maximum number of keys in a message."""
+NO_STEPS = (
+    "which has neither token counts nor times, only the steps; give the OpenTelemetry traces of "
+    "the same run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,47 +31,21 @@ class LookAlike:
     keys: tuple[str, ...]
     """The keys of an object of this format. `a.b` is the key `b` of the object in `a`, or of the
     first object of the list in `a`."""
-    reason: str = NOT_READ
+    reason: str = ""
+    """Why it cannot be read."""
 
 
-LOOK_ALIKES = (
-    LookAlike("turnstile", ("format", "id", "turns.prompt_tokens", "turns.output_tokens")),
-    LookAlike("turns.jsonl", ("program_id", "turn", "sent_at_s", "prompt_tokens")),
-    LookAlike("weka", ("id", "block_size", "requests.in", "requests.out")),
-    LookAlike("azure-copilot", ("session_id", "date", "turns.llm_calls")),
-    LookAlike("tracelab", ("session_id", "round_index", "input_tokens_total", "output_tokens")),
-    LookAlike("agentinfer", ("session_id", "actor_id", "started_at", "input_tokens")),
-    LookAlike("dynamo", ("schema", "event_type", "event_time_unix_ms", "request.request_id")),
-    LookAlike("applied-compute", ("input_prompt_length", "assistant_response_length")),
-    LookAlike("mooncake", ("input_length", "output_length", "timestamp")),
-    LookAlike("bailian", ("chat_id", "parent_chat_id", "input_length", "output_length")),
-    LookAlike("llmservingsim", ("input_toks", "output_toks", "arrival_time_ns")),
-    LookAlike("lmcache-agent", ("session_id", "timestamp", "input", "output")),
-    LookAlike("aiperf-dag", ("session_id", "turns.messages", "turns.max_tokens")),
-    LookAlike("claude-code", ("sessionId", "uuid", "parentUuid", "type")),
-    LookAlike("codex", ("timestamp", "type", "payload")),
-    LookAlike("gemini-cli", ("sessionId", "projectHash", "messages")),
-    LookAlike("otel", ("resourceSpans",)),
-    LookAlike("otel", ("trace_id", "span_id", "attributes")),
-    LookAlike("otel", ("trace_id", "spans")),
-    LookAlike("langfuse", ("trace", "observations")),
-    *(
-        LookAlike(
-            "a recording of Exgentic", keys,
-            "which has neither token counts nor times, only the steps; give the OpenTelemetry "
-            "traces of the same run",
-        )
-        for keys in (
-            ("event", "run_id", "session_id", "step"),
-            ("session_id", "is_finished", "agent_cost", "benchmark_cost"),
-            ("task", "context", "actions"),
-        )
-    ),
-    LookAlike("atif", ("schema_version", "agent", "steps")),
-    LookAlike("swe-agent", ("environment", "trajectory", "history")),
-    LookAlike("mlperf-endpoints", ("conversation_id", "turn", "role")),
+UNREADABLE = (
+    LookAlike("a recording of Exgentic", ("event", "run_id", "session_id", "step"), NO_STEPS),
     LookAlike(
-        "the schema of Azure's Copilot data set", ("window_start", "window_end", "record.turns"),
+        "a recording of Exgentic",
+        ("session_id", "is_finished", "agent_cost", "benchmark_cost"),
+        NO_STEPS,
+    ),
+    LookAlike("a recording of Exgentic", ("task", "context", "actions"), NO_STEPS),
+    LookAlike(
+        "the schema of Azure's Copilot data set",
+        ("window_start", "window_end", "record.turns"),
         "which has no sessions; give the data files",
     ),
     LookAlike(
@@ -76,11 +54,11 @@ LOOK_ALIKES = (
         "which has no times between turns; give the workload file that was benchmarked",
     ),
     LookAlike(
-        "ShareGPT conversations", ("conversations.from", "conversations.value"),
+        "ShareGPT conversations",
+        ("conversations.from", "conversations.value"),
         "which have neither token counts nor times",
     ),
-    LookAlike("bfcl", ("id", "result", "input_token_count", "output_token_count")),
-)  # fmt: skip
+)
 
 
 RECIPE = "turnstile-recipe-1"
@@ -105,23 +83,38 @@ def use_of_recipe(name: str) -> str:
     )
 
 
-def describe(document: object, known: Collection[str]) -> str:
-    """Describe what an object without a known format resembles. `known` are the formats' names."""
+def describe(document: object) -> str:
+    """Describe what an object without a known format resembles."""
+    known = known_formats().names()
     found = keys_of(document)
     if not found:
         what = "an object with no fields" if isinstance(document, dict) else "no object"
         return f"unknown format ({what}); known are {', '.join(known)}"
-    like = max(LOOK_ALIKES, key=lambda like: _similarity(like, found))
+    keys_of_formats = {name: about.keys for name, about in abouts().items()} | PACKAGED
+    readable = [
+        LookAlike(name, keys, "" if name in known else NOT_INSTALLED)
+        for name, kinds in keys_of_formats.items()
+        for keys in kinds
+    ]
+    like = max([*readable, *UNREADABLE], key=lambda like: _similarity(like, found))
     share, exact = _similarity(like, found)
     has = ", ".join(key for key in like.keys if key in found)
-    if share == 1 and like.name not in known:
+    is_close = share >= 0.5 and exact > 1
+    if (share == 1 and like.reason) or (is_close and like.reason == NOT_INSTALLED):
         return f"looks like {like.name} (has {has}), {like.reason}"
-    if share >= 0.5 and exact > 1 and like.name in known:
+    if is_close and not like.reason:
         missing = [_missing(key, found) for key in like.keys if key not in found]
         lacks = ", ".join(missing) or "a form that its reader recognises"
         return f"looks like {like.name} (has {has}), but lacks {lacks}"
     top = one_line(", ".join(sorted(key for key in found if "." not in key)[:MAX_KEYS]))
     return f"unknown format (an object with {top}); known are {', '.join(known)}"
+
+
+def needs_package(data: bytes) -> bool:
+    """Return whether the first line of a file is of a format of `PACKAGE`, which is missing."""
+    found = keys_of(line_start(data[:FIRST_BYTES]))
+    names = [name for name, kinds in PACKAGED.items() if any(found.issuperset(k) for k in kinds)]
+    return not set(names) <= set(known_formats().names())
 
 
 def keys_of(document: object) -> set[str]:

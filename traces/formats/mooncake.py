@@ -17,10 +17,32 @@ from math import ceil
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
 from traces.block_hashes import Hashes, common_blocks, kept_tokens, share_blocks
+from traces.formats.about import CALL_END, LENGTHS, MEASURED, SINGLE, About
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import estimated_api_s
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs
 from traces.program import Program, Provenance, Turn
+
+ABOUT = About(
+    name="mooncake",
+    order=10,
+    keys=(("input_length", "output_length", "timestamp"),),
+    holds="requests of a service, with block hashes",
+    tokens="recorded",
+    tool_times="unstated, else inferred",
+    repeats=MEASURED,
+    starts=True,
+    sub_agents=False,
+    accuracy=f"without `delay` {CALL_END}; without hashes {LENGTHS}",
+    without=SINGLE,
+    title="Mooncake",
+    rules=(
+        "Times in ms. `hash_ids` are valid in the whole file, in blocks of 512 tokens, or of "
+        "the largest power of two that fits. Whether later rows of a session are whole "
+        "prompts or new parts is **inferred** and reported. The gap is `delay` "
+        "(**unstated**), otherwise **inferred**"
+    ),
+)
 
 BLOCK_TOKENS = 512
 SINGLE_TURNS = (

@@ -23,9 +23,23 @@ from servers.basics.errors import InvalidTrace
 from servers.basics.text import text
 from traces.block_hashes import kept_tokens
 from traces.check import check
+from traces.formats.about import STATED, About
 from traces.formats.native_errors import problem
 from traces.lenient import MAX_TOKENS, Repairs, line_start, lines, mapping
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
+
+ABOUT = About(
+    name="turnstile",
+    order=0,
+    keys=(("format", "id", "turns.prompt_tokens", "turns.output_tokens"),),
+    holds="programs in Turnstile's own format",
+    tokens="recorded",
+    tool_times="as the file says",
+    repeats=STATED,
+    starts=True,
+    sub_agents=True,
+    accuracy="repeats from lengths if no turn has `kept_tokens`",
+)
 
 FORMAT = "turnstile-trace-1"
 _OUR_FIRST_FIELD = re.compile(rb'\s*\{[ \t]*"format"[ \t]*:[ \t]*"turnstile-')

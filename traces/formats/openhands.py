@@ -17,6 +17,7 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
+from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.calls import shortest_prefixes
@@ -32,6 +33,19 @@ from traces.lenient import (
     seconds,
 )
 from traces.program import Program
+
+ABOUT = About(
+    name="openhands",
+    order=7,
+    holds="conversations and trajectories of OpenHands",
+    tokens="recorded",
+    tool_times=MEASURED,
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy=LENGTHS,
+    without="without token counts: refused",
+)
 
 HEAD_FILE = "base_state.json"
 EVENTS = ("events", "trajectory", "history")

@@ -16,6 +16,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import text
 from traces.assumptions import Assumptions
 from traces.formats import otel_attributes as read
+from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Kind, Span, Usage
@@ -31,6 +32,24 @@ from traces.lenient import (
     tokens,
 )
 from traces.program import Program
+
+ABOUT = About(
+    name="otel",
+    order=11,
+    keys=(
+        ("resourceSpans",),
+        ("trace_id", "span_id", "attributes"),
+        ("trace_id", "spans"),
+    ),
+    holds="OpenTelemetry spans of agents",
+    tokens="recorded, else inferred",
+    tool_times=MEASURED,
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy=BY_TEXT,
+    without=COUNT,
+)
 
 SPANS_TO_CHECK = 50
 """One of this many first spans of a file must have a known attribute."""

@@ -1,62 +1,52 @@
 """The registry of trace formats, and the interface of a format.
 
-In: the bytes of a file. Out: the format that recognises them. To add a format, add a file in this
-folder, a line in `FORMATS` and a sample in `tests/traces/samples.py`. Installed packages add
-formats with entry points in the group `turnstile.trace_formats`.
+In: the bytes of a file. Out: the format that recognises them. Each module in this folder with an
+`ABOUT` is a format. Installed packages add formats with entry points in the group
+`turnstile.trace_formats`.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from servers.basics.errors import InvalidPlugin
-from servers.basics.registry import Registry
+from servers.basics.errors import InvalidPlugin, UnknownName
+from servers.basics.registry import Registry, load_path
 from traces.assumptions import Assumptions
+from traces.formats.about import About
 from traces.formats.shared.linked import LinkedFormat
 from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
 
-FORMATS = Registry(
-    kind="trace format",
-    group="turnstile.trace_formats",
-    built_in={
-        "turnstile": "traces.formats.native",
-        "turns.jsonl": "traces.formats.run_turns",
-        "claude-code": "traces.formats.claude_code",
-        "codex": "traces.formats.codex",
-        "gemini-cli": "traces.formats.gemini_cli",
-        "mini-swe-agent": "traces.formats.mini_swe_agent",
-        "weka": "traces.formats.weka",
-        "openhands": "traces.formats.openhands",
-        "azure-copilot": "traces.formats.azure_copilot",
-        "tracelab": "traces.formats.tracelab",
-        "agentinfer": "traces.formats.agentinfer",
-        "dynamo": "traces.formats.dynamo_requests",
-        "agentic-mooncake": "traces.formats.agentic_mooncake",
-        "applied-compute": "traces.formats.applied_compute",
-        "mooncake": "traces.formats.mooncake",
-        "bailian": "traces.formats.bailian",
-        "llmservingsim": "traces.formats.llmservingsim",
-        "lmcache-agent": "traces.formats.lmcache_agent",
-        "aiperf-dag": "traces.formats.aiperf_dag",
-        "otel": "traces.formats.otel",
-        "langfuse": "traces.formats.langfuse",
-        "atif": "traces.formats.atif",
-        "swe-agent": "traces.formats.swe_agent",
-        "bfcl": "traces.formats.bfcl",
-        "mlperf-endpoints": "traces.formats.mlperf_endpoints",
-    },
-    remedy="the path of a module with sniff and load, as my_package.my_format",
-    option="--format",
-)
+PACKAGE = "turnstile-formats"
+PACKAGED = {
+    "agentinfer": (("session_id", "actor_id", "started_at", "input_tokens"),),
+    "aiperf-dag": (("session_id", "turns.messages", "turns.max_tokens"),),
+    "applied-compute": (("input_prompt_length", "assistant_response_length"),),
+    "azure-copilot": (("session_id", "date", "turns.llm_calls"),),
+    "bailian": (("chat_id", "parent_chat_id", "input_length", "output_length"),),
+    "bfcl": (("id", "result", "input_token_count", "output_token_count"),),
+    "llmservingsim": (
+        ("input_toks", "output_toks", "arrival_time_ns"),
+        ("arrival_time_ns", "sub_requests.input_toks", "sub_requests.output_toks"),
+    ),
+    "lmcache-agent": (("session_id", "timestamp", "input", "output"),),
+    "mlperf-endpoints": (("conversation_id", "turn", "role"),),
+    "tracelab": (("session_id", "round_index", "input_tokens_total", "output_tokens"),),
+}
+"""The formats of `PACKAGE`, with `About.keys`: their files are recognised without the package."""
+NOT_INSTALLED = f"which needs a package: pip install {PACKAGE}"
+FOLDER = str(Path(__file__).parent)
 FIRST_BYTES = 1 << 16
 """Number of bytes from which formats are first recognised."""
 
 
 class TraceFormat(Protocol):
-    """A format of trace files: a module with these two functions, or an object."""
+    """A format of trace files: a module with these two functions, or an object. It may have an
+    `About` in `ABOUT`, as all of ours do."""
 
     def sniff(self, first_bytes: bytes, /) -> bool:
         """Return whether a file that begins with these decompressed bytes has this format.
@@ -99,9 +89,27 @@ class IncompleteFormat(Protocol):
         """Return what `load` returns, where `load` has the default assumptions."""
 
 
+@cache
+def known_formats() -> Registry:
+    """Return the registry of formats. The first call imports all of ours."""
+    paths = [f"{__package__}.{found.name}" for found in pkgutil.iter_modules([FOLDER])]
+    abouts = [(path, getattr(load_path(path), "ABOUT", None)) for path in paths]
+    ours = [(about.order, about.name, path) for path, about in abouts if about is not None]
+    return Registry(
+        kind="trace format",
+        group="turnstile.trace_formats",
+        built_in={name: path for _, name, path in sorted(ours)},
+        remedy="the path of a module with sniff and load, as my_package.my_format",
+        option="--format",
+    )
+
+
 def load_format(name: str) -> TraceFormat:
     """Load a format by name or by dotted path."""
-    format: TraceFormat = FORMATS.load(name)
+    known = known_formats()
+    if name in PACKAGED and name not in known.names():
+        raise UnknownName(f"--format {name}: is a format of another package: pip install {PACKAGE}")
+    format: TraceFormat = known.load(name)
     for function in ("sniff", "load"):
         if not callable(getattr(format, function, None)):
             raise InvalidPlugin(
@@ -114,8 +122,15 @@ def load_format(name: str) -> TraceFormat:
 def formats() -> Iterator[tuple[str, TraceFormat]]:
     """Yield all formats and their names. Formats of installed packages come first, since the
     built-in ones recognise files by a single field."""
-    for name in [*FORMATS.installed(), *FORMATS.built_in]:
+    known = known_formats()
+    for name in [*known.installed(), *known.built_in]:
         yield name, load_format(name)
+
+
+def abouts() -> dict[str, About]:
+    """Return what is declared of each format, by its name."""
+    declared = {name: getattr(format, "ABOUT", None) for name, format in formats()}
+    return {name: about for name, about in declared.items() if isinstance(about, About)}
 
 
 def folder_formats() -> list[FolderFormat]:

@@ -18,8 +18,28 @@ from msgspec.json import Decoder
 from servers.basics.errors import TraceRejected
 from servers.basics.text import MALFORMED, brief, identifier, line_problem, text
 from servers.records.turns import TurnRecord
+from traces.formats.about import STATED, About
 from traces.lenient import Repairs, line_start, lines, mapping, seconds, tokens
 from traces.program import Message, Program, Provenance, SharedPrefix, Turn
+
+ABOUT = About(
+    name="turns.jsonl",
+    order=1,
+    keys=(("program_id", "turn", "sent_at_s", "prompt_tokens"),),
+    holds="turns of a run or of `bench record`",
+    tokens="recorded",
+    tool_times="as in the run",
+    repeats=STATED,
+    starts=True,
+    sub_agents=False,
+    without="sub-agents become programs of their own",
+    title="`turns.jsonl`",
+    rules=(
+        "Of any run and of the gateway. Failed turns, turns without counts and incomplete "
+        "lines are left out. Sub-agents become separate programs. In a stream, the first job "
+        "that had not finished and all later jobs are left out"
+    ),
+)
 
 
 def sniff(first_bytes: bytes) -> bool:

@@ -18,11 +18,34 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import text
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Assumptions, Gap
+from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import Call, make_turn, system_prefix
 from traces.formats.shared.chat_messages import flat_text
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Message, Program, Provenance
 from traces.token_counts import TokenCounter
+
+ABOUT = About(
+    name="swe-agent",
+    order=14,
+    suffixes=(".traj",),
+    keys=(("environment", "trajectory", "history"),),
+    holds="trajectories of SWE-agent",
+    tokens="inferred",
+    tool_times="measured, else no",
+    repeats="inferred",
+    starts=False,
+    sub_agents=False,
+    accuracy=f"{BY_TEXT}, before they are scaled to a recorded total",
+    without=f"without `execution_time` {DRAW}",
+    title="SWE-agent (`.traj`)",
+    rules=(
+        "A turn is an assistant message that is not a demonstration. Lengths are counted from"
+        " text and scaled to `tokens_sent` and `tokens_received`. The gap is "
+        "`execution_time`, **measured**. Tools are the commands in the first line of the "
+        "action"
+    ),
+)
 
 SAID = ("content", "tool_calls")
 """Fields of a message that are counted as tokens."""

@@ -17,9 +17,23 @@ from typing import Any
 from servers.basics.errors import TraceRejected
 from servers.basics.text import brief, identifier, text
 from traces.block_hashes import common_blocks, kept_tokens
+from traces.formats.about import CALL_END, MEASURED, About
 from traces.formats.shared.timed_calls import estimated_api_s
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
+
+ABOUT = About(
+    name="weka",
+    order=6,
+    keys=(("id", "block_size", "requests.in", "requests.out"),),
+    holds="coding sessions with block hashes",
+    tokens="recorded",
+    tool_times="measured, else inferred",
+    repeats=MEASURED,
+    starts=False,
+    sub_agents=True,
+    accuracy=f"without `api_time` {CALL_END}; tools have no names",
+)
 
 MAX_DEPTH = 20
 """Maximum nesting of sub-agents; deeper ones are left out."""

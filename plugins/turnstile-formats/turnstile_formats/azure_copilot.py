@@ -15,10 +15,30 @@ import orjson
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
+from traces.formats.about import LENGTHS, About
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
+
+ABOUT = About(
+    name="azure-copilot",
+    session_key="",
+    holds="sessions of GitHub Copilot's agents",
+    tokens="recorded",
+    tool_times="measured, else inferred",
+    repeats="inferred",
+    starts=True,
+    sub_agents=False,
+    accuracy=f"{LENGTHS} and cached tokens; written from the schema",
+    title="GitHub Copilot (`GitHubCopilotCodingAgents`)",
+    rules=(
+        "Written from the published schema. The gap after a tool batch is the sum of "
+        "`duration_ms`, otherwise **measured** by the clock on the assumption that "
+        "`timestamp` is the start. Leading `System` segments of equal length are taken to be "
+        "shared"
+    ),
+)
 
 
 def sniff(first_bytes: bytes) -> bool:

@@ -15,6 +15,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
+from traces.formats.about import BY_TEXT, COUNT, DRAW, About
 from traces.formats.shared.calls import Call, make_turn, shortest_prefixes, system_prefix
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.lenient import (
@@ -29,6 +30,24 @@ from traces.lenient import (
     tokens,
 )
 from traces.program import Message, Program, Provenance
+
+ABOUT = About(
+    name="mlperf-endpoints",
+    holds="messages of MLPerf's agentic sets",
+    tokens="inferred",
+    tool_times="measured, else no",
+    repeats="inferred",
+    starts=False,
+    sub_agents=False,
+    accuracy=BY_TEXT,
+    without=f"{COUNT}; without `delay_seconds` {DRAW}",
+    title="MLPerf endpoints",
+    rules=(
+        "A turn is an assistant message; its prompt is everything before it. Reasoning counts"
+        " as output and as part of later prompts. The gap is the sum of `delay_seconds` "
+        "before the next request, **measured**"
+    ),
+)
 
 FIELDS = ("conversation_id", "turn", "role")
 SAID = ("content", "reasoning_content", "tool_calls", "tool_results")

@@ -19,11 +19,30 @@ import orjson
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
+from traces.formats.about import BY_TEXT, COUNT, About
 from traces.formats.shared.rows import first_row, in_seconds, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, SharedPrefix, Turn
 from traces.token_counts import TokenCounter
+
+ABOUT = About(
+    name="aiperf-dag",
+    holds="benchmark inputs, not recordings",
+    tokens="inferred",
+    tool_times="unstated",
+    repeats="inferred",
+    starts=False,
+    sub_agents=True,
+    accuracy=f"{BY_TEXT}; outputs are `max_tokens`",
+    without=COUNT,
+    title="AIPerf `dag_jsonl`",
+    rules=(
+        "Benchmark inputs. An output has `max_tokens`, or 128. `delay` is the gap, "
+        "**unstated**. `forks` inherit the parent's context; `spawns` start anew, and the "
+        "parent waits at `join_at`"
+    ),
+)
 
 DEFAULT_OUTPUT_TOKENS = 128
 MAX_DEPTH = 100

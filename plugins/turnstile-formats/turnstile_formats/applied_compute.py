@@ -13,10 +13,28 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import brief
+from traces.formats.about import MEASURED, About
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, tokens
 from traces.program import Program, Turn
+
+ABOUT = About(
+    name="applied-compute",
+    holds="lengths and tool latencies per session",
+    tokens="recorded",
+    tool_times="unstated",
+    repeats=MEASURED,
+    starts=False,
+    sub_agents=False,
+    accuracy="tools have no names",
+    without="without starts: `--arrivals recorded` is refused",
+    title="Applied Compute",
+    rules=(
+        "One session per line; each prompt is everything before it. Gaps are "
+        "`tool_call_latency`, **unstated**. No starts"
+    ),
+)
 
 
 def sniff(first_bytes: bytes) -> bool:

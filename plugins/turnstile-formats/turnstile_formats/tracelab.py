@@ -14,11 +14,31 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
+from traces.formats.about import LENGTHS, PERMISSION, About
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
 from traces.formats.shared.sessions import UNASKED_TOOLS
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import Repairs, items, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
+
+ABOUT = About(
+    name="tracelab",
+    session_key="session_id",
+    holds="rounds of Claude Code and Codex",
+    tokens="recorded",
+    tool_times=PERMISSION,
+    repeats="inferred",
+    starts=True,
+    sub_agents=False,
+    accuracy=f"{LENGTHS} and cached tokens",
+    title="TraceLab (`round_trace.jsonl`)",
+    rules=(
+        "A round is a turn, from its last input event to its last output event. The gap ends "
+        "with the last `result_at` of its tools, with waits for permission unless agents run "
+        "all of them without asking. Output with reasoning counts as kept only as far as it "
+        "was cached"
+    ),
+)
 
 INPUTS = ("user_message", "tool_result")
 

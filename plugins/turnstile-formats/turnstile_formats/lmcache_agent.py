@@ -15,10 +15,28 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.block_hashes import Hashes, extend_prefixes, kept_tokens, share_blocks
+from traces.formats.about import BY_TEXT, CALL_END, COUNT, MEASURED, About
 from traces.formats.shared.rows import clock_s, first_row, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import MAX_TOKENS, Repairs
 from traces.program import Program, Turn
+
+ABOUT = About(
+    name="lmcache-agent",
+    holds="texts of prompts and answers",
+    tokens="inferred",
+    tool_times="inferred",
+    repeats=MEASURED,
+    starts=True,
+    sub_agents=False,
+    accuracy=f"{BY_TEXT}; {CALL_END}",
+    without=COUNT,
+    title="LMCache agent traces",
+    rules=(
+        "Texts of prompts and answers, also as Parquet. Counts and gaps are **inferred**. A "
+        "prompt keeps the previous one as far as both texts are equal"
+    ),
+)
 
 BLOCK_TOKENS = 16
 Texts = dict[int, tuple[str, str]]

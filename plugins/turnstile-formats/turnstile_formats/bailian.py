@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from traces.formats.about import CALL_END, MEASURED, SINGLE, About
 from traces.formats.mooncake import usable_hashes
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import (
@@ -21,6 +22,23 @@ from traces.formats.shared.timed_calls import (
 )
 from traces.lenient import Repairs
 from traces.program import Program
+
+ABOUT = About(
+    name="bailian",
+    holds="requests of a service, with block hashes",
+    tokens="recorded",
+    tool_times="inferred",
+    repeats=MEASURED,
+    starts=True,
+    sub_agents=False,
+    accuracy=f"{CALL_END}; gaps are people's pauses",
+    without=SINGLE,
+    title="Qwen-Bailian",
+    rules=(
+        "Written from the published description. A chain of `parent_chat_id` is a program. "
+        "Blocks have 16 tokens. Gaps are **inferred**, and they are people's pauses"
+    ),
+)
 
 BLOCK_TOKENS = 16
 NO_PARENT = -1

@@ -15,6 +15,7 @@ from typing import Any
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
+from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
 from traces.formats.shared.calls import Call, fill_usage, make_turn, unique_id
 from traces.lenient import (
     Repairs,
@@ -27,6 +28,23 @@ from traces.lenient import (
     tokens,
 )
 from traces.program import Program
+
+ABOUT = About(
+    name="bfcl",
+    holds="results of the Berkeley leaderboard",
+    tokens="recorded",
+    tool_times=UNRECORDED,
+    repeats="inferred",
+    starts=False,
+    sub_agents=False,
+    accuracy=LENGTHS,
+    without=DRAW,
+    title="BFCL (`BFCL_v4_*_result.json`)",
+    rules=(
+        "A turn is a step with its `input_token_count` and `output_token_count`; tools are "
+        "the called functions. `latency` is the model's, so gaps are unknown"
+    ),
+)
 
 FIELDS = ("id", "result", "input_token_count", "output_token_count")
 _CALL = re.compile(r"\[?\s*([A-Za-z_][\w.]*)\(")

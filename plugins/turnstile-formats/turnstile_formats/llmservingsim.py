@@ -16,11 +16,29 @@ from typing import Any
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
 from traces.block_hashes import Hashes, kept_tokens, share_blocks
+from traces.formats.about import LENGTHS, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, Repairs, items, mapping
 from traces.program import Program, Turn
+
+ABOUT = About(
+    name="llmservingsim",
+    holds="workloads of LLMServingSim",
+    tokens="recorded",
+    tool_times="unstated",
+    repeats="inferred",
+    starts=True,
+    sub_agents=False,
+    accuracy=LENGTHS,
+    without=SINGLE,
+    title="LLMServingSim",
+    rules=(
+        "Times in ns. Gaps are `tool_duration_ns`, **unstated**. Kept tokens are "
+        "**inferred**; with `input_tok_ids`, prompts share blocks of 16 equal ids"
+    ),
+)
 
 BLOCK_TOKENS = 16
 """Tokens per hash of recorded token ids."""

@@ -9,10 +9,27 @@ from __future__ import annotations
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
+from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.shared.rows import clock_s, first_row, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
 from traces.lenient import Repairs, tokens
 from traces.program import Program
+
+ABOUT = About(
+    name="agentinfer",
+    holds="requests of AgentInfer's benchmark",
+    tokens="recorded",
+    tool_times=MEASURED,
+    repeats="inferred",
+    starts=True,
+    sub_agents=True,
+    accuracy=f"{LENGTHS}; tools have no names",
+    title="AgentInfer (`requests.jsonl`)",
+    rules=(
+        "The actor `lead` is the program, other actors are sub-agents. Gaps are **measured** "
+        "from `started_at` and `finished_at`"
+    ),
+)
 
 LEAD = "lead"
 

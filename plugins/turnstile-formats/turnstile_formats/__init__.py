@@ -1,0 +1,1 @@
+"""Trace formats of single projects and data sets, one module each."""
