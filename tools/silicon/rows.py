@@ -20,17 +20,12 @@ import numpy as np
 from servers.admission import Admission
 from servers.basics.errors import Unavailable
 from servers.profiles.cpu_time import Scheduling
+from servers.profiles.machines.gpus import OPERATOR_TABLES
 
 PACKAGE = "aiconfigurator-core"
 FILE = "systems/silicon_sample.csv"
 CONFIGS = "model_configs"
-HARDWARE = {
-    "b200_sxm": "b200",
-    "b300_sxm": "b300",
-    "gb200": "gb200",
-    "h100_sxm": "h100",
-    "h200_sxm": "h200",
-}
+GPUS = {system: name for name, system in OPERATOR_TABLES.items()}
 """Names of `bench list hardware` by the file's."""
 
 
@@ -206,7 +201,7 @@ def parse(
 
 def _is_of(fields: Mapping[str, str], hardware: str | None, model: str | None) -> bool:
     checkpoint = CHECKPOINTS.get((fields["model_path"], fields["precision"]))
-    measured = HARDWARE.get(fields["system"]), checkpoint and checkpoint.model
+    measured = GPUS.get(fields["system"]), checkpoint and checkpoint.model
     return hardware in (None, measured[0]) and model in (None, measured[1])
 
 
@@ -221,7 +216,7 @@ def _obstacles(fields: Mapping[str, str]) -> Iterator[str]:
         yield "expert parallelism"
     if fields["moe_tp_size"] not in ("", "0", "1", fields["tp_size"]):
         yield "attention and experts on different numbers of GPUs"
-    if fields["system"] not in HARDWARE:
+    if fields["system"] not in GPUS:
         yield f"no GPU of this name: {fields['system']}"
     if (fields["model_path"], fields["precision"]) not in CHECKPOINTS:
         yield f"no model of this name: {fields['model_path']} {fields['precision']}".rstrip()
@@ -234,7 +229,7 @@ def _row(fields: Mapping[str, str]) -> Row:
     measured = re.search(r"measured=(\d{4}-\d{2}-\d{2})", source)
     return Row(
         id=fields["id"],
-        hardware=HARDWARE[fields["system"]],
+        hardware=GPUS[fields["system"]],
         checkpoint=CHECKPOINTS[fields["model_path"], fields["precision"]],
         precision=fields["precision"] or "bf16",
         gpus=int(fields["tp_size"]),

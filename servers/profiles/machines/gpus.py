@@ -32,6 +32,11 @@ class Hardware:
     offload_gb: float = 100.0
     """Default DRAM per GPU of an offload tier (Continuum v3, §6.1: 100 GB for A100, 200 GB for H100
     and B200; other GPUs are assumed to be like the A100)."""
+    driver_name: str = ""
+    """Words in the name that the NVIDIA driver has for it. The GH200 with 96 GB of HBM3 is named
+    after its 480 GB of LPDDR5X."""
+    operator_tables: str = ""
+    """Its name in `aiconfigurator-core`, if that has operator tables of vLLM for it."""
     note: str = ""
     price_usd_per_hour: float | None = None
     """Price of one GPU. No listed GPU has one, since prices depend on provider and date."""
@@ -48,6 +53,7 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE4_X16,
             link_bytes_per_s=300e9,
             source="NVIDIA A100 datasheet, SXM4 40 GB",
+            driver_name="A100 40GB",
         ),
         Hardware(
             "a100-80g",
@@ -57,6 +63,8 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE4_X16,
             link_bytes_per_s=300e9,
             source="NVIDIA A100 datasheet, SXM4 80 GB",
+            driver_name="A100 80GB",
+            operator_tables="a100_sxm",
         ),
         Hardware(
             "h100",
@@ -68,6 +76,8 @@ HARDWARE = {
             link_bytes_per_s=450e9,
             offload_gb=200.0,
             source="NVIDIA H100 datasheet, SXM5 80 GB (half of the sparse figures)",
+            driver_name="H100",
+            operator_tables="h100_sxm",
         ),
         Hardware(
             "h200",
@@ -79,6 +89,8 @@ HARDWARE = {
             link_bytes_per_s=450e9,
             offload_gb=200.0,
             source="NVIDIA H200 datasheet, SXM5 141 GB (half of the sparse figures)",
+            driver_name="H200",
+            operator_tables="h200_sxm",
         ),
         Hardware(
             "b200",
@@ -90,6 +102,8 @@ HARDWARE = {
             link_bytes_per_s=900e9,
             offload_gb=200.0,
             source="NVIDIA DGX B200 datasheet, an eighth of it (half of the sparse figures)",
+            driver_name="B200",
+            operator_tables="b200_sxm",
         ),
         Hardware(
             "l40s",
@@ -99,6 +113,8 @@ HARDWARE = {
             memory_bytes=int(44.40 * GIB),
             pcie_bytes_per_s=PCIE4_X16,
             source="NVIDIA L40S datasheet, 48 GB, ECC on",
+            driver_name="L40S",
+            operator_tables="l40s",
         ),
         Hardware(
             "rtx-6000-24g",
@@ -109,6 +125,7 @@ HARDWARE = {
             source="NVIDIA Quadro RTX 6000 datasheet (Turing TU102), 24 GB, ECC off",
             note="rtx-6000-24g is the Quadro RTX 6000 (Turing), the only RTX 6000 with 24 GB; it "
             "has no BF16, so models run in FP16 at the same size and speed",
+            driver_name="Quadro RTX 6000",
         ),
         Hardware(
             "rtx-5090",
@@ -118,6 +135,7 @@ HARDWARE = {
             memory_bytes=int(31.34 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             source="NVIDIA RTX Blackwell GPU architecture white paper; memory: execution note §8.3",
+            driver_name="RTX 5090",
         ),
         Hardware(
             "rtx-4090",
@@ -127,6 +145,7 @@ HARDWARE = {
             memory_bytes=int(23.52 * GIB),
             pcie_bytes_per_s=PCIE4_X16,
             source="NVIDIA Ada GPU architecture white paper, FP32 accumulation",
+            driver_name="RTX 4090",
         ),
         Hardware(
             "rtx-pro-6000",
@@ -138,6 +157,7 @@ HARDWARE = {
             source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition",
             note="rtx-pro-6000 is the Workstation Edition, 2617 MHz; the Server Edition, 2430 MHz, "
             "has 7% fewer FLOP/s and measured step times: rtx-pro-6000-server",
+            driver_name="RTX PRO 6000",
         ),
         Hardware(
             "rtx-pro-6000-server",
@@ -148,6 +168,8 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE5_X16,
             source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition at "
             "the Server Edition's 2430 MHz",
+            driver_name="RTX PRO 6000 Blackwell Server Edition",
+            operator_tables="rtx_pro_6000_server",
         ),
         Hardware(
             "l4",
@@ -157,6 +179,7 @@ HARDWARE = {
             memory_bytes=int(22.03 * GIB),
             pcie_bytes_per_s=PCIE4_X16,
             source="NVIDIA L4 datasheet, 24 GB, ECC on (half of the sparse figures)",
+            driver_name="L4",
         ),
         Hardware(
             "gh200",
@@ -168,6 +191,7 @@ HARDWARE = {
             link_bytes_per_s=450e9,
             source="NVIDIA GH200 datasheet, 96 GB HBM3 (half of the sparse figures); host link: "
             "NVLink-C2C",
+            driver_name="GH200 480GB",
             note="gh200 with --gpus assumes superchips joined by NVLink, as in GH200 NVL32",
         ),
         Hardware(
@@ -180,6 +204,8 @@ HARDWARE = {
             link_bytes_per_s=900e9,
             source="NVIDIA GB200 NVL72 datasheet, one GPU (half of the sparse figures); host link: "
             "a quarter of the superchip's 900 GB/s NVLink-C2C, not verified per GPU",
+            driver_name="GB200",
+            operator_tables="gb200",
         ),
         Hardware(
             "b300",
@@ -191,6 +217,8 @@ HARDWARE = {
             link_bytes_per_s=900e9,
             source="NVIDIA DGX B300 datasheet, an eighth of it (half of the sparse figures); host "
             "link: PCIe 5 is assumed, though the GPU itself has PCIe 6",
+            driver_name="B300",
+            operator_tables="b300_sxm",
         ),
         Hardware(
             "mi300x",
@@ -214,33 +242,6 @@ HARDWARE = {
         ),
     )
 }
-DRIVER_NAMES = {
-    "a100-80g": "A100 80GB",
-    "a100-40g": "A100 40GB",
-    "h100": "H100",
-    "h200": "H200",
-    "b200": "B200",
-    "l40s": "L40S",
-    "rtx-6000-24g": "Quadro RTX 6000",
-    "rtx-5090": "RTX 5090",
-    "rtx-4090": "RTX 4090",
-    "rtx-pro-6000-server": "RTX PRO 6000 Blackwell Server Edition",
-    "rtx-pro-6000": "RTX PRO 6000",
-    "l4": "L4",
-    "gh200": "GH200 480GB",
-    "gb200": "GB200",
-    "b300": "B300",
-}
-"""Words in the name that the NVIDIA driver has for the GPU. The GH200 with 96 GB of HBM3 is named
-after its 480 GB of LPDDR5X."""
 OPERATOR_TABLES = {
-    "a100-80g": "a100_sxm",
-    "h100": "h100_sxm",
-    "h200": "h200_sxm",
-    "b200": "b200_sxm",
-    "l40s": "l40s",
-    "gb200": "gb200",
-    "b300": "b300_sxm",
-    "rtx-pro-6000-server": "rtx_pro_6000_server",
+    gpu.name: gpu.operator_tables for gpu in HARDWARE.values() if gpu.operator_tables
 }
-"""Names in `aiconfigurator-core`, which has no operator tables of vLLM for the other GPUs."""

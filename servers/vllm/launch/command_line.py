@@ -20,7 +20,6 @@ from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.machines.gpus import DRIVER_NAMES
 from servers.profiles.step_times import StepTimes
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
@@ -324,6 +323,6 @@ def listed_gpu(driver_name: str) -> str | None:
     words = set(re.split(r"[\s-]+", driver_name))
     if "Laptop" in words:  # a smaller chip under the same number
         return None
-    return next(
-        (name for name, needed in DRIVER_NAMES.items() if words.issuperset(needed.split())), None
-    )
+    needed = {gpu.name: gpu.driver_name.split() for gpu in HARDWARE.values() if gpu.driver_name}
+    found = [name for name in needed if words.issuperset(needed[name])]
+    return max(found, key=lambda name: len(needed[name]), default=None)
