@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from tests.traces import claude_code, test_claude_code, test_claude_code_agents, test_codex
-from tests.traces.samples import json_lines
-from tests.traces.test_gemini_cli import HEAD, MESSAGES
+from tests.traces import claude_code, test_claude_code_agents
+from tests.traces.formats import test_claude_code, test_codex
+from tests.traces.formats.test_gemini_cli import HEAD, MESSAGES
+from tests.traces.sample import json_lines
 from traces.formats.shared.linked import MARKER
 
 

@@ -16,9 +16,9 @@ from servers.policies.base import SHELL_PREAMBLE
 from servers.policies.context_serve import FAST_TOOLS, SLOW_TOOLS
 from tests.harness.in_process import bench
 from tests.traces.claude_code import answer, result, session, tool, user
+from tests.traces.formats.test_claude_code import SECRETS, private_history
+from tests.traces.formats.test_codex import Counter, asked, called, meta, output, said
 from tests.traces.samples import SAMPLES
-from tests.traces.test_claude_code import SECRETS, private_history
-from tests.traces.test_codex import Counter, asked, called, meta, output, said
 from traces import Program, read_traces
 from traces.anonymize import anonymized
 from traces.known_tools import KNOWN_TOOLS

@@ -18,7 +18,7 @@ from reports.workload.phrases import caveats, findings, headline, tiles
 from reports.workload.tables import HEADS, workload_rows
 from reports.workload.time_figures import tools_figure
 from tests.traces.claude_code import session_with_an_inferred_count
-from tests.traces.test_claude_code import SECRETS, private_history
+from tests.traces.formats.test_claude_code import SECRETS, private_history
 from traces import Program, Turn, read_traces
 from traces.formats.native import write_programs
 from traces.program import Fork, Provenance

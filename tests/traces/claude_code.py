@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.traces.samples import json_lines
+from tests.traces.sample import json_lines
 
 Line = dict[str, Any]
 

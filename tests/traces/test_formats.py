@@ -20,22 +20,18 @@ from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import BLOCK, profile
-from tests.traces.samples import SAMPLES, Sample, json_lines
+from tests.traces.sample import json_lines
+from tests.traces.samples import SAMPLES
 from traces import Program, TraceSet, read_traces
 from traces.check import check
-from traces.formats.registry import FIRST_BYTES, PACKAGED, known_formats, load_format
+from traces.formats.registry import FIRST_BYTES, PACKAGED, load_format
 from traces.lenient import Repairs
 
-NAMES = [*known_formats().built_in, *PACKAGED]
-
-
-def sample_of(format: str) -> Sample:
-    assert format in SAMPLES, f"add a sample of {format} to tests/traces/samples.py"
-    return SAMPLES[format]
+NAMES = list(SAMPLES)
 
 
 def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
-    for name, data in sample_of(format).files.items():
+    for name, data in SAMPLES[format].files.items():
         (folder / name).write_bytes(data)
     loaded = read(format, folder)
     assert loaded.rejections == ()
@@ -43,7 +39,7 @@ def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
 
 
 def read(format: str, path: Path) -> TraceSet:
-    gaps = sample_of(format).gaps or None
+    gaps = SAMPLES[format].gaps or None
     return read_traces(path, synthesise_gaps=gaps, keep_names=True)
 
 
@@ -55,10 +51,6 @@ def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:
     engine = partial(Engine, policy, profile(kv_blocks=10_000), Limits())
     replay(programs, None, 1, engine, lines.append)
     return {(line.program_id, line.turn): line.device_hit_tokens or 0 for line in lines}
-
-
-def test_every_sample_is_of_a_known_format() -> None:
-    assert set(SAMPLES) == set(NAMES)
 
 
 @pytest.mark.parametrize("format", NAMES)
@@ -76,14 +68,14 @@ def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_
     check(programs)
     assert len(programs) > 1
     if format != "turnstile":  # its files contain the source themselves
-        assert {program.source for program in programs} <= set(sample_of(format).files)
+        assert {program.source for program in programs} <= set(SAMPLES[format].files)
 
 
 @pytest.mark.parametrize("format", NAMES)
 def test_each_tool_gap_has_its_provenance(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     provenances = tuple(turn.gap_provenance for p in programs for turn in p.turns[:-1])
-    assert provenances == sample_of(format).gap_provenance
+    assert provenances == SAMPLES[format].gap_provenance
 
 
 @pytest.mark.parametrize("format", NAMES)
@@ -91,7 +83,7 @@ def test_prompts_with_a_common_prefix_hit_the_prefix_cache(format: str, tmp_path
     programs = read_sample(format, tmp_path)
     hits = prefix_hits(programs)
     assert [key for key, tokens in hits.items() if key[1] > 0 and not tokens] == []
-    if sample_of(format).shares_prefix:
+    if SAMPLES[format].shares_prefix:
         # The first turn of at least one program shares a prefix with an earlier program.
         assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
 
@@ -101,7 +93,7 @@ def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -
     programs = read_sample(format, tmp_path)
     packed = tmp_path / "packed"
     packed.mkdir()
-    for name, data in sample_of(format).files.items():
+    for name, data in SAMPLES[format].files.items():
         (packed / f"{name}.gz").write_bytes(gzip.compress(data))
     assert [(p.id, p.turns, p.prefix) for p in read(format, packed).programs] == [
         (p.id, p.turns, p.prefix) for p in programs
@@ -111,13 +103,26 @@ def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -
 @pytest.mark.parametrize("format", NAMES)
 def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Path) -> None:
     load = load_format(format).load
-    for name, data in sample_of(format).files.items():
+    for name, data in SAMPLES[format].files.items():
         for end in range(0, len(data), 7):
             with suppress(InvalidTrace, TraceRejected):
                 check(load(data[:end], "cut", Repairs()))
             (tmp_path / name).write_bytes(data[:end])
             with suppress(InvalidTrace):
                 check(read(format, tmp_path / name).programs)
+
+
+@pytest.mark.parametrize(
+    "format",
+    [
+        *("mooncake", "agentic-mooncake", "dynamo"),
+        *(format for format in PACKAGED if format not in ("bfcl", "mlperf-endpoints")),
+    ],
+)
+def test_a_file_without_a_usable_request_is_refused(format: str) -> None:
+    row = json_lines({"session_id": "s", "turns": []})
+    with pytest.raises(TraceRejected, match="no "):
+        load_format(format).load(row, "f", Repairs())
 
 
 def test_a_format_is_recognised_by_a_field_far_into_a_file(tmp_path: Path) -> None:

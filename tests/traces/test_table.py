@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
 from servers.basics.errors import InvalidTrace
-from tests.traces.samples import json_lines
+from tests.traces.sample import json_lines
 from traces import Fork, Provenance, TraceSet, read_traces
 
 MAP = "program=session_id,start_ms=ts,duration_ms=took,prompt_tokens=in,output_tokens=out,tool=t"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import InvalidInput
-from tests.traces.samples import json_lines
+from tests.traces.sample import json_lines
 from traces import read_traces
 from traces.token_counts import by_tokenizer, default_counter
 

@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.traces import span_samples
+from tests.traces.sample import Sample
 from tests.traces.span_samples import SYSTEM, atif
 from traces import Fork, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.formats.atif import load_with, sniff
 from traces.lenient import Repairs
+
+SAMPLE = Sample(
+    {"a.json": span_samples.atif("a", 2, 9), "b.json": span_samples.atif("b", 3)},
+    (Provenance.INFERRED,),
+)
 
 
 def step(source: str, message: str, second: int | None = None, **fields: Any) -> dict[str, Any]:

@@ -10,11 +10,45 @@ import pytest
 
 from servers.basics.errors import TraceRejected
 from tests.traces.claude_code import iso
-from tests.traces.samples import json_lines
+from tests.traces.sample import Sample, json_lines
 from traces import Fork, Program, Provenance, read_traces
 from traces.check import check
 from traces.formats.codex import load
 from traces.lenient import Repairs
+
+
+def sample() -> Sample:
+    def line(kind: str, second: float, **payload: Any) -> dict[str, Any]:
+        return {"timestamp": f"2026-01-01T00:00:{second:06.3f}Z", "type": kind, "payload": payload}
+
+    def counted(second: float, calls: int) -> dict[str, Any]:
+        last = {"input_tokens": 50 + 50 * calls, "cached_input_tokens": 64, "output_tokens": 20}
+        info = {"total_token_usage": {"input_tokens": 125 * calls}, "last_token_usage": last}
+        return line("event_msg", second, type="token_count", info=info)
+
+    def rollout(id: str, *lines: dict[str, Any]) -> bytes:
+        opening = [
+            line("session_meta", 0, id=id, cli_version="0.100.0"),
+            line("turn_context", 0, model="gpt-x"),
+            line("response_item", 1, type="message", role="user", content=[{"text": "fix it"}]),
+        ]
+        return json_lines(*opening, *lines)
+
+    call = line("response_item", 4, type="function_call", name="exec_command", call_id="c",
+                arguments=json.dumps({"cmd": "ls"}))  # fmt: skip
+    output = line("response_item", 5.5, type="function_call_output", call_id="c", output="x")
+    done = line("response_item", 9, type="message", role="assistant", content=[{"text": "done"}])
+    return Sample(
+        {
+            "rollout-a.jsonl": rollout("a", call, counted(4, 1), output, done, counted(9, 2)),
+            "rollout-b.jsonl": rollout("b", done, counted(9, 1)),
+        },
+        (Provenance.MEASURED_WITH_PERMISSION,),
+    )
+
+
+SAMPLE = sample()
+
 
 Line = dict[str, Any]
 

@@ -4,16 +4,63 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from servers.basics.errors import TraceRejected
 from tests.traces.claude_code import Line, answer, line, result, session, tool, user, written
+from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance, read_traces
 from traces.check import check
 from traces.formats.claude_code import load
 from traces.formats.native import program_line
 from traces.lenient import Repairs
+
+
+def sample() -> Sample:
+    def session(id: str, *lines: dict[str, Any]) -> bytes:
+        chain = {"isSidechain": False, "sessionId": id, "version": "2.1.0"}
+        parents = [None, *(line["uuid"] for line in lines)]
+        records = zip(parents, lines, strict=False)
+        return json_lines(*({"parentUuid": parent, **line, **chain} for parent, line in records))
+
+    def prompt(id: str, at: str) -> dict[str, Any]:
+        message = {"role": "user", "content": "fix it"}
+        return {"type": "user", "uuid": f"{id}-1", "timestamp": at, "message": message}
+
+    def answer(id: str, n: int, at: str, block: dict[str, Any], cached: int) -> dict[str, Any]:
+        usage = {"input_tokens": 4, "cache_creation_input_tokens": 100 + 50 * n - 4 - cached,
+                 "cache_read_input_tokens": cached, "output_tokens": 20}  # fmt: skip
+        message = {"id": f"msg_{id}{n}", "model": "claude-x", "content": [block], "usage": usage,
+                   "stop_reason": "end_turn"}  # fmt: skip
+        return {"type": "assistant", "uuid": f"{id}-a{n}", "timestamp": at, "message": message}
+
+    called = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+    done = {"type": "text", "text": "done"}
+    observed = {"type": "user", "uuid": "a-2", "timestamp": "2026-01-01T00:00:05.500Z",
+                "message": {"role": "user", "content": [result]}}  # fmt: skip
+    return Sample(
+        {
+            "a.jsonl": session(
+                "a",
+                prompt("a", "2026-01-01T00:00:00Z"),
+                answer("a", 0, "2026-01-01T00:00:04Z", called, 64),
+                observed,
+                answer("a", 1, "2026-01-01T00:00:09Z", done, 100),
+            ),
+            "b.jsonl": session(
+                "b",
+                prompt("b", "2026-01-01T00:01:00Z"),
+                answer("b", 0, "2026-01-01T00:01:04Z", done, 64),
+            ),
+        },
+        (Provenance.MEASURED_WITH_PERMISSION,),
+    )
+
+
+SAMPLE = sample()
 
 
 def read(*lines: Line) -> tuple[list[Program], list[str]]:

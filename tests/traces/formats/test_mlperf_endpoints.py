@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
-from tests.traces.samples import json_lines
+from tests.traces import span_samples
+from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
 from traces.assumptions import Assumptions
 from traces.lenient import Repairs
 from turnstile_formats.mlperf_endpoints import load_with, sniff
+
+SAMPLE = Sample({"a.jsonl": span_samples.mlperf_endpoints()}, (Provenance.MEASURED,))
+
 
 CALL = {"type": "function", "function": {"name": "bash", "arguments": '{"command": "ls | wc"}'}}
 

@@ -11,11 +11,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import TraceRejected
+from tests.traces.sample import Sample
 from traces import Fork, Program, Provenance, SharedPrefix, read_traces
 from traces.check import check
 from traces.formats.openhands import has_events as matches
 from traces.formats.openhands import read_document as load
 from traces.lenient import Repairs
+
+
+def sample() -> Sample:
+    def event(kind: str, second: int, **fields: Any) -> dict[str, Any]:
+        return {"kind": kind, "timestamp": f"2026-01-01T00:00:{second:02}", **fields}
+
+    def action(second: int, response: str) -> dict[str, Any]:
+        return event("ActionEvent", second, source="agent", llm_response_id=response,
+                     tool_name="terminal", action={"command": "ls"})  # fmt: skip
+
+    def document(id: str, task: str, *events: dict[str, Any]) -> bytes:
+        usages = [{"response_id": "x", "prompt_tokens": 100, "completion_tokens": 20},
+                  {"response_id": "y", "prompt_tokens": 150, "completion_tokens": 20}]  # fmt: skip
+        state = {"id": id, "stats": {"usage_to_metrics": {"agent": {"token_usages": usages}}}}
+        opening = [
+            event("SystemPromptEvent", 0, source="agent", system_prompt={"text": "be brief " * 20}),
+            event("MessageEvent", 1, source="user", llm_message={"content": [{"text": task}]}),
+        ]
+        return json.dumps({"base_state": state, "events": [*opening, *events]}).encode()
+
+    observed = event("ObservationEvent", 4, observation={"content": [{"text": "x"}]})
+    return Sample(
+        {
+            "a.json": document("a", "fix it", action(2, "x"), observed, action(9, "y")),
+            "b.json": document("b", "test it", action(3, "x")),
+        },
+        (Provenance.MEASURED,),
+    )
+
+
+SAMPLE = sample()
+
 
 SYSTEM = "s" * 90
 TASK = "t" * 10

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
-from tests.traces.samples import json_lines
-from traces import Program
+from tests.traces import span_samples
+from tests.traces.sample import Sample, json_lines
+from traces import Program, Provenance
 from traces.formats.otel import load, sniff
 from traces.lenient import Repairs
+
+SAMPLE = Sample({"a.json": span_samples.otlp()}, (Provenance.MEASURED,))
+
 
 NS = 1_700_000_000_000_000_000
 USAGE = {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 20}

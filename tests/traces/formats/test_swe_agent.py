@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.traces import span_samples
+from tests.traces.sample import Sample
 from traces import Program, Provenance
 from traces.assumptions import Assumptions
 from traces.formats.swe_agent import load_with, sniff
 from traces.lenient import Repairs
+
+SAMPLE = Sample(
+    {"a.traj": span_samples.swe_agent("fix it", 1.5, 1), "b.traj": span_samples.swe_agent("x", 1)},
+    (Provenance.MEASURED,),
+)
 
 
 def message(role: str, characters: int, **fields: Any) -> dict[str, Any]:

@@ -9,11 +9,39 @@ import pytest
 
 from servers.basics.errors import TraceRejected
 from tests.traces.claude_code import iso
-from tests.traces.samples import json_lines
+from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
 from traces.check import check
 from traces.formats.gemini_cli import load, sniff
 from traces.lenient import Repairs
+
+
+def sample() -> Sample:
+    def session(id: str, *messages: dict[str, Any]) -> bytes:
+        head = {"sessionId": id, "projectHash": "0" * 8, "startTime": "2026-01-01T00:00:00Z"}
+        user = {"id": "u", "timestamp": "2026-01-01T00:00:01Z", "type": "user", "content": "fix it"}
+        patch = {"$set": {"lastUpdated": "2026-01-01T00:00:01Z"}}
+        return json_lines(head, user, patch, *messages)
+
+    def answer(n: int, second: int, *calls: dict[str, Any]) -> dict[str, Any]:
+        counts = {"input": 100 + 50 * n, "output": 20, "cached": 64, "thoughts": 0, "tool": 0}
+        return {"id": f"g{n}", "timestamp": f"2026-01-01T00:00:0{second}Z", "type": "gemini",
+                "content": "on", "model": "gemini-x", "tokens": counts,
+                "toolCalls": list(calls)}  # fmt: skip
+
+    call = {"name": "run_shell_command", "args": {"command": "ls"},
+            "timestamp": "2026-01-01T00:00:05.500Z"}  # fmt: skip
+    return Sample(
+        {
+            "session-a.jsonl": session("a", answer(0, 4, call), answer(1, 9)),
+            "session-b.jsonl": session("b", answer(0, 4)),
+        },
+        (Provenance.MEASURED_WITH_PERMISSION,),
+    )
+
+
+SAMPLE = sample()
+
 
 Message = dict[str, Any]
 HEAD: Message = {"sessionId": "s", "projectHash": "0"}

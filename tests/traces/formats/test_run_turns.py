@@ -5,11 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from servers.basics.errors import InvalidTrace
-from traces import TraceSet, read_traces
+from tests.traces.sample import Sample, json_lines
+from traces import Provenance, TraceSet, read_traces
+
+
+def sample() -> Sample:
+    def turn(program: str, number: int, at_s: float, **fields: Any) -> dict[str, Any]:
+        return {
+            "program_id": program, "turn": number, "job_id": program,
+            "scheduled_at_s": at_s, "sent_at_s": at_s,
+            "prompt_tokens": 100 + 50 * number, "output_tokens": 20,
+            "kept_tokens": 120 * (number > 0), "tools": ["ls"], "error": None, **fields,
+        }  # fmt: skip
+
+    system = {"id": "system:1", "tokens": 64}
+    lines = json_lines(
+        turn("a", 0, 0.0, system=system),
+        turn("b", 0, 1.0, system=system),
+        turn("a", 1, 3.0, gap_s=1.5, gap_provenance="measured"),
+    )
+    return Sample({"turns.jsonl": lines}, (Provenance.MEASURED,))
+
+
+SAMPLE = sample()
+
 
 LEFT_OUT = "a turn of a job that had not finished, or of a later one: left out"
 

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.traces.sample import Sample
 from traces import Program, Provenance
 from traces.formats.mini_swe_agent import read_trajectory as load
 from traces.lenient import Repairs
+
+
+def sample() -> Sample:
+    def document(id: str, task: str, *calls: dict[str, Any]) -> bytes:
+        opening = [
+            {"role": "system", "content": "be brief " * 20},
+            {"role": "user", "content": task},
+        ]
+        return json.dumps(
+            {"trajectory_format": "mini-swe-agent-1.1", "instance_id": id,
+             "messages": [*opening, *calls]}
+        ).encode()  # fmt: skip
+
+    def call(prompt: int, at_s: float) -> dict[str, Any]:
+        usage = {"prompt_tokens": prompt, "completion_tokens": 20}
+        return {"role": "assistant", "content": "on", "extra": {
+            "actions": [{"command": "ls"}], "timestamp": 1.7e9 + at_s,
+            "response": {"usage": usage}}}  # fmt: skip
+
+    observed = {"role": "tool", "content": "x", "extra": {"timestamp": 1.7e9 + 1.5}}
+    return Sample(
+        {
+            "a.traj.json": document("a", "fix it", call(100, 0), observed, call(150, 4)),
+            "b.traj.json": document("b", "test it", call(100, 1)),
+        },
+        (Provenance.MEASURED,),
+    )
+
+
+SAMPLE = sample()
+
 
 START = 1_763_511_859
 

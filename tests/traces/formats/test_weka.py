@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.traces.sample import Sample
 from traces import Fork, Program, Provenance
 from traces.formats.weka import read_session as load
 from traces.lenient import Repairs
+
+
+def sample() -> Sample:
+    def request(t: float, prompt: int, hash_ids: list[int], **fields: Any) -> dict[str, Any]:
+        return {"t": t, "type": "n", "in": prompt, "out": 20, "hash_ids": hash_ids,
+                "stop": "tool_use", **fields}  # fmt: skip
+
+    def sub_agent(name: str, last_block: int) -> dict[str, Any]:
+        return {"t": 9, "type": "subagent", "agent_id": name, "duration_ms": 5000,
+                "requests": [request(0, 200, [7, 8, last_block], api_time=2.0)]}  # fmt: skip
+
+    document = {
+        "id": "s", "block_size": 64, "hash_id_scope": "local",
+        "requests": [
+            request(0, 150, [1, 2], api_time=2.0),
+            sub_agent("a", 10),
+            sub_agent("b", 11),
+            request(20, 300, [1, 2, 3, 4]),
+            request(60, 400, [1, 2, 3, 4, 5]),
+        ],
+    }  # fmt: skip
+    return Sample(
+        {"s.json": json.dumps(document).encode()}, (Provenance.MEASURED, Provenance.INFERRED)
+    )
+
+
+SAMPLE = sample()
 
 
 def request(

@@ -12,8 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import CannotWrite, InvalidTrace
+from tests.traces.sample import Sample, json_lines
 from traces import Fork, Message, Program, Provenance, SharedPrefix, Turn, read_traces
 from traces.formats.native import parse_programs, program_line, write_programs
+
+
+def sample() -> Sample:
+    prefix = {"id": "system:1", "tokens": 64}
+    a = {
+        "format": "turnstile-trace-1", "id": "a", "prefix": prefix,
+        "turns": [{"prompt_tokens": 100, "output_tokens": 20, "tool_gap_s": 1.5,
+                   "gap_provenance": "measured"},
+                  {"prompt_tokens": 150, "output_tokens": 20, "kept_tokens": 120}],
+    }  # fmt: skip
+    b = {**a, "id": "b", "turns": [{"prompt_tokens": 100, "output_tokens": 20}]}
+    return Sample({"a.jsonl": json_lines(a, b)}, (Provenance.MEASURED,))
+
+
+SAMPLE = sample()
+
 
 ids = st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"]), min_size=1, max_size=8

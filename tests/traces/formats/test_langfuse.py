@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.traces.samples import json_lines
-from traces import Program
+from tests.traces import span_samples
+from tests.traces.sample import Sample, json_lines
+from traces import Program, Provenance
 from traces.formats.langfuse import load, sniff
 from traces.lenient import Repairs
+
+SAMPLE = Sample({"a.json": span_samples.langfuse()}, (Provenance.MEASURED,))
 
 
 def observation(id: str, kind: str, start: int, end: int, **fields: Any) -> dict[str, Any]:

@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
-from tests.traces.samples import json_lines
+from tests.traces import span_samples
+from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
 from traces.assumptions import Assumptions
 from traces.lenient import Repairs
 from turnstile_formats.bfcl import load_with, sniff
+
+SAMPLE = Sample(
+    {"a.json": span_samples.bfcl()}, (Provenance.SYNTHESISED,), gaps="bfcl", shares_prefix=False
+)
+
 
 DRAWN = Assumptions(gaps=lambda _id, tools: [float(len(names)) for names in tools])
 """As many seconds as a turn has tools."""
