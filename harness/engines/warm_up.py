@@ -2,7 +2,7 @@
 
 The first steps of a new vLLM server are up to a third slower, because it touches memory for the
 first time and sets up kernels and caches. With a high rate of arrivals this affects most of a cell.
-The prompts are internal turns, which no policy sees or orders (`servers.policy_runner`). Their
+The prompts are internal turns, which no policy sees or orders (`servers.policies.runner`). Their
 blocks in the prefix cache are the oldest, so they are evicted first.
 """
 

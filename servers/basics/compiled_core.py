@@ -44,10 +44,7 @@ WORKER = "TURNSTILE_WORKER_CORE"
 
 MODULES = (
     "servers/basics/clock.py",
-    "servers/pin_table.py",
-    "servers/policy_runner.py",
     "servers/programs.py",
-    "servers/ranked_queue.py",
     "servers/policies/**/*.py",
     "servers/routers/*.py",
     "servers/profiles/profile.py",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from servers.admission import Admission
 from servers.policies.base import Policy
-from servers.policy_runner import Emit, PolicyRunner
+from servers.policies.runner import Emit, PolicyRunner
 from servers.profiles import Profile
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.programs import PromptStart, blocks_to_repeat

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from servers.basics.clock import seconds
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Future, Request
-from servers.policy_runner import EngineTurn
+from servers.policies.runner import EngineTurn
 from servers.profiles import Profile
 from servers.profiles.kv_groups import longest_turn
 from servers.programs import PromptStart

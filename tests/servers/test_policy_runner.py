@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Admit, Costs, Pin, Policy, Request, Retention, pin
-from servers.policy_runner import EngineTurn, PolicyRunner
+from servers.policies.pin_table import ActivePin, PinTable
+from servers.policies.ranked_queue import RankedQueue
+from servers.policies.runner import EngineTurn, PolicyRunner
 from servers.programs import PromptStart
-from servers.ranked_queue import RankedQueue
 
 
 @given(

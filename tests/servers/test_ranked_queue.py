@@ -1,11 +1,11 @@
-"""`servers.ranked_queue`: the smallest rank first, whatever changed rank or left meanwhile."""
+"""`servers.policies.ranked_queue`: the smallest rank first, whatever changed rank or left."""
 
 from __future__ import annotations
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from servers.ranked_queue import MIN_COMPACTED, RankedQueue
+from servers.policies.ranked_queue import MIN_COMPACTED, RankedQueue
 
 KEYS, RANKS = st.integers(0, 30), st.integers(0, 9)
 

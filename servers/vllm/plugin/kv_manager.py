@@ -16,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request, RequestStatus
 
 from servers.policies.base import Request as View
-from servers.policy_runner import PolicyRunner
+from servers.policies.runner import PolicyRunner
 from servers.vllm.plugin.compatibility import check_kv
 from servers.vllm.plugin.request_tags import Turn
 

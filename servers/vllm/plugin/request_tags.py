@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from servers.basics.json_object import JsonObject
 from servers.policies.base import Request
-from servers.policy_runner import EngineTurn
+from servers.policies.runner import EngineTurn
 from servers.programs import PromptStart, blocks_to_repeat
 
 

@@ -22,7 +22,7 @@ from vllm.v1.request import Request, RequestStatus
 from servers.basics.errors import InvalidInput, UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
-from servers.policy_runner import PolicyRunner
+from servers.policies.runner import PolicyRunner
 from servers.tool_names import tools_of_answer
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.event_log import EventLog

@@ -8,7 +8,7 @@ from typing import Any
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
-from servers.policy_runner import PolicyRunner
+from servers.policies.runner import PolicyRunner
 from servers.vllm.plugin.request_tags import Turn
 
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from servers.basics.clock import PS_PER_S, seconds
-from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
+from servers.policies.pin_table import ActivePin, PinTable
+from servers.policies.ranked_queue import RankedQueue
 from servers.programs import MAX_PROGRAMS, EnginePrograms, PromptStart
-from servers.ranked_queue import RankedQueue
 
 
 class EngineTurn:
