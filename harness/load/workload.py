@@ -131,6 +131,8 @@ class Workload:
     """Whether it was read from a person's history, so that the run does not name its folders."""
     keeps_names: bool = False
     """Whether the history keeps the ids of its sessions and the names of its tools."""
+    formats: tuple[str, ...] = ()
+    """Of the files that were read."""
     counts: Counts | None = None
     """Of packed programs; None if they are counted when they are asked for."""
 
@@ -210,6 +212,7 @@ def load_workload(
         description(sources[0]) if len(sources) == 1 and sources[0] in traces.packs() else None,
         loaded.is_private,
         loaded.keeps_names,
+        tuple(sorted({*loaded.formats.values()})),
     )
 
 

@@ -24,13 +24,14 @@ from servers.basics import errors
 from servers.basics.atomic import write_file
 from servers.basics.errors import CannotWrite
 from servers.vllm.models.model_folder import cache_folder
+from traces.formats import about
 
 PRINTS = frozenset({"print", "print_message", "warn", "debug", "info", "warning", "exception"})
 MODULE = re.compile(r"[a-z_]\w*(\.\w+)+(:\w+)?")
 """Text that may name a module, such as one that another process runs, and an object in it."""
 TABLE = "built_in"
 """Argument of a registry, a table of `module:object`. A cell uses one of these objects, which its
-settings name. Modules in a table are used by all cells: formats are tried one after another."""
+settings name."""
 ON_IMPORT = ""
 """Name of the statements that run on import and define nothing."""
 Import = ast.Import | ast.ImportFrom
@@ -194,7 +195,7 @@ class _Code:
         if self._in_message and " " in text:
             return
         self._text.append(repr(node.value))
-        if MODULE.fullmatch(text) and not (self._in_table and ":" in text):
+        if MODULE.fullmatch(text) and not self._in_table:
             top, *names = text.replace(":", ".").split(".")
             self._texts.add(Use(top, tuple(names)))
 
@@ -211,8 +212,8 @@ class _Code:
 
     def _add_call(self, node: ast.Call) -> None:
         use = self._module.use(node.func.id) if isinstance(node.func, ast.Name) else None
-        is_error = use is not None and use.module == errors.__name__
-        (self._add_message if is_error else self._add_fields)(node)
+        is_text = use is not None and use.module in (errors.__name__, about.__name__)
+        (self._add_message if is_text else self._add_fields)(node)
 
     def _add_keyword(self, node: ast.keyword) -> None:
         outer, self._in_table = self._in_table, self._in_table or node.arg == TABLE

@@ -20,8 +20,10 @@ import orjson
 from msgspec.structs import replace
 
 from harness.installation import PACKAGES
+from harness.load.workload import Workload
 from harness.sweep.definitions import ON_IMPORT, Source, Use, read_source
 from servers.records.cell import CellRecord
+from traces.formats.registry import known_formats
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -58,8 +60,18 @@ def cell_code(*parts: object, agents: AgentPlan | None = None) -> Code:
     if agents is not None:
         parts = (*parts, agents, agents.agent)
     modules = [CELL, *(type(part).__module__ for part in parts if part is not None)]
+    modules += _format_modules(parts)
     skipped = (SETTINGS, AGENTS) if agents is None else (SETTINGS,)
     return _Closure(skipped).code([Use(module) for module in modules])
+
+
+def _format_modules(parts: Sequence[object]) -> Iterator[str]:
+    """Yield the modules of our trace formats, which are tried one after another, and of those of
+    other packages that read the workload."""
+    known = known_formats()
+    yield from known.built_in.values()
+    used = {name for part in parts if isinstance(part, Workload) for name in part.formats}
+    yield from (entry.module for name, entry in known.installed().items() if name in used)
 
 
 def class_code(cls: type) -> Code:

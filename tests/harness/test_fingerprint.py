@@ -76,6 +76,7 @@ def changed_policies(before: dict[str, str]) -> set[str]:
         ("servers/sim/scheduler.py", "\nclass Scheduler", "\n# A comment.\n\n\nclass Scheduler"),
         ("servers/basics/errors.py", '"""', '"""Another first line.\n'),
         ("traces/exports/otel.py", "json", "yaml"),
+        ("traces/formats/mooncake.py", "requests of a service", "requests to a service"),
         ("harness/cli/main.py", "Exit codes", "Codes"),
         ("harness/load/settings.py", "Run folder. Default", "The run folder. Default"),
         ("reports/page/write.py", "report.html", "page.html"),
@@ -106,7 +107,7 @@ def test_all_docstrings_and_comments_can_change(copy: Path) -> None:
     [
         ("servers/sim/scheduler.py", " > ", " >= ", False),
         ("servers/sim/kv.py", " + 1", " + 2", False),
-        ("servers/policy_runner.py", " is not None", " is None", True),
+        ("servers/policies/runner.py", " is not None", " is None", True),
         ("harness/sweep/idle.py", "IDLE_JOBS = 200", "IDLE_JOBS = 201", True),
         ("traces/formats/mooncake.py", " < ", " <= ", True),
         ("harness/replay/live.py", " is None", " is not None", None),
@@ -122,6 +123,20 @@ def test_a_changed_decision_decides_the_cells_of_all_engines_that_make_it(
     if of_others is not False:
         assert of_engine("vllm") != vllm
     assert of_policies() == policies
+
+
+@pytest.mark.parametrize(("format", "counts"), [("bfcl", True), ("weka", False)])
+def test_a_changed_format_of_a_package_decides_the_cells_whose_traces_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, counts: bool
+) -> None:
+    plan = small_plan()
+    workload = replace(plan.workload, formats=(format,))
+    source = SOURCES / "plugins/turnstile-formats/turnstile_formats"
+    shutil.copytree(source, tmp_path / "turnstile_formats")
+    monkeypatch.setattr(fingerprint, "_folders", lambda _: [tmp_path])
+    before = code_sha256(plan.engine, workload)
+    change(tmp_path / "turnstile_formats/bfcl.py", "FIELDS = (", 'FIELDS = ("x", ')
+    assert (code_sha256(plan.engine, workload) != before) is counts
 
 
 @pytest.mark.parametrize("name", ["continuum", "infercept", "las"])
@@ -240,7 +255,7 @@ def k(x: T) -> J:
     from l import m
     return a.b.n(e.o, h, "servers.p.q:R", "x")
 def unused(): ...
-TABLE = Registry(built_in={"s": "servers.t:U", "v": "servers.w"})
+TABLE = Registry(built_in={"s": "servers.t:U"})
 """
     found = read_source("servers.m", False, text.encode())
     assert found.definitions["k"].uses == {
@@ -250,6 +265,5 @@ TABLE = Registry(built_in={"s": "servers.t:U", "v": "servers.w"})
         Use("l", ("m",)),
         Use("servers", ("p", "q", "R")),
     }
-    assert Use("servers", ("w",)) in found.definitions["TABLE"].uses
     assert Use("servers", ("t", "U")) not in found.definitions["TABLE"].uses
     assert set(found.definitions) == {ON_IMPORT, "k", "unused", "TABLE"}
