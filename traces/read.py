@@ -110,10 +110,10 @@ def read_traces(
     # The options that affect the programs, for their hash.
     decided_by = "\0".join(filter(None, (columns, counter.sha256, drawn_from)))
     how = messages, format, columns, keep_names, inspect, decided_by
-    reader = _Reader(*how, Assumptions(counter, gaps))
+    reader = _SetReader(*how, Assumptions(counter, gaps))
     reader.read_all(files)
     if (fitted := counter.fitted()) is not None:
-        reader = _Reader(*how, Assumptions(fitted, gaps))
+        reader = _SetReader(*how, Assumptions(fitted, gaps))
         reader.read_all(files)
     return reader.result()
 
@@ -139,7 +139,7 @@ def _inspect(paths: Sequence[Path | str], options: Mapping[str, object]) -> str:
     return one_line(shlex.join(command))
 
 
-class _Reader:
+class _SetReader:
     def __init__(
         self,
         messages: bool,

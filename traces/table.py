@@ -40,7 +40,7 @@ def load_table(
     first = next(table, None)
     if first is None:
         raise TraceRejected("a table without rows")
-    return _Reader(columns_of(columns, first.keys()), name, repairs).programs(first, table)
+    return _TableReader(columns_of(columns, first.keys()), name, repairs).programs(first, table)
 
 
 def parquet_lines(data: bytes) -> bytes:
@@ -121,7 +121,7 @@ def _unit_of(value: object) -> str:
     return next(units, "")
 
 
-class _Reader:
+class _TableReader:
     def __init__(self, columns: Columns, name: str, repairs: Repairs) -> None:
         self.columns = columns
         self.name = name

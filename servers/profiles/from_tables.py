@@ -20,7 +20,7 @@ from servers.profiles.measured import (
     Errors,
     Measured,
     PrefillTimes,
-    Steps,
+    StepCoefficients,
     StrictModel,
     decode_name,
     errors_of,
@@ -40,7 +40,7 @@ class MixedTime(StrictModel):
     seconds: float = Field(gt=0)
 
 
-class TableSteps(Steps):
+class TableSteps(StepCoefficients):
     """Coefficients of `servers.profiles.TableProfile`."""
 
     knots: tuple[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]], ...]

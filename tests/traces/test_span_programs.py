@@ -15,14 +15,14 @@ from traces import Fork, Message, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.formats.shared.span_programs import programs
-from traces.formats.shared.spans import Kind, Span, SpanTree, Usage
+from traces.formats.shared.spans import Span, SpanKind, SpanTree, Usage
 from traces.lenient import Repairs
 
 START_S = 1.7e9
 
 
 def span(
-    id: str, kind: Kind, start_s: float, end_s: float, parent: str = "", **fields: Any
+    id: str, kind: SpanKind, start_s: float, end_s: float, parent: str = "", **fields: Any
 ) -> Span:
     times = START_S + start_s, START_S + end_s
     trace = fields.pop("trace", "t")
@@ -39,15 +39,15 @@ def call(
     **fields: Any,
 ) -> Span:
     usage = Usage(prompt_tokens, output, **fields.pop("usage", {}))
-    return span(id, Kind.MODEL, start_s, end_s, parent, usage=usage, **fields)
+    return span(id, SpanKind.MODEL, start_s, end_s, parent, usage=usage, **fields)
 
 
 def tool(id: str, start_s: float, end_s: float, parent: str = "", name: str = "ls") -> Span:
-    return span(id, Kind.TOOL, start_s, end_s, parent, name=name)
+    return span(id, SpanKind.TOOL, start_s, end_s, parent, name=name)
 
 
 def agent(id: str, start_s: float, end_s: float, parent: str = "", name: str = "a") -> Span:
-    return span(id, Kind.AGENT, start_s, end_s, parent, name=name)
+    return span(id, SpanKind.AGENT, start_s, end_s, parent, name=name)
 
 
 def read(*spans: Span) -> tuple[list[Program], list[str]]:
@@ -294,7 +294,7 @@ def test_a_total_above_prompt_and_answer_is_reasoning() -> None:
 
 def test_text_without_usage_is_counted_by_characters() -> None:
     # 330 and 33 characters at 3.3 characters per token.
-    only_text = span("1", Kind.MODEL, 0, 1, prompt=said("x" * 330), answer="y" * 33)
+    only_text = span("1", SpanKind.MODEL, 0, 1, prompt=said("x" * 330), answer="y" * 33)
     (program,), repairs = read(only_text)
     assert (program.turns[0].prompt_tokens, program.turns[0].output_tokens) == (100, 10)
     assert len(repairs) == 2
@@ -321,7 +321,7 @@ def test_messages_are_kept_if_each_prompt_extends_the_one_before() -> None:
 
 def test_failed_calls_and_calls_without_lengths_are_left_out() -> None:
     failed = call("1", 0, 1, 100, 0, failed=True)
-    silent = span("2", Kind.MODEL, 2, 3)
+    silent = span("2", SpanKind.MODEL, 2, 3)
     (program,), repairs = read(failed, silent, call("3", 4, 5, 100, 20))
     assert len(program.turns) == 1
     assert repairs == [
@@ -337,7 +337,7 @@ def test_spans_of_agents_and_tools_alone_are_refused() -> None:
 
 def test_model_calls_without_lengths_are_refused() -> None:
     with pytest.raises(TraceRejected, match="no model call has token counts or text; enable"):
-        read(span("1", Kind.MODEL, 0, 1))
+        read(span("1", SpanKind.MODEL, 0, 1))
 
 
 def test_spans_that_are_their_own_ancestors_are_cut() -> None:
@@ -356,7 +356,11 @@ def any_spans(draw: st.DrawFn) -> list[Span]:
     spans = []
     for number in range(count):
         start_s, length_s = draw(st.integers(0, 20)), draw(st.integers(0, 10))
-        kind = draw(st.sampled_from([Kind.MODEL, Kind.MODEL, Kind.TOOL, Kind.AGENT, Kind.OTHER]))
+        kind = draw(
+            st.sampled_from(
+                [SpanKind.MODEL, SpanKind.MODEL, SpanKind.TOOL, SpanKind.AGENT, SpanKind.OTHER]
+            )
+        )
         spans.append(
             span(
                 str(number),
@@ -379,7 +383,7 @@ def test_any_spans_give_valid_programs_with_each_innermost_call_once(
     try:
         found, _ = read(*(replace(span) for span in spans))
     except TraceRejected:
-        assert not any(span.kind is Kind.MODEL for span in spans)
+        assert not any(span.kind is SpanKind.MODEL for span in spans)
         return
     tree = SpanTree([replace(span) for span in spans], Repairs())
     assert sum(len(program.turns) for program in found) == len(tree.calls)

@@ -47,10 +47,10 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
     common = _common_prefixes(by_job.values())
     for members in by_job.values():
         _add_losses(members, common, losses)
-        yield orjson.dumps(_Session(times, losses).document(members))
+        yield orjson.dumps(_SessionDocument(times, losses).document(members))
 
 
-class _Session:
+class _SessionDocument:
     """The document of one job."""
 
     def __init__(self, times: Mapping[str, Sequence[Times]], losses: Repairs) -> None:

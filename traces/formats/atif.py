@@ -19,7 +19,7 @@ from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import (
-    Call,
+    TrajectoryCall,
     fill_usage,
     generation_s,
     make_turn,
@@ -61,7 +61,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     document = mapping(parse_json(data))
-    reader = _Reader(repairs, assumptions)
+    reader = _TrajectoryReader(repairs, assumptions)
     reader.add(document, _id(document) or name, None, 0)
     if not reader.programs:
         raise TraceRejected("no agent step that is a model call")
@@ -79,7 +79,7 @@ def _id(document: Mapping[str, Any]) -> str:
 class _Steps:
     """The calls of a trajectory, and the required data of its other steps."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TrajectoryCall] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     after_step: list[int] = field(default_factory=list)
     """Index of the last call up to each step."""
@@ -91,7 +91,7 @@ class _Steps:
     start_s: float | None = None
 
 
-class _Reader:
+class _TrajectoryReader:
     def __init__(self, repairs: Repairs, assumptions: Assumptions) -> None:
         self.repairs, self.assumptions = repairs, assumptions
         self.programs: dict[str, Program] = {}
@@ -179,7 +179,7 @@ class _Reader:
         if not tools and mapping(step.get("observation")).get("results"):
             tools = tool_names(text(step.get("message"))) or ("tool",)
         recorded = tokens(metrics.get("prompt_tokens")) or prompt
-        call = Call(recorded, output, 0, None, at_s, tools=tools, characters=len(said))
+        call = TrajectoryCall(recorded, output, 0, None, at_s, tools=tools, characters=len(said))
         read.calls.append(call)
         read.cached.append(tokens(metrics.get("cached_tokens")) or 0)
 

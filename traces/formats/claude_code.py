@@ -77,7 +77,7 @@ def links(data: bytes, path: Path) -> set[str]:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    session = _Session(repairs)
+    session = _SessionAgents(repairs)
     # A session ends before the one that resumes it.
     parts = sorted(split(data, name), key=lambda part: part.last_timestamp)
     for part in sorted(parts, key=lambda part: part.name.startswith(AGENT_FILE)):
@@ -85,7 +85,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return session.programs()
 
 
-class _Session:
+class _SessionAgents:
     """The agents of a session, and of the sessions that resumed it."""
 
     def __init__(self, repairs: Repairs) -> None:

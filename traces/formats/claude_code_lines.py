@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import Call, Thread, Tool, tool_name
+from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, tool_name
 from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
@@ -36,7 +36,7 @@ class Sent:
 
     thread: str
     call: int
-    tool: Tool
+    tool: ToolCall
     prompt: str
     kind: str
     agent: str = ""
@@ -68,7 +68,7 @@ class AgentLines:
         self.key = key
         self.read_calls = read_calls
         self.repairs = repairs
-        self.tools: dict[str, Tool] = {}
+        self.tools: dict[str, ToolCall] = {}
         self.sent: dict[str, Sent] = {}
         self.first_prompt = ""
         self.system: tuple[str, ...] = ()
@@ -130,13 +130,13 @@ class AgentLines:
         calls, messages = self.thread.calls, self.thread.messages
         if not calls and before is None:
             self.system = (text(line.get("version")), text(message.get("model")))
-        calls.append(Call(continues=before, prompt_messages=len(messages)))
+        calls.append(SessionCall(continues=before, prompt_messages=len(messages)))
         messages.append(Message("assistant", ""))
         self._last_has_thinking = False
         return _Answer(len(calls) - 1, len(messages) - 1)
 
     def _block(
-        self, answer: _Answer, call: Call, block: Mapping[str, Any], at_s: float | None
+        self, answer: _Answer, call: SessionCall, block: Mapping[str, Any], at_s: float | None
     ) -> None:
         kind = block.get("type")
         written = text(block.get("text")) if kind == "text" else ""
@@ -149,7 +149,7 @@ class AgentLines:
         answer.tokens += TOOL_CALL_TOKENS
         answer.characters += len(name) + len(json.dumps(given))
         script = text(given.get("command")) if name == "Bash" else ""
-        tool = Tool(tool_name(name, script), at_s)
+        tool = ToolCall(tool_name(name, script), at_s)
         id = identifier(block.get("id")) or f"{answer.index}.{len(call.tools)}"
         call.tools[id] = self.tools[id] = tool
         prompt = text(given.get("prompt"))

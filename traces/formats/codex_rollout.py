@@ -11,7 +11,7 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import Call, Thread, Tool, tool_name
+from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, tool_name
 from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
@@ -31,7 +31,7 @@ class Wait:
     """A tool call that waits for sub-agents."""
 
     call: int
-    tool: Tool
+    tool: ToolCall
 
 
 class Rollout:
@@ -50,7 +50,7 @@ class Rollout:
         self.waits: dict[str, list[Wait]] = {}
         """The tool calls that waited for sub-agents, by the sub-agents' ids."""
         self._tools: dict[str, Wait] = {}
-        self._pending: Call | None = None
+        self._pending: SessionCall | None = None
         """The call whose items are currently read."""
         self._written: list[str] = []
         self._is_rewritten = False
@@ -131,10 +131,10 @@ class Rollout:
             if kind.endswith("_call"):
                 self._tool(call, item, at_s)
 
-    def _call(self) -> Call:
+    def _call(self) -> SessionCall:
         """Return the call that an item of the model belongs to."""
         if self._pending is None:
-            self._pending = Call(prompt_messages=len(self.thread.messages))
+            self._pending = SessionCall(prompt_messages=len(self.thread.messages))
         return self._pending
 
     def _message(self, at_s: float | None) -> None:
@@ -147,12 +147,12 @@ class Rollout:
         else:
             call.message_s = max(at_s, call.message_s or at_s)
 
-    def _tool(self, call: Call, item: Mapping[str, Any], at_s: float | None) -> None:
+    def _tool(self, call: SessionCall, item: Mapping[str, Any], at_s: float | None) -> None:
         if item.get("type") == "web_search_call":  # runs within the answer
             return
         arguments = _arguments(item)
         id = identifier(item.get("call_id")) or f"{len(self._tools)}"
-        tool = Tool(tool_name(item.get("name") or item.get("type"), _script(arguments)), at_s)
+        tool = ToolCall(tool_name(item.get("name") or item.get("type"), _script(arguments)), at_s)
         call.tools[id] = tool
         self._tools[id] = Wait(len(self.thread.calls), tool)
         for target in _targets(arguments):

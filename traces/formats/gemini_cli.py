@@ -16,7 +16,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.shared.linked import split
-from traces.formats.shared.sessions import Call, Thread, Tool, make_programs, tool_name
+from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, make_programs, tool_name
 from traces.lenient import (
     Repairs,
     document_start,
@@ -70,7 +70,7 @@ def links(_data: bytes, _path: Path) -> frozenset[str]:
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     session, messages = _session(data, name, repairs)
     id = identifier(session.get("sessionId")) or identifier(name) or "session"
-    reader = _Reader(Thread(id), repairs)
+    reader = _SessionReader(Thread(id), repairs)
     for message in messages:
         reader.add(message)
     if not reader.thread.calls:
@@ -104,7 +104,7 @@ def _session(
     return session, list(messages.values())
 
 
-class _Reader:
+class _SessionReader:
     def __init__(self, thread: Thread, repairs: Repairs) -> None:
         self.thread = thread
         self.repairs = repairs
@@ -133,7 +133,7 @@ class _Reader:
         if not prompt:
             self.repairs.add("an answer without token counts: left out")
             return
-        call = Call(
+        call = SessionCall(
             prompt=prompt,
             output=max(1, count.get("output", 0) + count.get("thoughts", 0)),
             cached=count.get("cached"),
@@ -147,7 +147,7 @@ class _Reader:
         for number, tool in enumerate(map(mapping, items(message.get("toolCalls")))):
             script = text(mapping(tool.get("args")).get("command"))
             names = tool_name(tool.get("name"), script if tool.get("name") == SHELL else "")
-            call.tools[str(number)] = Tool(names, at_s, moment(tool.get("timestamp")))
+            call.tools[str(number)] = ToolCall(names, at_s, moment(tool.get("timestamp")))
             self.thread.messages.append(Message("user", _result(tool)))
         self.thread.calls.append(call)
 

@@ -21,7 +21,7 @@ from traces.formats.shared.calls import first_count
 from traces.formats.shared.chat_messages import called_tools, flat_text, from_text, messages
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
-from traces.formats.shared.spans import Kind, Span, Usage
+from traces.formats.shared.spans import Span, SpanKind, Usage
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program
 
@@ -39,7 +39,7 @@ ABOUT = About(
     without=COUNT,
 )
 
-KINDS = {"GENERATION": Kind.MODEL, "TOOL": Kind.TOOL, "AGENT": Kind.AGENT}
+KINDS = {"GENERATION": SpanKind.MODEL, "TOOL": SpanKind.TOOL, "AGENT": SpanKind.AGENT}
 CACHED = (
     *("input_cached_tokens", "input_cache_read", "cache_read_input_tokens"),
     *("prompt_details.cache_read", "input_cached"),
@@ -87,15 +87,15 @@ def _observations(document: object) -> Iterator[Observation]:
 
 def _span(found: Observation, repairs: Repairs) -> Span | None:
     observation, trace, session = found
-    kind = KINDS.get(text(observation.get("type")).upper(), Kind.OTHER)
+    kind = KINDS.get(text(observation.get("type")).upper(), SpanKind.OTHER)
     start_s, end_s = moment(observation.get("startTime")), moment(observation.get("endTime"))
     if start_s is None or end_s is None:
-        if kind is not Kind.OTHER:
+        if kind is not SpanKind.OTHER:
             repairs.add("an observation without its start or its end: left out")
         return None
     if end_s < start_s:
         repairs.add("an observation that ends before it starts: its duration set to 0")
-    is_model = kind is Kind.MODEL
+    is_model = kind is SpanKind.MODEL
     output = from_text(observation.get("output"))
     return Span(
         text(observation.get("id")),

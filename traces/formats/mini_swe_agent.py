@@ -18,7 +18,7 @@ from servers.basics.text import identifier, text
 from servers.tool_names import command_names, tool_names
 from traces.formats.about import About
 from traces.formats.shared.calls import (
-    Call,
+    TrajectoryCall,
     fill_usage,
     first_count,
     generation_s,
@@ -108,9 +108,9 @@ def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, 
     return tuple(conversation), tuple(prompt_ends)
 
 
-def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[Call], int]:
+def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[TrajectoryCall], int]:
     """Return the LLM calls, and the number of characters before the first one."""
-    calls: list[Call] = []
+    calls: list[TrajectoryCall] = []
     opening = characters = 0
     for message in messages:
         if not isinstance(message, dict):
@@ -144,14 +144,14 @@ def _timestamp(message: Mapping[str, Any]) -> float | None:
     return epoch(extra.get("timestamp")) or epoch(message.get("timestamp"))
 
 
-def _call(message: Mapping[str, Any]) -> Call:
+def _call(message: Mapping[str, Any]) -> TrajectoryCall:
     extra = mapping(message.get("extra"))
     response = mapping(extra.get("response")) or message
     usage = mapping(_usage(message))
     details = mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
     started = epoch(response.get("created")) or epoch(response.get("created_at"))
     refused = message.get("role") == "user"
-    call = Call(
+    call = TrajectoryCall(
         prompt=first_count(usage, "prompt_tokens", "input_tokens"),
         output=first_count(usage, "completion_tokens", "output_tokens"),
         reasoning=tokens(details.get("reasoning_tokens")) or 0,
@@ -197,7 +197,9 @@ def _command_timeout_s(document: Mapping[str, Any]) -> float:
     return timeout_s or DEFAULT_COMMAND_TIMEOUT_S
 
 
-def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> tuple[float, Provenance]:
+def _gap(
+    calls: list[TrajectoryCall], i: int, timeout_s: float, repairs: Repairs
+) -> tuple[float, Provenance]:
     if i + 1 == len(calls):
         return 0.0, Provenance.MEASURED
     call, following = calls[i], calls[i + 1]

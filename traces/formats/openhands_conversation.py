@@ -12,7 +12,13 @@ from typing import Any
 
 from servers.basics.errors import TraceRejected
 from traces.formats.openhands_events import Role, Utterance
-from traces.formats.shared.calls import Call, fill_usage, first_count, make_turn, system_prefix
+from traces.formats.shared.calls import (
+    TrajectoryCall,
+    fill_usage,
+    first_count,
+    make_turn,
+    system_prefix,
+)
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Fork, Message, Program, Provenance, Turn
 
@@ -30,11 +36,11 @@ class ConversationBuilder:
 
     def __init__(self, usages: Usages, repairs: Repairs) -> None:
         self.usages, self.repairs = usages, repairs
-        self.calls: list[Call] = []
+        self.calls: list[TrajectoryCall] = []
         self.messages: list[Message] = []
         self.prompt_ends: list[int] = []
         """Number of messages before each call."""
-        self.condensed: list[tuple[int, Call]] = []
+        self.condensed: list[tuple[int, TrajectoryCall]] = []
         """Condenser calls, each with the index of the turn before it."""
         self.system = ""
         self.characters = 0
@@ -75,14 +81,14 @@ class ConversationBuilder:
         call.commands += [utterance.command] if utterance.command else []
         call.characters += len(utterance.content) + len(utterance.other_prompt_text)
 
-    def _call(self, utterance: Utterance) -> Call:
+    def _call(self, utterance: Utterance) -> TrajectoryCall:
         difference = self._usage_since_last(utterance)
         usage = utterance.usage or self.usages.tokens.get(utterance.response_id or "") or difference
         details = mapping(usage.get("completion_tokens_details"))
         reasoning = tokens(usage.get("reasoning_tokens") or details.get("reasoning_tokens"))
         latency_s = self.usages.latencies_s.get(utterance.response_id or "")
         ended_s = utterance.at_s
-        return Call(
+        return TrajectoryCall(
             prompt=first_count(usage, "prompt_tokens"),
             output=first_count(usage, "completion_tokens"),
             reasoning=reasoning or 0,
@@ -159,7 +165,9 @@ class ConversationBuilder:
         turn = Turn(prompt_tokens=call.prompt or 1, output_tokens=call.output or 1)
         return Program(f"{id}/condenser-{k + 1}", (turn,), fork=fork)
 
-    def _gap_after_condenser(self, condensed: Call, following: int) -> tuple[float, Provenance]:
+    def _gap_after_condenser(
+        self, condensed: TrajectoryCall, following: int
+    ) -> tuple[float, Provenance]:
         """Return the seconds from the condenser's end to the start of the next response."""
         started_s = self.calls[following].started_s if following < len(self.calls) else None
         if started_s is None or condensed.ended_s is None:

@@ -19,7 +19,7 @@ from traces.formats import otel_attributes as read
 from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
-from traces.formats.shared.spans import Kind, Span, Usage
+from traces.formats.shared.spans import Span, SpanKind, Usage
 from traces.lenient import (
     Repairs,
     document_start,
@@ -156,7 +156,7 @@ def _span(raw: Mapping[str, Any], session: str, repairs: Repairs) -> Span | None
     kind = read.kind(attributes, name)
     status = mapping(raw.get("status"))
     code = status.get("code", status.get("status_code", raw.get("status_code")))
-    is_model = kind is Kind.MODEL
+    is_model = kind is SpanKind.MODEL
     return Span(
         span_id,
         parent,

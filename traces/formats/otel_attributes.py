@@ -18,7 +18,7 @@ from traces.formats.shared.chat_messages import (
     messages,
     numbered,
 )
-from traces.formats.shared.spans import Kind, Usage
+from traces.formats.shared.spans import SpanKind, Usage
 from traces.lenient import items, mapping
 from traces.program import Message, Provenance
 
@@ -28,12 +28,12 @@ PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.")
 SESSIONS = ("gen_ai.conversation.id", "session.id", "exgentic.session.id", "ai.telemetry.session")
 MODEL_OPERATIONS = ("chat", "generate_content", "text_completion", "completion")
 KINDS = {
-    **dict.fromkeys(MODEL_OPERATIONS, Kind.MODEL),
-    "execute_tool": Kind.TOOL,
-    "invoke_agent": Kind.AGENT,
-    "llm": Kind.MODEL,
-    "tool": Kind.TOOL,
-    "agent": Kind.AGENT,
+    **dict.fromkeys(MODEL_OPERATIONS, SpanKind.MODEL),
+    "execute_tool": SpanKind.TOOL,
+    "invoke_agent": SpanKind.AGENT,
+    "llm": SpanKind.MODEL,
+    "tool": SpanKind.TOOL,
+    "agent": SpanKind.AGENT,
 }
 """Kinds by `gen_ai.operation.name`, and by the kinds of OpenInference and OpenLLMetry."""
 PROMPT = (
@@ -118,29 +118,29 @@ def is_known(attributes: Attributes) -> bool:
     return any(name.startswith(PREFIXES) for name in attributes)
 
 
-def kind(attributes: Attributes, name: str) -> Kind:
+def kind(attributes: Attributes, name: str) -> SpanKind:
     operation = text(attributes.get("ai.operationId"))
     if operation.endswith((".doGenerate", ".doStream")):
-        return Kind.MODEL
+        return SpanKind.MODEL
     if operation:
-        return Kind.TOOL if operation == "ai.toolCall" else Kind.AGENT
+        return SpanKind.TOOL if operation == "ai.toolCall" else SpanKind.AGENT
     for key in ("gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"):
         if value := text(attributes.get(key)):
-            return KINDS.get(value.lower(), Kind.OTHER)
+            return KINDS.get(value.lower(), SpanKind.OTHER)
     if "gen_ai.tool.name" in attributes:
-        return Kind.TOOL
+        return SpanKind.TOOL
     is_request = text(attributes.get("llm.request.type")) in MODEL_OPERATIONS
-    return Kind.MODEL if is_request or name.startswith("chat ") else Kind.OTHER
+    return SpanKind.MODEL if is_request or name.startswith("chat ") else SpanKind.OTHER
 
 
-def name_of(attributes: Attributes, span_kind: Kind, name: str) -> str:
+def name_of(attributes: Attributes, span_kind: SpanKind, name: str) -> str:
     """Return the name of the span's tool or agent, "" for a model call without one."""
     agent = text(attributes.get("gen_ai.agent.name")) or text(attributes.get("agent.name"))
-    if span_kind is Kind.TOOL:
+    if span_kind is SpanKind.TOOL:
         names = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
         named = next(filter(None, (text(attributes.get(key)) for key in names)), name)
         return named.removeprefix("execute_tool ")
-    return agent or (name if span_kind is Kind.AGENT else "")
+    return agent or (name if span_kind is SpanKind.AGENT else "")
 
 
 def session(attributes: Attributes) -> str:

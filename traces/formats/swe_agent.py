@@ -19,7 +19,7 @@ from servers.basics.text import text
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
-from traces.formats.shared.calls import Call, make_turn, system_prefix
+from traces.formats.shared.calls import TrajectoryCall, make_turn, system_prefix
 from traces.formats.shared.chat_messages import flat_text
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Message, Program, Provenance
@@ -124,10 +124,10 @@ def _history_of(steps: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 def _calls(
     messages: Sequence[Mapping[str, Any]], counter: TokenCounter
-) -> tuple[list[Call], list[int], int]:
+) -> tuple[list[TrajectoryCall], list[int], int]:
     """Return the calls with counted lengths, the number of messages before each, and the number of
     characters before the first."""
-    calls: list[Call] = []
+    calls: list[TrajectoryCall] = []
     prompt_ends: list[int] = []
     context = characters = opening = 0
     for number, message in enumerate(messages):
@@ -137,7 +137,9 @@ def _calls(
             opening = characters if not calls else opening
             prompt_ends.append(number)
             calls.append(
-                Call(max(context, 1), max(length, 1), 0, None, None, tools=_tools(message))
+                TrajectoryCall(
+                    max(context, 1), max(length, 1), 0, None, None, tools=_tools(message)
+                )
             )
         context, characters = context + length, characters + len(said)
     return calls, prompt_ends, opening
@@ -152,8 +154,8 @@ def _tools(message: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _scaled(
-    calls: list[Call], stats: Mapping[str, Any], counter: TokenCounter, repairs: Repairs
-) -> list[Call]:
+    calls: list[TrajectoryCall], stats: Mapping[str, Any], counter: TokenCounter, repairs: Repairs
+) -> list[TrajectoryCall]:
     """Scale the counted lengths so that their sums equal the recorded totals, if any. Calls that
     are not in the history, such as retries, are assumed to be of average length."""
     sent, received = tokens(stats.get("tokens_sent")), tokens(stats.get("tokens_received"))
@@ -174,7 +176,7 @@ def _scaled(
     ]
 
 
-def _gaps(calls: Sequence[Call], steps: Sequence[Mapping[str, Any]]) -> list[Gap | None]:
+def _gaps(calls: Sequence[TrajectoryCall], steps: Sequence[Mapping[str, Any]]) -> list[Gap | None]:
     """Return the measured times of the tools. Steps are in the order of the calls; further calls at
     the end have none."""
     times = (seconds(step.get("execution_time")) for step in steps[: len(calls)])

@@ -83,14 +83,14 @@ def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[
         block = 64
     if text(document.get("hash_id_scope")) not in ("local", ""):
         repairs.add("hash ids with a scope beyond this file: used only within this file")
-    session = _Session(block, repairs)
+    session = _SessionPrograms(block, repairs)
     session.add(identifier(document.get("id")) or name, items(document.get("requests")), None, 0)
     if not session.programs:
         raise TraceRejected("no request with prompt tokens")
     return session.with_prefixes()
 
 
-class _Session:
+class _SessionPrograms:
     def __init__(self, block: int, repairs: Repairs) -> None:
         self.block = block
         self.repairs = repairs

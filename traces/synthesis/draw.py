@@ -17,7 +17,7 @@ import numpy as np
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 from traces.synthesis.distributions import stratified
 from traces.synthesis.draw_turns import TurnDraws
-from traces.synthesis.fitted import FittedRecipe, Forks, Kind
+from traces.synthesis.fitted import FittedRecipe, Forks, ProgramKind
 from traces.synthesis.quantiles import AT
 from traces.synthesis.recipes import SOURCE
 
@@ -67,7 +67,7 @@ class ProgramDraws:
 class _KindDraws:
     """Draws jobs of one kind, and sub-agents for them."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ProgramKind) -> None:
         self.jobs = TurnDraws(kind)
         self._forks = kind.forks
         self._sub_agents = TurnDraws(kind.forks.sub_agent) if kind.forks else None

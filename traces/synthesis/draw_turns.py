@@ -16,8 +16,15 @@ from numpy.typing import NDArray
 
 from traces.program import Provenance, Turn
 from traces.synthesis.distributions import inverse_normal, normal, stratified
-from traces.synthesis.fitted import EARLY, LEVELS, NO_TOOL, SERIES, Kind, Table
-from traces.synthesis.prompt_lengths import ANSWER_DROPPED, APPENDED, CASES, EDITED, Steps, prompts
+from traces.synthesis.fitted import EARLY, LEVELS, NO_TOOL, SERIES, ProgramKind, Table
+from traces.synthesis.prompt_lengths import (
+    ANSWER_DROPPED,
+    APPENDED,
+    CASES,
+    EDITED,
+    ProgramSteps,
+    prompts,
+)
 from traces.synthesis.quantiles import AT
 
 Floats = NDArray[np.float64]
@@ -33,7 +40,7 @@ def at(table: Table | None, u: Floats) -> Floats:
 class TurnDraws:
     """Draws programs of one kind, as often as needed."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ProgramKind) -> None:
         self._kind = kind
         self._levels = np.linalg.cholesky(np.array(kind.level_correlation))
         self._within = np.linalg.cholesky(np.array(kind.step_correlation))
@@ -63,7 +70,9 @@ class TurnDraws:
             )
         ]
 
-    def _turns(self, first: int, last_output: int, limit: float, steps: Steps) -> tuple[Turn, ...]:
+    def _turns(
+        self, first: int, last_output: int, limit: float, steps: ProgramSteps
+    ) -> tuple[Turn, ...]:
         outputs = [*steps.output, max(last_output, 1)]
         lengths = prompts(self._kind, max(first, 1), outputs, limit, steps)
         calls = [*zip(steps.tools, steps.gap_s, strict=True), ((), 0.0)]
@@ -72,7 +81,7 @@ class TurnDraws:
             for (tokens, kept), output, (tools, gap_s) in zip(lengths, outputs, calls, strict=True)
         )
 
-    def _steps(self, counts: Ints, levels: Floats, rng: np.random.Generator) -> Steps:
+    def _steps(self, counts: Ints, levels: Floats, rng: np.random.Generator) -> ProgramSteps:
         """Return the steps of all programs, program by program."""
         history, total = self._kind.history, int(counts.sum())
         index = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -90,7 +99,7 @@ class TurnDraws:
         values[dropped, 2] = at(history.answer_dropped_new_tokens, u[dropped, 2])
         values[edited, 2] = at(history.edited_new_tokens, u[edited, 2])
         other = rng.random(total)
-        return Steps(
+        return ProgramSteps(
             tools=[self._calls[tool] for tool in tools.tolist()],
             output=np.maximum(np.rint(values[:, 0]), 1).astype(int).tolist(),
             gap_s=values[:, 1].round(3).tolist(),
@@ -167,7 +176,7 @@ def _decaying(innovations: Floats, starts: NDArray[np.bool_], decay: float) -> F
     return np.array(result)
 
 
-def _shift(kind: Kind) -> list[float]:
+def _shift(kind: ProgramKind) -> list[float]:
     """Return the mean of each level over steps. Tables describe all steps, most of which are in
     long programs, while levels have mean 0 over programs."""
     steps = np.maximum(at(kind.turns, GRID) - 1, 0)

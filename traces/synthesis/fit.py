@@ -19,13 +19,13 @@ from traces.synthesis.fit_series import fit_series
 from traces.synthesis.fitted import (
     NO_TOOL,
     Cases,
+    CommonPrefix,
     FittedRecipe,
     Forks,
     History,
-    Kind,
     Origin,
-    SharedPrefix,
-    Tool,
+    ProgramKind,
+    ToolSteps,
 )
 from traces.synthesis.quantiles import AT, fit_quantiles
 from traces.synthesis.steps import Step, case_of
@@ -68,7 +68,7 @@ def _fit(
     parents = {program.fork.program_id for program in programs if program.fork is not None}
     with_agents = [job for job in jobs if job.id in parents]
     plain = [job for job in jobs if job.id not in parents]
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, ProgramKind] = {}
     if plain:
         kinds["plain"] = fit_kind(plain)
     if with_agents:
@@ -86,13 +86,13 @@ def _fit(
     )
 
 
-def fit_kind(programs: Sequence[Program]) -> Kind:
+def fit_kind(programs: Sequence[Program]) -> ProgramKind:
     steps = _steps(programs)
     by_tool = _grouped(steps, lambda step: step.tool)
     series = fit_series(programs, steps)
     longest = np.array([program.peak_context_tokens for program in programs])
     near = NEAR * longest.max()
-    kind = Kind(
+    kind = ProgramKind(
         programs=len(programs),
         turns=fit_quantiles([len(p.turns) for p in programs]),
         first_prompt_tokens=fit_quantiles([p.turns[0].prompt_tokens for p in programs]),
@@ -107,7 +107,7 @@ def fit_kind(programs: Sequence[Program]) -> Kind:
     return _with_growth(kind, sum(s.after.new_tokens for s in steps if s.case != "rewritten"))
 
 
-def _with_growth(kind: Kind, new_tokens: int) -> Kind:
+def _with_growth(kind: ProgramKind, new_tokens: int) -> ProgramKind:
     """Return the kind with the `growth` that gives its programs the set's number of new tokens."""
     growth, mean_turns = 1.0, max(float(np.trapezoid(kind.turns, AT)), 1.0)
     count = min(GROWTH_PROGRAMS, math.ceil(GROWTH_TURNS / mean_turns))
@@ -162,12 +162,12 @@ def _grouped(steps: Iterable[Step], key: Callable[[Step], str]) -> dict[str, lis
     return dict(sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])))
 
 
-def _tool(tool: str, steps: Sequence[Step], all_steps: Sequence[Step]) -> Tool:
+def _tool(tool: str, steps: Sequence[Step], all_steps: Sequence[Step]) -> ToolSteps:
     following = Counter(
         b.tool for a, b in pairwise(all_steps) if a.tool == tool and b.index == a.index + 1
     )
     appended = [step for step in steps if step.case == "appended"] or steps
-    return Tool(
+    return ToolSteps(
         first=sum(step.index == 0 for step in steps),
         next=dict(following.most_common()),
         output_tokens=fit_quantiles([step.before.output_tokens for step in steps]),
@@ -205,7 +205,7 @@ def _history(steps: Sequence[Step], near: float) -> History:
     )
 
 
-def _shared_prefixes(jobs: Sequence[Program]) -> tuple[SharedPrefix, ...]:
+def _shared_prefixes(jobs: Sequence[Program]) -> tuple[CommonPrefix, ...]:
     """Return the prefixes with which several jobs begin. A job counts for the longest prefix of its
     path that other jobs share."""
     users: dict[str, list[int]] = defaultdict(list)
@@ -217,7 +217,7 @@ def _shared_prefixes(jobs: Sequence[Program]) -> tuple[SharedPrefix, ...]:
         ids[-1] for job in jobs if (ids := [p.id for p in job.first_prefixes if p.id in common])
     )
     return tuple(
-        SharedPrefix(tokens=common[id], jobs=count)
+        CommonPrefix(tokens=common[id], jobs=count)
         for id, count in used.most_common(MAX_SHARED_PREFIXES)
     )
 

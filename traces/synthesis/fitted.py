@@ -53,11 +53,11 @@ Correlation = Annotated[
 ]
 
 
-class _Strict(BaseModel):
+class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
-class Origin(_Strict):
+class Origin(_Frozen):
     """The set from which the figures come."""
 
     set: str
@@ -72,7 +72,7 @@ class Origin(_Strict):
     trace_sha256: str
 
 
-class Tool(_Strict):
+class ToolSteps(_Frozen):
     """The steps after turns that call one tool."""
 
     first: Count
@@ -85,7 +85,7 @@ class Tool(_Strict):
     """New tokens of the next turn, if it repeats the whole context before it."""
 
 
-class Series(_Strict):
+class Series(_Frozen):
     """How the steps of a program depend on each other in one quantity, on a normal scale, apart
     from their tools. The rest of the variance is independent."""
 
@@ -99,7 +99,7 @@ class Series(_Strict):
     """Means of the steps in the ranges of `EARLY`, in standard deviations."""
 
 
-class Cases(_Strict):
+class Cases(_Frozen):
     """How often the next prompt repeats …"""
 
     appended: Count = 0
@@ -112,7 +112,7 @@ class Cases(_Strict):
     """or less than half of it: the history was compacted, or changed near its beginning."""
 
 
-class History(_Strict):
+class History(_Frozen):
     first: Cases
     """After the first turn."""
     tool: Cases
@@ -139,7 +139,7 @@ class History(_Strict):
         return self
 
 
-class Kind(_Strict):
+class ProgramKind(_Frozen):
     """Programs of one kind: jobs, or their sub-agents."""
 
     programs: Count
@@ -159,11 +159,11 @@ class Kind(_Strict):
     series: dict[str, Series]
     """Series by the names in `SERIES`."""
     history: History
-    tools: dict[str, Tool]
+    tools: dict[str, ToolSteps]
     forks: Forks | None = None
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Kind:
+    def _is_complete(self) -> ProgramKind:
         if not 1 <= self.turns[0] <= self.turns[-1] <= MAX_TURNS:
             raise ValueError(f"turns must be 1 to {MAX_TURNS:,}")
         if len(self.level_correlation) != len(LEVELS) or len(self.step_correlation) != len(SERIES):
@@ -192,14 +192,14 @@ class Kind(_Strict):
             raise ValueError(f"a gap_s exceeds {MAX_GAP_S:,.0f} seconds")
 
 
-class SharedPrefix(_Strict):
+class CommonPrefix(_Frozen):
     """Tokens with which several jobs begin."""
 
     tokens: Tokens
     jobs: Count
 
 
-class Forks(_Strict):
+class Forks(_Frozen):
     """When jobs start sub-agents."""
 
     groups: Counts
@@ -213,10 +213,10 @@ class Forks(_Strict):
     """The share of sub-agents for which the next turn waits."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
     """The prefix that the prompts of a job's sub-agents share."""
-    sub_agent: Kind
+    sub_agent: ProgramKind
 
 
-class Figure(_Strict):
+class Figure(_Frozen):
     """One quantity of the set. The quantiles are at `traces.synthesis.figures.AT`."""
 
     count: Count
@@ -225,15 +225,15 @@ class Figure(_Strict):
     quantiles: tuple[float, ...]
 
 
-class FittedRecipe(_Strict):
+class FittedRecipe(_Frozen):
     format: Literal["turnstile-recipe-1"]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
     description: str
     origin: Origin
     quantiles: Table
     """The probabilities of every table."""
-    shared_prefixes: tuple[SharedPrefix, ...] = ()
-    jobs: Annotated[dict[str, Kind], Field(min_length=1)]
+    shared_prefixes: tuple[CommonPrefix, ...] = ()
+    jobs: Annotated[dict[str, ProgramKind], Field(min_length=1)]
     """Jobs that start sub-agents and jobs that do not, if the set has both."""
     figures: dict[str, Figure]
     """The set's own figures, with which drawn programs are compared."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from traces.synthesis.fitted import Cases, Kind
+from traces.synthesis.fitted import Cases, ProgramKind
 
 CASES = tuple(Cases.model_fields)
 APPENDED, ANSWER_DROPPED, EDITED, REWRITTEN = range(len(CASES))
@@ -25,7 +25,7 @@ class Prompt(NamedTuple):
     """Tokens of the previous context that it repeats."""
 
 
-class Steps(NamedTuple):
+class ProgramSteps(NamedTuple):
     """The steps of a program, in order. Each list has a value for every step, even if unused."""
 
     tools: list[tuple[str, ...]]
@@ -40,13 +40,13 @@ class Steps(NamedTuple):
     compacted_ratio: list[float]
     """The same for a compaction."""
 
-    def between(self, start: int, end: int) -> Steps:
+    def between(self, start: int, end: int) -> ProgramSteps:
         """Return a slice of the steps."""
-        return Steps._make(values[start:end] for values in self)
+        return ProgramSteps._make(values[start:end] for values in self)
 
 
 def prompts(
-    kind: Kind, first: int, outputs: Sequence[int], limit: float, steps: Steps
+    kind: ProgramKind, first: int, outputs: Sequence[int], limit: float, steps: ProgramSteps
 ) -> list[Prompt]:
     """Return the prompts of a program that begins with `first` tokens. If a context would exceed
     the limit, the history is compacted, or else all new tokens are scaled."""
@@ -65,7 +65,7 @@ def prompts(
 def _prompts(
     first: int,
     outputs: Sequence[int],
-    steps: Steps,
+    steps: ProgramSteps,
     limit: float,
     *,
     compacts: bool = False,

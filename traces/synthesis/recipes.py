@@ -36,7 +36,7 @@ SOURCE = "recipe"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolKind:
     """A kind of tool call. `weight` is its share of all calls."""
 
     tools: tuple[str, ...]
@@ -52,7 +52,7 @@ _UNUSED = Uniform(1, 1)
 class Recipe:
     name: str
     description: str
-    calls: tuple[Call, ...]
+    calls: tuple[ToolKind, ...]
     prefix_tokens: int
     """System prompt and tool descriptions, the same in all programs."""
     turns: Distribution = _UNUSED
@@ -96,7 +96,7 @@ def _rounded(mean: float, sd: float) -> Normal:
     return Normal(mean, math.sqrt(sd**2 - 1 / 12))
 
 
-def _swe_bench_calls(mean_s: float, sd_s: float, cd_share: float, cd_tail: float) -> list[Call]:
+def _swe_bench_calls(mean_s: float, sd_s: float, cd_share: float, cd_tail: float) -> list[ToolKind]:
     """Return fast commands, uniform on f/2 … 3f/2, and slow ones, exponential with mean m.
 
     Slow commands are the share p of all calls, and a tenth of the `cd` calls. With their parts A
@@ -116,15 +116,15 @@ def _swe_bench_calls(mean_s: float, sd_s: float, cd_share: float, cd_tail: float
         p = a / m
     calls = []
     for tool, part in fast.items():
-        calls.append(Call(("cd", tool), part * cd_fast, Uniform(cd_f / 2, cd_f * 1.5)))
-        calls.append(Call((tool,), part * other_fast, Uniform(other_f / 2, other_f * 1.5)))
+        calls.append(ToolKind(("cd", tool), part * cd_fast, Uniform(cd_f / 2, cd_f * 1.5)))
+        calls.append(ToolKind((tool,), part * other_fast, Uniform(other_f / 2, other_f * 1.5)))
     for tool, part in slow.items():
-        calls.append(Call(("cd", tool), part * 0.1 * cd_share, Weibull(m, 1)))
-        calls.append(Call((tool,), part * (p - 0.1 * cd_share), Weibull(m, 1)))
+        calls.append(ToolKind(("cd", tool), part * 0.1 * cd_share, Weibull(m, 1)))
+        calls.append(ToolKind((tool,), part * (p - 0.1 * cd_share), Weibull(m, 1)))
     return calls
 
 
-def _bfcl_calls(mean_s: float, sd_s: float, fetch_share: float) -> list[Call]:
+def _bfcl_calls(mean_s: float, sd_s: float, fetch_share: float) -> list[ToolKind]:
     """Return `fetch_url` and search calls with the given moments.
 
     `fetch_url` has mean a, share w and E[x²] / E[x]² = q; search has b, 1 − w and r. Then
@@ -139,8 +139,8 @@ def _bfcl_calls(mean_s: float, sd_s: float, fetch_share: float) -> list[Call]:
     a = (-y + math.sqrt(y * y - 4 * x * z)) / (2 * x)
     b = (mean_s - w * a) / (1 - w)
     return [
-        Call(("fetch_url",), w, Weibull(a, fetch.shape)),
-        Call(("duckduckgo_search",), 1 - w, Weibull(b, search.shape)),
+        ToolKind(("fetch_url",), w, Weibull(a, fetch.shape)),
+        ToolKind(("duckduckgo_search",), 1 - w, Weibull(b, search.shape)),
     ]
 
 
@@ -187,9 +187,9 @@ PUBLISHED = {
             turns=_rounded(30, 9),
             tokens=Normal(60_000, 18_000, low=12_000, high=WINDOW_TOKENS),
             calls=(
-                Call(("execute_bash",), 0.6, Weibull(3.0, 0.5)),
-                Call(("str_replace_editor",), 0.37, Uniform(0.02, 0.2)),
-                Call(("think",), 0.03, Uniform(0.001, 0.01)),
+                ToolKind(("execute_bash",), 0.6, Weibull(3.0, 0.5)),
+                ToolKind(("str_replace_editor",), 0.37, Uniform(0.02, 0.2)),
+                ToolKind(("think",), 0.03, Uniform(0.001, 0.01)),
             ),
             prefix_tokens=5_500,
             first_prompt=Lognormal(median=7_000, sigma=0.1),
@@ -200,13 +200,13 @@ PUBLISHED = {
             name="execution-note",
             description="the eight fixed turns of Continuum's execution note",
             calls=(
-                Call(("find",), 1, Uniform(0.05, 0.15)),
-                Call(("cat",), 1, Uniform(0.05, 0.10)),
-                Call(("cat",), 1, Uniform(0.05, 0.10)),
-                Call(("grep",), 1, Uniform(0.08, 0.20)),
-                Call(("pytest",), 1, Uniform(2.0, 5.0)),
-                Call(("cat",), 1, Uniform(0.05, 0.10)),
-                Call(("patch",), 1, Uniform(0.10, 0.30)),
+                ToolKind(("find",), 1, Uniform(0.05, 0.15)),
+                ToolKind(("cat",), 1, Uniform(0.05, 0.10)),
+                ToolKind(("cat",), 1, Uniform(0.05, 0.10)),
+                ToolKind(("grep",), 1, Uniform(0.08, 0.20)),
+                ToolKind(("pytest",), 1, Uniform(2.0, 5.0)),
+                ToolKind(("cat",), 1, Uniform(0.05, 0.10)),
+                ToolKind(("patch",), 1, Uniform(0.10, 0.30)),
             ),
             prefix_tokens=0,
             prompt_tokens=(92, 469, 811, 1343, 1655, 2241, 2665, 2915),

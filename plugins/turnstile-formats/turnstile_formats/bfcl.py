@@ -16,7 +16,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
-from traces.formats.shared.calls import Call, fill_usage, make_turn, unique_id
+from traces.formats.shared.calls import TrajectoryCall, fill_usage, make_turn, unique_id
 from traces.lenient import (
     Repairs,
     document_start,
@@ -89,7 +89,7 @@ def _rows(data: bytes, repairs: Repairs) -> Iterator[Mapping[str, Any]]:
             yield row
 
 
-def _calls(row: Mapping[str, Any]) -> Iterator[Call]:
+def _calls(row: Mapping[str, Any]) -> Iterator[TrajectoryCall]:
     """Yield the calls of a task, in order. A single-turn task has numbers instead of lists."""
     prompts, outputs = row.get("input_token_count"), row.get("output_token_count")
     if not isinstance(prompts, list):
@@ -109,8 +109,10 @@ def _at(values: object, index: int) -> Any:
     return listed[index] if index < len(listed) else None
 
 
-def _call(prompt: object, output: object, result: object) -> Call:
-    return Call(tokens(prompt), tokens(output), 0, None, None, tools=tuple(_names(result)))
+def _call(prompt: object, output: object, result: object) -> TrajectoryCall:
+    return TrajectoryCall(
+        tokens(prompt), tokens(output), 0, None, None, tools=tuple(_names(result))
+    )
 
 
 def _names(result: object) -> Iterator[str]:

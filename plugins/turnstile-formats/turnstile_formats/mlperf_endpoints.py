@@ -16,7 +16,7 @@ from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, COUNT, DRAW, About
-from traces.formats.shared.calls import Call, make_turn, shortest_prefixes, system_prefix
+from traces.formats.shared.calls import TrajectoryCall, make_turn, shortest_prefixes, system_prefix
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.lenient import (
     Repairs,
@@ -95,7 +95,7 @@ def _program(
     context = counter.length([system]) if system else 0
     characters, opening = len(system), 0
     conversation = [Message("system", text(rows[0].get("system")))]
-    calls: list[Call] = []
+    calls: list[TrajectoryCall] = []
     prompt_ends: list[int] = []
     gaps: list[Gap | None] = []
     for row in rows:
@@ -105,7 +105,9 @@ def _program(
         if role == "assistant":
             opening = opening or characters
             prompt_ends.append(len(conversation))
-            calls.append(Call(max(context, 1), max(length, 1), 0, None, None, tools=_tools(row)))
+            calls.append(
+                TrajectoryCall(max(context, 1), max(length, 1), 0, None, None, tools=_tools(row))
+            )
             gaps.append(None)
         elif gaps:
             gaps[-1] = _longer(gaps[-1], seconds(row.get("delay_seconds")))

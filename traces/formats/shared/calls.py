@@ -36,7 +36,7 @@ def generation_s(output_tokens: int) -> float:
 
 
 @dataclass(slots=True)
-class Call:
+class TrajectoryCall:
     prompt: int | None
     output: int | None
     reasoning: int
@@ -69,7 +69,7 @@ def first_count(usage: Mapping[str, Any], *names: str) -> int | None:
     return next((n for name in names if (n := tokens(usage.get(name))) is not None), None)
 
 
-def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
+def fill_usage(calls: Sequence[TrajectoryCall], opening: int, repairs: Repairs) -> None:
     """Estimate the lengths of calls without usage. `opening` is the number of characters before the
     first call. Raises TraceRejected if no call has usage."""
     if not any(call.prompt for call in calls):
@@ -90,7 +90,7 @@ def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
 
 
 def make_turn(
-    calls: Sequence[Call],
+    calls: Sequence[TrajectoryCall],
     i: int,
     gap: tuple[float, Provenance],
     repairs: Repairs,
@@ -112,7 +112,7 @@ def make_turn(
     )
 
 
-def _kept(calls: Sequence[Call], i: int, repairs: Repairs) -> int:
+def _kept(calls: Sequence[TrajectoryCall], i: int, repairs: Repairs) -> int:
     """Return the kept tokens of call `i`. Reasoning precedes the answer and is not sent again. If
     the previous response has reasoning, or does not fit into this prompt, only the previous prompt
     is repeated."""

@@ -76,7 +76,7 @@ def stem(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LinkedFiles:
     """The files of one trace, with sub-agents' files last."""
 
     files: tuple[Path, ...]
@@ -84,7 +84,7 @@ class Group:
     """Whether the files have a linked format."""
 
 
-def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]:
+def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[LinkedFiles]:
     """Return the files of each trace, in order of their first files."""
     parents = list(range(len(files)))
 
@@ -107,7 +107,7 @@ def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Group]
     for n, file in enumerate(files):
         groups.setdefault(root(n), {})[file] = None
     return [
-        Group(tuple(sorted(members, key=_is_sub_agent(formats))), n in private)
+        LinkedFiles(tuple(sorted(members, key=_is_sub_agent(formats))), n in private)
         for n, members in groups.items()
     ]
 

@@ -38,7 +38,7 @@ _PROGRAM = re.compile(r"[\w.+-]{1,40}")
 
 
 @dataclass(slots=True)
-class Tool:
+class ToolCall:
     names: tuple[str, ...]
     called_s: float | None
     answered_s: float | None = None
@@ -57,7 +57,7 @@ class Tool:
 
 
 @dataclass(slots=True)
-class Call:
+class SessionCall:
     """One call of the model."""
 
     prompt: int = 0
@@ -69,7 +69,7 @@ class Call:
     continues: int | None = -1
     """Index of the call whose context the prompt extends; -1 for the previous call, None if the
     prompt extends no context."""
-    tools: dict[str, Tool] = field(default_factory=dict)
+    tools: dict[str, ToolCall] = field(default_factory=dict)
     """By the id of the call."""
     ended_s: float | None = None
     message_s: float | None = None
@@ -98,7 +98,7 @@ class Thread:
     """The calls of an agent or of one of its sub-agents."""
 
     id: str
-    calls: list[Call] = field(default_factory=list)
+    calls: list[SessionCall] = field(default_factory=list)
     started_s: float | None = None
     """Time of the message that started it."""
     launch: Launch | None = None
@@ -255,7 +255,7 @@ class _Maker:
         k = max(n for n, begin in enumerate(starts) if begin <= call)
         return starts[k], k, starts[k + 1] if k + 1 < len(starts) else len(thread.calls)
 
-    def _kept(self, calls: Sequence[Call], i: int) -> int:
+    def _kept(self, calls: Sequence[SessionCall], i: int) -> int:
         """Return the number of tokens in call `i` that repeat the context of the previous call."""
         before, call = calls[i - 1], calls[i]
         whole = before.prompt + before.output

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from servers.basics.text import identifier
 from traces.formats.shared.calls import unique_id
-from traces.formats.shared.spans import Kind, Span, SpanTree
+from traces.formats.shared.spans import Span, SpanKind, SpanTree
 
 WITHIN_S = 0.005
 """A sub-agent may end this much later than its tool, if the tool is not its ancestor."""
@@ -23,24 +23,24 @@ MAX_COMPARED = 100
 
 
 @dataclass(slots=True)
-class Group:
+class AgentSpans:
     """The calls of one agent, in order of time, and its tools."""
 
     id: str
-    parent: Group | None = None
+    parent: AgentSpans | None = None
     calls: list[Span] = field(default_factory=list)
     tools: list[Span] = field(default_factory=list)
 
 
-def groups(tree: SpanTree, name: str) -> list[Group]:
+def groups(tree: SpanTree, name: str) -> list[AgentSpans]:
     """Return the groups with calls, parents first. `name` is the id of a session that has none."""
     grouping = _Grouping(tree, name)
     for call in tree.calls:
         scope = grouping.scope(call)
-        call.name = call.name or (scope.name if scope and scope.kind is Kind.AGENT else "")
+        call.name = call.name or (scope.name if scope and scope.kind is SpanKind.AGENT else "")
         grouping.group(call, scope).calls.append(call)
     for span in tree.spans:
-        if span.kind is Kind.TOOL:
+        if span.kind is SpanKind.TOOL:
             grouping.group(span, grouping.owner(span)).tools.append(span)
     return [group for group in grouping.groups.values() if group.calls]
 
@@ -48,13 +48,13 @@ def groups(tree: SpanTree, name: str) -> list[Group]:
 class _Grouping:
     def __init__(self, tree: SpanTree, name: str) -> None:
         self.tree, self.name = tree, name
-        self.groups: dict[object, Group] = {}
+        self.groups: dict[object, AgentSpans] = {}
         self.ids: dict[str, int] = {}
         scopes = [scope for call in tree.calls if (scope := self.scope(call)) is not None]
         self.scopes = {id(scope): scope for scope in scopes}
         self.tools: dict[str, list[Span]] = {}
         for span in tree.spans:
-            if span.kind is Kind.TOOL:
+            if span.kind is SpanKind.TOOL:
                 self.tools.setdefault(span.trace, []).append(span)
         self.sessions = self._sessions_by_trace()
         self.outer: dict[int, Span | None] = {}
@@ -66,7 +66,7 @@ class _Grouping:
         self._cut_cycles()
 
     def scope(self, call: Span) -> Span | None:
-        kinds = (Kind.AGENT, Kind.TOOL)
+        kinds = (SpanKind.AGENT, SpanKind.TOOL)
         return next((span for span in self.tree.ancestors(call) if span.kind in kinds), None)
 
     def owner(self, tool: Span) -> Span | None:
@@ -75,11 +75,11 @@ class _Grouping:
 
     def _outer(self, scope: Span) -> tuple[bool, Span | None]:
         """Return whether a scope is a sub-agent's, and the scope of its parent."""
-        below_tool = scope.kind is Kind.TOOL
+        below_tool = scope.kind is SpanKind.TOOL
         for ancestor in self.tree.ancestors(scope):
             if id(ancestor) in self.scopes:
                 return True, ancestor
-            below_tool |= ancestor.kind is Kind.TOOL
+            below_tool |= ancestor.kind is SpanKind.TOOL
         if below_tool:
             return True, None
         tools = self.tools.get(scope.trace, [])
@@ -105,20 +105,20 @@ class _Grouping:
                 current = None if outer is None else id(outer)
             checked |= path
 
-    def group(self, span: Span, scope: Span | None) -> Group:
+    def group(self, span: Span, scope: Span | None) -> AgentSpans:
         """Return the group of a call or tool in this scope."""
         if scope is None or id(scope) not in self.outer:
             session = self._session(span)
             key: object = ("session", session)
             if key not in self.groups:
-                self.groups[key] = Group(unique_id(identifier(session) or self.name, self.ids))
+                self.groups[key] = AgentSpans(unique_id(identifier(session) or self.name, self.ids))
             return self.groups[key]
         if id(scope) not in self.groups:
             outer = self.outer[id(scope)]
             parent = self.group(outer or span, outer)
             name = identifier(scope.name)[:60] or "agent"
             wanted = identifier(f"{parent.id}/{name}")
-            self.groups[id(scope)] = Group(unique_id(wanted, self.ids), parent)
+            self.groups[id(scope)] = AgentSpans(unique_id(wanted, self.ids), parent)
         return self.groups[id(scope)]
 
     def _session(self, span: Span) -> str:

@@ -16,14 +16,14 @@ from itertools import accumulate, pairwise, takewhile
 from servers.basics.text import identifier
 from traces.assumptions import Assumptions
 from traces.formats.shared.calls import (
-    Call,
+    TrajectoryCall,
     fill_usage,
     make_turn,
     shortest_prefixes,
     system_prefix,
     unique_id,
 )
-from traces.formats.shared.span_groups import Group, groups
+from traces.formats.shared.span_groups import AgentSpans, groups
 from traces.formats.shared.spans import Span, SpanTree
 from traces.lenient import Repairs
 from traces.program import Fork, Message, Program, Turn
@@ -91,7 +91,7 @@ def _include_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
         call.usage = replace(usage, prompt=prompt, output=output or None)
 
 
-def _lanes(group: Group, parent: _Lane | None, ids: dict[str, int]) -> list[_Lane]:
+def _lanes(group: AgentSpans, parent: _Lane | None, ids: dict[str, int]) -> list[_Lane]:
     """Distribute calls over lanes in which they follow each other. A call that overlaps the main
     lane runs in parallel with it."""
     lanes = [_Lane(group.id, [], group.tools, parent)]
@@ -213,7 +213,9 @@ def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
     return tools
 
 
-def _call(span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs: Repairs) -> Call:
+def _call(
+    span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs: Repairs
+) -> TrajectoryCall:
     usage, texts = span.usage, [message.content for message in span.prompt]
     prompt, output = usage.prompt, usage.output
     if not prompt and texts:
@@ -224,7 +226,7 @@ def _call(span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs:
     if not output and span.answer:
         output = assumptions.tokens.length([span.answer])
         repairs.add(f"an answer without token counts: {assumptions.tokens.basis}")
-    return Call(prompt, output, usage.reasoning, span.start_s, span.end_s, tools=tools)
+    return TrajectoryCall(prompt, output, usage.reasoning, span.start_s, span.end_s, tools=tools)
 
 
 def _gap_s(calls: Sequence[Span], i: int, end_s: float, repairs: Repairs) -> float:
@@ -236,7 +238,7 @@ def _gap_s(calls: Sequence[Span], i: int, end_s: float, repairs: Repairs) -> flo
     return max(0.0, gap_s)
 
 
-def _kept(previous: Call, before: Span, span: Span, repairs: Repairs) -> int | None:
+def _kept(previous: TrajectoryCall, before: Span, span: Span, repairs: Repairs) -> int | None:
     """Return the kept tokens of a prompt that does not extend the previous one; None if it does."""
     if span.kept is not None:
         return span.kept

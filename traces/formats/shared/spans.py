@@ -19,7 +19,7 @@ MAX_NESTED = 200
 """Only this many spans around a span count."""
 
 
-class Kind(Enum):
+class SpanKind(Enum):
     MODEL = "model"
     TOOL = "tool"
     AGENT = "agent"
@@ -47,7 +47,7 @@ class Span:
     id: str
     parent: str
     trace: str
-    kind: Kind
+    kind: SpanKind
     name: str
     """Name of the tool, or of the agent, including the agent that makes a model call."""
     start_s: float
@@ -113,7 +113,7 @@ class SpanTree:
 
     def _calls(self) -> list[Span]:
         """Return the innermost model spans with usage or text."""
-        models = [span for span in self.spans if span.kind is Kind.MODEL]
+        models = [span for span in self.spans if span.kind is SpanKind.MODEL]
         if not models:
             raise TraceRejected(
                 "no span of a model call, only of agents, tools or other steps; record the model "
@@ -139,8 +139,8 @@ class SpanTree:
     def _model_around(self, span: Span) -> Span | None:
         """Return the model span around this one without an agent or tool in between."""
         for ancestor in self.ancestors(span):
-            if ancestor.kind is not Kind.OTHER:
-                return ancestor if ancestor.kind is Kind.MODEL else None
+            if ancestor.kind is not SpanKind.OTHER:
+                return ancestor if ancestor.kind is SpanKind.MODEL else None
         return None
 
     def _end_calls_before_their_tools(self) -> None:
@@ -148,5 +148,5 @@ class SpanTree:
         calls = set(map(id, self.calls))
         for span in self.spans:
             call = self.parent(span)
-            if span.kind is Kind.TOOL and call is not None and id(call) in calls:
+            if span.kind is SpanKind.TOOL and call is not None and id(call) in calls:
                 call.end_s = max(call.start_s, min(call.end_s, span.start_s))
