@@ -16,20 +16,19 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from pydantic_core import from_json
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import text
 
-if TYPE_CHECKING:
-    pass
-
+JsonObject = Mapping[str, Any]
+"""An object of a parsed file, whose values may be anything."""
 MAX_BYTES = 1 << 30
 """Maximum size of a file, decompressed."""
 MAX_VALUES = 20_000_000

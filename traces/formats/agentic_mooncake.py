@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
@@ -20,7 +19,7 @@ from traces.formats.about import MEASURED, About
 from traces.formats.mooncake import Request, block_tokens, usable_hashes
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
+from traces.lenient import MAX_GAP_S, JsonObject, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
 ABOUT = About(
@@ -120,7 +119,7 @@ def _sessions(nodes: Sequence[Node]) -> dict[str, Session]:
     return sessions
 
 
-def _node(row: Mapping[str, Any], name: str, repairs: Repairs) -> Node | None:
+def _node(row: JsonObject, name: str, repairs: Repairs) -> Node | None:
     found = lengths(row.get("input_length"), row.get("output_length"), repairs)
     if found is None:
         return None
@@ -130,7 +129,7 @@ def _node(row: Mapping[str, Any], name: str, repairs: Repairs) -> Node | None:
     return Node(play, session, request, _dependencies(row))
 
 
-def _dependencies(row: Mapping[str, Any]) -> list[Dependency]:
+def _dependencies(row: JsonObject) -> list[Dependency]:
     if "dependencies" in row:
         return [
             Dependency(

@@ -9,9 +9,8 @@ timestamps, gaps are unknown. Lengths are in tokens, times in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
@@ -29,7 +28,7 @@ from traces.formats.shared.calls import (
 )
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
-from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
+from traces.lenient import JsonObject, Repairs, document_start, items, mapping, parse_json, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
 ABOUT = About(
@@ -68,7 +67,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     return shortest_prefixes(list(reader.programs.values()))
 
 
-def _id(document: Mapping[str, Any]) -> str:
+def _id(document: JsonObject) -> str:
     id = identifier(document.get("session_id"))
     extra = mapping(mapping(document.get("agent")).get("extra"))
     number = tokens(extra.get("continuation_index"))
@@ -97,9 +96,7 @@ class _TrajectoryReader:
         self.programs: dict[str, Program] = {}
         self.ids: dict[str, int] = {}
 
-    def add(
-        self, document: Mapping[str, Any], wanted_id: str, fork: Fork | None, depth: int
-    ) -> None:
+    def add(self, document: JsonObject, wanted_id: str, fork: Fork | None, depth: int) -> None:
         if depth > MAX_DEPTH:
             self.repairs.add(f"sub-agents nested deeper than {MAX_DEPTH}: left out")
             return
@@ -129,7 +126,7 @@ class _TrajectoryReader:
         prefix = system_prefix(read.system, read.opening, shortest)
         self.programs[id] = Program(id, tuple(turns), prefix, fork, read.start_s)
 
-    def _steps(self, steps: Sequence[Mapping[str, Any]]) -> _Steps:
+    def _steps(self, steps: Sequence[JsonObject]) -> _Steps:
         read, context, characters = _Steps(), 0, 0
         counter = self.assumptions.tokens
         has_usage = any(tokens(mapping(s.get("metrics")).get("prompt_tokens")) for s in steps)
@@ -161,7 +158,7 @@ class _TrajectoryReader:
     def _add_call(
         self,
         read: _Steps,
-        step: Mapping[str, Any],
+        step: JsonObject,
         said: str,
         prompt: int | None,
         at_s: float | None,
@@ -185,8 +182,8 @@ class _TrajectoryReader:
 
     def _add_sub_agents(
         self,
-        document: Mapping[str, Any],
-        steps: Sequence[Mapping[str, Any]],
+        document: JsonObject,
+        steps: Sequence[JsonObject],
         read: _Steps,
         id: str,
         depth: int,

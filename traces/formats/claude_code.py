@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
@@ -20,7 +19,7 @@ from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.shared.linked import Part, first_lines, split, stem
 from traces.formats.shared.sessions import Launch, make_programs
-from traces.lenient import Repairs
+from traces.lenient import JsonObject, Repairs
 from traces.program import Program
 
 ABOUT = About(
@@ -48,7 +47,7 @@ def sniff(first_bytes: bytes) -> bool:
     return any(map(_is_line, first_lines(first_bytes)))
 
 
-def _is_line(line: Mapping[str, Any]) -> bool:
+def _is_line(line: JsonObject) -> bool:
     kind = line.get("type")
     if kind == "summary":
         return "leafUuid" in line
@@ -107,7 +106,7 @@ class _SessionAgents:
             if isinstance(line.get("uuid"), str):
                 self._agent_of(part, line).add(line)
 
-    def _agent_of(self, part: Part, line: Mapping[str, Any]) -> AgentLines:
+    def _agent_of(self, part: Part, line: JsonObject) -> AgentLines:
         key = f"session {self.parts}"
         if part.name.startswith(AGENT_FILE) or line.get("isSidechain") is True:
             named = part.name[len(AGENT_FILE) :] if part.name.startswith(AGENT_FILE) else ""
@@ -119,7 +118,7 @@ class _SessionAgents:
             self.agents[key] = AgentLines(key, session, self.read_calls, self.repairs)
         return self.agents[key]
 
-    def _root(self, line: Mapping[str, Any]) -> str:
+    def _root(self, line: JsonObject) -> str:
         uuid, parent = identifier(line.get("uuid")), identifier(line.get("parentUuid"))
         self.roots[uuid] = self.roots.get(parent, parent or uuid)
         return self.roots[uuid]

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from servers.basics.text import identifier, text
 from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, tool_name
-from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
+from traces.lenient import JsonObject, Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
@@ -78,7 +77,7 @@ class AgentLines:
         self._before: dict[str, int | None] = {}
         """The last call on the chain up to each line; None if there is none."""
 
-    def add(self, line: Mapping[str, Any]) -> None:
+    def add(self, line: JsonObject) -> None:
         uuid, parent = text(line.get("uuid")), line.get("parentUuid")
         if uuid in self._before:
             self.repairs.add("a line that occurs twice: counted once")
@@ -92,7 +91,7 @@ class AgentLines:
         elif line.get("type") == "user":
             self._user(line)
 
-    def _assistant(self, line: Mapping[str, Any], before: int | None) -> int | None:
+    def _assistant(self, line: JsonObject, before: int | None) -> int | None:
         """Add a line of an answer. Return the last call up to it."""
         message = mapping(line.get("message"))
         if message.get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True:
@@ -124,9 +123,7 @@ class AgentLines:
             self._block(answer, call, block, at_s)
         return answer.index
 
-    def _new_answer(
-        self, line: Mapping[str, Any], message: Mapping[str, Any], before: int | None
-    ) -> _Answer:
+    def _new_answer(self, line: JsonObject, message: JsonObject, before: int | None) -> _Answer:
         calls, messages = self.thread.calls, self.thread.messages
         if not calls and before is None:
             self.system = (text(line.get("version")), text(message.get("model")))
@@ -136,7 +133,7 @@ class AgentLines:
         return _Answer(len(calls) - 1, len(messages) - 1)
 
     def _block(
-        self, answer: _Answer, call: SessionCall, block: Mapping[str, Any], at_s: float | None
+        self, answer: _Answer, call: SessionCall, block: JsonObject, at_s: float | None
     ) -> None:
         kind = block.get("type")
         written = text(block.get("text")) if kind == "text" else ""
@@ -157,7 +154,7 @@ class AgentLines:
             kind = identifier(given.get("subagent_type"))
             self.sent[id] = Sent(self.key, answer.index, tool, prompt, kind)
 
-    def _user(self, line: Mapping[str, Any]) -> None:
+    def _user(self, line: JsonObject) -> None:
         content = mapping(line.get("message")).get("content")
         at_s = moment(line.get("timestamp"))
         results = [block for block in _blocks(content) if block.get("type") == "tool_result"]
@@ -169,7 +166,7 @@ class AgentLines:
         if not results:
             self._message(line, written, at_s)
 
-    def _result(self, id: str, outcome: Mapping[str, Any], at_s: float | None) -> None:
+    def _result(self, id: str, outcome: JsonObject, at_s: float | None) -> None:
         tool = self.tools.get(id)
         if tool is None or tool.answered_s is not None:
             return
@@ -184,7 +181,7 @@ class AgentLines:
             in_background = outcome.get("isAsync") is True
             sent.in_background = in_background or outcome.get("status") == "async_launched"
 
-    def _message(self, line: Mapping[str, Any], written: str, at_s: float | None) -> None:
+    def _message(self, line: JsonObject, written: str, at_s: float | None) -> None:
         calls = self.thread.calls
         self.first_prompt = self.first_prompt or written
         if not calls:
@@ -209,7 +206,7 @@ class AgentLines:
                 call.output = estimate
 
 
-def _blocks(content: object) -> Iterator[Mapping[str, Any]]:
+def _blocks(content: object) -> Iterator[JsonObject]:
     yield from map(mapping, items(content))
 
 

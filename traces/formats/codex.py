@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
@@ -18,7 +17,7 @@ from traces.formats.about import PERMISSION, About
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.shared.linked import first_lines, split
 from traces.formats.shared.sessions import Launch, make_programs
-from traces.lenient import Repairs, mapping
+from traces.lenient import JsonObject, Repairs, mapping
 from traces.program import Program
 
 ABOUT = About(
@@ -42,7 +41,7 @@ def sniff(first_bytes: bytes) -> bool:
     return any(map(_is_line, first_lines(first_bytes)))
 
 
-def _is_line(line: Mapping[str, Any]) -> bool:
+def _is_line(line: JsonObject) -> bool:
     is_item = text(line.get("type")) in KINDS and "payload" in line
     return is_item or line.get("record_type") == "state"
 

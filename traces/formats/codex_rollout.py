@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
 from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, tool_name
-from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
+from traces.lenient import JsonObject, Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
 PARENT_FIELDS = ("forked_from_id", "parent_thread_id")
@@ -35,7 +34,7 @@ class Wait:
 
 
 class Rollout:
-    def __init__(self, lines: Sequence[Mapping[str, Any]], name: str, repairs: Repairs) -> None:
+    def __init__(self, lines: Sequence[JsonObject], name: str, repairs: Repairs) -> None:
         self.lines = lines
         self.repairs = repairs
         metas = [_payload(line) for line in lines if line.get("type") == "session_meta"]
@@ -114,7 +113,7 @@ class Rollout:
                     yield number, total
                     before = total
 
-    def _item(self, item: Mapping[str, Any], at_s: float | None) -> None:
+    def _item(self, item: JsonObject, at_s: float | None) -> None:
         kind = text(item.get("type"))
         if kind == "message" and item.get("role") != "assistant":
             written = _written(item)
@@ -147,7 +146,7 @@ class Rollout:
         else:
             call.message_s = max(at_s, call.message_s or at_s)
 
-    def _tool(self, call: SessionCall, item: Mapping[str, Any], at_s: float | None) -> None:
+    def _tool(self, call: SessionCall, item: JsonObject, at_s: float | None) -> None:
         if item.get("type") == "web_search_call":  # runs within the answer
             return
         arguments = _arguments(item)
@@ -158,7 +157,7 @@ class Rollout:
         for target in _targets(arguments):
             self.waits.setdefault(target, []).append(self._tools[id])
 
-    def _output(self, item: Mapping[str, Any], at_s: float | None) -> None:
+    def _output(self, item: JsonObject, at_s: float | None) -> None:
         called = self._tools.get(identifier(item.get("call_id")))
         written = _written({"content": item.get("output")})
         if self._pending is None:
@@ -169,7 +168,7 @@ class Rollout:
         if called.tool.duration_s is None and (found := _DURATION.search(written[:_HEAD])):
             called.tool.duration_s = seconds(found[1] or found[2])
 
-    def _event(self, event: Mapping[str, Any], at_s: float | None) -> None:
+    def _event(self, event: JsonObject, at_s: float | None) -> None:
         kind = event.get("type")
         called = self._tools.get(identifier(event.get("call_id")))
         if kind == "user_message":
@@ -194,23 +193,23 @@ class Rollout:
         self._pending, self._written, self._is_rewritten = None, [], False
 
 
-def parent_id(meta: Mapping[str, Any]) -> str:
+def parent_id(meta: JsonObject) -> str:
     """Return the id of the rollout whose history or task a rollout continues."""
     spawned = mapping(mapping(mapping(meta.get("source")).get("subagent")).get("thread_spawn"))
     ids = (spawned.get("parent_thread_id"), *(meta.get(name) for name in PARENT_FIELDS))
     return next(filter(None, map(identifier, ids)), "")
 
 
-def _payload(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def _payload(line: JsonObject) -> JsonObject:
     return mapping(line.get("payload"))
 
 
-def _usage(payload: Mapping[str, Any], name: str) -> Usage | None:
+def _usage(payload: JsonObject, name: str) -> Usage | None:
     usage = mapping(mapping(payload.get("info")).get(name))
     return tuple(tokens(usage.get(count)) or 0 for count in COUNTS) if usage else None
 
 
-def _written(item: Mapping[str, Any]) -> str:
+def _written(item: JsonObject) -> str:
     """Return the text of an item, its parts, or a tool's output."""
     content = item.get("content")
     parts = [content, mapping(content).get("content"), mapping(content).get("output")]
@@ -218,7 +217,7 @@ def _written(item: Mapping[str, Any]) -> str:
     return "\n".join(filter(None, map(text, parts)))
 
 
-def _arguments(item: Mapping[str, Any]) -> Mapping[str, Any]:
+def _arguments(item: JsonObject) -> JsonObject:
     given = item.get("arguments")
     if isinstance(given, str):
         try:
@@ -228,7 +227,7 @@ def _arguments(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(given) or mapping(item.get("action"))
 
 
-def _script(arguments: Mapping[str, Any]) -> str:
+def _script(arguments: JsonObject) -> str:
     """Return the shell command of a tool call, "" if it has none."""
     given = arguments.get("cmd") or arguments.get("command")
     words = [text(word) for word in items(given)]
@@ -238,7 +237,7 @@ def _script(arguments: Mapping[str, Any]) -> str:
     return words[-1] if runs_shell else words[0]
 
 
-def _targets(arguments: Mapping[str, Any]) -> Iterator[str]:
+def _targets(arguments: JsonObject) -> Iterator[str]:
     """Yield the ids of the sub-agents for which a tool call waits."""
     for name in ("ids", "targets", "agent_ids"):
         yield from filter(None, map(identifier, items(arguments.get(name))))

@@ -9,9 +9,6 @@ sub-agent. Requests without a session are programs of one turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
 from traces.formats.about import MEASURED, SINGLE, About
@@ -24,7 +21,7 @@ from traces.formats.shared.timed_calls import (
     programs_of,
     share_hashes,
 )
-from traces.lenient import Repairs, mapping, tokens
+from traces.lenient import JsonObject, Repairs, mapping, tokens
 from traces.program import Program
 
 ABOUT = About(
@@ -88,7 +85,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return share_hashes(programs, parts, blocks.pop()) if len(blocks) == 1 else programs
 
 
-def _call(row: Mapping[str, Any], blocks: set[int], repairs: Repairs) -> TimedCall | None:
+def _call(row: JsonObject, blocks: set[int], repairs: Repairs) -> TimedCall | None:
     if row.get("event_type") != "request_end":
         repairs.add("an event that is neither the end of a request nor of a tool: left out")
         return None

@@ -8,9 +8,8 @@ which replaces an earlier one with its id, and for each patch `{"$set": {…}}`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
@@ -18,6 +17,7 @@ from traces.formats.about import PERMISSION, About
 from traces.formats.shared.linked import split
 from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, make_programs, tool_name
 from traces.lenient import (
+    JsonObject,
     Repairs,
     document_start,
     items,
@@ -78,16 +78,14 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return make_programs([reader.thread], repairs)
 
 
-def _session(
-    data: bytes, name: str, repairs: Repairs
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _session(data: bytes, name: str, repairs: Repairs) -> tuple[JsonObject, list[JsonObject]]:
     """Return a session's fields, and its messages in the order of their first versions."""
     first_line, _, others = data.lstrip().partition(b"\n")
     if not _is_session(line_start(first_line)) or not others.strip():
         session = mapping(parse_json(data))
         return session, [mapping(message) for message in items(session.get("messages"))]
     session = {}
-    messages: dict[str, dict[str, Any]] = {}
+    messages: dict[str, JsonObject] = {}
     for part in split(data, name):
         for line in part.lines(repairs):
             if isinstance(line.get(PATCH), dict):
@@ -109,14 +107,14 @@ class _SessionReader:
         self.thread = thread
         self.repairs = repairs
 
-    def add(self, message: Mapping[str, Any]) -> None:
+    def add(self, message: JsonObject) -> None:
         kind, at_s = message.get("type"), moment(message.get("timestamp"))
         if kind == "user":
             self._user(message, at_s)
         elif kind == "gemini":
             self._answer(message, at_s)
 
-    def _user(self, message: Mapping[str, Any], at_s: float | None) -> None:
+    def _user(self, message: JsonObject, at_s: float | None) -> None:
         calls = self.thread.calls
         self.thread.messages.append(Message("user", _text(message.get("content"))))
         if at_s is None:
@@ -126,7 +124,7 @@ class _SessionReader:
         else:
             self.thread.started_s = at_s
 
-    def _answer(self, message: Mapping[str, Any], at_s: float | None) -> None:
+    def _answer(self, message: JsonObject, at_s: float | None) -> None:
         usage = mapping(message.get("tokens"))
         count = {name: tokens(n) or 0 for name, n in usage.items()}
         prompt = count.get("input", 0) + count.get("tool", 0)
@@ -158,7 +156,7 @@ def _text(content: object) -> str:
     return "\n".join([text(content), *parts] if text(content) else parts)
 
 
-def _result(tool: Mapping[str, Any]) -> str:
+def _result(tool: JsonObject) -> str:
     """Return the output of a tool call."""
     responses = (
         mapping(mapping(part).get("functionResponse")) for part in items(tool.get("result"))

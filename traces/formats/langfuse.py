@@ -8,9 +8,8 @@ some exports and in milliseconds in others. Most exports have every observation 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import text
@@ -22,7 +21,7 @@ from traces.formats.shared.chat_messages import called_tools, flat_text, from_te
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, Usage
-from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
+from traces.lenient import JsonObject, Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program
 
 ABOUT = About(
@@ -47,7 +46,7 @@ CACHED = (
 CACHE_WRITES = ("input_cache_creation", "cache_creation_input_tokens", "input_cache_write")
 REASONING = ("output_reasoning_tokens", "output_reasoning", "completion_details.reasoning")
 OBSERVATIONS_TO_CHECK = 50
-Observation = tuple[Mapping[str, Any], str, str]
+Observation = tuple[JsonObject, str, str]
 """The observation, its trace and its session."""
 
 
@@ -114,7 +113,7 @@ def _span(found: Observation, repairs: Repairs) -> Span | None:
     )
 
 
-def _usage(observation: Mapping[str, Any]) -> Usage:
+def _usage(observation: JsonObject) -> Usage:
     """Return the token counts. The parts of `output` are separate from it."""
     details = mapping(observation.get("usageDetails")) or mapping(observation.get("usage"))
     reasoning = first_count(details, *REASONING) or 0

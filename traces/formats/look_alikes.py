@@ -7,14 +7,13 @@ missing or the reason why it cannot be read.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from servers.basics.nearest import nearest
 from servers.basics.text import one_line
 from traces.formats.registry import FIRST_BYTES, NOT_INSTALLED, PACKAGED, abouts, known_formats
-from traces.lenient import line_start, mapping
+from traces.lenient import JsonObject, line_start, mapping
 
 MAX_KEYS = 5
 """Maximum number of keys in a message."""
@@ -123,7 +122,7 @@ def keys_of(document: object) -> set[str]:
     return {*top, *_inner(top)}
 
 
-def _inner(top: Mapping[str, Any]) -> Iterable[str]:
+def _inner(top: JsonObject) -> Iterable[str]:
     for key, value in top.items():
         first = value[0] if isinstance(value, list) and value else value
         yield from (f"{key}.{inner}" for inner in mapping(first))

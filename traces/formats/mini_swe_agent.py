@@ -10,7 +10,6 @@ observation have timestamps (v2), else inferred from the starts of generations (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from servers.basics.errors import TraceRejected
@@ -26,6 +25,7 @@ from traces.formats.shared.calls import (
     system_prefix,
 )
 from traces.lenient import (
+    JsonObject,
     Repairs,
     document_start,
     epoch,
@@ -64,7 +64,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return read_trajectory(mapping(parse_json(data)), name, repairs)
 
 
-def read_trajectory(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
+def read_trajectory(document: JsonObject, name: str, repairs: Repairs) -> list[Program]:
     messages = items(document.get("messages"))
     calls, opening = _calls(messages, repairs)
     if not calls:
@@ -129,22 +129,22 @@ def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[TrajectoryCall],
     return calls, opening
 
 
-def _is_call(message: Mapping[str, Any]) -> bool:
+def _is_call(message: JsonObject) -> bool:
     refused = isinstance(_usage(message), dict)
     return message.get("role") == "assistant" or message.get("object") == "response" or refused
 
 
-def _usage(message: Mapping[str, Any]) -> Any:
+def _usage(message: JsonObject) -> Any:
     response = mapping(mapping(message.get("extra")).get("response"))
     return response.get("usage") if response else message.get("usage")
 
 
-def _timestamp(message: Mapping[str, Any]) -> float | None:
+def _timestamp(message: JsonObject) -> float | None:
     extra = mapping(message.get("extra"))
     return epoch(extra.get("timestamp")) or epoch(message.get("timestamp"))
 
 
-def _call(message: Mapping[str, Any]) -> TrajectoryCall:
+def _call(message: JsonObject) -> TrajectoryCall:
     extra = mapping(message.get("extra"))
     response = mapping(extra.get("response")) or message
     usage = mapping(_usage(message))
@@ -180,18 +180,18 @@ def bash_blocks(answer: str) -> list[str]:
     return [str(block) for block in _BLOCK.findall(answer)]
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(message: JsonObject) -> str:
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(text(mapping(part).get("text")) for part in content)
     return text(content)
 
 
-def _length(message: Mapping[str, Any]) -> int:
+def _length(message: JsonObject) -> int:
     return len(_content(message)) + len(text(message.get("output")))
 
 
-def _command_timeout_s(document: Mapping[str, Any]) -> float:
+def _command_timeout_s(document: JsonObject) -> float:
     config = mapping(mapping(document.get("info")).get("config"))
     timeout_s = seconds(mapping(config.get("environment")).get("timeout"))
     return timeout_s or DEFAULT_COMMAND_TIMEOUT_S

@@ -25,7 +25,7 @@ from traces.block_hashes import kept_tokens
 from traces.check import check
 from traces.formats.about import STATED, About
 from traces.formats.native_errors import problem
-from traces.lenient import MAX_TOKENS, Repairs, line_start, lines, mapping
+from traces.lenient import MAX_TOKENS, JsonObject, Repairs, line_start, lines, mapping
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 ABOUT = About(
@@ -192,7 +192,7 @@ def program_line(program: Program) -> bytes:
     return orjson.dumps(line) + b"\n"
 
 
-def _fields(value: Turn | SharedPrefix | Fork) -> dict[str, Any]:
+def _fields(value: Turn | SharedPrefix | Fork) -> JsonObject:
     fields = value.__dataclass_fields__.items()
     return {key: v for key, field in fields if (v := getattr(value, key)) != field.default}
 

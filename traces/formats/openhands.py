@@ -10,7 +10,7 @@ summary that the condenser requested. Times in seconds, lengths in tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.calls import shortest_prefixes
 from traces.lenient import (
+    JsonObject,
     Repairs,
     document_start,
     items,
@@ -88,7 +89,7 @@ def _is_json_lines(data: bytes) -> bool:
         return False
 
 
-def _parse_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
+def _parse_lines(data: bytes, repairs: Repairs) -> JsonObject:
     """Return JSON Lines as one document. A line is an event, or a row of an evaluation."""
     parsed = (_line(line, repairs) for line in lines(data))
     values = [value for value in parsed if value is not None]
@@ -189,7 +190,7 @@ def _usages(document: Any, events: list[Any]) -> Usages:
     return usages
 
 
-def _metrics(document: Any, events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+def _metrics(document: Any, events: Iterable[Any]) -> Iterator[JsonObject]:
     stats = [mapping(mapping(document).get("base_state")).get("stats")]
     yield mapping(mapping(document).get("metrics"))
     for event in map(mapping, events):

@@ -6,9 +6,7 @@ of the condenser a sub-agent, since its prompt is separate and the agent waits f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from traces.formats.openhands_events import Role, Utterance
@@ -19,7 +17,7 @@ from traces.formats.shared.calls import (
     make_turn,
     system_prefix,
 )
-from traces.lenient import Repairs, mapping, tokens
+from traces.lenient import JsonObject, Repairs, mapping, tokens
 from traces.program import Fork, Message, Program, Provenance, Turn
 
 
@@ -27,7 +25,7 @@ from traces.program import Fork, Message, Program, Provenance, Turn
 class Usages:
     """Token counts and latencies by response id."""
 
-    tokens: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    tokens: dict[str, JsonObject] = field(default_factory=dict)
     latencies_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -96,7 +94,7 @@ class ConversationBuilder:
             ended_s=ended_s,
         )
 
-    def _usage_since_last(self, utterance: Utterance) -> Mapping[str, Any]:
+    def _usage_since_last(self, utterance: Utterance) -> JsonObject:
         """Return the difference between the accumulated usages of this and the last response."""
         names = ("prompt_tokens", "completion_tokens")
         totals = [tokens(utterance.accumulated_usage.get(name)) for name in names]

@@ -8,14 +8,14 @@ a user, in order. Timestamps without a zone are assumed to be UTC.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from servers.basics.text import text
 from servers.tool_names import call_names
-from traces.lenient import items, mapping, moment
+from traces.lenient import JsonObject, items, mapping, moment
 
 STATES = ("null", "agent_state_changed")
 """Legacy observations that are not results of tools."""
@@ -46,9 +46,9 @@ class Utterance:
     command: str | None = None
     other_prompt_text: str = ""
     """Additional text in the prompts: descriptions of tools, or the tool calls of an answer."""
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    usage: JsonObject = field(default_factory=dict)
     """Token counts, if the event has them."""
-    accumulated_usage: Mapping[str, Any] = field(default_factory=dict)
+    accumulated_usage: JsonObject = field(default_factory=dict)
     """Token counts of the conversation up to this event."""
 
 
@@ -65,7 +65,7 @@ def utterances(events: list[Any]) -> Iterator[Utterance]:
             yield utterance
 
 
-def _sdk(event: Mapping[str, Any]) -> Utterance | None:
+def _sdk(event: JsonObject) -> Utterance | None:
     kind, at_s = event["kind"], moment(event.get("timestamp"))
     if kind == "SystemPromptEvent":
         return _system(_text(event.get("system_prompt")), event, at_s)
@@ -89,7 +89,7 @@ def _sdk(event: Mapping[str, Any]) -> Utterance | None:
     return None
 
 
-def _legacy(event: Mapping[str, Any]) -> Utterance | None:
+def _legacy(event: JsonObject) -> Utterance | None:
     at_s, args = moment(event.get("timestamp")), mapping(event.get("args"))
     source, action = event.get("source"), event.get("action")
     content = text(args.get("content")) or text(event.get("message"))
@@ -115,7 +115,7 @@ def _legacy(event: Mapping[str, Any]) -> Utterance | None:
 
 
 def _model(
-    event: Mapping[str, Any],
+    event: JsonObject,
     content: str,
     calls: Iterable[object] = (),
     tool: object = None,
@@ -137,7 +137,7 @@ def _model(
     )
 
 
-def _message_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def _message_of(event: JsonObject) -> JsonObject:
     response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
     return mapping(mapping(next(iter(items(response.get("choices"))), None)).get("message"))
 
@@ -147,7 +147,7 @@ def _call_text(call: object) -> str:
     return f"{text(function.get('name'))} {text(function.get('arguments'))}"
 
 
-def _system(prompt: str, fields: Mapping[str, Any], at_s: float | None) -> Utterance:
+def _system(prompt: str, fields: JsonObject, at_s: float | None) -> Utterance:
     try:
         tools = json.dumps(items(fields.get("tools")), sort_keys=True)
     except RecursionError:

@@ -8,7 +8,7 @@ conventions, OpenInference, OpenLLMetry and the Vercel AI SDK. Out: see `span_pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, Usage
 from traces.lenient import (
+    JsonObject,
     Repairs,
     document_start,
     items,
@@ -104,9 +105,7 @@ def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
         yield document
 
 
-def raw_spans(
-    value: object, session: str = "", depth: int = 0
-) -> Iterator[tuple[Mapping[str, Any], str]]:
+def raw_spans(value: object, session: str = "", depth: int = 0) -> Iterator[tuple[JsonObject, str]]:
     """Yield the spans in a document, each with the session of its container."""
     if depth > MAX_DEPTH:
         return
@@ -121,7 +120,7 @@ def raw_spans(
             yield from raw_spans(values, text(value.get("session_id")) or session, depth + 1)
 
 
-def _ids(raw: Mapping[str, Any]) -> tuple[str, str, str]:
+def _ids(raw: JsonObject) -> tuple[str, str, str]:
     """Return the ids of a span, of its parent, and of its trace."""
     context = {**raw, **mapping(raw.get("context", raw.get("spanContext")))}
     parent = _first(mapping(raw.get("parentSpanContext")), "spanId")
@@ -133,11 +132,11 @@ def _ids(raw: Mapping[str, Any]) -> tuple[str, str, str]:
     return span, parent, _first(context, "trace_id", "traceId", "traceID")
 
 
-def _first(fields: Mapping[str, Any], *names: str) -> str:
+def _first(fields: JsonObject, *names: str) -> str:
     return next(filter(None, (text(fields.get(name)) for name in names)), "")
 
 
-def _span(raw: Mapping[str, Any], session: str, repairs: Repairs) -> Span | None:
+def _span(raw: JsonObject, session: str, repairs: Repairs) -> Span | None:
     start = raw.get("startTimeUnixNano", raw.get("start_time", raw.get("startTime")))
     end = raw.get("endTimeUnixNano", raw.get("end_time", raw.get("endTime")))
     start_s, end_s = moment(start), moment(end)

@@ -5,7 +5,6 @@ In: a span as parsed JSON. Out: its attributes as one mapping, and the values th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from servers.basics.text import text
@@ -19,10 +18,10 @@ from traces.formats.shared.chat_messages import (
     numbered,
 )
 from traces.formats.shared.spans import SpanKind, Usage
-from traces.lenient import items, mapping
+from traces.lenient import JsonObject, items, mapping
 from traces.program import Message, Provenance
 
-Attributes = Mapping[str, Any]
+Attributes = JsonObject
 
 PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.")
 SESSIONS = ("gen_ai.conversation.id", "session.id", "exgentic.session.id", "ai.telemetry.session")
@@ -76,7 +75,7 @@ START_PROVENANCE = "turnstile.start_provenance"
 origin of the gap after it, and the origin of the delay of a sub-agent's first call."""
 
 
-def attributes_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_of(raw: JsonObject) -> JsonObject:
     """Return the attributes of a span in any encoding, by full names, including those of the event
     that carries the messages."""
     found: dict[str, Any] = {}

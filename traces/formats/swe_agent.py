@@ -9,7 +9,7 @@ of the tool, in seconds; old files lack it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -21,7 +21,16 @@ from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import TrajectoryCall, make_turn, system_prefix
 from traces.formats.shared.chat_messages import flat_text
-from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
+from traces.lenient import (
+    JsonObject,
+    Repairs,
+    document_start,
+    items,
+    mapping,
+    parse_json,
+    seconds,
+    tokens,
+)
 from traces.program import Message, Program, Provenance
 from traces.token_counts import TokenCounter
 
@@ -99,20 +108,20 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     ]
 
 
-def _is_call(message: Mapping[str, Any]) -> bool:
+def _is_call(message: JsonObject) -> bool:
     return message.get("role") == "assistant" and not message.get("is_demo")
 
 
-def _role(message: Mapping[str, Any]) -> str:
+def _role(message: JsonObject) -> str:
     role = text(message.get("role"))
     return role if role in ("system", "assistant") else "user"
 
 
-def _said(message: Mapping[str, Any]) -> str:
+def _said(message: JsonObject) -> str:
     return flat_text([message.get(field) for field in SAID])
 
 
-def _history_of(steps: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _history_of(steps: Sequence[JsonObject]) -> list[Any]:
     """Return the conversation of the steps, for files whose history has no answer."""
     history: list[Any] = []
     for step in steps:
@@ -123,7 +132,7 @@ def _history_of(steps: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _calls(
-    messages: Sequence[Mapping[str, Any]], counter: TokenCounter
+    messages: Sequence[JsonObject], counter: TokenCounter
 ) -> tuple[list[TrajectoryCall], list[int], int]:
     """Return the calls with counted lengths, the number of messages before each, and the number of
     characters before the first."""
@@ -145,7 +154,7 @@ def _calls(
     return calls, prompt_ends, opening
 
 
-def _tools(message: Mapping[str, Any]) -> tuple[str, ...]:
+def _tools(message: JsonObject) -> tuple[str, ...]:
     """Return the commands in the first line of the action; other lines may be text that is written
     to a file."""
     first_line = text(message.get("action")).strip().partition("\n")[0]
@@ -154,7 +163,7 @@ def _tools(message: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _scaled(
-    calls: list[TrajectoryCall], stats: Mapping[str, Any], counter: TokenCounter, repairs: Repairs
+    calls: list[TrajectoryCall], stats: JsonObject, counter: TokenCounter, repairs: Repairs
 ) -> list[TrajectoryCall]:
     """Scale the counted lengths so that their sums equal the recorded totals, if any. Calls that
     are not in the history, such as retries, are assumed to be of average length."""
@@ -176,7 +185,7 @@ def _scaled(
     ]
 
 
-def _gaps(calls: Sequence[TrajectoryCall], steps: Sequence[Mapping[str, Any]]) -> list[Gap | None]:
+def _gaps(calls: Sequence[TrajectoryCall], steps: Sequence[JsonObject]) -> list[Gap | None]:
     """Return the measured times of the tools. Steps are in the order of the calls; further calls at
     the end have none."""
     times = (seconds(step.get("execution_time")) for step in steps[: len(calls)])

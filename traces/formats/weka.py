@@ -19,7 +19,16 @@ from servers.basics.text import brief, identifier, text
 from traces.block_hashes import common_blocks, kept_tokens
 from traces.formats.about import CALL_END, MEASURED, About
 from traces.formats.shared.timed_calls import estimated_api_s
-from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
+from traces.lenient import (
+    JsonObject,
+    Repairs,
+    document_start,
+    items,
+    mapping,
+    parse_json,
+    seconds,
+    tokens,
+)
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 ABOUT = About(
@@ -76,7 +85,7 @@ class _SubAgent:
     entries: list[Any]
 
 
-def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
+def read_session(document: JsonObject, name: str, repairs: Repairs) -> list[Program]:
     block = tokens(document.get("block_size"))
     if not block:
         repairs.add(f"block_size is {brief(document.get('block_size'))}: set to 64 tokens")
@@ -140,7 +149,7 @@ class _SessionPrograms:
             requests.sort(key=lambda request: request.t)
         return requests, children
 
-    def _sub_agent(self, entry: dict[str, Any], prefix: str, index: int) -> _SubAgent | None:
+    def _sub_agent(self, entry: JsonObject, prefix: str, index: int) -> _SubAgent | None:
         agent = identifier(entry.get("agent_id")) or f"agent_{index}"
         end_s, duration_ms = seconds(entry.get("t")), seconds(entry.get("duration_ms"))
         if end_s is None or duration_ms is None:
@@ -149,7 +158,7 @@ class _SessionPrograms:
         start_s = end_s - duration_ms / 1000
         return _SubAgent(prefix + agent, start_s, end_s, items(entry.get("requests")))
 
-    def _request(self, entry: dict[str, Any], before: list[_Request]) -> _Request | None:
+    def _request(self, entry: JsonObject, before: list[_Request]) -> _Request | None:
         prompt, output = tokens(entry.get("in")), tokens(entry.get("out"))
         if not prompt:
             self.repairs.add(f"a request with {brief(entry.get('in'))} prompt tokens: left out")

@@ -10,9 +10,8 @@ are estimated from the text, and outputs have `max_tokens`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
@@ -22,7 +21,7 @@ from traces.assumptions import Assumptions
 from traces.formats.about import BY_TEXT, COUNT, About
 from traces.formats.shared.rows import first_row, in_seconds, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, mapping, tokens
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, JsonObject, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, SharedPrefix, Turn
 from traces.token_counts import TokenCounter
 
@@ -72,7 +71,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     counter = assumptions.tokens
-    conversations: dict[str, list[dict[str, Any]]] = {}
+    conversations: dict[str, Sequence[JsonObject]] = {}
     for number, row in enumerate(rows(data, repairs)):
         id = identifier(row.get("session_id")) or f"{name}-{number}"
         if turns := [mapping(turn) for turn in items(row.get("turns"))]:
@@ -91,7 +90,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
 
 
 def _children(
-    conversations: Mapping[str, list[dict[str, Any]]], repairs: Repairs
+    conversations: Mapping[str, Sequence[JsonObject]], repairs: Repairs
 ) -> dict[str, Child]:
     """Return how each started conversation is started."""
     found: dict[str, Child] = {}
@@ -105,7 +104,7 @@ def _children(
     return found
 
 
-def _started(parent: str, turn: int, fields: Mapping[str, Any]) -> Iterator[Child]:
+def _started(parent: str, turn: int, fields: JsonObject) -> Iterator[Child]:
     for id in items(fields.get("forks")):
         yield Child(identifier(id), parent, turn, True, None)
     for spawn in items(fields.get("spawns")):
@@ -118,7 +117,7 @@ def _started(parent: str, turn: int, fields: Mapping[str, Any]) -> Iterator[Chil
             )
 
 
-def _parents_first(conversations: Mapping[str, Any], children: Mapping[str, Child]) -> list[str]:
+def _parents_first(conversations: JsonObject, children: Mapping[str, Child]) -> list[str]:
     """Return the ids, each after its parent's. Raises TraceRejected for a cycle."""
     ordered: dict[str, None] = {}
     for id in conversations:
@@ -136,7 +135,7 @@ def _parents_first(conversations: Mapping[str, Any], children: Mapping[str, Chil
 
 def _program(
     id: str,
-    turns: list[dict[str, Any]],
+    turns: Sequence[JsonObject],
     child: Child | None,
     programs: Mapping[str, Program],
     repairs: Repairs,
@@ -170,11 +169,11 @@ def _join(child: Child, parent_turns: int, repairs: Repairs) -> int | None:
     return None
 
 
-def _delay_s(turn: Mapping[str, Any]) -> float:
+def _delay_s(turn: JsonObject) -> float:
     return round(min(in_seconds(turn.get("delay"), 1e3) or 0.0, MAX_GAP_S), 3)
 
 
-def _message_tokens(turn: Mapping[str, Any], repairs: Repairs, counter: TokenCounter) -> int:
+def _message_tokens(turn: JsonObject, repairs: Repairs, counter: TokenCounter) -> int:
     """Return the length of a turn's messages and tool definitions."""
     repairs.add(f"a turn without token counts: {counter.basis}")
     messages = items(turn.get("messages"))
@@ -184,14 +183,14 @@ def _message_tokens(turn: Mapping[str, Any], repairs: Repairs, counter: TokenCou
     return max(total, 1)
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(message: JsonObject) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return text(content)
     return "".join(text(mapping(part).get("text")) for part in items(content))
 
 
-def _output_tokens(turn: Mapping[str, Any], repairs: Repairs) -> int:
+def _output_tokens(turn: JsonObject, repairs: Repairs) -> int:
     output = tokens(turn.get("max_tokens")) or tokens(mapping(turn.get("extra")).get("max_tokens"))
     if not output:
         repairs.add(f"a turn without max_tokens: set to {DEFAULT_OUTPUT_TOKENS}")
@@ -204,7 +203,7 @@ Path = tuple[SharedPrefix, ...]
 def _with_prefixes(
     programs: Mapping[str, Program],
     children: Mapping[str, Child],
-    conversations: Mapping[str, list[dict[str, Any]]],
+    conversations: Mapping[str, Sequence[JsonObject]],
     counter: TokenCounter,
 ) -> list[Program]:
     """Return the programs with the parts that their prompts share: equal tools and system prompts,
@@ -243,7 +242,7 @@ def _path(begin: Path, id: str, end: int) -> Path:
     return begin
 
 
-def _system_prompt(turn: Mapping[str, Any], counter: TokenCounter) -> Path:
+def _system_prompt(turn: JsonObject, counter: TokenCounter) -> Path:
     """Return the tools and the system message of a conversation's first turn."""
     messages = [mapping(message) for message in items(turn.get("messages"))]
     if not messages or messages[0].get("role") != "system":
@@ -254,6 +253,6 @@ def _system_prompt(turn: Mapping[str, Any], counter: TokenCounter) -> Path:
     return (SharedPrefix(f"system:{digest}", length),)
 
 
-def _tools(turn: Mapping[str, Any]) -> str:
+def _tools(turn: JsonObject) -> str:
     tools = items(turn.get("tools"))
     return orjson.dumps(tools).decode() if tools else ""

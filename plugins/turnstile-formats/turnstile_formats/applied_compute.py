@@ -8,15 +8,12 @@ prompt is everything before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from servers.basics.errors import TraceRejected
 from servers.basics.text import brief
 from traces.formats.about import MEASURED, About
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, tokens
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, JsonObject, Repairs, items, tokens
 from traces.program import Program, Turn
 
 ABOUT = About(
@@ -51,7 +48,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return programs
 
 
-def _turns(row: Mapping[str, Any], repairs: Repairs) -> list[Turn]:
+def _turns(row: JsonObject, repairs: Repairs) -> list[Turn]:
     first = tokens(row.get("input_prompt_length"))
     if not first:
         prompt = brief(row.get("input_prompt_length"))

@@ -8,8 +8,7 @@ schema does not define a call's `timestamp`; it is assumed to be the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -18,7 +17,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, About
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
+from traces.lenient import JsonObject, Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
 ABOUT = About(
@@ -60,7 +59,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return _unique(programs, repairs)
 
 
-def _sessions(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
+def _sessions(data: bytes, repairs: Repairs) -> Iterator[JsonObject]:
     """Yield the sessions of a document that may span several lines, or of JSON Lines."""
     try:
         document = orjson.loads(data)
@@ -81,7 +80,7 @@ def _unique(programs: Sequence[Program], repairs: Repairs) -> list[Program]:
     return list(found.values())
 
 
-def session_programs(session: Mapping[str, Any], name: str, repairs: Repairs) -> list[Program]:
+def session_programs(session: JsonObject, name: str, repairs: Repairs) -> list[Program]:
     """Return the programs of a session and of calls that overlap others; [] without calls."""
     id = identifier(session.get("session_id")) or name
     calls: list[TimedCall] = []
@@ -109,17 +108,15 @@ def session_programs(session: Mapping[str, Any], name: str, repairs: Repairs) ->
     )[0]
 
 
-def _batches(turn: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _batches(turn: JsonObject) -> dict[str, list[JsonObject]]:
     """Return the tool batches of a turn by the call that requested them."""
-    by_call: dict[str, list[dict[str, Any]]] = {}
+    by_call: dict[str, list[JsonObject]] = {}
     for batch in map(mapping, items(turn.get("tool_batches"))):
         by_call.setdefault(text(batch.get("request_id")), []).append(batch)
     return by_call
 
 
-def _call(
-    entry: Mapping[str, Any], batches: Sequence[Mapping[str, Any]], repairs: Repairs
-) -> TimedCall | None:
+def _call(entry: JsonObject, batches: Sequence[JsonObject], repairs: Repairs) -> TimedCall | None:
     counts = mapping(entry.get("tokens"))
     found = lengths(counts.get("prompt"), counts.get("completion"), repairs)
     if found is None:
@@ -136,9 +133,7 @@ def _call(
     )
 
 
-def _tool_time(
-    batches: Sequence[Mapping[str, Any]], repairs: Repairs
-) -> tuple[float, Provenance] | None:
+def _tool_time(batches: Sequence[JsonObject], repairs: Repairs) -> tuple[float, Provenance] | None:
     """Return the recorded duration of a call's batches, which run one after the other. If it is
     missing, the functions of a batch are assumed to run in parallel."""
     total_s = 0.0
@@ -157,7 +152,7 @@ def _tool_time(
     return total_s, provenance
 
 
-def _system_prompt(entry: Mapping[str, Any], call: TimedCall) -> SharedPrefix | None:
+def _system_prompt(entry: JsonObject, call: TimedCall) -> SharedPrefix | None:
     """Return the leading system segments of a prompt. Prompts of one model are assumed to share
     system segments of the same length."""
     segments = [mapping(segment) for segment in items(entry.get("message_metadata"))]

@@ -9,7 +9,7 @@ several steps need `--synthesise-gaps`. `latency` is the model's time in seconds
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from servers.basics.errors import TraceRejected
@@ -18,6 +18,7 @@ from traces.assumptions import Assumptions
 from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
 from traces.formats.shared.calls import TrajectoryCall, fill_usage, make_turn, unique_id
 from traces.lenient import (
+    JsonObject,
     Repairs,
     document_start,
     items,
@@ -78,7 +79,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     return programs
 
 
-def _rows(data: bytes, repairs: Repairs) -> Iterator[Mapping[str, Any]]:
+def _rows(data: bytes, repairs: Repairs) -> Iterator[JsonObject]:
     for line in lines(data):
         try:
             row = mapping(parse_json(line)) if line.strip() else {}
@@ -89,7 +90,7 @@ def _rows(data: bytes, repairs: Repairs) -> Iterator[Mapping[str, Any]]:
             yield row
 
 
-def _calls(row: Mapping[str, Any]) -> Iterator[TrajectoryCall]:
+def _calls(row: JsonObject) -> Iterator[TrajectoryCall]:
     """Yield the calls of a task, in order. A single-turn task has numbers instead of lists."""
     prompts, outputs = row.get("input_token_count"), row.get("output_token_count")
     if not isinstance(prompts, list):

@@ -8,10 +8,9 @@ sub-request starts when the tool has ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier
@@ -20,7 +19,7 @@ from traces.formats.about import LENGTHS, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, Repairs, items, mapping
+from traces.lenient import MAX_GAP_S, JsonObject, Repairs, items, mapping
 from traces.program import Program, Turn
 
 ABOUT = About(
@@ -79,12 +78,12 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return share_blocks(list(programs.values()), hashes_of, BLOCK_TOKENS)
 
 
-def _counts(request: Mapping[str, Any]) -> tuple[object, object]:
+def _counts(request: JsonObject) -> tuple[object, object]:
     return request.get("input_toks"), request.get("output_toks")
 
 
 def _turns(
-    requests: Sequence[tuple[tuple[int, int], Mapping[str, Any]]], repairs: Repairs
+    requests: Sequence[tuple[tuple[int, int], JsonObject]], repairs: Repairs
 ) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     for (prompt, output), request in requests:
@@ -105,7 +104,7 @@ def _turns(
     return tuple(turns)
 
 
-def _token_hashes(request: Mapping[str, Any]) -> Hashes:
+def _token_hashes(request: JsonObject) -> Hashes:
     """Return a hash of each full block of the prompt's token ids."""
     ids = items(request.get("input_tok_ids"))
     if not all(isinstance(id, int) for id in ids):

@@ -8,8 +8,7 @@ assistant message, whose prompt is everything before it. Tokens are estimated fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
@@ -19,6 +18,7 @@ from traces.formats.about import BY_TEXT, COUNT, DRAW, About
 from traces.formats.shared.calls import TrajectoryCall, make_turn, shortest_prefixes, system_prefix
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.lenient import (
+    JsonObject,
     Repairs,
     document_start,
     items,
@@ -64,7 +64,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
-    conversations: dict[str, list[Mapping[str, Any]]] = {}
+    conversations: dict[str, list[JsonObject]] = {}
     for line in lines(data):
         try:
             row = mapping(parse_json(line)) if line.strip() else {}
@@ -87,7 +87,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
 
 
 def _program(
-    id: str, rows: Sequence[Mapping[str, Any]], repairs: Repairs, assumptions: Assumptions
+    id: str, rows: Sequence[JsonObject], repairs: Repairs, assumptions: Assumptions
 ) -> Program:
     parts = as_json(rows[0].get("system")), as_json(rows[0].get("tools"))
     system = "\n".join(filter(None, parts))
@@ -132,7 +132,7 @@ def _longer(gap: Gap | None, delay_s: float | None) -> Gap | None:
     return (gap[0] if gap else 0.0) + delay_s, Provenance.MEASURED
 
 
-def _tools(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _tools(row: JsonObject) -> tuple[str, ...]:
     """Return the names of the called tools, or the commands that a shell runs."""
     names: list[str] = []
     for call in items(row.get("tool_calls")):

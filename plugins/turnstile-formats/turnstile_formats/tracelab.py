@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import identifier, text
@@ -18,7 +17,7 @@ from traces.formats.about import LENGTHS, PERMISSION, About
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
 from traces.formats.shared.sessions import UNASKED_TOOLS
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import Repairs, items, mapping, tokens
+from traces.lenient import JsonObject, Repairs, items, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
 ABOUT = About(
@@ -68,11 +67,11 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return list(_with_cached_prefix(programs, agents, shared))
 
 
-def _model(row: Mapping[str, Any]) -> str:
+def _model(row: JsonObject) -> str:
     return f"{identifier(row.get('provider'))}:{identifier(row.get('model'))}"
 
 
-def round_call(row: Mapping[str, Any], repairs: Repairs) -> TimedCall | None:
+def round_call(row: JsonObject, repairs: Repairs) -> TimedCall | None:
     found = lengths(row.get("input_tokens_total"), row.get("output_tokens"), repairs)
     if found is None:
         return None
@@ -102,7 +101,7 @@ def round_call(row: Mapping[str, Any], repairs: Repairs) -> TimedCall | None:
 
 
 def _tool_time(
-    tools: Sequence[Mapping[str, Any]], end_s: float | None, repairs: Repairs
+    tools: Sequence[JsonObject], end_s: float | None, repairs: Repairs
 ) -> tuple[float, Provenance] | None:
     """Return the time from the end of the response to the last result of its tools."""
     ends_s = []

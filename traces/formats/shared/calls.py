@@ -7,13 +7,12 @@ estimates.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import brief
-from traces.lenient import Repairs, tokens
+from traces.lenient import JsonObject, Repairs, tokens
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
@@ -65,7 +64,7 @@ class TrajectoryCall:
         return max(0.0, self.answered_s - self.ended_s)
 
 
-def first_count(usage: Mapping[str, Any], *names: str) -> int | None:
+def first_count(usage: JsonObject, *names: str) -> int | None:
     return next((n for name in names if (n := tokens(usage.get(name))) is not None), None)
 
 

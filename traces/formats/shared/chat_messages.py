@@ -7,12 +7,12 @@ of the usual shapes. Out: `Message`s with all their text, and the names of calle
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import text
-from traces.lenient import items, mapping, parse_json
+from traces.lenient import JsonObject, items, mapping, parse_json
 from traces.program import Message
 
 MAX_DEPTH = 20
@@ -102,7 +102,7 @@ def _called(value: object, depth: int) -> Iterator[str]:
                     yield from _called(inner, depth + 1)
 
 
-def numbered(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
+def numbered(attributes: JsonObject, prefix: str) -> list[Any]:
     """Rebuild the list that attributes `prefix.0.name`, `prefix.1.name` … describe."""
     root: dict[str, Any] = {}
     for key, value in attributes.items():

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from servers.basics.errors import TraceRejected
 from servers.basics.text import text
-from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes
+from traces.lenient import MAX_BYTES, JsonObject, Repairs, line_start, mapping, read_bytes
 
 MARKER = "turnstile_file"
 MARKER_START = b'{"turnstile_file"'
@@ -52,7 +52,7 @@ class Part:
     name: str
     encoded: list[bytes]
 
-    def lines(self, repairs: Repairs) -> Iterator[dict[str, Any]]:
+    def lines(self, repairs: Repairs) -> Iterator[JsonObject]:
         """Decode one line after the other, and leave out those that are malformed."""
         for line in self.encoded:
             try:
@@ -156,7 +156,7 @@ def join(files: Sequence[Path]) -> bytes:
     return b"\n".join(parts)
 
 
-def first_lines(first_bytes: bytes) -> Iterator[dict[str, Any]]:
+def first_lines(first_bytes: bytes) -> Iterator[JsonObject]:
     """Yield the objects on the first lines of a document, the last of which may be truncated."""
     begin = 0
     for _ in range(LINES_TO_CHECK):

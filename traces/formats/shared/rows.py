@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 
 from servers.basics.text import brief
 from traces.lenient import (
     MAX_START_S,
+    JsonObject,
     Repairs,
     epoch,
     line_start,
@@ -25,12 +25,12 @@ from traces.lenient import (
 )
 
 
-def first_row(first_bytes: bytes) -> dict[str, Any]:
+def first_row(first_bytes: bytes) -> JsonObject:
     """Return the object on a file's first line, for `sniff`."""
     return mapping(line_start(first_bytes))
 
 
-def rows(data: bytes, repairs: Repairs) -> Iterator[dict[str, Any]]:
+def rows(data: bytes, repairs: Repairs) -> Iterator[JsonObject]:
     """Yield the objects of JSON Lines, or of a JSON list on one line."""
     for line in lines(data):
         if not line.strip():
