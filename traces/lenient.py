@@ -16,7 +16,7 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -25,10 +25,9 @@ from typing import IO, Any, cast
 from pydantic_core import from_json
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 
-JsonObject = Mapping[str, Any]
-"""An object of a parsed file, whose values may be anything."""
 MAX_BYTES = 1 << 30
 """Maximum size of a file, decompressed."""
 MAX_VALUES = 20_000_000
@@ -227,7 +226,7 @@ def moment(value: object) -> float | None:
         return None
 
 
-def mapping(value: object) -> dict[str, Any]:
+def mapping(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 

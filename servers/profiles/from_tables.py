@@ -40,7 +40,7 @@ class MixedTime(StrictModel):
     seconds: float = Field(gt=0)
 
 
-class TableSteps(StepCoefficients):
+class TableSteps(Steps):
     """Coefficients of `servers.profiles.TableProfile`."""
 
     knots: tuple[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]], ...]

@@ -120,7 +120,7 @@ class Measured(StrictModel):
     """Measurements that were skipped for lack of time or memory."""
     curve: Curve
     curve_errors: Errors
-    steps: StepCoefficients
+    steps: Steps
     prefill_errors: Errors
     decode_errors: Errors
     cpu: CpuTime | None = None
@@ -215,7 +215,7 @@ def large_errors(by_kind: Mapping[str, Errors]) -> list[str]:
 
 def fitted(
     prefill: tuple[PrefillTimes, ...], decode: tuple[DecodeTimes, ...], step_tokens: int
-) -> dict[str, Curve | StepCoefficients | Errors]:
+) -> dict[str, Curve | Steps | Errors]:
     """Return the fields of `Measured` that are computed from the times."""
     if len(prefill) < MIN_MEASUREMENTS or len(decode) < MIN_MEASUREMENTS:
         raise InvalidInput(
@@ -229,7 +229,7 @@ def fitted(
     decode_names = [decode_name(d.batch, d.context) for d in decode]
     return {
         **fitted_curve(prefill),
-        "steps": StepCoefficients.model_validate(coefficients, from_attributes=True),
+        "steps": Steps.model_validate(coefficients, from_attributes=True),
         "prefill_errors": errors_of(
             [p.seconds for p in prompts], map(coefficients.seconds, prompts), prefill_names
         ),

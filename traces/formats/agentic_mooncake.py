@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.block_hashes import Hashes, share_blocks
 from traces.formats.about import MEASURED, About
 from traces.formats.mooncake import Request, block_tokens, usable_hashes
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, JsonObject, Repairs, items, mapping, tokens
+from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
 ABOUT = About(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
@@ -28,7 +29,7 @@ from traces.formats.shared.calls import (
 )
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
-from traces.lenient import JsonObject, Repairs, document_start, items, mapping, parse_json, tokens
+from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
 ABOUT = About(

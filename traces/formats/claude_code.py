@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.shared.linked import Part, first_lines, split, stem
 from traces.formats.shared.sessions import Launch, make_programs
-from traces.lenient import JsonObject, Repairs
+from traces.lenient import Repairs
 from traces.program import Program
 
 ABOUT = About(

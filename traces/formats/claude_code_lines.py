@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, tool_name
-from traces.lenient import JsonObject, Repairs, items, mapping, moment, seconds, tokens
+from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, tool_name
+from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
@@ -35,7 +36,7 @@ class Sent:
 
     thread: str
     call: int
-    tool: ToolCall
+    tool: CalledTool
     prompt: str
     kind: str
     agent: str = ""
@@ -67,7 +68,7 @@ class AgentLines:
         self.key = key
         self.read_calls = read_calls
         self.repairs = repairs
-        self.tools: dict[str, ToolCall] = {}
+        self.tools: dict[str, CalledTool] = {}
         self.sent: dict[str, Sent] = {}
         self.first_prompt = ""
         self.system: tuple[str, ...] = ()
@@ -146,7 +147,7 @@ class AgentLines:
         answer.tokens += TOOL_CALL_TOKENS
         answer.characters += len(name) + len(json.dumps(given))
         script = text(given.get("command")) if name == "Bash" else ""
-        tool = ToolCall(tool_name(name, script), at_s)
+        tool = CalledTool(tool_name(name, script), at_s)
         id = identifier(block.get("id")) or f"{answer.index}.{len(call.tools)}"
         call.tools[id] = self.tools[id] = tool
         prompt = text(given.get("prompt"))

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.shared.linked import first_lines, split
 from traces.formats.shared.sessions import Launch, make_programs
-from traces.lenient import JsonObject, Repairs, mapping
+from traces.lenient import Repairs, mapping
 from traces.program import Program
 
 ABOUT = About(

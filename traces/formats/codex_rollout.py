@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, tool_name
-from traces.lenient import JsonObject, Repairs, items, mapping, moment, parse_json, seconds, tokens
+from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, tool_name
+from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
 PARENT_FIELDS = ("forked_from_id", "parent_thread_id")
@@ -30,7 +31,7 @@ class Wait:
     """A tool call that waits for sub-agents."""
 
     call: int
-    tool: ToolCall
+    tool: CalledTool
 
 
 class Rollout:
@@ -151,7 +152,7 @@ class Rollout:
             return
         arguments = _arguments(item)
         id = identifier(item.get("call_id")) or f"{len(self._tools)}"
-        tool = ToolCall(tool_name(item.get("name") or item.get("type"), _script(arguments)), at_s)
+        tool = CalledTool(tool_name(item.get("name") or item.get("type"), _script(arguments)), at_s)
         call.tools[id] = tool
         self._tools[id] = Wait(len(self.thread.calls), tool)
         for target in _targets(arguments):

@@ -10,6 +10,7 @@ sub-agent. Requests without a session are programs of one turn.
 from __future__ import annotations
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import MEASURED, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS, usable_hashes
@@ -21,7 +22,7 @@ from traces.formats.shared.timed_calls import (
     programs_of,
     share_hashes,
 )
-from traces.lenient import JsonObject, Repairs, mapping, tokens
+from traces.lenient import Repairs, mapping, tokens
 from traces.program import Program
 
 ABOUT = About(

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.shared.linked import split
-from traces.formats.shared.sessions import SessionCall, Thread, ToolCall, make_programs, tool_name
+from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, make_programs, tool_name
 from traces.lenient import (
-    JsonObject,
     Repairs,
     document_start,
     items,
@@ -145,7 +145,7 @@ class _SessionReader:
         for number, tool in enumerate(map(mapping, items(message.get("toolCalls")))):
             script = text(mapping(tool.get("args")).get("command"))
             names = tool_name(tool.get("name"), script if tool.get("name") == SHELL else "")
-            call.tools[str(number)] = ToolCall(names, at_s, moment(tool.get("timestamp")))
+            call.tools[str(number)] = CalledTool(names, at_s, moment(tool.get("timestamp")))
             self.thread.messages.append(Message("user", _result(tool)))
         self.thread.calls.append(call)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from traces.assumptions import Assumptions
 from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
@@ -21,7 +22,7 @@ from traces.formats.shared.chat_messages import called_tools, flat_text, from_te
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, Usage
-from traces.lenient import JsonObject, Repairs, document_start, items, line_start, mapping, tokens
+from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program
 
 ABOUT = About(

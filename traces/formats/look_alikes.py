@@ -10,10 +10,11 @@ import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from servers.basics.json_object import JsonObject
 from servers.basics.nearest import nearest
 from servers.basics.text import one_line
 from traces.formats.registry import FIRST_BYTES, NOT_INSTALLED, PACKAGED, abouts, known_formats
-from traces.lenient import JsonObject, line_start, mapping
+from traces.lenient import line_start, mapping
 
 MAX_KEYS = 5
 """Maximum number of keys in a message."""

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from servers.tool_names import command_names, tool_names
 from traces.formats.about import About
@@ -25,7 +26,6 @@ from traces.formats.shared.calls import (
     system_prefix,
 )
 from traces.lenient import (
-    JsonObject,
     Repairs,
     document_start,
     epoch,

@@ -13,19 +13,20 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.basics.atomic import write_chunks
 from servers.basics.errors import InvalidTrace
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from traces.block_hashes import kept_tokens
 from traces.check import check
 from traces.formats.about import STATED, About
 from traces.formats.native_errors import problem
-from traces.lenient import MAX_TOKENS, JsonObject, Repairs, line_start, lines, mapping
+from traces.lenient import MAX_TOKENS, Repairs, line_start, lines, mapping
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 ABOUT = About(
@@ -176,7 +177,7 @@ def _fields_at(location: Sequence[int | str]) -> Collection[str]:
 def program_line(program: Program) -> bytes:
     """Return one line of the format, without fields that have their default value. If no turn of a
     program keeps tokens, this is stated: a file without `kept_tokens` is read as append-only."""
-    line: dict[str, Any] = {"format": FORMAT, "id": program.id}
+    line: JsonObject = {"format": FORMAT, "id": program.id}
     for key in ("prefix", "fork", "recorded_start_s", "source", "inferred_tokens"):
         if value := getattr(program, key):
             line[key] = _fields(value) if isinstance(value, SharedPrefix | Fork) else value

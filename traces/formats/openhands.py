@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.calls import shortest_prefixes
 from traces.lenient import (
-    JsonObject,
     Repairs,
     document_start,
     items,

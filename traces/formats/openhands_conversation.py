@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from traces.formats.openhands_events import Role, Utterance
 from traces.formats.shared.calls import (
     TrajectoryCall,
@@ -17,7 +18,7 @@ from traces.formats.shared.calls import (
     make_turn,
     system_prefix,
 )
-from traces.lenient import JsonObject, Repairs, mapping, tokens
+from traces.lenient import Repairs, mapping, tokens
 from traces.program import Fork, Message, Program, Provenance, Turn
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from servers.tool_names import call_names
-from traces.lenient import JsonObject, items, mapping, moment
+from traces.lenient import items, mapping, moment
 
 STATES = ("null", "agent_state_changed")
 """Legacy observations that are not results of tools."""

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from traces.assumptions import Assumptions
 from traces.formats import otel_attributes as read
@@ -21,7 +22,6 @@ from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, Usage
 from traces.lenient import (
-    JsonObject,
     Repairs,
     document_start,
     items,

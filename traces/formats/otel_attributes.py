@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from traces.formats.shared.calls import first_count
 from traces.formats.shared.chat_messages import (
@@ -18,7 +19,7 @@ from traces.formats.shared.chat_messages import (
     numbered,
 )
 from traces.formats.shared.spans import SpanKind, Usage
-from traces.lenient import JsonObject, items, mapping
+from traces.lenient import items, mapping
 from traces.program import Message, Provenance
 
 Attributes = JsonObject
@@ -78,7 +79,7 @@ origin of the gap after it, and the origin of the delay of a sub-agent's first c
 def attributes_of(raw: JsonObject) -> JsonObject:
     """Return the attributes of a span in any encoding, by full names, including those of the event
     that carries the messages."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     _add(found, "", raw.get("attributes", raw.get("tags")), 0)
     for event in items(raw.get("events", raw.get("span_events"))):
         if "operation.details" in text(mapping(event).get("name")):
@@ -86,7 +87,7 @@ def attributes_of(raw: JsonObject) -> JsonObject:
     return found
 
 
-def _add(found: dict[str, Any], prefix: str, value: object, depth: int) -> None:
+def _add(found: JsonObject, prefix: str, value: object, depth: int) -> None:
     if isinstance(value, dict) and depth < MAX_NESTED:
         for name, inner in value.items():
             _add(found, f"{prefix}.{name}" if prefix else name, inner, depth + 1)
@@ -198,7 +199,7 @@ def _events(events: object, excluded: str, only: str = "") -> list[Message]:
         is_message = name.startswith("gen_ai.") and name.endswith((".message", ".choice"))
         if not is_message or name == excluded or (only and name != only):
             continue
-        content: dict[str, Any] = {}
+        content: JsonObject = {}
         _add(content, "", event.get("attributes"), 0)
         body = content or mapping(event.get("body"))
         role = text(body.get("role")) or name.split(".")[1]

@@ -15,22 +15,14 @@ from itertools import zip_longest
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import TrajectoryCall, make_turn, system_prefix
 from traces.formats.shared.chat_messages import flat_text
-from traces.lenient import (
-    JsonObject,
-    Repairs,
-    document_start,
-    items,
-    mapping,
-    parse_json,
-    seconds,
-    tokens,
-)
+from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Message, Program, Provenance
 from traces.token_counts import TokenCounter
 

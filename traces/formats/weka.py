@@ -15,20 +15,12 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import brief, identifier, text
 from traces.block_hashes import common_blocks, kept_tokens
 from traces.formats.about import CALL_END, MEASURED, About
 from traces.formats.shared.timed_calls import estimated_api_s
-from traces.lenient import (
-    JsonObject,
-    Repairs,
-    document_start,
-    items,
-    mapping,
-    parse_json,
-    seconds,
-    tokens,
-)
+from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 ABOUT = About(

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 import orjson
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.about import BY_TEXT, COUNT, About
 from traces.formats.shared.rows import first_row, in_seconds, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, JsonObject, Repairs, items, mapping, tokens
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, SharedPrefix, Turn
 from traces.token_counts import TokenCounter
 

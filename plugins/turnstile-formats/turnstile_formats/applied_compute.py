@@ -9,11 +9,12 @@ prompt is everything before it.
 from __future__ import annotations
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import brief
 from traces.formats.about import MEASURED, About
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, MAX_TOKENS, JsonObject, Repairs, items, tokens
+from traces.lenient import MAX_GAP_S, MAX_TOKENS, Repairs, items, tokens
 from traces.program import Program, Turn
 
 ABOUT = About(

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 import orjson
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, About
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import JsonObject, Repairs, document_start, items, line_start, mapping, tokens
+from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
 ABOUT = About(

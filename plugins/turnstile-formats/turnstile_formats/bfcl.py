@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
 from traces.formats.shared.calls import TrajectoryCall, fill_usage, make_turn, unique_id
 from traces.lenient import (
-    JsonObject,
     Repairs,
     document_start,
     items,

@@ -13,13 +13,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.block_hashes import Hashes, kept_tokens, share_blocks
 from traces.formats.about import LENGTHS, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
-from traces.lenient import MAX_GAP_S, JsonObject, Repairs, items, mapping
+from traces.lenient import MAX_GAP_S, Repairs, items, mapping
 from traces.program import Program, Turn
 
 ABOUT = About(

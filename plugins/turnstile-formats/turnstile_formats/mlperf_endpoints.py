@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
@@ -18,7 +19,6 @@ from traces.formats.about import BY_TEXT, COUNT, DRAW, About
 from traces.formats.shared.calls import TrajectoryCall, make_turn, shortest_prefixes, system_prefix
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.lenient import (
-    JsonObject,
     Repairs,
     document_start,
     items,

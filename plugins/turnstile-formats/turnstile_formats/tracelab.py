@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, PERMISSION, About
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
 from traces.formats.shared.sessions import UNASKED_TOOLS
 from traces.formats.shared.timed_calls import Agent, TimedCall, estimate_ends, programs_of
-from traces.lenient import JsonObject, Repairs, items, mapping, tokens
+from traces.lenient import Repairs, items, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
 ABOUT = About(

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import brief
-from traces.lenient import JsonObject, Repairs, tokens
+from traces.lenient import Repairs, tokens
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.token_counts import CHARACTERS_PER_TOKEN
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
-from traces.lenient import JsonObject, items, mapping, parse_json
+from traces.lenient import items, mapping, parse_json
 from traces.program import Message
 
 MAX_DEPTH = 20
@@ -104,7 +105,7 @@ def _called(value: object, depth: int) -> Iterator[str]:
 
 def numbered(attributes: JsonObject, prefix: str) -> list[Any]:
     """Rebuild the list that attributes `prefix.0.name`, `prefix.1.name` … describe."""
-    root: dict[str, Any] = {}
+    root: JsonObject = {}
     for key, value in attributes.items():
         if key.startswith(f"{prefix}."):
             place = root

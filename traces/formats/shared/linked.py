@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from servers.basics.errors import TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import text
-from traces.lenient import MAX_BYTES, JsonObject, Repairs, line_start, mapping, read_bytes
+from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes
 
 MARKER = "turnstile_file"
 MARKER_START = b'{"turnstile_file"'

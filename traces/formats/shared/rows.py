@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import orjson
 
+from servers.basics.json_object import JsonObject
 from servers.basics.text import brief
 from traces.lenient import (
     MAX_START_S,
-    JsonObject,
     Repairs,
     epoch,
     line_start,

@@ -38,7 +38,7 @@ _PROGRAM = re.compile(r"[\w.+-]{1,40}")
 
 
 @dataclass(slots=True)
-class ToolCall:
+class CalledTool:
     names: tuple[str, ...]
     called_s: float | None
     answered_s: float | None = None
@@ -69,7 +69,7 @@ class SessionCall:
     continues: int | None = -1
     """Index of the call whose context the prompt extends; -1 for the previous call, None if the
     prompt extends no context."""
-    tools: dict[str, ToolCall] = field(default_factory=dict)
+    tools: dict[str, CalledTool] = field(default_factory=dict)
     """By the id of the call."""
     ended_s: float | None = None
     message_s: float | None = None
