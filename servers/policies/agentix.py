@@ -71,9 +71,6 @@ class Agentix(Autellix):
             return (call.level, call.entered_s, request.id)
         return (call.level_at(now_s), call.changes_s[passed - 1], request.id)
 
-    def rank_changed(self, request: Request, now_s: float) -> bool:
-        return self._calls[request.id].passed(now_s) > 0
-
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
         return max(running, key=lambda r: self.rank(r, now_s))
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -106,6 +106,8 @@ class Autellix(Policy):
         self._programs: Recent[Attained] = Recent()
         self._calls: dict[int, Call] = {}
         self._wakes: list[tuple[float, int]] = []
+        self._promoted: list[int] = []
+        """Waiting calls that have been promoted since the engine last woke, and some others."""
 
     # Events -------------------------------------------------------------------------------------
 
@@ -140,6 +142,11 @@ class Autellix(Policy):
     def program_ended(self, program_id: str, now_s: float) -> None:
         self._programs.pop(program_id)
 
+    def woke(self, now_s: float) -> Iterable[int]:
+        self._next_change_s(now_s)
+        promoted, self._promoted = self._promoted, []
+        return promoted
+
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
@@ -148,10 +155,6 @@ class Autellix(Policy):
         if call.rank_level != level:
             call.rank_level, call.rank = level, (level, request.arrival_s, request.id)
         return call.rank
-
-    def rank_changed(self, request: Request, now_s: float) -> bool:
-        call = self._calls[request.id]
-        return call.level_at(now_s) != call.level
 
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
         worst, lowest_level = running[0], -1
@@ -169,6 +172,9 @@ class Autellix(Policy):
         return worst if better else None
 
     def wake_s(self, now_s: float) -> float | None:
+        return self._next_change_s(now_s)
+
+    def _next_change_s(self, now_s: float) -> float | None:
         """Return the first level change. The heap has, for each call, a time no later than its next
         change; times that have passed are replaced by the call's next one."""
         wakes = self._wakes
@@ -178,6 +184,8 @@ class Autellix(Policy):
             passed = 0 if call is None else call.passed(now_s)
             if call is None or passed == len(call.changes_s):
                 heapq.heappop(wakes)
+                if call is not None and not call.running:
+                    self._promoted.append(call_id)
             elif call.changes_s[passed] != at_s:
                 heapq.heapreplace(wakes, (call.changes_s[passed], call_id))
             else:

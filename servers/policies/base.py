@@ -259,19 +259,20 @@ class Policy:
     def program_ended(self, program_id: str, now_s: float) -> None:
         """The program sends no more turns. Engines cannot call this if no client reports it."""
 
+    def woke(self, now_s: float) -> Iterable[int] | None:
+        """The time that `wake_s` returned has passed. Return the ids of the waiting turns whose
+        ranks may have changed since the last call, or None to rank all of them again. Ids of turns
+        that have left the queue are ignored."""
+        return None
+
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
         """Return the position in the waiting queue. Engines call this again when `pinned` or
-        `preempted` changes and when `wake_s` passes; at other times the rank must not change. A
+        `preempted` changes and when `woke` says so; at other times the rank must not change. A
         policy whose ranks depend on other turns or on the time returns from `wake_s` when they
         change; the contract check refuses one whose order changes in between."""
         return (not request.preempted, request.arrival_s, request.id)
-
-    def rank_changed(self, request: Request, now_s: float) -> bool:
-        """Return whether time alone may have changed the rank of a waiting turn since it began to
-        wait. Engines ask when `wake_s` passes."""
-        return True
 
     def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
         """Return "run" to admit the waiting turn if it fits, "skip" to hold it back and consider

@@ -32,10 +32,10 @@ EVENTS = (
     "pinned",
     "unpinned",
     "program_ended",
+    "woke",
 )
 DECISIONS = (
     "rank",
-    "rank_changed",
     "admit",
     "victim",
     "displaced",
@@ -311,7 +311,6 @@ class ContractScenario:
             self._reject("rank", rank, "a tuple of numbers that ends in request.id")
         if rank[-1] != request.id:
             self._reject("rank", rank, "a tuple that ends in request.id, so that no two are equal")
-        self._call("rank_changed", request, now_s)
         second = self._call("rank", request, now_s)
         if second != rank:
             self._reject("rank", second, f"{rank} as in the call before: it must not change state")
@@ -322,9 +321,10 @@ class ContractScenario:
         before_s, self._wake_s = self._wake_s, self._call("wake_s", now_s)
         wakes = any(wake_s not in (None, math.inf) for wake_s in (before_s, self._wake_s))
         compared: list[tuple[Rank, Rank]] = []
+        changed = self._call("woke", now_s) if wakes else ()
         for request, rank, *flags in list(self._waiting.values()):
             new = self._rank(request, now_s)
-            again = wakes and self._call("rank_changed", request, now_s)
+            again = changed is None or request.id in changed
             if again or flags != [request.pinned, request.preempted]:
                 rank = new
             self._waiting[request.id] = request, rank, request.pinned, request.preempted

@@ -115,6 +115,9 @@ class Infercept(Policy):
     def program_ended(self, program_id: str, now_s: float) -> None:
         self._returned.pop(program_id)
 
+    def woke(self, now_s: float) -> Iterable[int]:
+        return ()
+
     def rank(self, request: Request, now_s: float) -> Rank:
         if self.queue_order == "turn":
             return (not request.preempted, request.arrival_s, request.id)
@@ -123,9 +126,6 @@ class Infercept(Policy):
         tier = self.costs.reload_s is not None
         swapped = tier and (request.preempted or request.index > 0)
         return (not request.pinned, not swapped, request.program_arrival_s, request.id)
-
-    def rank_changed(self, request: Request, now_s: float) -> bool:
-        return False
 
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
         return max(running, key=lambda r: (r.program_arrival_s, r.id))

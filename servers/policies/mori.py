@@ -45,6 +45,7 @@ from servers.policies.base import (
     Retention,
     pin,
 )
+from servers.policies.ordered import Ordered, Place
 
 CYCLES = 5
 TICK_S = 5.0
@@ -66,6 +67,8 @@ class MoriProgram:
         """Number of turns that wait or run."""
         self.running: dict[int, float] = {}
         """When each running turn was admitted, by id."""
+        self.held: list[int] = []
+        """Ids of the turns that have arrived outside the GPU queue."""
         self.acting_since_s = math.inf
         self.reasoning: deque[float] = deque(maxlen=CYCLES)
         self.acting: deque[float] = deque(maxlen=CYCLES)
@@ -107,9 +110,11 @@ class Mori(Policy):
         self._room = (costs.kv_tokens, costs.kv_tokens * dram_ratio, math.inf)
         """Tokens that each queue holds."""
         self._used = [0, 0, 0]
-        self._programs: dict[str, MoriProgram] = {}
-        self._held: dict[str, MoriProgram] = {}
-        """Programs with a turn that waits outside the GPU queue."""
+        self._programs: dict[str, Program] = {}
+        self._held: Ordered[MoriProgram] = Ordered()
+        """Programs with a turn that waits outside the GPU queue, as they move in."""
+        self._released: list[int] = []
+        """Turns that were held back, and have been let through since the engine last woke."""
         self._next_tick_s = 0.0
 
     # Events -------------------------------------------------------------------------------------
@@ -124,10 +129,16 @@ class Mori(Policy):
         program.acting_since_s = math.inf
         program.turns += 1
         self._resize(program, request.prompt_tokens)
-        if program.queue != GPU and program.is_new and not self._held and self._fits(program, GPU):
+        if (
+            program.queue != GPU
+            and program.is_new
+            and not len(self._held)
+            and self._fits(program, GPU)
+        ):
             self._move(program, GPU)
         if program.queue != GPU:
-            self._held[request.program_id] = program
+            self._hold(request.program_id, program, now_s)
+            program.held.append(request.id)
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self._catch_up(now_s)
@@ -136,7 +147,7 @@ class Mori(Policy):
         program.running[request.id] = now_s
         if program.queue != GPU:
             self._move(program, GPU)
-            self._held.pop(request.program_id, None)
+            self._let_through(request.program_id)
 
     def preempted(self, request: Request, now_s: float) -> None:
         self._catch_up(now_s)
@@ -157,14 +168,19 @@ class Mori(Policy):
         program = self._leave(request, now_s)
         if not program.turns:
             program.acting_since_s = now_s
-            self._held.pop(request.program_id, None)
+            self._let_through(request.program_id)
 
     def program_ended(self, program_id: str, now_s: float) -> None:
         self._catch_up(now_s)
         program = self._programs.pop(program_id, None)
         if program is not None:
             self._used[program.queue] -= program.tokens
-        self._held.pop(program_id, None)
+        self._let_through(program_id)
+
+    def woke(self, now_s: float) -> Iterable[int]:
+        self._catch_up(now_s)
+        changed, self._released = self._released, []
+        return changed
 
     # Decisions ----------------------------------------------------------------------------------
 
@@ -187,7 +203,7 @@ class Mori(Policy):
 
     def wake_s(self, now_s: float) -> float | None:
         self._catch_up(now_s)
-        return self._next_tick_s if self._held or self._used[GPU] > self._room[GPU] else None
+        return self._next_tick_s if len(self._held) or self._used[GPU] > self._room[GPU] else None
 
     # Queues -------------------------------------------------------------------------------------
 
@@ -200,8 +216,8 @@ class Mori(Policy):
         self._next_tick_s = tick_s + self._tick_s
         if self._used[GPU] > self._room[GPU]:
             self._move_out(tick_s)
-        elif self._held:
-            self._move_in(tick_s)
+        elif len(self._held):
+            self._move_in()
 
     def _move_out(self, now_s: float) -> None:
         inside = [p for p in self._programs.values() if p.queue == GPU and not p.leaves]
@@ -216,17 +232,25 @@ class Mori(Policy):
             else:
                 self._demote(program)
 
-    def _move_in(self, now_s: float) -> None:
-        def order(item: tuple[str, MoriProgram]) -> tuple[bool, float, float, float]:
-            program = item[1]
-            if program.queue == CPU:
-                return (False, program.idleness(now_s), program.arrival_s, 0.0)
-            return (True, float(program.is_new), float(program.tokens), program.arrival_s)
-
-        for program_id, program in sorted(self._held.items(), key=order):
+    def _move_in(self) -> None:
+        for program_id, program in self._held.items():
             if self._fits(program, GPU):
                 self._move(program, GPU)
-                del self._held[program_id]
+                self._let_through(program_id)
+
+    def _hold(self, program_id: str, program: MoriProgram, now_s: float) -> None:
+        """Queue a program with a turn at hand. Until it is let through, its queue and its idleness
+        stay as they are."""
+        place: Place = (1.0, float(program.is_new), float(program.tokens), program.arrival_s)
+        if program.queue == CPU:
+            place = (0.0, program.idleness(now_s), program.arrival_s)
+        self._held.put(program_id, program, place)
+
+    def _let_through(self, program_id: str) -> None:
+        program = self._held.pop(program_id)
+        if program is not None:
+            self._released += program.held
+            program.held = []
 
     def _demote(self, program: MoriProgram) -> None:
         program.leaves = False

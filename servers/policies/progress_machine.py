@@ -7,6 +7,7 @@ replica. `servers.policies.progress_ttl` has the formulas and their source.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from servers.policies.base import Costs
 from servers.policies.estimates.lognormal import LogNormalTimes
@@ -26,6 +27,8 @@ class ProgressProgram:
         self.active = False
         self.open_turns = 0
         """Number of turns that wait or run; 0 while it acts."""
+        self.held_turns = 0
+        """Number of them that arrived while it was paused, and still wait."""
         self.context = 0
         """Prompt tokens; they shrink only after two turns with fewer."""
         self.shrinks = 0
@@ -94,6 +97,28 @@ class ProgressProgram:
         return (now_s - since_s) * max(1 / math.sqrt(relative), 0.5)
 
 
+class Load:
+    """What the active programs of a machine need in all."""
+
+    def __init__(
+        self, active: Sequence[ProgressProgram], window: TurnWindow, rounds: int, costs: Costs
+    ) -> None:
+        self.growth = window.mean_growth if rounds else 0.0
+        """Tokens per round; 0 until the window is full."""
+        self.rounds = rounds
+        """Rounds for which a program is to stay."""
+        self.rounds_left = float(sum([max(rounds - p.rounds, 0) for p in active]))
+        reasoning = [p for p in active if p.open_turns]
+        self.turns = len(reasoning)
+        self.context = sum([p.context for p in reasoning])
+        self.step_s = costs.decode_s(self.turns, self.context) if reasoning else 0.0
+        impacts = [p.last_impact_s for p in active if p.rounds < rounds]
+        self.impacts = len(impacts)
+        """Number of programs that have rounds left."""
+        self.impacts_s = float(sum(impacts))
+        """What rebuilds of their contexts cost."""
+
+
 class ProgressMachine:
     def __init__(
         self,
@@ -122,8 +147,8 @@ class ProgressMachine:
         self._most_rounds = most_rounds
         self._most_active = most_active
         self._batch_gain = batch_gain
-        self._rounds_left = -1.0
-        """Rounds left of all active programs; -1 if they have to be summed again."""
+        self._known_load: Load | None = None
+        """None if it has to be summed again."""
         self._has_room = False
         """Whether there is room for all active programs, and nothing has changed since."""
 
@@ -139,8 +164,8 @@ class ProgressMachine:
     # Programs -----------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Rounds and tokens have to be summed again, after any event."""
-        self._rounds_left, self._has_room = -1.0, False
+        """The load has to be summed again, after any event."""
+        self._known_load, self._has_room = None, False
 
     def add(self, program_id: str, program: ProgressProgram, now_s: float) -> None:
         program.active, program.yielded, program.rounds = True, False, 0
@@ -183,19 +208,25 @@ class ProgressMachine:
 
     def fits(self, program: ProgressProgram) -> bool:
         """Return whether a paused program fits, with room for the growth of all."""
-        needed = self.used + program.tokens
+        tokens = program.tokens
+        if not self.may_fit(tokens):
+            return False
+        return self.used + tokens + self.reserve() <= self.limit or self._gains(program)
+
+    def may_fit(self, tokens: int) -> bool:
+        """Return whether a program of so many tokens fits if its prefill costs nothing. If not, no
+        larger one fits."""
+        needed = self.used + tokens
         if len(self.active) >= self._most_active or needed > self.limit:
             return False
         if needed + self.reserve() <= self.limit:
             return True
-        return self._batch_gain and self._gains(program)
+        return self._batch_gain and self._lost_s(tokens) < math.inf
 
     def reserve(self) -> float:
         """Return the tokens by which active programs and one more are expected to grow."""
-        growth, rounds = self.turns.mean_growth, self.target_rounds
-        if rounds == 0 or growth == 0:
-            return 0.0
-        return growth * (rounds + self._active_rounds_left())
+        load = self._load()
+        return load.growth * (load.rounds + load.rounds_left)
 
     def rounds_ahead(self) -> float:
         """Return the rounds until all active programs have left, at least one for each that
@@ -236,35 +267,37 @@ class ProgressMachine:
         """Return what a rebuild of a context costs, with the decodes that it slows down."""
         return self._costs.rebuild_s(tokens) * (2 - ALPHA) if tokens > 0 else 0.0
 
-    def _active_rounds_left(self) -> float:
-        if self._rounds_left < 0:
-            rounds = self.target_rounds
-            self._rounds_left = sum(max(rounds - p.rounds, 0) for p in self.active.values())
-        return self._rounds_left
+    def _load(self) -> Load:
+        load = self._known_load
+        if load is None:
+            load = Load(list(self.active.values()), self.turns, self.target_rounds, self._costs)
+            self._known_load = load
+        return load
 
     def _gains(self, program: ProgressProgram) -> bool:
         """Return whether a larger batch gains more decode time than the program's prefill and the
         shorter stay of the others cost."""
-        rounds, growth = self.target_rounds, self.turns.mean_growth
-        reasoning = [p for p in self.active.values() if p.open_turns]
-        if not reasoning:
+        load, lost_s = self._load(), self._lost_s(program.tokens)
+        if lost_s == math.inf:
             return False
-        context = sum(p.context for p in reasoning)
-        turns = len(reasoning)
-        step_s = self._costs.decode_s(turns, context)
-        larger_s = self._costs.decode_s(turns + 1, context + program.context)
-        gain = max((turns + 1) / larger_s * step_s / turns - 1, 0.0)
-        gain_s = self.turns.mean_output * step_s * gain
-        left = max(self.limit - self.used, 0.0)
-        total = self._active_rounds_left()
-        before = min(total, left / growth)
-        after = min(total, max(left - program.tokens - growth * rounds, 0.0) / growth)
-        if after <= 2**-52:
-            lost_s = math.inf if before > 0 else 0.0
-        else:
-            impacts = [p.last_impact_s for p in self.active.values() if p.rounds < rounds]
-            lost_s = (before - after) / after * sum(impacts) / len(impacts)
+        larger_s = self._costs.decode_s(load.turns + 1, load.context + program.context)
+        gain = max((load.turns + 1) / larger_s * load.step_s / load.turns - 1, 0.0)
+        gain_s = self.turns.mean_output * load.step_s * gain
         return gain_s >= self.impact_s(program.context - program.shared) + lost_s
+
+    def _lost_s(self, tokens: int) -> float:
+        """Return what a shorter stay costs the active programs if one of so many tokens joins them;
+        infinite if it leaves them no round, or if no program reasons."""
+        load = self._load()
+        if not load.turns:
+            return math.inf
+        left = max(self.limit - self.used, 0.0)
+        before = min(load.rounds_left, left / load.growth)
+        after = max(left - tokens - load.growth * load.rounds, 0.0) / load.growth
+        after = min(load.rounds_left, after)
+        if after <= 2**-52:
+            return math.inf if before > 0 else 0.0
+        return (before - after) / after * load.impacts_s / load.impacts
 
 
 def patience_s(rounds_ahead: float, turns_per_s: float, longest_s: float) -> float:

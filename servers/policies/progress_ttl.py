@@ -55,6 +55,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import ClassVar, Literal
@@ -92,6 +93,12 @@ class Held:
         """From when on it runs anyway."""
         self.yielded = program.yielded
         self.last_finished_s = program.last_finished_s
+        self.is_overdue = False
+        """Whether its deadline has passed."""
+
+
+Recency = tuple[bool, float]
+"""The position of a held turn among others; of equal ones the earlier arrival goes first."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -142,6 +149,10 @@ class ProgressTtl(Policy):
         self._smallest: list[tuple[int, int]] = []
         """Tokens of the programs of held turns and their ids, as a heap; some have left."""
         self._deadlines: list[tuple[float, int]] = []
+        self._overdue: list[int] = []
+        """Held turns whose deadlines have passed since the engine last woke."""
+        self._recencies: list[Recency] = []
+        """Of the held turns that are not overdue, sorted."""
         self._expiries: list[tuple[float, str]] = []
         self._idle: OrderedDict[str, float] = OrderedDict()
         """When paused programs without turns were paused, in order of time."""
@@ -163,12 +174,14 @@ class ProgressTtl(Policy):
         held = Held(program, 0.0)
         held.deadline_s = now_s + self._patience_s(held, now_s)
         self._held[request.id] = held
+        program.held_turns += 1
+        insort(self._recencies, self._recency(held))
         heapq.heappush(self._smallest, (program.tokens, request.id))
         heapq.heappush(self._deadlines, (held.deadline_s, request.id))
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self._change(now_s)
-        self._held.pop(request.id, None)
+        self._let_through(request)
         self._running.add(request.id)
         program = self._programs.get(request.program_id)
         if program is None:
@@ -212,7 +225,7 @@ class ProgressTtl(Policy):
     def aborted(self, request: Request, now_s: float) -> None:
         self._change(now_s)
         self._running.discard(request.id)
-        self._held.pop(request.id, None)
+        self._let_through(request)
         program = self._programs.get(request.program_id)
         if program is None:
             return
@@ -234,6 +247,11 @@ class ProgressTtl(Policy):
         if program is not None:
             self._forget(program_id, program)
 
+    def woke(self, now_s: float) -> Iterable[int]:
+        self._pass_deadlines(now_s)
+        overdue, self._overdue = self._overdue, []
+        return overdue
+
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
@@ -244,10 +262,6 @@ class ProgressTtl(Policy):
         last_s = 0.0 if self._by_arrival else held.last_finished_s
         return (after, tier, held.yielded, last_s < 0, -last_s, request.arrival_s, request.id)
 
-    def rank_changed(self, request: Request, now_s: float) -> bool:
-        held = self._held.get(request.id)
-        return held is not None and held.deadline_s <= now_s
-
     def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
         self._pass_time(now_s)
         held = self._held.get(request.id)
@@ -255,9 +269,18 @@ class ProgressTtl(Policy):
             return "run"
         while self._smallest[0][1] not in self._held:
             heapq.heappop(self._smallest)
-        if self._machine.used + self._smallest[0][0] > self.costs.kv_tokens:
+        if self._none_fits(self._smallest[0][0]):
             return "stop"
         return "run" if self._machine.fits(held.program) else "skip"
+
+    def _none_fits(self, smallest: int) -> bool:
+        """Return whether no held turn may run, of programs with at least so many tokens."""
+        machine = self._machine
+        if machine.used + smallest > self.costs.kv_tokens:
+            return True
+        return not machine.may_fit(smallest) and not any(
+            program.held_turns for program in machine.active.values()
+        )
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         if request.id not in self._running:
@@ -273,14 +296,22 @@ class ProgressTtl(Policy):
 
     def wake_s(self, now_s: float) -> float | None:
         self._pass_time(now_s)
-        while self._deadlines and (
-            self._deadlines[0][0] <= now_s or self._deadlines[0][1] not in self._held
-        ):
-            heapq.heappop(self._deadlines)
+        self._pass_deadlines(now_s)
         due_s = self._deadlines[0][0] if self._deadlines else math.inf
         if self._expiries:
             due_s = min(due_s, self._expiries[0][0])
         return None if due_s == math.inf else due_s
+
+    def _pass_deadlines(self, now_s: float) -> None:
+        while self._deadlines and (
+            self._deadlines[0][0] <= now_s or self._deadlines[0][1] not in self._held
+        ):
+            request_id = heapq.heappop(self._deadlines)[1]
+            held = self._held.get(request_id)
+            if held is not None:
+                self._drop_recency(held)
+                held.is_overdue = True
+                self._overdue.append(request_id)
 
     def _patience_s(self, held: Held, now_s: float) -> float:
         """Return how long a turn that is held back now waits at most."""
@@ -288,14 +319,23 @@ class ProgressTtl(Policy):
         rounds, per_s = machine.target_rounds, machine.turns.per_second
         if rounds == 0 or per_s == 0:
             return self._resume_after_s
-        ahead, mine = machine.rounds_ahead(), self._recency(held)
-        for other in self._held.values():
-            if other.deadline_s <= now_s or self._recency(other) <= mine:
-                ahead += rounds
+        self._pass_deadlines(now_s)
+        overdue = len(self._held) - len(self._recencies)
+        before = overdue + bisect_right(self._recencies, self._recency(held))
+        ahead = machine.rounds_ahead() + rounds * before
         return patience_s(ahead, per_s, self._resume_after_s)
 
-    def _recency(self, held: Held) -> tuple[bool, float]:
-        """Return the position among held turns, of which the earlier arrival goes first."""
+    def _let_through(self, request: Request) -> None:
+        held = self._held.pop(request.id, None)
+        if held is not None:
+            held.program.held_turns -= 1
+            if not held.is_overdue:
+                self._drop_recency(held)
+
+    def _drop_recency(self, held: Held) -> None:
+        del self._recencies[bisect_left(self._recencies, self._recency(held))]
+
+    def _recency(self, held: Held) -> Recency:
         return (held.yielded, 0.0 if self._by_arrival else -held.last_finished_s)
 
     # Pauses -------------------------------------------------------------------------------------

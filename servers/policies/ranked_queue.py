@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from servers.policies.base import Rank
@@ -31,6 +32,10 @@ class RankedQueue(Generic[Item]):
     def items(self) -> list[Item]:
         """Return the items in order of first push, not of rank."""
         return [item for _, item in self._live.values()]
+
+    def of(self, keys: Iterable[int]) -> list[Item]:
+        """Return the items of those keys that are queued."""
+        return [self._live[key][1] for key in keys if key in self._live]
 
     def push(self, key: int, rank: Rank, item: Item) -> None:
         """Add an item, or give it a new rank if its key is queued already."""

@@ -336,9 +336,9 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def _wake(self) -> None:
         if self.wake_ps is not None and self.wake_ps <= self.now_ps:
-            for turn in self.waiting.items():
-                if not turn.is_internal and self.policy.rank_changed(turn.view, self.now_s):
-                    self._unranked.append(turn)
+            changed = self.policy.woke(self.now_s)
+            turns = self.waiting.items() if changed is None else self.waiting.of(changed)
+            self._unranked += [turn for turn in turns if not turn.is_internal]
         wake_s = self.policy.wake_s(self.now_s)
         if wake_s is None or math.isinf(wake_s):
             self.wake_ps = None

@@ -52,10 +52,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Admit, Costs, Need, Policy, Rank, Request, Retention
+from servers.policies.ordered import Ordered
 from servers.policies.thunderagent_machine import (
     INTERVAL_S,
     RESUME_AFTER_S,
@@ -72,6 +74,8 @@ class Resumable(ThunderAgentProgram):
     def __init__(self, number: int, arrival_s: float) -> None:
         super().__init__(number, arrival_s)
         self.resumed_s = 0.0
+        self.held: list[int] = []
+        """Ids of the turns that have arrived since it was paused."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -113,9 +117,11 @@ class ThunderAgent(Policy):
             costs.kv_tokens, self._by_arrival, acting_weight, acting_decay, pause_above, pause_to
         )
         self._programs: OrderedDict[str, Resumable] = OrderedDict()
-        self._paused: OrderedDict[str, Resumable] = OrderedDict()
+        self._paused: Ordered[Resumable] = Ordered()
         self._time_outs_s: OrderedDict[str, float] = OrderedDict()
         """When the first held turn of a paused program has waited too long, in order of time."""
+        self._released: list[int] = []
+        """Turns that were held back, and have been let through since the engine last woke."""
         self._tick = 1
         """Number of the next tick, which is at `_tick * interval_s`."""
         self._settled = True
@@ -133,12 +139,15 @@ class ThunderAgent(Policy):
             program = Resumable(request.id, request.program_arrival_s)
             program.arrived(request.prompt_tokens)
             self._remember(program_id, program)
-            if self._paused or not self._machine.has_room(program):
+            if len(self._paused) or not self._machine.has_room(program):
                 self._pause(program_id, program)
             else:
                 self._machine.add(program_id, program)
-        if program.machine is None and program_id not in self._time_outs_s:
-            self._time_outs_s[program_id] = now_s + self._resume_after_s
+        if program.machine is None:
+            self._queue(program_id, program)
+            program.held.append(request.id)
+            if program_id not in self._time_outs_s:
+                self._time_outs_s[program_id] = now_s + self._resume_after_s
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self._change(now_s)
@@ -162,6 +171,10 @@ class ThunderAgent(Policy):
         if program is not None:
             self._forget(program_id, program)
 
+    def woke(self, now_s: float) -> Iterable[int]:
+        released, self._released = self._released, []
+        return released
+
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
@@ -173,13 +186,6 @@ class ThunderAgent(Policy):
             if not held:
                 let_through_s = max(let_through_s, program.resumed_s)
         return (not request.preempted, held, let_through_s, request.arrival_s, request.id)
-
-    def rank_changed(self, request: Request, now_s: float) -> bool:
-        """Return whether the turn's program may have been resumed while it waited."""
-        program = self._programs.get(request.program_id)
-        if program is None:
-            return True
-        return program.machine is not None and program.resumed_s >= request.arrival_s
 
     def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
         self._pass_time(now_s)
@@ -236,7 +242,7 @@ class ThunderAgent(Policy):
             self._resume(program_id, program, now_s)
         paused, marked = self._machine.pause_until_fit()
         for program_id in paused:
-            self._paused[program_id] = self._programs[program_id]
+            self._queue(program_id, self._programs[program_id])
         decays = self._acting_decay and len(self._paused) > 0
         self._settled = not (resumed or paused or marked or decays)
 
@@ -252,16 +258,27 @@ class ThunderAgent(Policy):
             self._time_outs_s.pop(request.program_id, None)
         if is_due:
             self._pause(request.program_id, program)
+        elif program.machine is None:
+            self._queue(request.program_id, program)
 
     def _pause(self, program_id: str, program: Resumable) -> None:
         program.pause(program_id)
-        self._paused[program_id] = program
+        self._queue(program_id, program)
+
+    def _queue(self, program_id: str, program: Resumable) -> None:
+        """Put a paused program in its place, again after each event."""
+        self._paused.put(program_id, program, program.place(self._by_arrival))
 
     def _resume(self, program_id: str, program: Resumable, now_s: float) -> None:
-        del self._paused[program_id]
+        self._paused.pop(program_id)
         self._time_outs_s.pop(program_id, None)
         program.resumed_s = now_s
+        self._release(program)
         self._machine.add(program_id, program)
+
+    def _release(self, program: Resumable) -> None:
+        self._released += program.held
+        program.held = []
 
     def _remember(self, program_id: str, program: Resumable) -> None:
         self._programs[program_id] = program
@@ -273,6 +290,7 @@ class ThunderAgent(Policy):
 
     def _forget(self, program_id: str, program: Resumable) -> None:
         program.pause(program_id)
+        self._release(program)
         del self._programs[program_id]
-        self._paused.pop(program_id, None)
+        self._paused.pop(program_id)
         self._time_outs_s.pop(program_id, None)

@@ -6,8 +6,10 @@ The policy `thunderagent` has one machine, and the router of that name one for e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
+
+from servers.policies.ordered import Ordered, Place
 
 INTERVAL_S = 5.0
 RESUME_AFTER_S = 1800.0
@@ -51,6 +53,13 @@ class ThunderAgentProgram:
             self.machine.count(self, -1)
             del self.machine.active[program_id]
         self.machine, self.marked, self.paused_tokens = None, False, self.tokens
+
+    def place(self, by_arrival: bool) -> Place:
+        """Return the place of a paused program in the order in which they resume."""
+        if by_arrival:
+            return (0.0 if self.open_turns else 1.0), self.arrival_s
+        group = 1.0 if self.turns == 1 else 0.0 if self.open_turns else 2.0
+        return group, float(self.paused_tokens)
 
     def _set(self, open_turns: int, tokens: int) -> None:
         if self.machine is not None:
@@ -140,14 +149,14 @@ class ThunderAgentMachine:
 
 
 def choose(
-    paused: Mapping[str, P], rooms: Sequence[tuple[float, int]], by_arrival: bool
+    paused: Ordered[P], rooms: Sequence[tuple[float, int]], by_arrival: bool
 ) -> list[tuple[str, P, int]]:
     """Return the paused programs that resume, with the index of a machine for each. `rooms` has the
     tokens that are left on each machine, and its index."""
     left_on = [room for room in rooms if room[0] > PROGRAM_TOKENS]
     left = sum(room for room, _ in left_on)
     chosen: list[tuple[str, P]] = []
-    for program_id, program in sorted(paused.items(), key=lambda i: _rank(i[1], by_arrival)):
+    for program_id, program in paused.items():
         needed = program.tokens + PROGRAM_TOKENS
         if needed <= left:
             chosen.append((program_id, program))
@@ -173,11 +182,3 @@ def choose(
         else:
             del left_on[0]
     return placed
-
-
-def _rank(program: ThunderAgentProgram, by_arrival: bool) -> tuple[int, float]:
-    """Return the position of a program among the paused ones."""
-    if by_arrival:
-        return (0 if program.open_turns else 1), program.arrival_s
-    group = 1 if program.turns == 1 else 0 if program.open_turns else 2
-    return group, program.paused_tokens

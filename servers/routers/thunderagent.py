@@ -42,6 +42,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from servers.basics.compiled_core import mypyc_attr
+from servers.policies.ordered import Ordered
 from servers.policies.thunderagent_machine import (
     INTERVAL_S,
     RESUME_AFTER_S,
@@ -86,8 +87,8 @@ class ThunderAgent(Router):
         self.period_s = interval_s
         self._by_arrival = order == "arrival"
         self._resume_after_s = resume_after_s
-        self._programs: dict[str, PlacedProgram] = {}
-        self._paused: dict[str, PlacedProgram] = {}
+        self._programs: dict[str, RoutedProgram] = {}
+        self._paused: Ordered[PlacedProgram] = Ordered()
         self._time_outs_s: dict[str, float] = {}
         """When the first held turn of a paused program has waited too long, in order of time."""
         self._machines = [
@@ -109,6 +110,7 @@ class ThunderAgent(Router):
             else:
                 self._activate(turn.program_id, program, home)
         if program.machine is None:
+            self._queue(turn.program_id, program)
             program.held.append(turn)
             self._time_outs_s.setdefault(turn.program_id, now_s + self._resume_after_s)
             return None
@@ -116,14 +118,18 @@ class ThunderAgent(Router):
 
     def finished(self, turn: RoutedTurn, now_s: float) -> None:
         program = self._programs.get(turn.program_id)
-        if program is not None and program.finished(turn.prompt_tokens + turn.output_tokens, now_s):
+        if program is None:
+            return
+        if program.finished(turn.prompt_tokens + turn.output_tokens, now_s):
             self._pause(turn.program_id, program)
+        elif program.machine is None:
+            self._queue(turn.program_id, program)
 
     def program_ended(self, program_id: str, now_s: float) -> None:
         program = self._programs.pop(program_id, None)
         if program is None:
             return
-        self._paused.pop(program_id, None)
+        self._paused.pop(program_id)
         self._time_outs_s.pop(program_id, None)
         program.pause(program_id)
 
@@ -135,13 +141,13 @@ class ThunderAgent(Router):
         sent: list[tuple[RoutedTurn, int]] = []
         while (due_s := self.wake_s(now_s)) is not None and due_s <= now_s:
             program_id = next(iter(self._time_outs_s))
-            program = self._paused[program_id]
+            program = self._programs[program_id]
             sent += self._resume(program_id, program, self._home_or_other(program))
         return sent
 
     def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
         sent: list[tuple[RoutedTurn, int]] = []
-        if self._paused:
+        if len(self._paused):
             rooms = [
                 (replica.kv_tokens - self._machines[replica.index].used_at(now_s), replica.index)
                 for replica in usable(self.replicas)
@@ -150,14 +156,14 @@ class ThunderAgent(Router):
                 sent += self._resume(program_id, program, home)
         for machine in self._machines:
             for program_id in machine.pause_until_fit()[0]:
-                self._paused[program_id] = self._programs[program_id]
+                self._queue(program_id, self._programs[program_id])
         return sent
 
     # Choices ------------------------------------------------------------------------------------
 
     def _room_for_new(self, program: PlacedProgram) -> int | None:
         """Return the replica with the fewest tokens in use where a new program fits."""
-        if self._paused:
+        if len(self._paused):
             return None
         best: int | None = None
         fewest = 0
@@ -185,7 +191,7 @@ class ThunderAgent(Router):
         self, program_id: str, program: PlacedProgram, home: int
     ) -> list[tuple[RoutedTurn, int]]:
         """Activate a paused program on a replica. Return its turns, to be sent there."""
-        del self._paused[program_id]
+        self._paused.pop(program_id)
         self._time_outs_s.pop(program_id, None)
         self._activate(program_id, program, home)
         sent, program.held = [(turn, home) for turn in program.held], []
@@ -193,4 +199,8 @@ class ThunderAgent(Router):
 
     def _pause(self, program_id: str, program: PlacedProgram) -> None:
         program.pause(program_id)
-        self._paused[program_id] = program
+        self._queue(program_id, program)
+
+    def _queue(self, program_id: str, program: PlacedProgram) -> None:
+        """Put a paused program in its place, again after each event."""
+        self._paused.put(program_id, program, program.place(self._by_arrival))

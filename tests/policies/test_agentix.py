@@ -83,8 +83,8 @@ def test_a_call_enters_the_top_level_once_it_has_waited_beta_times_its_service(
     assert [place(policy, request, t) for t in (15.9, 16.0, 20.0)] == [
         (1, 10.0), (0, 16.0), (0, 16.0),
     ]  # fmt: skip
-    assert [policy.rank_changed(request, t) for t in (15.9, 16.0)] == [False, True]
     assert policy.wake_s(10.0) == 16.0
+    assert [list(policy.woke(t)) for t in (15.9, 16.0, 20.0)] == [[], [request.id], []]
 
 
 def test_a_promoted_call_gets_a_new_quantum_and_counts_from_zero(policy: Agentix) -> None:

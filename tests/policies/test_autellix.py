@@ -79,7 +79,7 @@ def test_a_call_is_promoted_once_it_has_waited_beta_times_its_service(policy: Au
     request = waits(policy, "p", 10.0)
     # 3 * 2 s of service, so after 6 s of waiting.
     assert [level(policy, request, t) for t in (10.0, 15.9, 16.0)] == [1, 1, 0]
-    assert [policy.rank_changed(request, t) for t in (10.0, 15.9, 16.0)] == [False, False, True]
+    assert [list(policy.woke(t)) for t in (15.9, 16.0, 20.0)] == [[], [request.id], []]
 
 
 def test_waiting_of_earlier_calls_counts_towards_promotion(policy: Autellix) -> None:

@@ -46,7 +46,7 @@ class Engine:
         self.pins: dict[str, Pin] = {}
         self.seen: dict[str, tuple[int, float]] = {}
         self.ranked: dict[int, Rank] = {}
-        """The ranks with which turns began to wait, by request id."""
+        """The latest ranks that an engine knows of, by request id."""
         self.ids = 0
 
     def apply(self, event: str, which: int, after: float, tools: Any, last: bool | None) -> None:
@@ -123,9 +123,11 @@ class Engine:
         assert all(a < b for a, b in pairwise(sorted(ranks)))
         assert all(math.isfinite(x) for rank in ranks for x in rank)
         assert ranks == [self.policy.rank(r, self.now) for r in self.waiting]
+        changed = self.policy.woke(self.now)
         for request, rank in zip(self.waiting, ranks, strict=True):
-            if not self.policy.rank_changed(request, self.now):
-                assert rank == self.ranked[request.id]
+            if changed is None or request.id in changed:
+                self.ranked[request.id] = rank
+            assert rank == self.ranked[request.id]
         answers = [self.policy.admit(r, 1000, self.now) for r in self.waiting]
         assert {*answers} <= {"run", "skip", "stop"}
         assert answers == [self.policy.admit(r, 1000, self.now) for r in self.waiting]

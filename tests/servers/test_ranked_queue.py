@@ -23,6 +23,7 @@ def test_the_head_has_the_smallest_rank_after_any_pushes_and_removals(
             queue.push(key, (rank, key), key)
             ranks[key] = rank
         assert queue.items() == list(ranks)
+        assert queue.of(range(0, 40, 2)) == [key for key in range(0, 40, 2) if key in ranks]
         if ranks:
             assert queue.peek() == min(ranks, key=lambda key: (ranks[key], key))
 
