@@ -10,12 +10,16 @@ Place = tuple[float, ...]
 """Numbers that sort ascending. Of equal places, the item that was put first comes first."""
 
 
+Entry = tuple[Place, int, str, Item]
+"""Place, number of the put, id and item. No two numbers are equal."""
+
+
 class Ordered(Generic[Item]):
     """Items by id. Each change takes O(log n) and the copy of a part of a list."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[Place, int, Item]] = {}
-        self._order: list[tuple[Place, int, str]] = []
+        self._entries: dict[str, Entry[Item]] = {}
+        self._order: list[Entry[Item]] = []
         self._puts = 0
 
     def __len__(self) -> int:
@@ -26,8 +30,7 @@ class Ordered(Generic[Item]):
 
     def items(self) -> list[tuple[str, Item]]:
         """Return ids and items in order."""
-        entries = self._entries
-        return [(item_id, entries[item_id][2]) for _, _, item_id in self._order]
+        return [(item_id, item) for _, _, item_id, item in self._order]
 
     def put(self, item_id: str, item: Item, place: Place) -> None:
         """Add an item, or move it to another place."""
@@ -36,18 +39,17 @@ class Ordered(Generic[Item]):
             self._puts += 1
             number = self._puts
         else:
-            old, number, _ = entry
-            if old == place:
+            if entry[0] == place:
                 return
-            del self._order[bisect_left(self._order, (old, number, item_id))]
-        self._entries[item_id] = place, number, item
-        insort(self._order, (place, number, item_id))
+            number = entry[1]
+            del self._order[bisect_left(self._order, entry)]
+        self._entries[item_id] = entry = place, number, item_id, item
+        insort(self._order, entry)
 
     def pop(self, item_id: str) -> Item | None:
         """Take an item out; return None if it is not there."""
         entry = self._entries.pop(item_id, None)
         if entry is None:
             return None
-        place, number, item = entry
-        del self._order[bisect_left(self._order, (place, number, item_id))]
-        return item
+        del self._order[bisect_left(self._order, entry)]
+        return entry[3]

@@ -117,6 +117,9 @@ class Load:
         """Number of programs that have rounds left."""
         self.impacts_s = float(sum(impacts))
         """What rebuilds of their contexts cost."""
+        self.smallest = -1
+        """Tokens for which `Machine.none_fits` was asked last, and its answer."""
+        self.none_fits = False
 
 
 class ProgressMachine:
@@ -208,20 +211,25 @@ class ProgressMachine:
 
     def fits(self, program: ProgressProgram) -> bool:
         """Return whether a paused program fits, with room for the growth of all."""
-        tokens = program.tokens
-        if not self.may_fit(tokens):
+        if not self._has_place(program.tokens):
             return False
-        return self.used + tokens + self.reserve() <= self.limit or self._gains(program)
-
-    def may_fit(self, tokens: int) -> bool:
-        """Return whether a program of so many tokens fits if its prefill costs nothing. If not, no
-        larger one fits."""
-        needed = self.used + tokens
-        if len(self.active) >= self._most_active or needed > self.limit:
-            return False
-        if needed + self.reserve() <= self.limit:
+        if self.used + program.tokens + self.reserve() <= self.limit:
             return True
-        return self._batch_gain and self._lost_s(tokens) < math.inf
+        return self._batch_gain and self._gains(program)
+
+    def none_fits(self, smallest: int) -> bool:
+        """Return whether no program of so many tokens or more fits, whatever its prefill costs."""
+        load = self._load()
+        if load.smallest != smallest:
+            fits = self._has_place(smallest) and (
+                self.used + smallest + self.reserve() <= self.limit
+                or (self._batch_gain and self._lost_s(smallest) < math.inf)
+            )
+            load.smallest, load.none_fits = smallest, not fits
+        return load.none_fits
+
+    def _has_place(self, tokens: int) -> bool:
+        return len(self.active) < self._most_active and self.used + tokens <= self.limit
 
     def reserve(self) -> float:
         """Return the tokens by which active programs and one more are expected to grow."""

@@ -278,7 +278,7 @@ class ProgressTtl(Policy):
         machine = self._machine
         if machine.used + smallest > self.costs.kv_tokens:
             return True
-        return not machine.may_fit(smallest) and not any(
+        return machine.none_fits(smallest) and not any(
             program.held_turns for program in machine.active.values()
         )
 
