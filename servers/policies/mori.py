@@ -110,7 +110,7 @@ class Mori(Policy):
         self._room = (costs.kv_tokens, costs.kv_tokens * dram_ratio, math.inf)
         """Tokens that each queue holds."""
         self._used = [0, 0, 0]
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, MoriProgram] = {}
         self._held: Ordered[MoriProgram] = Ordered()
         """Programs with a turn that waits outside the GPU queue, as they move in."""
         self._released: list[int] = []

@@ -20,7 +20,7 @@ from servers.profiles.measured import (
     Errors,
     Measured,
     PrefillTimes,
-    StepCoefficients,
+    Steps,
     StrictModel,
     decode_name,
     errors_of,

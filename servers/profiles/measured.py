@@ -75,7 +75,7 @@ class Curve(StrictModel):
         return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens**2
 
 
-class StepCoefficients(StrictModel):
+class Steps(StrictModel):
     """Coefficients of `servers.profiles.Profile`."""
 
     base_ps: int = Field(ge=0)

@@ -87,7 +87,7 @@ class ThunderAgent(Router):
         self.period_s = interval_s
         self._by_arrival = order == "arrival"
         self._resume_after_s = resume_after_s
-        self._programs: dict[str, RoutedProgram] = {}
+        self._programs: dict[str, PlacedProgram] = {}
         self._paused: Ordered[PlacedProgram] = Ordered()
         self._time_outs_s: dict[str, float] = {}
         """When the first held turn of a paused program has waited too long, in order of time."""
