@@ -11,6 +11,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from reports.metrics.background import BACKGROUND
+from reports.metrics.cells import GROUPS
+from reports.metrics.metric import Group
+from reports.metrics.routing import ROUTING
 from servers.basics.atomic import write_file
 from servers.profiles import HARDWARE, MODELS, Model
 from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
@@ -44,6 +48,9 @@ def tables() -> dict[str, str]:
         ),
         **_formats("trace formats", known_formats().built_in),
         **_formats("formats of the package", PACKAGED),
+        "cell metrics": _metrics(*(g for g in GROUPS if g not in (BACKGROUND, ROUTING))),
+        "background metrics": _metrics(BACKGROUND),
+        "routing metrics": _metrics(ROUTING),
         **results_tables(read_results(DATA / "results.json")),
     }
 
@@ -51,6 +58,15 @@ def tables() -> dict[str, str]:
 def page(text: str) -> str:
     """Return the page with current tables."""
     return TABLE.sub(lambda m: f"{m[1]}{tables()[m[2]]}\n{m[3]}", text)
+
+
+def _metrics(*groups: Group) -> str:
+    rows = [
+        (code(m.column), m.unit.name, m.better, f"{m.meaning} {m.detail}".rstrip())
+        for group in groups
+        for m in group.metrics
+    ]
+    return table(("column", "unit", "better", "definition"), rows)
 
 
 def _policies() -> Iterator[list[str]]:

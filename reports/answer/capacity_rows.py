@@ -6,18 +6,18 @@ In: capacities over seeds. Out: rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reports.answer.capacity_context import Price
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.statistics.bootstrap import Estimate
+from reports.numbers import DASH, digits, limits
 from reports.statistics.capacities import VariantCapacity
+from reports.table import Cell, Row, Table
 from servers.basics.phrasing import times
 
-DASH = "–"
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
+"""What a table has instead of a capacity."""
 
 
 class CapacityRow(NamedTuple):
@@ -57,20 +57,24 @@ def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
         capacity.variant,
         capacity.bound,
         wins,
-        f"{value.value:.3g}",
-        _limits(value),
+        digits(value.value),
+        limits(value.low, value.high),
         DASH if ratio is None else times(ratio.value),
-        DASH if ratio is None else _limits(ratio),
-        f"{price.gpus / value.value:.3g}",
-        DASH if math.isnan(usd) else f"{usd:.3g}",
+        DASH if ratio is None else limits(ratio.low, ratio.high),
+        digits(price.gpus / value.value),
+        digits(usd),
     )
 
 
-def _limits(estimate: Estimate) -> str:
-    return f"{estimate.low:.3g}–{estimate.high:.3g}" if estimate.has_interval else DASH
-
-
-def page_rows(rows: Sequence[CapacityRow]) -> dict[str, Any]:
-    """Return the table for the page; it has no cost column if the hardware has no price."""
+def capacity_table(answer: Answer, price: Price) -> Table | None:
+    """Return the table for the page; it has no cost column if the hardware has no price. None
+    without capacities."""
+    rows = capacity_rows(answer, price)
     priced = any(row.usd != DASH for row in rows)
-    return {"rows": [row._asdict() for row in rows], "priced": priced}
+    heads = ["Variant", "Jobs/s", "95% CI", "Ratio", "95% CI", "GPUs per job/s"]
+    found = []
+    for row in rows:
+        more = (row.interval, row.ratio, row.ratio_interval, row.gpus, *([row.usd] * priced))
+        cells = [Cell(row.jobs_per_s, row.wins), *map(Cell, more)]
+        found.append(Row(row.variant, cells, row.bound))
+    return Table([*heads, *(["USD per 1,000 jobs"] * priced)], found) if found else None

@@ -15,9 +15,11 @@ from msgspec import to_builtins
 from reports.answer.capacity_context import Price, price_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
+from reports.metrics.background import BACKGROUND
+from reports.metrics.fairness import FAIRNESS
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
-from reports.statistics.points import FAIRNESS, Point
+from reports.statistics.points import Point
 from servers.records.sweep import SweepRecord
 
 ANSWER = "answer.json"
@@ -94,8 +96,11 @@ def _point(point: Point) -> dict[str, Any]:
         "speed_up": ratio,
         "jct_lower_bound_s": _number(point.lower_bound_s),
         "rate_bound_jobs_per_s": _number(point.rate_bound_jobs_per_s),
-        **{name: _number(point.fairness.get(name, math.nan)) for name in FAIRNESS},
-        **{name: _number(value) for name, value in point.background.items()},
+        **{
+            metric.column: _number(point.pooled.get(metric.column, math.nan))
+            for metric in (*FAIRNESS.metrics, *(BACKGROUND.metrics if point.has_background else ()))
+            if metric.pool
+        },
     }
 
 

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from reports.answer.capacity_context import Price
 from reports.answer.speed_headline import NEGLIGIBLE
-from reports.answer.speed_ups import MIN_FULL_TINT
+from reports.answer.speed_ups import MIN_FULL_TINT, PER_S
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
+from reports.numbers import DASH
 from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.points import Point
+from reports.table import Cell, Row, Table
 from servers.basics.phrasing import counted, listed, seconds, times
 
-NO_RESULT = ("–", "no result")
+NO_RESULT = (DASH, "no result")
 """Text and title of a cell."""
 
 
@@ -152,79 +153,71 @@ def unlike_step_times(profiles: Mapping[str, str]) -> list[str]:
     ]
 
 
-def matrix(machines: Sequence[OnMachine]) -> dict[str, Any]:
+def matrix(machines: Sequence[OnMachine]) -> Table:
     """Return the table of the fastest variant by model and hardware."""
     hardware = list(dict.fromkeys(m.member.hardware for m in machines))
-    models = list(dict.fromkeys(m.member.model for m in machines))
     at = {(m.member.model, m.member.hardware): m for m in machines}
-    winners = [m.answer.winner for m in machines if m.answer.winner is not None]
-    full = _full_tint(winners)
+    full = _full_tint([m.answer.winner for m in machines if m.answer.winner is not None])
     several = any((m.member.gpus or 1) > 1 for m in machines)
-    return {
-        "hardware": hardware,
-        "rows": [
-            {
-                "model": model,
-                "cells": [_matrix_cell(at.get((model, gpu)), full, several) for gpu in hardware],
-            }
-            for model in models
-        ],
-    }
+    rows = [
+        Row(model, [_matrix_cell(at.get((model, gpu)), full, several) for gpu in hardware])
+        for model in dict.fromkeys(m.member.model for m in machines)
+    ]
+    return Table(["Model", *hardware], rows)
 
 
-def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> dict[str, Any]:
-    winner = machine.answer.winner if machine is not None else None
-    if machine is not None and (best := machine.best_capacity) is not None:
-        return _capacity_cell(machine, best, several)
-    if machine is None or winner is None:
-        text = "not in this sweep" if machine is None else "no result"
-        return {"name": "–", "lines": [text], "kind": "none", "tint": 0, "href": None}
-    base, gain = machine.answer.baseline, winner.against
-    member = machine.member
-    name = winner.variant + _and_ties(machine.answer)
+def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> Cell:
+    if machine is None:
+        return Cell(DASH, kind="none", lines=("not in this sweep",))
+    winner, best, member = machine.answer.winner, machine.best_capacity, machine.member
     lines = [f"on {member.gpus} x {member.hardware}"] if several and member.gpus else []
+    if best is not None:
+        name, (kind, tint) = best.variant, _capacity_tint(machine, best.ratio)
+        lines += _capacity_lines(machine, best)
+    elif winner is not None:
+        name, (kind, tint) = winner.variant, _tinted(winner, full)
+        lines += _speed_lines(machine, winner)
+    else:
+        return Cell(DASH, kind="none", lines=("no result",))
+    gain = winner.against if winner is not None and best is None else None
+    if winner is not None and gain is not None and machine.answer.baseline and not _gains(winner):
+        name = "no significant difference" if gain.mean.has_interval else "not tested"
+    else:
+        name += _and_ties(machine.answer)
+    href = f"{member.folder.name}/report.html"
+    return Cell(name, kind=kind, tint=tint, lines=tuple(lines), href=href)
+
+
+def _speed_lines(machine: OnMachine, winner: Point) -> Iterator[str]:
+    base, gain = machine.answer.baseline, winner.against
+    mean = seconds(winner.jct_mean_s.value)
     if gain is not None and base is not None:
         if not _gains(winner):
-            name = "no significant difference" if gain.mean.has_interval else "not tested"
-            lines.append(f"fastest: {winner.variant}")
-        lines.append(f"{times(gain.mean.value)} ({interval(gain.mean)})")
-        lines.append(f"{seconds(winner.jct_mean_s.value)} instead of "
-                     f"{seconds(base.jct_mean_s.value)}")  # fmt: skip
+            yield f"fastest: {winner.variant}"
+        yield f"{times(gain.mean.value)} ({interval(gain.mean)})"
+        yield f"{mean} instead of {seconds(base.jct_mean_s.value)}"
     else:
-        lines.append(seconds(winner.jct_mean_s.value))
+        yield mean
         if (lacks := winner.baseline_without_steady) is not None:
-            lines.append(f"{machine.baseline} has no steady state{some_seeds(lacks)}")
-    lines.append(f"at {winner.load}{', past saturation' if winner.saturated else ''}")
+            yield f"{machine.baseline} has no steady state{some_seeds(lacks)}"
+    yield f"at {winner.load}{', past saturation' if winner.saturated else ''}"
     if not math.isnan(machine.usd_per_job):
-        lines.append(f"{machine.usd_per_job:.3g} USD per job")
-    return {
-        "name": name,
-        "lines": lines,
-        "href": f"{member.folder.name}/report.html",
-        **_tinted(winner, full),
-    }
+        yield f"{machine.usd_per_job:.3g} USD per job"
 
 
-def _capacity_cell(machine: OnMachine, best: VariantCapacity, several: bool) -> dict[str, Any]:
-    member, value, ratio = machine.member, best.jobs_per_s, best.ratio
-    lines = [f"on {member.gpus} x {member.hardware}"] if several and member.gpus else []
+def _capacity_lines(machine: OnMachine, best: VariantCapacity) -> Iterator[str]:
+    value, ratio = best.jobs_per_s, best.ratio
     if value is None:
-        lines.append("every rate that was tried")
-    else:
-        gain = "" if ratio is None else f", {times(ratio.value)} ({interval(ratio)})"
-        lines.append(f"{value.value:.3g} jobs/s{gain}")
-        if machine.baseline_fails:
-            lines.append(f"{machine.baseline} sustains no rate")
-        lines.append(f"{machine.price.gpus / value.value:.3g} GPUs per job/s")
-        usd = machine.price.usd_per_1000_jobs(value.value)
-        if not math.isnan(usd):
-            lines.append(f"{usd:.3g} USD per 1,000 jobs")
-    return {
-        "name": best.variant + _and_ties(machine.answer),
-        "lines": lines,
-        "href": f"{member.folder.name}/report.html",
-        **_capacity_tint(machine, ratio),
-    }
+        yield "every rate that was tried"
+        return
+    gain = "" if ratio is None else f", {times(ratio.value)} ({interval(ratio)})"
+    yield f"{value.value:.3g} jobs/s{gain}"
+    if machine.baseline_fails:
+        yield f"{machine.baseline} sustains no rate"
+    yield f"{machine.price.gpus / value.value:.3g} GPUs per job/s"
+    usd = machine.price.usd_per_1000_jobs(value.value)
+    if not math.isnan(usd):
+        yield f"{usd:.3g} USD per 1,000 jobs"
 
 
 def _and_ties(answer: Answer) -> str:
@@ -232,15 +225,16 @@ def _and_ties(answer: Answer) -> str:
     return f" and {counted(tied, 'tie')}" if tied > 0 else ""
 
 
-def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> dict[str, Any]:
+def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> tuple[str, int]:
+    """Return the colour of a cell, and how strong it is, in percent."""
     if machine.fastest is None:
-        return {"kind": "even", "tint": 0}
+        return "even", 0
     if ratio is None:
-        return {"kind": "faster", "tint": 100}
-    return {"kind": "faster", "tint": min(100, round(100 * math.log(max(ratio.value, 1))))}
+        return "faster", 100
+    return "faster", min(100, round(100 * math.log(max(ratio.value, 1))))
 
 
-def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
+def by_load(machines: Sequence[OnMachine]) -> Table | None:
     """Return the table of the fastest variant, bounds excluded, by machine and load; None if there
     is only one load, or if capacities were searched."""
     loads = {p.load: p.jps or 0.0 for m in machines for p in m.points}
@@ -248,13 +242,8 @@ def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
     if len(ordered) < 2 or any(m.answer.capacities for m in machines):
         return None  # Each machine has its own rates, around its capacities.
     full = _full_tint([p for m in machines for load in ordered if (p := _fastest(m, load))])
-    return {
-        "loads": [load.removesuffix(" jobs/s") for load in ordered],
-        "rows": [
-            {"machine": m.member.label, "cells": [_load_cell(m, load, full) for load in ordered]}
-            for m in machines
-        ],
-    }
+    rows = [Row(m.member.label, [_load_cell(m, load, full) for load in ordered]) for m in machines]
+    return Table(["Machine", *(load.removesuffix(PER_S) for load in ordered)], rows)
 
 
 def _fastest(machine: OnMachine, load: str) -> Point | None:
@@ -263,13 +252,13 @@ def _fastest(machine: OnMachine, load: str) -> Point | None:
     return min(stable, key=lambda p: p.jct_mean_s.value, default=None)
 
 
-def _load_cell(machine: OnMachine, load: str, full: float) -> dict[str, Any]:
+def _load_cell(machine: OnMachine, load: str, full: float) -> Cell:
     """Name the fastest variant with its speed-up, or state that there is no significant ratio."""
     point = _fastest(machine, load)
     if point is None:
         unstable = any(p.load == load and p.unstable for p in machine.points)
         text, title = ("unstable", "no variant has a steady state") if unstable else NO_RESULT
-        return {"text": text, "title": title, "hollow": False, "kind": "none", "tint": 0}
+        return Cell(text, kind="none", title=title, hollow=False)
     text, gain = point.variant, None
     title = f"{text}: mean {seconds(point.jct_mean_s.value)}"
     if point.against is not None:
@@ -284,7 +273,8 @@ def _load_cell(machine: OnMachine, load: str, full: float) -> dict[str, Any]:
         text += f" {times(gain.value)}, not tested"
     elif gain is not None:
         text = "no difference"
-    return {"text": text, "title": title, "hollow": point.saturated, **_tinted(point, full)}
+    kind, tint = _tinted(point, full)
+    return Cell(text, kind=kind, tint=tint, title=title, hollow=point.saturated)
 
 
 def _full_tint(points: Sequence[Point]) -> float:
@@ -293,10 +283,10 @@ def _full_tint(points: Sequence[Point]) -> float:
     return max([MIN_FULL_TINT, *gains])
 
 
-def _tinted(point: Point, full: float) -> dict[str, Any]:
+def _tinted(point: Point, full: float) -> tuple[str, int]:
     if point.baseline_without_steady is not None:
-        return {"kind": "faster", "tint": 100}
+        return "faster", 100
     if point.against is None:
-        return {"kind": "base", "tint": 0}
+        return "base", 0
     tint = round(100 * max(math.log(point.against.mean.value), 0) / full)
-    return {"kind": "faster" if _gains(point) else "even", "tint": tint}
+    return "faster" if _gains(point) else "even", tint

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
-from reports.answer.capacity_rows import DASH, CapacityRow
+from reports.answer.capacity_rows import CapacityRow
+from reports.numbers import DASH
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.points import Point
+from reports.table import Fitted, Layout, Line, right
 from servers.basics.phrasing import seconds
 
 UNIT = " jobs/s"
@@ -27,7 +23,7 @@ MIN_RATES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Fitted):
     """A row per policy: its capacity, then its mean JCT at each common rate."""
 
     points: Sequence[Point]
@@ -39,15 +35,10 @@ class Matrix:
     note: str = ""
     """A sentence about all capacities, below the table."""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unbounded = options.update(max_width=10_000)
-        for intervals, loads in self._layouts():
-            table = self._table(loads, intervals, console.is_terminal)
-            if Measurement.get(console, unbounded, table).maximum <= options.max_width:
-                break
-        yield table
+    def layouts(self) -> Iterator[Layout]:
+        yield from (self._layout(loads, intervals) for intervals, loads in self._sizes())
 
-    def _layouts(self) -> Iterator[tuple[int, Sequence[str]]]:
+    def _sizes(self) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield (number of intervals, rates) of ever smaller tables: first without the interval of
         the ratio, then with fewer rates, then without intervals."""
         loads = list(dict.fromkeys(p.load for p in self.points))
@@ -59,26 +50,16 @@ class Matrix:
         yield from ((1, _around_the_middle(loads, without)) for without in range(most + 1))
         yield from ((0, _around_the_middle(loads, n)) for n in range(len(loads) + 1))
 
-    def _table(self, loads: Sequence[str], intervals: int, terminal: bool) -> Table:
-        table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
-        table.add_column("policy", no_wrap=True, overflow="ellipsis")
-        for head in (*self._heads(intervals), *map(_head, loads)):
-            table.add_column(head, justify="right", no_wrap=True)
+    def _layout(self, loads: Sequence[str], intervals: int) -> Layout:
         marks: set[str] = set()
-        unstable = False
+        lines = []
         for variant, style, values in self._lines(intervals):
-            cells = [variant, *values]
-            for load in loads:
-                text, mark = self._jct(variant, load)
-                cells.append(f"{text} {mark}".strip())
-                marks |= {mark} if mark else set()
-                unstable |= text == UNSTABLE
-            # Text, not str: Rich would read a name in brackets as markup.
-            table.add_row(*map(Text, cells), style=style)
-        notes = [self.note] if self.note else []
-        table.caption = Text("\n".join([*notes, *_legend(marks, unstable)]))
-        table.caption_justify = "left"
-        return table
+            found = [self._jct(variant, load) for load in loads]
+            marks |= {mark for _, mark in found} | {text for text, _ in found if text == UNSTABLE}
+            cells = (variant, *values, *(" ".join(filter(None, jct)) for jct in found))
+            lines.append(Line(cells, style))
+        heads = [("policy", "left"), *right((*self._heads(intervals), *map(_head, loads)))]
+        return Layout(heads, lines, "\n".join(filter(None, [self.note, *_legend(marks)])))
 
     def _jct(self, variant: str, load: str) -> tuple[str, str]:
         """Return the mean JCT and a mark: `GATE` if a cell is invalid, or the share of seeds that
@@ -124,12 +105,12 @@ def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:
     return loads[low : len(loads) - high]
 
 
-def _legend(marks: Collection[str], unstable: bool) -> list[str]:
-    shares = sorted({*marks} - {GATE})
+def _legend(marks: Collection[str]) -> list[str]:
+    shares = sorted({*marks} - {GATE, UNSTABLE, ""})
     lines = [f"{mark}: sustained with {mark.replace('/', ' of ')} seeds." for mark in shares]
     if GATE in marks:
         lines.append(f"{GATE}: a cell failed a validity gate.")
-    return [*lines, *([f"{UNSTABLE}: more jobs arrive than finish."] if unstable else [])]
+    return [*lines, *([f"{UNSTABLE}: more jobs arrive than finish."] if UNSTABLE in marks else [])]
 
 
 def _head(load: str) -> str:

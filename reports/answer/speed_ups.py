@@ -1,30 +1,32 @@
 """Formats the table of speed-ups over the baseline, by variant and load.
 
-In: points. Out: rows of cells.
+In: points. Out: a table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from reports.answer.verdict import Answer
+from reports.numbers import DASH
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
 from reports.statistics.seeds_needed import DIFFERENCE
+from reports.table import Cell, Row, Table
 from servers.basics.phrasing import counted, seconds
 
-NO_MARKS = {"hollow": False, "best": False}
+PER_S = " jobs/s"
 MIN_GAIN = 1.005
 """Smaller speed-ups round to 1.00 and are not marked as the fastest."""
 MIN_FULL_TINT = math.log(1.5)
 """The largest speed-up of a grid has the strongest tint if it is at least this."""
 
 
-def grid(points: Sequence[Point], answer: Answer, baseline: str) -> dict[str, Any] | None:
-    """Return the loads and rows of the table; None if no variant is compared with the baseline."""
+def grid(points: Sequence[Point], answer: Answer, baseline: str) -> Table | None:
+    """Return a row per variant and a column per load; None if no variant is compared with the
+    baseline."""
     if not any(p.against is not None or p.baseline_without_steady is not None for p in points):
         return None
     stable = {p.load for p in points if p.variant == baseline and not p.unstable}
@@ -36,53 +38,47 @@ def grid(points: Sequence[Point], answer: Answer, baseline: str) -> dict[str, An
     rows = []
     for variant in dict.fromkeys(p.variant for p in points):
         cells = [
-            _grid_cell(at.get((variant, load)), best[load], full, baseline, load in stable)
+            _cell(at.get((variant, load)), best[load], full, baseline, load in stable)
             for load in loads
         ]
         bound = any(p.bound for p in points if p.variant == variant)
-        rows.append({"variant": variant, "bound": bound, "cells": cells})
-    here = answer.load
-    return {"loads": [(load.removesuffix(" jobs/s"), load == here) for load in loads], "rows": rows}
+        rows.append(Row(variant, cells, bound))
+    here = (answer.load or "").removesuffix(PER_S)
+    return Table(["Variant", *(load.removesuffix(PER_S) for load in loads)], rows, here)
 
 
 def _rank(point: Point) -> tuple[bool, bool, float]:
     return point.unstable or point.failed_gates, point.bound, point.jct_mean_s.value
 
 
-def _grid_cell(
+def _cell(
     point: Point | None, best: Point, full: float, baseline: str, is_baseline_stable: bool
-) -> dict[str, Any]:
+) -> Cell:
     if point is None:
-        return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NO_MARKS}
+        return Cell(DASH, kind="none", title="no result", hollow=False)
     if point.unstable:
         title = f"{point.variant}, {point.load}: no steady state{some_seeds(point.without_steady)}"
-        loss = (
-            {"kind": "slower", "tint": 100} if is_baseline_stable else {"kind": "none", "tint": 0}
-        )
-        return {"text": "unstable", "title": title, **loss, **NO_MARKS}
+        kind, tint = ("slower", 100) if is_baseline_stable else ("none", 0)
+        return Cell("unstable", kind=kind, tint=tint, title=title, hollow=False)
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
     has_gain = best.baseline_without_steady is not None and best.variant != baseline
     if best.against is not None:
         has_gain = best.against.mean.value > MIN_GAIN
-    common = {"hollow": point.saturated, "best": point is best and has_gain}
+
+    def cell(text: str, kind: str, title: str = title, tint: int = 0) -> Cell:
+        return Cell(text, point is best and has_gain, kind, tint, title, point.saturated)
+
     if point.baseline_without_steady is not None:
         lacks = f"{baseline} has no steady state{some_seeds(point.baseline_without_steady)}"
-        return {"text": "stable", "title": f"{title}; {lacks}", "tint": 100, "kind": "faster",
-                **common}  # fmt: skip
-    if point.against is None and point.variant != baseline:
-        return {"text": "–", "title": f"{title}, no ratio", "tint": 0, "kind": "none", **common}
+        return cell("stable", "faster", f"{title}; {lacks}", 100)
     if point.against is None:
-        return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
+        is_base = point.variant == baseline
+        return cell("1", "base") if is_base else cell(DASH, "none", f"{title}, no ratio")
     gain = point.against.mean
-    tint = abs(math.log(gain.value)) / full
     kind = "even" if not gain.differs_from_one else "faster" if gain.value > 1 else "slower"
-    return {
-        "text": f"{gain.value:.2f}",
-        "title": ", ".join([title, interval(gain), *_more(point, kind)]),
-        "tint": round(100 * tint),
-        "kind": kind,
-        **common,
-    }
+    tint = round(100 * (abs(math.log(gain.value)) / full))
+    more = ", ".join([title, interval(gain), *_more(point, kind)])
+    return cell(f"{gain.value:.2f}", kind, more, tint)
 
 
 def _more(point: Point, kind: str) -> list[str]:

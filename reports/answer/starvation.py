@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from reports.metrics.background import LATENCIES, MEAN_TTFT
+from reports.metrics.background import LATENCIES, MEAN_TTFT, REQUESTS, SERVED
 from reports.metrics.cells import Results
 from reports.metrics.fairness import LONGEST_TENTH
 from reports.metrics.steady import MIN_THROUGHPUT
@@ -51,7 +51,7 @@ def starvation(points: Sequence[Point], results: Results, baseline: str) -> list
 
     unsaturated = [point for point in points if not point.saturated]
     phrases = _at_the_expense(unsaturated, cells, baseline, of_jobs, "some jobs")
-    if any(point.background for point in points):
+    if any(point.has_background for point in points):
         requests = "the background requests"
         phrases += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
         phrases += _not_served(points)
@@ -104,8 +104,8 @@ def _not_served(points: Sequence[Point]) -> list[str]:
     the lowest such load."""
     phrases: dict[str, str] = {}
     for point in points:
-        served = point.background.get("background_served_ratio", 1.0)
-        enough = point.background.get("background_requests", 0) >= MIN_REQUESTS
+        served = point.pooled.get(SERVED, 1.0)
+        enough = point.pooled.get(REQUESTS, 0) >= MIN_REQUESTS
         if point.variant not in phrases and enough and served < MIN_THROUGHPUT:
             phrases[point.variant] = f"{point.variant} at {point.load} ({share(served)})"
     if not phrases:
@@ -121,7 +121,7 @@ def _waited_longer(points: Sequence[Point], seeds: int, baseline: str) -> list[s
     waited longer, each at the highest such load; none with enough seeds for a test."""
     if seeds >= MIN_SEEDS:
         return []
-    ttft_s = {(p.load, p.variant): p.background.get(MEAN_TTFT, math.nan) for p in points}
+    ttft_s = {(p.load, p.variant): p.pooled.get(MEAN_TTFT, math.nan) for p in points}
     phrases: dict[str, str] = {}
     for point in reversed(points):
         if point.bound or point.variant in phrases or point.against is None:

@@ -1,21 +1,17 @@
 """Formats the table of results for a terminal, with as many columns as fit its width.
 
-In: points. Out: a Rich renderable; plain columns if the output is not a terminal.
+In: points. Out: a Rich renderable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rich import box
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 from reports.answer.speed_headline import NEGLIGIBLE
+from reports.numbers import digits
 from reports.statistics.points import Point
+from reports.table import Fitted, Head, Layout, Line
 from servers.basics.phrasing import seconds, share, times
 
 Column = tuple[str, Callable[[Point], str]]
@@ -47,11 +43,13 @@ COLUMNS: tuple[Column, ...] = (
     ("hits", lambda p: share(p.hit_ratio)),
     ("", _flags),
     ("95% CI", lambda p: _interval(p)),
-    ("jobs/s", lambda p: "–" if p.unstable else f"{p.throughput_jobs_per_s:.3g}"),
+    ("jobs/s", lambda p: digits(p.throughput_jobs_per_s)),
     ("P50", lambda p: seconds(p.jct_s["jct_p50_s"])),
     ("P99", lambda p: seconds(p.jct_s["jct_p99_s"])),
 )
 """In order of importance: the last one is dropped first."""
+LEFT = ("variant", "")
+"""Columns of words."""
 
 
 def _interval(point: Point) -> str:
@@ -84,36 +82,31 @@ def at_one_rate(points: Sequence[Point], baseline: str, *, has_matrix: bool) -> 
     return ResultTable([replace(shown, variant=name, bound=False)], baseline)
 
 
+def with_loads(points: Sequence[Point]) -> list[tuple[Point, str]]:
+    """Return each point with its load, or "" if the point before has the same."""
+    before = [None, *(point.load for point in points)]
+    return [(p, p.load if p.load != b else "") for p, b in zip(points, before, strict=False)]
+
+
 @dataclass(frozen=True, slots=True)
-class ResultTable:
+class ResultTable(Fitted):
     points: Sequence[Point]
     baseline: str
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for count in range(len(COLUMNS), 0, -1):
-            table = self._table(COLUMNS[:count], console.is_terminal)
-            unbounded = options.update(max_width=10_000)
-            if Measurement.get(console, unbounded, table).maximum <= options.max_width:
-                break
-        yield table
-
-    def _table(self, columns: Sequence[Column], terminal: bool) -> Table:
-        table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
-        table.add_column("load", no_wrap=True)
-        for index, (title, _) in enumerate(columns):
-            justify: JustifyMethod = "left" if index == 0 or not title else "right"
-            table.add_column(Text(title), justify=justify, no_wrap=True, overflow="ellipsis")
+    def layouts(self) -> Iterator[Layout]:
         best = self._best()
-        before = None
-        for point in self.points:
-            style = "bold" if point in best else "dim" if point.bound else ""
-            load = Text(point.load if point.load != before else "")
-            if before not in (None, point.load):
-                table.add_section()
-            before = point.load
-            # Text, not str: Rich would read a name in brackets as markup.
-            table.add_row(load, *(Text(value(point)) for _, value in columns), style=style)
-        return table
+        rows = [
+            Line(
+                (load, *(value(point) for _, value in COLUMNS)),
+                "bold" if point in best else "dim" if point.bound else "",
+                point.load,
+            )
+            for point, load in with_loads(self.points)
+        ]
+        heads: list[Head] = [(title, "left" if title in LEFT else "right") for title, _ in COLUMNS]
+        for count in range(len(COLUMNS), 0, -1):
+            lines = [line._replace(cells=line.cells[: count + 1]) for line in rows]
+            yield Layout([("load", "left"), *heads[:count]], lines)
 
     def _best(self) -> list[Point]:
         """Return the fastest variant under each load, bounds excluded."""

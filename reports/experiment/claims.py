@@ -6,79 +6,25 @@ metrics.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-CellMetric = Literal[
-    "jct_mean_s",
-    "jct_p50_s",
-    "jct_p90_s",
-    "jct_p95_s",
-    "jct_p99_s",
-    "jct_steady_mean_s",
-    "throughput_jobs_per_s",
-    "throughput_ratio",
-    "throughput_turns_per_min",
-    "throughput_jobs_per_h_per_gpu",
-    "usd_per_job",
-    "ttft_mean_s",
-    "ttft_p50_s",
-    "ttft_p95_s",
-    "tpot_mean_s",
-    "tpot_p50_s",
-    "tpot_p95_s",
-    "hit_ratio",
-    "device_hit_ratio",
-    "dram_hit_ratio",
-    "ssd_hit_ratio",
-    "computed_ratio",
-    "hit_bound_ratio",
-    "pinned_ratio",
-    "pin_block_s",
-    "pin_unused_block_s",
-    "queue_mean_s",
-    "queue_max_s",
-    "slowdown_mean",
-    "slowdown_p99",
-    "slowdown_max",
-    "jain_index",
-    "jct_short_third_s",
-    "jct_middle_third_s",
-    "jct_long_third_s",
-    "jct_longest_tenth_s",
-    "jct_bound_s",
-    "jct_over_bound",
-    "rate_bound_jobs_per_s",
-    "preemptions",
-    "jobs",
-    "failed_turns",
-    "drain_s",
-    "drain_ratio",
-    "backlog_growth",
-    "residual",
-    "lateness_ratio",
-]
-"""A column of `cells.csv`."""
-WorkloadMetric = Literal[
-    "turns_mean",
-    "turns_sd",
-    "turns_max",
-    "tool_mean_ms",
-    "tool_sd_ms",
-    "tool_within_1s_ratio",
-    "tokens_mean",
-    "tokens_sd",
-    "tail_ratio",
-    "tokens_left_ratio",
-    "early_mean_error",
-    "late_mean_error",
-    "mean_error_fall",
-]
-"""A number of a workload (docs/howto/experiments.md)."""
-Metric = Literal[CellMetric, WorkloadMetric, "bubble_share", "turn_mean_s", "capacity_jobs_per_s"]
-"""`bubble_share` is queueing time ÷ JCT, `turn_mean_s` the mean time of the turns with the number
-`Check.turn`, and `capacity_jobs_per_s` the highest rate that is sustained."""
+from servers.basics.nearest import nearest
+
+if TYPE_CHECKING:
+    from reports.metrics.metric import Metric
+
+WORKLOAD_METRICS = (
+    *("turns_mean", "turns_sd", "turns_max", "tool_mean_ms", "tool_sd_ms", "tool_within_1s_ratio"),
+    *("tokens_mean", "tokens_sd", "tail_ratio", "tokens_left_ratio"),
+    *("early_mean_error", "late_mean_error", "mean_error_fall"),
+)
+"""Numbers of a workload (docs/howto/experiments.md)."""
+OWN_METRICS = {"bubble_share": "lower", "turn_mean_s": "lower", "capacity_jobs_per_s": "higher"}
+"""What is better. `bubble_share` is queueing time ÷ JCT, `turn_mean_s` the mean time of the turns
+with the number `Check.turn`, and `capacity_jobs_per_s` the highest rate that is sustained."""
 NAMES: dict[str, str] = {
     "jct_mean_s": "mean JCT",
     "jct_p50_s": "P50 JCT",
@@ -93,8 +39,24 @@ NAMES: dict[str, str] = {
     "capacity_jobs_per_s": "capacity",
 }
 """Names of metrics in sentences; the others are shown as in files."""
-LOWER = ("jct_", "ttft_", "tpot_", "queue_", "bubble_", "turn_mean", "usd_", "slowdown", "preempt")
-HIGHER = ("throughput_", "capacity_", "hit_ratio", "device_hit", "dram_hit", "ssd_hit", "jain")
+
+
+def _cell_metrics() -> Mapping[str, Metric]:
+    """Return the columns of `cells.csv` that are numbers."""
+    from reports.metrics.cells import METRICS  # slow to import; only experiments need it
+    from reports.metrics.metric import FLAG, TEXT
+
+    return {name: m for name, m in METRICS.items() if m.unit not in (FLAG, TEXT)}
+
+
+def _known(name: str) -> str:
+    known = (*_cell_metrics(), *WORKLOAD_METRICS, *OWN_METRICS)
+    if name not in known:
+        hint = nearest(name, known)
+        raise ValueError(
+            f"is no metric; {f'did you mean {hint}?' if hint else 'use a column of cells.csv'}"
+        )
+    return name
 
 
 class Check(BaseModel):
@@ -105,7 +67,8 @@ class Check(BaseModel):
     says: str
     of: str
     to: str | None = None
-    metric: Metric = "jct_mean_s"
+    metric: Annotated[str, AfterValidator(_known)] = "jct_mean_s"
+    """A column of `cells.csv`, a number of a workload, or one of `OWN_METRICS`."""
     turn: int = Field(default=1, ge=1)
     """The number of the turn, from 1, for `turn_mean_s`."""
     least: float | None = None
@@ -144,4 +107,5 @@ class Check(BaseModel):
 
 
 def _better(metric: str) -> str:
-    return "lower" if metric.startswith(LOWER) else "higher" if metric.startswith(HIGHER) else ""
+    own = _cell_metrics().get(metric)
+    return OWN_METRICS.get(metric, "") if own is None else own.better

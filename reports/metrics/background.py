@@ -1,8 +1,7 @@
 """Measures the background requests of a cell (docs/reference/metrics.md, "Background").
 
-In: the requests of a cell, and the time in which its jobs are measured. Out: columns of
-`cells.csv`. A request that has not finished when its cell ends counts with the time until then, so
-that a schedule cannot hide that it starves the background.
+A request that has not finished when its cell ends counts with the time until then, so that a
+schedule cannot hide that it starves the background.
 """
 
 from __future__ import annotations
@@ -11,28 +10,37 @@ import math
 
 import numpy as np
 
+from reports.metrics.metric import (
+    COUNT,
+    HIGHER,
+    LOWER,
+    SECONDS,
+    SHARE,
+    Facts,
+    Group,
+    Metric,
+    Unit,
+    Value,
+    mean,
+    percentiles,
+)
 from reports.metrics.steady import Span
-from reports.run_folder.read import Cell
-from reports.run_folder.turns import Column, Turns, failed_turns
+from reports.run_folder.turns import Column, failed_turns
 from servers.records.done import BackgroundEnd
 
 LATENCIES = ("background_latency_mean_s", "background_latency_p95_s")
 MEAN_TTFT, P95_TTFT = "background_ttft_mean_s", "background_ttft_p95_s"
-BACKGROUND = (
-    *(MEAN_TTFT, P95_TTFT, *LATENCIES),
-    *("background_requests", "background_unfinished"),
-    *("background_served_ratio", "background_throughput_per_s"),
-)
-"""Columns of cells with a background."""
+REQUESTS, SERVED = "background_requests", "background_served_ratio"
 
 
-def background(cell: Cell, requests: Turns, span: Span) -> dict[str, float]:
-    """Return the columns; none in a cell without a background, NaN without a measured time."""
+def _background(facts: Facts) -> dict[str, Value]:
+    """Return no columns in a cell without a background, and NaN without a measured time."""
+    cell, requests, span = facts.cell, facts.requests, facts.span
     if cell.config.background is None:
         return {}
     failed = int(failed_turns(requests).sum())
     if not span.length_s > 0:
-        return {**dict.fromkeys(BACKGROUND, math.nan), "background_failed": failed}
+        return {**dict.fromkeys(BACKGROUND.columns, math.nan), "background_failed": failed}
     good = ~failed_turns(requests)
     done = {name: values[good] for name, values in requests.items()}
     due_s, end_s = done["scheduled_at_s"], done["finished_at_s"]
@@ -47,8 +55,7 @@ def background(cell: Cell, requests: Turns, span: Span) -> dict[str, float]:
     finished, arrived = int(_inside(end_s, span).sum()), len(latency_s)
     numbers = (*_mean_and_p95(ttft_s), *_mean_and_p95(latency_s), arrived, len(open_s))
     served = (finished / arrived if arrived else math.nan, finished / span.length_s)
-    values = dict(zip(BACKGROUND, (*numbers, *served), strict=True))
-    return {**values, "background_failed": failed}
+    return dict(zip(BACKGROUND.columns, (*numbers, *served, failed), strict=True))
 
 
 def _inside(times_s: Column, span: Span) -> Column:
@@ -58,6 +65,50 @@ def _inside(times_s: Column, span: Span) -> Column:
 def _mean_and_p95(times_s: Column) -> tuple[float, float]:
     """Return NaN without times. Answers that are not streamed have no first token."""
     known = times_s[~np.isnan(times_s)]
-    if not len(known):
-        return math.nan, math.nan
-    return float(known.mean()), float(np.percentile(known, 95))
+    return mean(known), percentiles(known, (95,))[0]
+
+
+BACKGROUND = Group(
+    _background,
+    (
+        Metric(MEAN_TTFT, SECONDS, LOWER, "Mean TTFT", in_cells=False, pool="mean").means(
+            "Mean time from when a request is due to its first token.",
+            "`first_token_at_s` − `scheduled_at_s`; of a request without a first token, the time"
+            " until the end.",
+        ),
+        Metric(P95_TTFT, SECONDS, LOWER, "P95 TTFT", in_cells=False, pool="mean").means(
+            "P95 of the same."
+        ),
+        Metric(LATENCIES[0], SECONDS, LOWER, "Mean latency", in_cells=False, pool="mean").means(
+            "Mean time from when a request is due to its last token.",
+            "`finished_at_s` − `scheduled_at_s`.",
+        ),
+        Metric(LATENCIES[1], SECONDS, LOWER, "P95 latency", in_cells=False, pool="mean").means(
+            "P95 of the same."
+        ),
+        Metric(REQUESTS, COUNT, pool="mean").means("Number of requests."),
+        Metric("background_unfinished", COUNT, LOWER, in_cells=False, pool="mean").means(
+            "Requests that had not finished when the cell ended."
+        ),
+        Metric(SERVED, SHARE, HIGHER, "Served", in_cells=False, pool="mean").means(
+            "Requests that finish, as a share of those that arrive.",
+            "Those that finish in the time of the cell, whenever they were due ÷"
+            " `background_requests`. Below 0.9, with at least 100 requests, a caveat says that they"
+            " starve.",
+        ),
+        Metric(
+            "background_throughput_per_s",
+            Unit("1/s"),
+            HIGHER,
+            "Requests/s",
+            in_cells=False,
+            pool="mean",
+        ).means(
+            "Requests that finish per second.",
+            "Those that finish in the time of the cell, whenever they were due ÷ that time.",
+        ),
+        Metric("background_failed", COUNT, LOWER).means(
+            "Requests with an `error`, in the whole cell."
+        ),
+    ),
+)

@@ -1,6 +1,5 @@
-"""Computes whether a schedule is fast at the expense of some jobs (docs/reference/metrics.md).
-
-In: the finished jobs and the turns of a cell. Out: columns of `cells.csv`.
+"""Computes whether a schedule is fast at the expense of some jobs (docs/reference/metrics.md,
+"Fairness").
 """
 
 from __future__ import annotations
@@ -9,21 +8,33 @@ import math
 
 import numpy as np
 
+from reports.metrics.metric import (
+    HIGHER,
+    LOWER,
+    NONE,
+    SECONDS,
+    Group,
+    Metric,
+    Value,
+    largest,
+    mean,
+    percentiles,
+)
 from reports.run_folder.turns import Column, Turns
 
 THIRDS = ("jct_short_third_s", "jct_middle_third_s", "jct_long_third_s")
 LONGEST_TENTH = "jct_longest_tenth_s"
 
 
-def fairness(jobs: Turns, turns: Turns) -> dict[str, float]:
+def fairness(jobs: Turns, turns: Turns) -> dict[str, Value]:
     """Return the columns. `jobs` and `turns` exclude errors."""
     slowdown = jobs["slowdown"]
     return {
-        "slowdown_mean": float(slowdown.mean()) if len(slowdown) else math.nan,
-        "slowdown_p99": float(np.percentile(slowdown, 99)) if len(slowdown) else math.nan,
-        "slowdown_max": float(slowdown.max()) if len(slowdown) else math.nan,
+        "slowdown_mean": mean(slowdown),
+        "slowdown_p99": percentiles(slowdown, (99,))[0],
+        "slowdown_max": largest(slowdown),
         "jain_index": _jain(1 / slowdown),
-        "queue_max_s": float(turns["queue_s"].max()) if len(turns["queue_s"]) else math.nan,
+        "queue_max_s": largest(turns["queue_s"]),
         **_by_length(jobs["jct_s"], jobs["least_s"]),
     }
 
@@ -44,3 +55,40 @@ def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
     thirds = np.array_split(ranked, 3)
     found = {name: float(third.mean()) for name, third in zip(THIRDS, thirds, strict=True)}
     return {**found, LONGEST_TENTH: float(ranked[-math.ceil(len(ranked) / 10) :].mean())}
+
+
+def _third(column: str, which: str, detail: str = "") -> Metric:
+    meaning = f"Mean JCT of the third of the jobs that need the {which} time alone."
+    title = "JCT of " + column.removeprefix("jct_").removesuffix("_third_s")
+    return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning, detail)
+
+
+FAIRNESS = Group(
+    lambda facts: fairness(facts.done, facts.good),
+    (
+        Metric("slowdown_mean", NONE, LOWER, "Slowdown").means(
+            "Mean of each job's JCT divided by the least time that it needs alone on the machine.",
+            "Mean σ_j, [below](#fairness).",
+        ),
+        Metric("slowdown_p99", NONE, LOWER, "Slowdown P99", pool="mean").means(
+            "99% of the jobs have at most this slowdown."
+        ),
+        Metric("slowdown_max", NONE, LOWER, "Slowdown max.", pool="max").means(
+            "The largest slowdown of a job."
+        ),
+        Metric("jain_index", NONE, HIGHER, "Fairness").means(
+            "Jain's index: 1 if all jobs are slowed equally.",
+            "(Σ x)² ÷ (n Σ x²) of x_j = 1 ÷ σ_j; 1/n if one job gets everything.",
+        ),
+        Metric("queue_max_s", SECONDS, LOWER, "Longest wait", pool="max").means(
+            "The longest time that a turn waited for its first admission.", "Largest `queue_s`."
+        ),
+        _third(THIRDS[0], "least", "In order of ℓ_j; unknown with fewer than ten jobs."),
+        _third(THIRDS[1], "middle"),
+        _third(THIRDS[2], "most"),
+        Metric(LONGEST_TENTH, SECONDS, LOWER, "JCT of longest", pool="mean").means(
+            "Mean JCT of the tenth of the jobs that need the most time alone.",
+            "Of the ⌈n/10⌉ jobs with the largest ℓ_j; unknown with fewer than ten jobs.",
+        ),
+    ),
+)

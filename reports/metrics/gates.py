@@ -5,12 +5,14 @@ In: the turns and jobs of a cell. Out: a phrase per failed gate. No gate checks 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from reports.metrics.jobs import extremes
+from reports.metrics.metric import COUNT, LOWER, SHARE, Facts, Group, Metric, Value
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import PARTS, TRANSFER, Turns, failed_turns
@@ -46,10 +48,34 @@ def _of_programs(turns: Turns) -> float:
     return float(off[good].max(initial=0.0))
 
 
-def failed_gates(
-    cell: Cell, row: dict[str, Any], jobs: Turns, good_turns: int, turns: Turns, requests: Turns
-) -> list[str]:
+def _validity(facts: Facts) -> dict[str, Value]:
+    found: dict[str, Value] = {
+        "residual": residual(facts.turns, facts.jobs),
+        "lateness_ratio": facts.lateness_ratio,
+    }
+    if (stalls := facts.cell.done.client_stalls) is not None:
+        found |= {"client_stalls": len(stalls), "stalled_jobs": facts.left_out}
+    return found
+
+
+VALIDITY = Group(
+    _validity,
+    (
+        Metric("residual", SHARE, LOWER).means("ε, [below](#validity-gates)."),
+        Metric("lateness_ratio", SHARE, LOWER).means("Σ (`sent_at_s` − `scheduled_at_s`) ÷ Σ JCT."),
+        Metric("client_stalls", COUNT).means("Stalls of the client machine, in live cells."),
+        Metric("stalled_jobs", COUNT).means(
+            "Jobs that are left out because of stalls, in live cells."
+        ),
+    ),
+)
+
+
+def failed_gates(facts: Facts, row: Mapping[str, Any]) -> list[str]:
+    """`row`: the columns of the cell."""
     failed: list[str] = []
+    cell, jobs, turns, requests = facts.cell, facts.jobs, facts.turns, facts.requests
+    good_turns = int((~failed_turns(turns)).sum())
     expected = cell.config.workload.turns
     if row["failed_turns"]:
         first = one_line(turns["error"][failed_turns(turns)][0])

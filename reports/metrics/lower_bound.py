@@ -14,6 +14,7 @@ Any prices, shares and cuts give a bound; the largest is returned.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -32,7 +33,9 @@ from reports.metrics.alone import (
     work_of,
 )
 from reports.metrics.jobs import extremes
-from reports.run_folder.turns import Column, Turns
+from reports.metrics.metric import LOWER, NONE, PER_S, SECONDS, Facts, Group, Metric, Value, mean
+from reports.metrics.routing import replicas_of
+from reports.run_folder.turns import Column, Turns, failed_turns
 from servers.basics.clock import PS_PER_S
 from servers.profiles import TableProfile
 
@@ -190,3 +193,32 @@ def srpt_mean_s(arrival_s: Column, work_s: Column) -> float:
         now_s = at_s
         heapq.heappush(waiting, work)
     return (ends_s - float(np.sum(arrival_s - arrivals[0]))) / len(arrivals)
+
+
+def _bounds(facts: Facts) -> dict[str, Value]:
+    """Return NaN without a machine, if turns failed, and in a closed loop, where jobs arrive when
+    others finish."""
+    config, jct_s = facts.cell.config, facts.done["jct_s"]
+    closed = config.jps is None and config.arrivals.startswith("closed")
+    if facts.machine is None or closed or failed_turns(facts.turns).any() or not len(jct_s):
+        return dict.fromkeys(BOUNDS.columns, math.nan)
+    mean_s, jobs_per_s = lower_bound(facts.turns, facts.machine, replicas_of(facts.cell))
+    return dict(zip(BOUNDS.columns, (mean_s, mean(jct_s) / mean_s, jobs_per_s), strict=True))
+
+
+BOUNDS = Group(
+    _bounds,
+    (
+        Metric("jct_bound_s", SECONDS, pool="mean").means(
+            "A mean JCT that no schedule of the measured jobs can beat.",
+            "See [Lower bound](../design/lower-bound.md); unknown for live servers, closed loops,"
+            " and cells with a failed turn.",
+        ),
+        Metric("jct_over_bound", NONE, LOWER, "JCT over bound").means(
+            "Mean JCT divided by a lower bound that no schedule of these jobs can beat."
+        ),
+        Metric("rate_bound_jobs_per_s", PER_S, pool="mean").means(
+            "No schedule sustains a higher rate of jobs like the measured ones."
+        ),
+    ),
+)

@@ -1,6 +1,6 @@
 """Sums the memory held by the pins of a cell, and the part that was not reused.
 
-In: the events of a cell. Out: KV blocks times seconds (docs/reference/metrics.md, "Cells").
+In: the events of a cell. Out: KV blocks times seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 from msgspec.json import Decoder
 
+from reports.metrics.metric import SHARE, Facts, Group, Metric, Unit, Value
 from reports.run_folder.lines import DISCARD_AND_RERUN, read_records
 from reports.run_folder.read import Cell
 from servers.basics.errors import InvalidRunFolder
@@ -71,3 +72,40 @@ def _sum(events: Iterable[EventRecord], begin_s: float, end_s: float) -> PinTime
                 unused += block_s
     unused += sum(blocks * held_s(since_s, end_s) for since_s, blocks in pins.values())
     return PinTime(used + unused, unused)
+
+
+def _pins(facts: Facts) -> dict[str, Value]:
+    cell, jobs = facts.cell, facts.jobs
+    begin_s, end_s = facts.span.begin_s, facts.span.end_s
+    if cell.done.window is None:  # failed jobs have pins too
+        begin_s, end_s = float(jobs["arrival_s"].min()), float(jobs["departure_s"].max())
+    if not end_s > begin_s:
+        return dict.fromkeys(PINS.columns, math.nan)
+    held, unused = pin_time(cell, begin_s, end_s)
+    blocks = cell.done.kv_blocks or cell.config.profile.kv_blocks or math.nan
+    return {
+        "pin_block_s": held,
+        "pin_unused_block_s": unused,
+        "pinned_ratio": held / (blocks * (end_s - begin_s)),
+    }
+
+
+PINS = Group(
+    _pins,
+    (
+        Metric("pin_block_s", Unit("block·s")).means(
+            "Pin time K, in KV blocks times seconds.",
+            "Σ over pins of blocks × (unpinned − pinned), from `engine.jsonl`; a pin without an end"
+            " lasts until the last d_j. Of a stream, the part in the time of the cell. Unknown"
+            " without engine events.",
+        ),
+        Metric("pin_unused_block_s", Unit("block·s")).means(
+            "The part of K in pins that ended for another reason than `reused`."
+        ),
+        Metric("pinned_ratio", SHARE, title="Pinned").means(
+            "Share of the KV cache that pins held, over the time of the cell.",
+            "K ÷ (KV blocks × time of the cell); the number of KV blocks comes from the profile,"
+            " for a live engine from `done.json`.",
+        ),
+    ),
+)

@@ -1,7 +1,4 @@
-"""Computes how a router distributes turns over replicas (docs/reference/metrics.md, "Routing").
-
-In: the turns of a cell with several replicas. Out: columns of `cells.csv`.
-"""
+"""Computes how a router distributes turns over replicas (docs/reference/metrics.md, "Routing")."""
 
 from __future__ import annotations
 
@@ -10,28 +7,23 @@ import math
 import numpy as np
 import pandas as pd
 
+from reports.metrics.metric import LOWER, NONE, SECONDS, SHARE, Group, Metric, Unit, Value
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import HITS, Column, Turns
-
-ROUTING = (
-    *("replica_imbalance", "memory_imbalance", "migrations_per_job", "migration_lost_ratio"),
-    *("held_turn_ratio", "held_mean_s", "held_max_s"),
-)
-"""The columns."""
 
 
 def replicas_of(cell: Cell) -> int:
     return cell.config.replicas or cell.config.server.replicas or 1
 
 
-def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
+def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, Value]:
     """Return the columns; none for a cell with one replica. `turns` excludes errors, and `jobs` is
     the number of finished jobs. If only some engines decode, imbalances compare these."""
     replicas = replicas_of(cell)
     if replicas == 1:
         return {}
     if not len(turns["turn"]) or np.isnan(turns["replica"]).any():
-        return dict.fromkeys(ROUTING, math.nan)
+        return dict.fromkeys(ROUTING.columns, math.nan)
     split = cell.config.disaggregate
     decoders = (split and split.decode) or replicas
     held_s = np.nan_to_num(turns["held_s"])
@@ -78,3 +70,46 @@ def _migrations(turns: Turns) -> tuple[int, float]:
     hits = sum(turns[hit][later] for hit in HITS)
     lost = np.clip(np.nan_to_num(turns["kept_tokens"][later]) - hits, 0, None)
     return int(moved.sum()), float(np.nansum(lost))
+
+
+ROUTING = Group(
+    lambda facts: routing(facts.cell, len(facts.done["jct_s"]), facts.good),
+    (
+        Metric(
+            "replica_imbalance", NONE, LOWER, "Busiest ÷ mean", in_cells=False, pool="mean"
+        ).means(
+            "Time that turns spend on the busiest replica, compared with the mean of all.",
+            "Of replicas, or of the decode engines: T_max ÷ T̄, where T_r = Σ (`finished_at_s` −"
+            " `sent_at_s` − `held_s`) over the turns of replica r, waiting or running. 1: all are"
+            " equally busy; N: one of N has all turns.",
+        ),
+        Metric("memory_imbalance", NONE, LOWER, "Memory", in_cells=False, pool="mean").means(
+            "The same of the KV in use.",
+            "Of the mean KV blocks in use on each replica (`replica_blocks` of `done.json`);"
+            " unknown for live servers.",
+        ),
+        Metric(
+            "migrations_per_job",
+            Unit("1/job"),
+            LOWER,
+            "Migrations per job",
+            in_cells=False,
+            pool="mean",
+        ).means("Turns on another replica than the turn of their program before ÷ finished jobs."),
+        Metric(
+            "migration_lost_ratio", SHARE, LOWER, "Hits lost", in_cells=False, pool="mean"
+        ).means(
+            "Share of all prompt tokens that these turns did not find, although computed before.",
+            "Σ max(0, `kept_tokens` − hit tokens) over these turns ÷ Σ `prompt_tokens` over all.",
+        ),
+        Metric("held_turn_ratio", SHARE, title="Turns held", in_cells=False, pool="mean").means(
+            "Share of the turns that the router held back.", "`held_s` > 0."
+        ),
+        Metric("held_mean_s", SECONDS, title="Mean hold", in_cells=False, pool="mean").means(
+            "Mean hold of these; 0 if there are none.", "`held_s`."
+        ),
+        Metric("held_max_s", SECONDS, title="Longest hold", in_cells=False, pool="max").means(
+            "The longest hold."
+        ),
+    ),
+)

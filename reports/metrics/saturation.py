@@ -10,7 +10,20 @@ import math
 import numpy as np
 import pandas as pd
 
-from reports.run_folder.turns import Column, Turns
+from reports.metrics.metric import (
+    COUNT,
+    FLAG,
+    LOWER,
+    SECONDS,
+    SHARE,
+    TEXT,
+    Facts,
+    Group,
+    Metric,
+    Unit,
+    Value,
+)
+from reports.run_folder.turns import Column, Turns, failed_turns
 
 WAITS = ("queue_s", "load_s", "decode_queue_s", "transfer_s", "preempted_s", "recompute_s")
 GROWTH_AT_SATURATION = 0.1
@@ -59,3 +72,63 @@ def _waiting(turns: Turns) -> tuple[Column, Column]:
 def _mean_overlap(starts: Column, ends: Column, begin: float, end: float) -> float:
     inside = np.clip(ends, begin, end) - np.clip(starts, begin, end)
     return float(inside.sum() / (end - begin))
+
+
+def _trend(facts: Facts) -> dict[str, Value]:
+    """Return how the backlog grows while jobs arrive, and the time after the last arrival of a
+    fixed set."""
+    cell, jobs = facts.cell, facts.jobs
+    failed = {"failed_turns": int(failed_turns(facts.turns).sum())}
+    if cell.done.window is not None:
+        system = cell.done.jobs_in_system
+        return {
+            **failed,
+            "drain_s": math.nan,
+            "drain_ratio": math.nan,
+            "backlog_growth": math.nan
+            if system is None or system.growth is None
+            else system.growth,
+            "saturated": bool(facts.unstable),
+            "steady": not facts.unstable,
+            "unstable": facts.unstable,
+        }
+    closed = cell.config.arrivals.startswith("closed")
+    growth = math.nan if closed else backlog_growth(facts.turns, jobs)
+    first_s, last_s = float(jobs["arrival_s"].min()), float(jobs["arrival_s"].max())
+    end_s = float(jobs["departure_s"].max())
+    return {
+        **failed,
+        "drain_s": end_s - last_s,
+        "drain_ratio": (end_s - last_s) / (end_s - first_s) if end_s > first_s else 0.0,
+        "backlog_growth": growth,
+        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+        "steady": False,
+        "unstable": "",
+    }
+
+
+TREND = Group(
+    _trend,
+    (
+        Metric("failed_turns", COUNT, LOWER, "Failed turns").means(
+            "Turns that ended with an error."
+        ),
+        Metric("drain_s", SECONDS).means("Last d_j − last a_j.", "A stream has none."),
+        Metric("drain_ratio", SHARE, title="Drain").means(
+            "Share of the time of the cell after the last arrival.",
+            "`drain_s` ÷ (last d_j − first a_j).",
+        ),
+        Metric("backlog_growth", Unit("jobs per job"), LOWER, "Backlog growth").means(
+            "Jobs that each arriving job adds to the backlog.",
+            "g: of a stream the growth of the jobs in the system ([Steady"
+            " state](../design/statistics.md#steady-state)), of a fixed set the growth of the"
+            " waiting jobs ([Saturation](../design/statistics.md#saturation)).",
+        ),
+        Metric("saturated", FLAG).means("Of a fixed set, g ≥ 0.1; of a stream, unstable."),
+        Metric("steady", FLAG).means("Whether a steady state was measured; false for a fixed set."),
+        Metric("unstable", TEXT).means(
+            "Why a stream has no steady state, empty if it has one.",
+            "An unstable cell has no jobs and no JCT, since both would depend on when it ended.",
+        ),
+    ),
+)

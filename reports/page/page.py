@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jinja2 import Environment
 
 from reports.answer.capacity_context import also_serves, noun_of, price_of
-from reports.answer.capacity_rows import capacity_rows, page_rows
+from reports.answer.capacity_rows import capacity_table
 from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
@@ -24,16 +24,12 @@ from reports.figures.legend import fastest, highlighted, legend
 from reports.figures.styles import Style
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
-from reports.page.background_rows import HEADS as BACKGROUND_HEADS
-from reports.page.background_rows import background_rows
-from reports.page.cell_rows import against, columns, rows
+from reports.page.cell_rows import cell_table
 from reports.page.environment import environment
-from reports.page.fairness_rows import HEADS, fairness_rows
 from reports.page.packed import packed, packed_plotly
-from reports.page.router_rows import HEADS as ROUTER_HEADS
-from reports.page.router_rows import routers
 from reports.page.schedulers import Schedulers
 from reports.page.tiles import tiles
+from reports.page.variant_tables import background, fairness, routers
 from reports.run_folder.read import Run
 from reports.statistics.points import Point
 
@@ -122,7 +118,7 @@ def page(
             caveats=_caveats(answer, run),
             most_caveats=MOST_CAVEATS,
             most_names=MOST_NAMES,
-            capacities=page_rows(capacity_rows(answer, price_of(run.sweep))),
+            capacities=capacity_table(answer, price_of(run.sweep)),
             also_serves=also_serves(run.sweep),
             baseline=run.sweep.baseline,
             heading=heading(run.sweep),
@@ -130,19 +126,14 @@ def page(
             grid=grid(points, answer, run.sweep.baseline),
             drawn=drawn,
             legend=legend(names, style, chosen, strong),
-            columns=columns(results.cells),
-            against=against(run.sweep.baseline),
-            rows=rows(results.cells, run.sweep.baseline),
-            fairness_heads=HEADS,
+            cells=cell_table(results.cells, run.sweep.baseline),
             measured=run.sweep.virtual_time is None,
-            fairness=fairness_rows(points, answer.load),
-            background=background_rows(points, answer.load),
-            background_heads=BACKGROUND_HEADS,
-            router_heads=ROUTER_HEADS,
+            fairness=fairness(points, answer.load),
+            background=background(points, answer.load),
             routers=routers(run.sweep.variants, points, answer),
             agents=agent_rows(run, _loads(results)),
             missing=results.missing,
-            gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],
+            gates=list(results.failed_gates.items()),
             left_out=left_out(run.sweep),
             facts=facts(run.sweep),
             command=command(run.sweep),

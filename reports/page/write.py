@@ -76,7 +76,7 @@ class Report:
         matrix = [self.matrix] if len({p.load for p in every}) > 1 or self.matrix.rows else []
         baseline, has_matrix = self.table.baseline, bool(matrix)
         block = self.table if full else at_one_rate(here, baseline, has_matrix=has_matrix)
-        beside = [p for p in here if p.background and not p.unstable]
+        beside = [p for p in here if p.has_background and not p.unstable]
         background = [BackgroundTable(beside if full else merged(beside))] if beside else []
         return [*matrix, *([block] if block is not None and block.points else []), *background]
 

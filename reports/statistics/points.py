@@ -12,17 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from reports.metrics.background import BACKGROUND
-from reports.metrics.cells import Results, jct_percentiles
-from reports.metrics.fairness import LONGEST_TENTH, THIRDS
-from reports.metrics.routing import ROUTING
+from reports.metrics.background import REQUESTS
+from reports.metrics.cells import METRICS, Results
+from reports.metrics.jct import jct_percentiles
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
 from reports.statistics.capacities import SeedShare
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive
 from reports.statistics.seeds_needed import seeds_needed
-
-MAXIMA = ("slowdown_max", "queue_max_s", "held_max_s")
-FAIRNESS = ("slowdown_p99", "slowdown_max", "queue_max_s", *THIRDS, LONGEST_TENTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +132,23 @@ class Point:
     baseline_without_steady: SeedShare | None = None
     """The same for the baseline under the same load. Compared with it, a variant that has a steady
     state is better by more than any ratio."""
-    lower_bound_s: float = math.nan
-    """Mean over seeds of the mean JCT that no schedule can beat; NaN if unknown."""
-    rate_bound_jobs_per_s: float = math.nan
-    """Mean over seeds of the rate above which no schedule has a steady state; NaN if unknown."""
-    fairness: Mapping[str, float] = field(default_factory=dict)
-    """`FAIRNESS`, over the jobs of all seeds: the largest maximum, and means of the others."""
-    routing: Mapping[str, float] = field(default_factory=dict)
-    """`ROUTING`, likewise; empty with one replica."""
-    background: Mapping[str, float] = field(default_factory=dict)
-    """`BACKGROUND`, means over seeds; empty without a background."""
+    pooled: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that pool over seeds, by column of `cells.csv`; those of routers and of a background
+    only if there are any."""
+
+    @property
+    def lower_bound_s(self) -> float:
+        """Mean over seeds of the mean JCT that no schedule can beat; NaN if unknown."""
+        return self.pooled.get("jct_bound_s", math.nan)
+
+    @property
+    def rate_bound_jobs_per_s(self) -> float:
+        """Mean over seeds of the rate that no schedule can exceed; NaN if unknown."""
+        return self.pooled.get("rate_bound_jobs_per_s", math.nan)
+
+    @property
+    def has_background(self) -> bool:
+        return REQUESTS in self.pooled
 
     @property
     def unstable(self) -> bool:
@@ -204,11 +207,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 against,
                 None,
                 None if (load, baseline) in invalid else lacking.get((str(load), baseline)),
-                float(cells["jct_bound_s"].mean(skipna=False)),
-                float(cells["rate_bound_jobs_per_s"].mean(skipna=False)),
-                _pooled(cells, FAIRNESS),
-                _pooled(cells, ROUTING) if ROUTING[0] in cells else {},
-                _pooled(cells, BACKGROUND) if BACKGROUND[0] in cells else {},
+                _pooled(cells),
             )
         )
     return found
@@ -225,10 +224,11 @@ def seeds_without_steady(cells: pd.DataFrame) -> dict[tuple[str, str], SeedShare
     return found
 
 
-def _pooled(cells: pd.DataFrame, names: Sequence[str]) -> dict[str, float]:
+def _pooled(cells: pd.DataFrame) -> dict[str, float]:
     return {
-        name: float(cells[name].max() if name in MAXIMA else cells[name].mean(skipna=False))
-        for name in names
+        name: float(cells[name].max() if pool == "max" else cells[name].mean(skipna=False))
+        for name, metric in METRICS.items()
+        if (pool := metric.pool) and name in cells
     }
 
 

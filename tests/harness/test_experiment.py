@@ -248,7 +248,7 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
         (("programs = 6", "programs = 0"), "workload: programs is 0: must be greater"),
         (('policies = "fcfs,', 'policies = "fifo,'), "sweep.policies: no policy is called 'fifo'"),
         (('jps = "0.1"', 'jps = "abc"'), "sweep.jps: --jps 'abc': "),
-        (("least = 0.5", 'metric = "nope"'), "checks.0.metric is 'nope': must be 'jct_mean_s', "),
+        (("least = 0.5", 'metric = "nope"'), "checks.0.metric is 'nope': "),
         (('of = "fcfs"', 'of = "zzz"'), "checks.0.of is 'zzz': must be one of continuum, fcfs\n"),
         (('to = "continuum"', 'to = "all"'), "checks.0.to is 'all': must be one of continuum, f"),
         (("least = 0.5", 'arms = ["it"]'), "checks.0.arms is 'it': must be one of as it is, few"),

@@ -21,7 +21,7 @@ from test_fairness import GAIN, POINTS, point
 from reports.answer.starvation import starvation
 from reports.metrics.background import BACKGROUND
 from reports.metrics.cells import Results, collect
-from reports.page.background_rows import background_rows
+from reports.page.variant_tables import background
 from reports.page.write import write
 from reports.run_folder.read import load_run
 from reports.statistics.points import Comparison, points
@@ -95,8 +95,8 @@ def test_a_cell_without_a_background_has_none_of_the_columns(tmp_path: Path) -> 
     write_sweep(tmp_path, ["fcfs"])
     write_cell(tmp_path, "fcfs", JOBS)
     (found,) = points(collect(load_run(tmp_path)), "fcfs")
-    assert not found.background
-    assert background_rows([found], found.load) == []
+    assert not found.has_background
+    assert background([found], found.load) is None
 
 
 def test_the_answer_and_the_page_have_the_background(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_answer_and_the_page_have_the_background(tmp_path: Path) -> None:
     report = write(tmp_path)
     answer = json.loads((tmp_path / "answer.json").read_text())
     (found,) = answer["points"]
-    assert {name: found[name] for name in BACKGROUND} == {
+    assert {name: found[name] for name in BACKGROUND.columns[:-1]} == {
         "background_ttft_mean_s": 1.0, "background_ttft_p95_s": 1.0,
         "background_latency_mean_s": 4.0, "background_latency_p95_s": 4.0,
         "background_requests": 1.0, "background_unfinished": 0.0,
@@ -115,8 +115,13 @@ def test_the_answer_and_the_page_have_the_background(tmp_path: Path) -> None:
     html = report.path.read_text()
     assert '<h2 id="background">Background</h2>' in html
     assert "<td>4.00 s</td>" in html
-    (shown,) = background_rows(report.points, report.result.load)
-    assert shown.numbers == ("4.00 s", "4.00 s", "1.00 s", "1.00 s", "0.05", "100%")
+    shown = background(report.points, report.result.load)
+    assert shown is not None
+    assert list(zip(shown.heads[1:], [cell.text for cell in shown.rows[0].cells], strict=True)) == [
+        ("Mean TTFT", "1.00 s"), ("P95 TTFT", "1.00 s"),
+        ("Mean latency", "4.00 s"), ("P95 latency", "4.00 s"),
+        ("Served", "100%"), ("Requests/s", "0.05"),
+    ]  # fmt: skip
 
 
 def cells(**latency_s: Sequence[float]) -> Results:
@@ -136,8 +141,8 @@ def served(ratio: float, requests: float = 500.0) -> dict[str, float]:
 def beside(
     against: Comparison | None = GAIN, saturated: bool = False, ratio: float = 1.0
 ) -> list[Any]:
-    fast = replace(POINTS[1], against=against, saturated=saturated, background=served(ratio))
-    return [replace(POINTS[0], background=served(1.0)), fast]
+    fast = replace(POINTS[1], against=against, saturated=saturated, pooled=served(ratio))
+    return [replace(POINTS[0], pooled=served(1.0)), fast]
 
 
 @pytest.mark.parametrize("saturated", [False, True])
@@ -162,7 +167,7 @@ def test_a_policy_that_does_not_serve_the_background_is_named_even_with_one_seed
     (caveat,) = starvation(slow, cells(fcfs=[2], fast=[8]), "fcfs")
     assert caveat.startswith("Background requests starve")
     assert caveat.endswith(": fast at 0.5 jobs/s (40%).")
-    few = [replace(p, background=served(0.4, requests=20)) for p in slow]
+    few = [replace(p, pooled=served(0.4, requests=20)) for p in slow]
     assert starvation(few, cells(fcfs=[2], fast=[8]), "fcfs") == []
 
 
@@ -172,8 +177,8 @@ def waits(ttft_s: float) -> dict[str, float]:
 
 def test_with_one_seed_a_longer_wait_of_the_background_is_stated_as_not_tested() -> None:
     found = [
-        replace(POINTS[0], background=waits(19.8)),
-        replace(POINTS[1], against=GAIN, background=waits(32.5)),
+        replace(POINTS[0], pooled=waits(19.8)),
+        replace(POINTS[1], against=GAIN, pooled=waits(32.5)),
     ]
     (caveat,) = starvation(found, cells(fcfs=[2], fast=[8]), "fcfs")
     assert caveat == (
@@ -182,7 +187,7 @@ def test_with_one_seed_a_longer_wait_of_the_background_is_stated_as_not_tested()
     )
     tested = starvation(found, cells(fcfs=[2, 3, 4], fast=[2, 3, 4]), "fcfs")
     assert tested == []
-    alike = [found[0], replace(found[1], background=waits(20.7))]  # less than 5% longer
+    alike = [found[0], replace(found[1], pooled=waits(20.7))]  # less than 5% longer
     assert starvation(alike, cells(fcfs=[2], fast=[8]), "fcfs") == []
     slower = [found[0], replace(found[1], against=None)]
     assert starvation(slower, cells(fcfs=[2], fast=[8]), "fcfs") == []

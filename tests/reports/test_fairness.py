@@ -18,11 +18,11 @@ from reports.answer.starvation import starvation
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.metrics.cells import Results, collect
-from reports.metrics.fairness import fairness
+from reports.metrics.fairness import FAIRNESS, fairness
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities
-from reports.statistics.points import FAIRNESS, Comparison, Point
+from reports.statistics.points import Comparison, Point
 
 GAIN = Comparison(100, 3, Estimate(1.5, 1.3, 1.7), Estimate(1.2, 1.1, 1.3), math.nan)
 
@@ -41,7 +41,7 @@ def results(**p99: Sequence[float]) -> Results:
     """Return cells of variants with these P99 slowdowns by seed, which are equal otherwise."""
     rows = [
         {"variant": variant, "load": "0.5 jobs/s", "seed": seed, "jct_bound_s": 1.0}
-        | dict.fromkeys(FAIRNESS, 1.0)
+        | dict.fromkeys(FAIRNESS.columns, 1.0)
         | {"slowdown_p99": value}
         for variant, values in p99.items()
         for seed, value in enumerate(values, 1)
@@ -119,8 +119,8 @@ def test_jcts_by_length_are_unknown_without_least_times() -> None:
 
 def test_the_distance_from_the_bound_is_rounded_up_and_in_order_of_the_mean() -> None:
     points = [
-        point("fcfs", 10.001, None, lower_bound_s=4.0),
-        point("fast", 5.0, GAIN, lower_bound_s=4.0),
+        point("fcfs", 10.001, None, pooled={"jct_bound_s": 4.0}),
+        point("fast", 5.0, GAIN, pooled={"jct_bound_s": 4.0}),
         point("measured", 4.0, GAIN),
     ]
     assert distance_from_bound(points, "0.5 jobs/s") == [
@@ -134,8 +134,8 @@ def test_capacities_are_shares_of_the_rate_that_no_schedule_sustains() -> None:
     found = {Chain("fcfs", 1): number(0.5), Chain("fast", 1): number(1.5)}
     searched = capacities(found, {"fcfs": False, "fast": False}, "fcfs")
     points = [
-        point("fcfs", 10.0, None, rate_bound_jobs_per_s=1.9),
-        point("fast", 5.0, GAIN, rate_bound_jobs_per_s=2.0),
+        point("fcfs", 10.0, None, pooled={"rate_bound_jobs_per_s": 1.9}),
+        point("fast", 5.0, GAIN, pooled={"rate_bound_jobs_per_s": 2.0}),
         point("measured", 4.0, GAIN),
     ]
     assert distance_from_rate_bound(searched, points) == [

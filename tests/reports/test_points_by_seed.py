@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from reports.metrics.cells import Results
-from reports.statistics.points import FAIRNESS, Point, compare_by_seed, points
+from reports.metrics.fairness import FAIRNESS
+from reports.statistics.points import Point, compare_by_seed, points
 
 Jobs = dict[tuple[str, int], dict[str, float]]
 """JCTs by job, of variants and seeds."""
@@ -22,7 +23,8 @@ def results(jobs: Jobs, unstable: Sequence[tuple[str, int]] = ()) -> Results:
             "device_hit_ratio": 0.5, "dram_hit_ratio": 0.0, "ssd_hit_ratio": 0.0,
             "saturated": (variant, seed) in unstable, "failed_gates": "",
             "unstable": "grows" if (variant, seed) in unstable else "",
-            "jct_bound_s": 4.0, "rate_bound_jobs_per_s": 2.0, **dict.fromkeys(FAIRNESS, 1.0),
+            "jct_bound_s": 4.0, "rate_bound_jobs_per_s": 2.0,
+            **dict.fromkeys(FAIRNESS.columns, 1.0),
         }
         for variant, seed in jobs
     ]  # fmt: skip

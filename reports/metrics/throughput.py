@@ -1,0 +1,51 @@
+"""Computes the throughput of a cell, and what its jobs cost."""
+
+from __future__ import annotations
+
+import math
+
+from reports.metrics.metric import HIGHER, LOWER, NONE, PER_S, Facts, Group, Metric, Unit, Value
+
+
+def _throughput(facts: Facts) -> dict[str, Value]:
+    config, span = facts.cell.config, facts.span
+    per_s = 1 / span.length_s
+    jobs_per_s = span.jobs * per_s
+    gpus = config.gpus or math.nan
+    price = (config.gpu or {}).get("price_usd_per_hour")
+    usd_per_s = (price if isinstance(price, int | float) else math.nan) * gpus / 3600
+    return {
+        "throughput_jobs_per_s": jobs_per_s,
+        "throughput_ratio": jobs_per_s / (config.jps or math.nan),
+        "throughput_turns_per_min": span.turns * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": jobs_per_s * 3600 / gpus,
+        "usd_per_job": usd_per_s * span.length_s / span.jobs if span.jobs else math.nan,
+    }
+
+
+THROUGHPUT = Group(
+    _throughput,
+    (
+        Metric("throughput_jobs_per_s", PER_S, HIGHER, "Jobs/s").means(
+            "Jobs that finish per second.",
+            "Of a stream, jobs that finish in the time of the cell, whenever they arrived"
+            " (`finished_jobs`) ÷ that time. Of a fixed set, finished jobs ÷ the time, which"
+            " includes the start and the drain of the run, so that it is below λ even if jobs do"
+            " not compete.",
+        ),
+        Metric("throughput_ratio", NONE, HIGHER).means("Throughput ÷ λ."),
+        Metric("throughput_turns_per_min", Unit("turns/min"), HIGHER).means(
+            "Finished turns ÷ the same time."
+        ),
+        Metric("throughput_jobs_per_h_per_gpu", Unit("jobs/h/GPU"), HIGHER).means(
+            "Finished jobs ÷ the same time ÷ `gpus` of `cell.json`.",
+            "Unknown on CPUs and for servers at a URL.",
+        ),
+        Metric("usd_per_job", Unit("USD/job"), LOWER, "USD per job").means(
+            "Price of the GPUs for the time of the cell, divided by its jobs.",
+            "`price` of the GPU file · `gpus` · the same time ÷ finished jobs; empty without a"
+            " price. It includes the time in which the GPUs are idle, so at a rate that no variant"
+            " saturates it hardly depends on the variant.",
+        ),
+    ),
+)

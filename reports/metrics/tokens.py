@@ -1,0 +1,103 @@
+"""Computes times to tokens and hit ratios of a cell, over its turns without an error."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from reports.metrics.metric import (
+    HIGHER,
+    LOWER,
+    NONE,
+    SECONDS,
+    SHARE,
+    Facts,
+    Group,
+    Metric,
+    Unit,
+    Value,
+    mean,
+    percentiles,
+)
+from reports.metrics.waterfall import before_first_token_s
+from reports.run_folder.turns import HITS
+
+
+def _latency(facts: Facts) -> dict[str, Value]:
+    """Return TTFT, and TPOT of answers with at least two tokens."""
+    outputs = facts.good["output_tokens"]
+    many = outputs > 1
+    per_token_s = facts.good["decode_s"][many] / (outputs[many] - 1)
+    found: dict[str, Value] = {}
+    for name, times_s in (("ttft", before_first_token_s(facts.good)), ("tpot", per_token_s)):
+        values = times_s[~np.isnan(times_s)]  # answers that were not streamed have neither
+        median, p95 = percentiles(values, (50, 95))
+        found |= {f"{name}_mean_s": mean(values), f"{name}_p50_s": median, f"{name}_p95_s": p95}
+    return found
+
+
+def _hits(facts: Facts) -> dict[str, Value]:
+    good, cell = facts.good, facts.cell
+    prompt = float(good["prompt_tokens"].sum()) or math.nan
+    device, dram, ssd = (float(good[hit].sum()) / prompt for hit in HITS)
+    shared = (cell.done.window or cell.config.workload).shared_prefix_tokens
+    kept = float(good["kept_tokens"].sum())
+    return {
+        "hit_ratio": device + dram + ssd,
+        "device_hit_ratio": device,
+        "dram_hit_ratio": dram,
+        "ssd_hit_ratio": ssd,
+        "computed_ratio": 1.0 - (device + dram + ssd),
+        "hit_bound_ratio": math.nan if shared is None else (kept + shared) / prompt,
+    }
+
+
+LATENCY = Group(
+    _latency,
+    (
+        Metric("ttft_mean_s", SECONDS, LOWER, "TTFT").means(
+            "Mean time from sending a turn to its first output token.",
+            "`first_token_at_s` − `sent_at_s`, of finished turns.",
+        ),
+        Metric("ttft_p50_s", SECONDS, LOWER).means("Median TTFT."),
+        Metric("ttft_p95_s", SECONDS, LOWER, "TTFT P95").means(
+            "95% of the turns have their first output token within this time."
+        ),
+        Metric("tpot_mean_s", Unit("s"), LOWER, "TPOT, s").means(
+            "Mean time between the output tokens of a turn.",
+            "`decode_s` ÷ (`output_tokens` − 1), of finished turns with at least two tokens; the"
+            " cost of preemptions is not included.",
+        ),
+        Metric("tpot_p50_s", SECONDS, LOWER).means("Median TPOT."),
+        Metric("tpot_p95_s", SECONDS, LOWER).means("P95 TPOT."),
+    ),
+)
+HITS_OF_CELL = Group(
+    _hits,
+    (
+        Metric("hit_ratio", NONE, HIGHER).means("The sum of the next three."),
+        Metric("device_hit_ratio", SHARE, HIGHER, "Device hits").means(
+            "Share of prompt tokens whose KV was on the device.",
+            "Σ hit tokens ÷ Σ `prompt_tokens`, finished turns, at first admission (analysis, §15).",
+        ),
+        Metric("dram_hit_ratio", SHARE, HIGHER, "DRAM hits").means(
+            "Share of prompt tokens whose KV was reloaded from DRAM."
+        ),
+        Metric("ssd_hit_ratio", SHARE, HIGHER, "SSD hits").means(
+            "Share of prompt tokens whose KV was reloaded from SSD."
+        ),
+        Metric("computed_ratio", SHARE, title="Computed").means(
+            "Share of prompt tokens that were computed.", "1 − hit ratio."
+        ),
+        Metric("hit_bound_ratio", SHARE, title="Hit bound").means(
+            "Largest share of prompt tokens that a cache of any size could hit.",
+            "H∞ = (Σ `kept_tokens` + shared prefixes) ÷ Σ `prompt_tokens`, finished turns: an upper"
+            " bound if the trace marks all repeated tokens. Only shared prefixes of first turns"
+            " count, except for the first program with each prefix (`shared_prefix_tokens` of"
+            " `window` in `done.json`, or of `workload` in `cell.json`). Only whole blocks are hit,"
+            " so a cache that never evicts is slightly below the bound; recorded texts (`--prompts"
+            " text`) may share more than the trace says.",
+        ),
+    ),
+)

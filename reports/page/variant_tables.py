@@ -1,0 +1,107 @@
+"""Builds the page's tables of variants at the load of the answer: fairness, background, routers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from reports.answer.verdict import Answer
+from reports.metrics.background import BACKGROUND
+from reports.metrics.cells import METRICS
+from reports.metrics.fairness import FAIRNESS
+from reports.metrics.metric import Group
+from reports.metrics.routing import ROUTING
+from reports.numbers import DASH, digits
+from reports.statistics.points import Point
+from reports.table import Cell, Row, Table, texts
+from servers.basics.phrasing import seconds
+from servers.records.settings import RouterRecord, SplitRecord
+from servers.records.sweep import VariantRecord
+
+
+def fairness(points: Sequence[Point], load: str | None) -> Table | None:
+    def first(point: Point) -> dict[str, float]:
+        mean_s = point.jct_mean_s.value
+        return {"jct_mean_s": mean_s, "jct_over_bound": mean_s / point.lower_bound_s}
+
+    return _pooled(_at(points, load), FAIRNESS, first)
+
+
+def background(points: Sequence[Point], load: str | None) -> Table | None:
+    return _pooled([p for p in _at(points, load) if p.has_background], BACKGROUND)
+
+
+def _at(points: Sequence[Point], load: str | None) -> list[Point]:
+    return [p for p in points if p.load == load and not p.unstable]
+
+
+def _pooled(
+    points: Sequence[Point],
+    group: Group,
+    first: Callable[[Point], Mapping[str, float]] = lambda _: {},
+) -> Table | None:
+    """Return a row per variant: `first`, by column, and the metrics of the group that have a
+    heading. None without points."""
+    if not points:
+        return None
+    metrics = [METRICS[column] for column in first(points[0])]
+    metrics += [metric for metric in group.metrics if metric.pool and metric.title]
+    numbers = [{**point.pooled, **first(point)} for point in points]
+    rows = [
+        texts(point.variant, [m.unit.show(own[m.column]) for m in metrics], point.bound)
+        for point, own in zip(points, numbers, strict=True)
+    ]
+    return Table(["Variant", *(metric.title for metric in metrics)], rows)
+
+
+class Routers(NamedTuple):
+    grids: tuple[tuple[str, Table], ...]
+    """A number for each router and policy, by caption."""
+    turns: Table
+    """Where turns go at the load of the answer."""
+
+
+def routers(
+    variants: Sequence[VariantRecord], points: Sequence[Point], answer: Answer
+) -> Routers | None:
+    """Return the tables; None if the run has no routers."""
+    names = [_split(v.name, v.router, v.disaggregate) for v in variants if v.router]
+    here = [p for p in _at(points, answer.load) if not p.failed_gates]
+    routed = [p for p in here if ROUTING.columns[0] in p.pooled]
+    if not names or (turns := _pooled(routed, ROUTING)) is None:
+        return None
+    means = {point.variant: point.jct_mean_s.value for point in here}
+    sustained = {c.variant: c.jobs_per_s.value for c in answer.capacities if c.jobs_per_s}
+    grids = (
+        (f"Mean JCT at {answer.load}, in seconds", _grid(names, means, _seconds, min)),
+        ("Capacity, in jobs/s", _grid(names, sustained, digits, max)),
+    )
+    return Routers(tuple((caption, grid) for caption, grid in grids if grid), turns)
+
+
+def _split(name: str, of: RouterRecord, split: SplitRecord | None) -> tuple[str, str]:
+    """Return the policy of a variant `policy@router` or `policy@router@1P1D`, and the rest."""
+    router = of.name if split is None else f"{of.name}@{split.name}"
+    return name.removesuffix(f"@{router}"), router
+
+
+def _grid(
+    names: Sequence[tuple[str, str]],
+    values: Mapping[str, float],
+    show: Callable[[float], str],
+    best_of: Callable[..., float],
+) -> Table | None:
+    if not values:
+        return None
+    best = show(best_of(values.values()))
+    policies = list(dict.fromkeys(policy for policy, _ in names))
+    rows = []
+    for router in dict.fromkeys(router for _, router in names):
+        shown = [values.get(f"{policy}@{router}") for policy in policies]
+        cells = [DASH if value is None else show(value) for value in shown]
+        rows.append(Row(router, [Cell(text, text == best) for text in cells]))
+    return Table(["Router", *policies], rows)
+
+
+def _seconds(value: float) -> str:
+    return seconds(value).removesuffix(" s")
