@@ -1,6 +1,6 @@
 """A table of text, which the page and the terminal render.
 
-`templates/table.html.j2` renders a `Table`. A terminal prints the first `Layout` of a `Fitted`
+`templates/parts.html.j2` renders a `Table`. A terminal prints the first `Layout` of a `Fitted`
 table that is not too wide; without a terminal, there are plain columns.
 """
 
@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     text: str
     best: bool = False
     kind: str = ""
@@ -31,23 +31,23 @@ class Cell(NamedTuple):
     href: str = ""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     bound: bool = False
 
 
 class Table(NamedTuple):
     heads: Sequence[str]
     """The first is that of the names of rows."""
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     here: str = ""
     """The head of the column with the load of the answer."""
 
 
-def texts(name: str, values: Iterable[str], bound: bool = False) -> Row:
+def texts(name: str, values: Iterable[str], bound: bool = False) -> TableRow:
     """Return a row of texts."""
-    return Row(name, [Cell(value) for value in values], bound)
+    return TableRow(name, [TableCell(value) for value in values], bound)
 
 
 Head = tuple[str, JustifyMethod]

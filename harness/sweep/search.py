@@ -17,7 +17,7 @@ from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
-from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
+from reports.capacity.search import Chain, Idle, Search, SearchPlace, chain_capacity
 from reports.capacity.slo import Slo
 from reports.run_folder.read import read_cell, read_done
 from servers.basics.errors import InvalidInput, InvalidRunFolder
@@ -47,7 +47,7 @@ class CapacitySearch:
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
-        self._failed: set[Place] = set()
+        self._failed: set[SearchPlace] = set()
         self.cells = self.found_done = 0
         """Cells beyond the rates of `--jps`, and how many were finished before."""
 
@@ -120,12 +120,12 @@ class CapacitySearch:
             shown = longer
         return SO_FAR.format(shown) if shown else ""
 
-    def _cell(self, place: Place) -> Cell:
+    def _cell(self, place: SearchPlace) -> Cell:
         return Cell(place.variant, place.jps, place.seed, self._plan.arrivals_text)
 
     @staticmethod
-    def _place(cell: Cell) -> Place:
-        return Place(cell.variant, cell.jps or 0.0, cell.seed)
+    def _place(cell: Cell) -> SearchPlace:
+        return SearchPlace(cell.variant, cell.jps or 0.0, cell.seed)
 
 
 def refuse_unreachable(plan: SweepPlan, folder: Path) -> dict[int, Jct]:

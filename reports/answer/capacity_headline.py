@@ -89,7 +89,7 @@ def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: b
     numbers appear once."""
     count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
     who = f"{'All' if equal(best) else 'The'} {len(best)}" if everyone else count
-    tie = f"{who} {context.noun}s {_tie(best)}"
+    tie = f"{who} {context.noun}s {_tie(best, context)}"
     high, low = best[0], best[-1]
     most, least = rate(value_of(high).value), f"{value_of(low).value:.3g}"
     if equal(best):
@@ -128,11 +128,13 @@ def _baseline_wins(best: Sequence[VariantCapacity], context: CapacityContext) ->
     if len(best) == 1:
         return f"No {context.noun} sustains more jobs than {sustains}."
     tied = _names(["it", *(c.variant for c in best if c is not base)])
-    return f"No {context.noun} sustains more than {sustains}; {tied} {_tie(best)}."
+    return f"No {context.noun} sustains more than {sustains}; {tied} {_tie(best, context)}."
 
 
-def _tie(best: Sequence[VariantCapacity]) -> str:
-    return f"are equal within {EQUAL_WITHIN:.0%}" if equal(best) else "do not differ significantly"
+def _tie(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
+    if equal(best):
+        return f"are equal within {EQUAL_WITHIN:.0%}"
+    return f"are not distinguished with {counted(context.seeds, 'seed')}"
 
 
 def _names(names: Sequence[str]) -> str:

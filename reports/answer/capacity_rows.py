@@ -13,7 +13,7 @@ from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.numbers import DASH, digits, limits
 from reports.statistics.capacities import VariantCapacity
-from reports.table import Cell, Row, Table
+from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import times
 
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
@@ -75,6 +75,6 @@ def capacity_table(answer: Answer, price: Price) -> Table | None:
     found = []
     for row in rows:
         more = (row.interval, row.ratio, row.ratio_interval, row.gpus, *([row.usd] * priced))
-        cells = [Cell(row.jobs_per_s, row.wins), *map(Cell, more)]
-        found.append(Row(row.variant, cells, row.bound))
+        cells = [TableCell(row.jobs_per_s, row.wins), *map(TableCell, more)]
+        found.append(TableRow(row.variant, cells, row.bound))
     return Table([*heads, *(["USD per 1,000 jobs"] * priced)], found) if found else None

@@ -20,7 +20,7 @@ from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.points import Point
-from reports.table import Cell, Row, Table
+from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted, listed, seconds, times
 
 NO_RESULT = (DASH, "no result")
@@ -160,15 +160,15 @@ def matrix(machines: Sequence[OnMachine]) -> Table:
     full = _full_tint([m.answer.winner for m in machines if m.answer.winner is not None])
     several = any((m.member.gpus or 1) > 1 for m in machines)
     rows = [
-        Row(model, [_matrix_cell(at.get((model, gpu)), full, several) for gpu in hardware])
+        TableRow(model, [_matrix_cell(at.get((model, gpu)), full, several) for gpu in hardware])
         for model in dict.fromkeys(m.member.model for m in machines)
     ]
     return Table(["Model", *hardware], rows)
 
 
-def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> Cell:
+def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> TableCell:
     if machine is None:
-        return Cell(DASH, kind="none", lines=("not in this sweep",))
+        return TableCell(DASH, kind="none", lines=("not in this sweep",))
     winner, best, member = machine.answer.winner, machine.best_capacity, machine.member
     lines = [f"on {member.gpus} x {member.hardware}"] if several and member.gpus else []
     if best is not None:
@@ -178,14 +178,14 @@ def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> Cell:
         name, (kind, tint) = winner.variant, _tinted(winner, full)
         lines += _speed_lines(machine, winner)
     else:
-        return Cell(DASH, kind="none", lines=("no result",))
+        return TableCell(DASH, kind="none", lines=("no result",))
     gain = winner.against if winner is not None and best is None else None
     if winner is not None and gain is not None and machine.answer.baseline and not _gains(winner):
         name = "no significant difference" if gain.mean.has_interval else "not tested"
     else:
         name += _and_ties(machine.answer)
     href = f"{member.folder.name}/report.html"
-    return Cell(name, kind=kind, tint=tint, lines=tuple(lines), href=href)
+    return TableCell(name, kind=kind, tint=tint, lines=tuple(lines), href=href)
 
 
 def _speed_lines(machine: OnMachine, winner: Point) -> Iterator[str]:
@@ -242,7 +242,9 @@ def by_load(machines: Sequence[OnMachine]) -> Table | None:
     if len(ordered) < 2 or any(m.answer.capacities for m in machines):
         return None  # Each machine has its own rates, around its capacities.
     full = _full_tint([p for m in machines for load in ordered if (p := _fastest(m, load))])
-    rows = [Row(m.member.label, [_load_cell(m, load, full) for load in ordered]) for m in machines]
+    rows = [
+        TableRow(m.member.label, [_load_cell(m, load, full) for load in ordered]) for m in machines
+    ]
     return Table(["Machine", *(load.removesuffix(PER_S) for load in ordered)], rows)
 
 
@@ -252,13 +254,13 @@ def _fastest(machine: OnMachine, load: str) -> Point | None:
     return min(stable, key=lambda p: p.jct_mean_s.value, default=None)
 
 
-def _load_cell(machine: OnMachine, load: str, full: float) -> Cell:
+def _load_cell(machine: OnMachine, load: str, full: float) -> TableCell:
     """Name the fastest variant with its speed-up, or state that there is no significant ratio."""
     point = _fastest(machine, load)
     if point is None:
         unstable = any(p.load == load and p.unstable for p in machine.points)
         text, title = ("unstable", "no variant has a steady state") if unstable else NO_RESULT
-        return Cell(text, kind="none", title=title, hollow=False)
+        return TableCell(text, kind="none", title=title, hollow=False)
     text, gain = point.variant, None
     title = f"{text}: mean {seconds(point.jct_mean_s.value)}"
     if point.against is not None:
@@ -274,7 +276,7 @@ def _load_cell(machine: OnMachine, load: str, full: float) -> Cell:
     elif gain is not None:
         text = "no difference"
     kind, tint = _tinted(point, full)
-    return Cell(text, kind=kind, tint=tint, title=title, hollow=point.saturated)
+    return TableCell(text, kind=kind, tint=tint, title=title, hollow=point.saturated)
 
 
 def _full_tint(points: Sequence[Point]) -> float:

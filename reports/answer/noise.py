@@ -19,7 +19,7 @@ from typing import NamedTuple
 from reports.answer.capacity_headline import WORDS
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
 from reports.statistics.points import Comparison, Point
-from servers.basics.phrasing import listed, times
+from servers.basics.phrasing import counted, listed, times
 from servers.records.sweep import SweepRecord
 
 
@@ -38,6 +38,12 @@ def measurements(sweep: SweepRecord) -> int:
     repeats of a single one."""
     seeds = len(sweep.seeds)
     return seeds if seeds > 1 else len(sweep.repeats)
+
+
+def in_words(sweep: SweepRecord) -> str:
+    """Return `3 seeds`, or `3 repeats` of a single seed."""
+    several = len(sweep.seeds) == 1 < len(sweep.repeats)
+    return counted(measurements(sweep), "repeat" if several else "seed")
 
 
 def is_noise_covered(sweep: SweepRecord) -> bool:

@@ -25,9 +25,9 @@ from servers.records.sweep import SweepRecord, VariantRecord
 
 ORIGINS = {
     "analytic": " (a roofline of published peaks, not a measurement)",
-    "operator-table": " (sums of operators measured on that GPU)",
+    "operator-table": " (sums of operator times measured on that GPU)",
 }
-"""Explanations of a profile's provenance."""
+"""What the provenance of a profile means."""
 MAX_ROWS = 40
 """At most this many rows are shown for each kind of omission."""
 

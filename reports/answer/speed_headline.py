@@ -24,21 +24,22 @@ def headline(
     lacking: str,
     alone: str,
     noun: str = "scheduler",
+    measured: str = "1 seed",
 ) -> str:
     """`there`: the points of the rate, without references but with points that have no steady
-    state. `tied`: points that do not differ significantly from the winner. `lacking`: a sentence if
-    there is no baseline. `alone`: why there is no other variant, or "". `noun`: the word for a
-    variant."""
+    state. `tied`: points that are not distinguished from the winner. `lacking`: a sentence if there
+    is no baseline. `alone`: why there is no other variant, or "". `noun`: the word for a variant.
+    `measured`: the seeds or repeats."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
     if alone:
         return f"{place} the {jct}, with {name}. {alone}"
     if base is None:
-        first = _ties([winner, *tied], noun) if tied else f"{name} is fastest: its {jct}"
+        first = _ties([winner, *tied], noun, measured) if tied else f"{name} is fastest: its {jct}"
         return f"{place} {first}. {lacking}"
     if winner is base or winner.against is None:
         return f"{place} no {noun} is faster than {base.variant}: its {jct}."
-    return f"{place} {_against(base, there, winner, tied, winner.against, jct, noun)}"
+    return f"{place} {_against(base, there, winner, tied, winner.against, jct, noun, measured)}"
 
 
 def _against(
@@ -49,6 +50,7 @@ def _against(
     gain: Comparison,
     jct: str,
     noun: str,
+    measured: str,
 ) -> str:
     """Compare the winner with the baseline, another variant. `jct`: the winner's, in words."""
     name, baseline = winner.variant, base.variant
@@ -72,13 +74,13 @@ def _against(
         )
     if not gain.mean.differs_from_one:
         return (
-            f"no {noun} differs significantly from {baseline}: the fastest, {name}, is"
+            f"no {noun} is distinguished from {baseline} with {measured}: the fastest, {name}, is"
             f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
         )
     if tied:
         gains = list(dict.fromkeys(times(_gain(point).value) for point in _shown([winner, *tied])))
         more = f"{listed(gains)} faster than {baseline} with {_mean(base)}"
-        return f"{_ties([winner, *tied], noun)}, {more}."
+        return f"{_ties([winner, *tied], noun, measured)}, {more}."
     return (
         f"{name} is {times(gain.mean.value)} faster than {baseline} on average"
         f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
@@ -95,13 +97,14 @@ def names_all(winner: Point, tied: Sequence[Point]) -> bool:
     return faster and 0 < len(tied) < MOST_NUMBERS
 
 
-def _ties(best: Sequence[Point], noun: str) -> str:
+def _ties(best: Sequence[Point], noun: str, measured: str) -> str:
     """Give each variant its own number, since a range would read as an interval."""
     count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))
     means = [f"{_mean(point)} with {point.variant}" for point in _shown(best)]
     some = listed(means) if len(means) == len(best) else f"from {means[0]} to {means[1]}"
     return (
-        f"{count} {noun}s do not differ significantly: the mean job completion time (JCT) is {some}"
+        f"{count} {noun}s are not distinguished with {measured}: the mean job completion time (JCT)"
+        f" is {some}"
     )
 
 

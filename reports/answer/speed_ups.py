@@ -14,7 +14,7 @@ from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
 from reports.statistics.seeds_needed import DIFFERENCE
-from reports.table import Cell, Row, Table
+from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted, seconds
 
 PER_S = " jobs/s"
@@ -42,7 +42,7 @@ def grid(points: Sequence[Point], answer: Answer, baseline: str) -> Table | None
             for load in loads
         ]
         bound = any(p.bound for p in points if p.variant == variant)
-        rows.append(Row(variant, cells, bound))
+        rows.append(TableRow(variant, cells, bound))
     here = (answer.load or "").removesuffix(PER_S)
     return Table(["Variant", *(load.removesuffix(PER_S) for load in loads)], rows, here)
 
@@ -53,20 +53,20 @@ def _rank(point: Point) -> tuple[bool, bool, float]:
 
 def _cell(
     point: Point | None, best: Point, full: float, baseline: str, is_baseline_stable: bool
-) -> Cell:
+) -> TableCell:
     if point is None:
-        return Cell(DASH, kind="none", title="no result", hollow=False)
+        return TableCell(DASH, kind="none", title="no result", hollow=False)
     if point.unstable:
         title = f"{point.variant}, {point.load}: no steady state{some_seeds(point.without_steady)}"
         kind, tint = ("slower", 100) if is_baseline_stable else ("none", 0)
-        return Cell("unstable", kind=kind, tint=tint, title=title, hollow=False)
+        return TableCell("unstable", kind=kind, tint=tint, title=title, hollow=False)
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
     has_gain = best.baseline_without_steady is not None and best.variant != baseline
     if best.against is not None:
         has_gain = best.against.mean.value > MIN_GAIN
 
-    def cell(text: str, kind: str, title: str = title, tint: int = 0) -> Cell:
-        return Cell(text, point is best and has_gain, kind, tint, title, point.saturated)
+    def cell(text: str, kind: str, title: str = title, tint: int = 0) -> TableCell:
+        return TableCell(text, point is best and has_gain, kind, tint, title, point.saturated)
 
     if point.baseline_without_steady is not None:
         lacks = f"{baseline} has no steady state{some_seeds(point.baseline_without_steady)}"

@@ -29,6 +29,7 @@ from reports.answer.findings import (
 )
 from reports.answer.left_out import points_left_out, valid_points
 from reports.answer.noise import (
+    in_words,
     is_noise_covered,
     noise,
     noise_at,
@@ -136,7 +137,7 @@ def answer(
     ]
     lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}."
     alone = "" if lost else _alone(there, measured, sweep)
-    sentence = headline([*there, *lost], winner, level, base, lacking, alone, noun)
+    sentence = headline([*there, *lost], winner, level, base, lacking, alone, noun, in_words(sweep))
     sentences = _between_splits(there, results, sweep, versus)
     if not sentences or not is_only_axis(splits_of(sweep)):
         sentences.append(sentence)
@@ -259,7 +260,7 @@ def _tied(
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
     noise: float,
 ) -> dict[str, Comparison]:
-    """Return the variants that do not differ significantly from the winner, or by no more than two
+    """Return the variants that are not distinguished from the winner, or differ by no more than two
     measurements of one variant, whose log ratio is `noise`. One seed cannot show a tie, unless the
     results are equal: behind one router two policies can act the same."""
     jobs = results.jobs[results.jobs["load"] == winner.load]

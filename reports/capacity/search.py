@@ -33,7 +33,7 @@ class Chain(NamedTuple):
     seed: int
 
 
-class Place(NamedTuple):
+class SearchPlace(NamedTuple):
     """A cell: a variant at a rate with a seed."""
 
     variant: str
@@ -69,8 +69,8 @@ class Search:
         self,
         known: Outcomes,
         idle: Mapping[int, Idle],
-        failed: Collection[Place] = (),
-    ) -> list[Place]:
+        failed: Collection[SearchPlace] = (),
+    ) -> list[SearchPlace]:
         """Return the cells to run now. A failed cell ends the search that needs it, or all if it is
         the baseline's, since rates without it would differ from a repeated sweep's."""
         chains = [Chain(self.baseline, seed) for seed in self.seeds]
@@ -85,7 +85,7 @@ class Search:
             for variant in self.variants
             for seed in self.seeds
             if jps not in known.get(Chain(variant, seed), {})
-            and (place := Place(variant, jps, seed)) not in failed
+            and (place := SearchPlace(variant, jps, seed)) not in failed
         ]
         if common:
             return common
@@ -117,11 +117,11 @@ class Search:
         return () if at is None else tuple(sorted({nearest_rung(share * at) for share in shares}))
 
     def _higher_cells(
-        self, known: Outcomes, idle: Mapping[int, Idle], failed: Collection[Place]
-    ) -> list[Place]:
+        self, known: Outcomes, idle: Mapping[int, Idle], failed: Collection[SearchPlace]
+    ) -> list[SearchPlace]:
         """Return the next cells at higher rates, at most one per variant and seed."""
         lower, higher = self.common_rates(known, idle), self.higher_rates(known, idle)
-        places: list[Place] = []
+        places: list[SearchPlace] = []
         for variant in self.variants:
             for seed in self.seeds:
                 outcomes = known.get(Chain(variant, seed), {})
@@ -130,7 +130,7 @@ class Search:
                     continue
                 below = (*lower, *(jps for jps in higher if jps < above[0]))
                 if all(jps in outcomes and outcomes[jps].sustained for jps in below):
-                    places.append(Place(variant, above[0], seed))
+                    places.append(SearchPlace(variant, above[0], seed))
         return [place for place in places if place not in failed]
 
     def baseline_jobs_per_s(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
@@ -158,18 +158,18 @@ class Search:
         known: Outcomes,
         idle: Mapping[int, Idle],
         start_jps: float | None,
-        failed: Collection[Place],
-    ) -> list[Place]:
-        places: list[Place] = []
+        failed: Collection[SearchPlace],
+    ) -> list[SearchPlace]:
+        places: list[SearchPlace] = []
         for chain in chains:
             machine = idle.get(chain.seed)
             if machine is None or machine.tightest > 1:
                 continue
-            if any(Place(chain.variant, jps, chain.seed) in failed for jps in given):
+            if any(SearchPlace(chain.variant, jps, chain.seed) in failed for jps in given):
                 continue
             jps = _path(known.get(chain, {}), given, machine, start_jps)
             if not isinstance(jps, Capacity):
-                places.append(Place(chain.variant, jps, chain.seed))
+                places.append(SearchPlace(chain.variant, jps, chain.seed))
         return [place for place in places if place not in failed]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reports.answer.capacity_context import Price, price_of
 from reports.compare.settings import TRACE
+from reports.numbers import DASH
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
@@ -28,7 +29,7 @@ SAME = ("engine", "arrivals", "background", "steady_state", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
-class OnMachine:
+class MachineRun:
     folder: Path
     sweep: SweepRecord
     slo: str
@@ -68,13 +69,13 @@ def _scaled(value: Estimate, factor: float) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    machines: Sequence[OnMachine]
+    machines: Sequence[MachineRun]
     axes: Sequence[str]
     seeds: Sequence[int]
     dropped_seeds: Mapping[str, Sequence[int]]
     """Seeds that not all runs have, by label of the machine."""
 
-    def label(self, machine: OnMachine) -> str:
+    def label(self, machine: MachineRun) -> str:
         """Return what distinguishes the machine from the others."""
         models = len({each.model for each in self.machines}) > 1
         hardware = len({each.hardware for each in self.machines}) > 1
@@ -120,7 +121,7 @@ def _expanded(folders: Iterable[Path]) -> Iterable[Path]:
             yield folder
 
 
-def _read(folder: Path, usd_per_h: Mapping[str, float]) -> OnMachine:
+def _read(folder: Path, usd_per_h: Mapping[str, float]) -> MachineRun:
     run = load_run(folder)
     search = searched(run)
     if search is None:
@@ -129,7 +130,7 @@ def _read(folder: Path, usd_per_h: Mapping[str, float]) -> OnMachine:
         )
     price = price_of(run.sweep)
     own = usd_per_h.get(str(run.sweep.hardware), price.usd_per_h)
-    return OnMachine(
+    return MachineRun(
         folder,
         run.sweep,
         str(search.slo),
@@ -139,8 +140,8 @@ def _read(folder: Path, usd_per_h: Mapping[str, float]) -> OnMachine:
     )
 
 
-def _with_seeds(machine: OnMachine, seeds: set[int]) -> OnMachine:
-    return OnMachine(
+def _with_seeds(machine: MachineRun, seeds: set[int]) -> MachineRun:
+    return MachineRun(
         machine.folder,
         machine.sweep,
         machine.slo,
@@ -150,7 +151,7 @@ def _with_seeds(machine: OnMachine, seeds: set[int]) -> OnMachine:
     )
 
 
-def _refuse_different(one: OnMachine, other: OnMachine, axes: Sequence[str]) -> None:
+def _refuse_different(one: MachineRun, other: MachineRun, axes: Sequence[str]) -> None:
     found = [
         f"{name} {_text(getattr(one.sweep, name))} and {_text(getattr(other.sweep, name))}"
         for name in (*SAME, *(axis for axis in AXES if axis not in axes))
@@ -172,7 +173,7 @@ def _refuse_different(one: OnMachine, other: OnMachine, axes: Sequence[str]) -> 
         )
 
 
-def _refuse_repeated(found: Sequence[OnMachine]) -> None:
+def _refuse_repeated(found: Sequence[MachineRun]) -> None:
     seen: dict[tuple[str, str], Path] = {}
     for machine in found:
         key = (machine.hardware, machine.model)
@@ -200,17 +201,17 @@ def differing(across: Across) -> list[tuple[str, list[str]]]:
 
 
 def _limit(name: str) -> Callable[[SweepRecord], str]:
-    return lambda sweep: str(getattr(sweep.limits, name) or "–")
+    return lambda sweep: str(getattr(sweep.limits, name) or DASH)
 
 
 DIFFERENCES: Mapping[str, Callable[[SweepRecord], str]] = {
-    "step times": lambda sweep: str(sweep.profile.provenance or "–"),
+    "step times": lambda sweep: str(sweep.profile.provenance or DASH),
     "turns at a time": _limit("max_num_seqs"),
     "tokens per step": _limit("step_tokens"),
     "admission": _limit("admission"),
     "KV cache": lambda sweep: str(sweep.kv_cache_dtype or "auto"),
-    "CPU time of steps": lambda sweep: str(sweep.scheduling or "–"),
+    "CPU time of steps": lambda sweep: str(sweep.scheduling or DASH),
     "policies": lambda sweep: listed([v.name for v in sweep.variants], at_most=30),
-    "Turnstile": lambda sweep: str(sweep.turnstile_version or "–"),
-    "code": lambda sweep: str(sweep.code_sha256 or "–")[:12],
+    "Turnstile": lambda sweep: str(sweep.turnstile_version or DASH),
+    "code": lambda sweep: str(sweep.code_sha256 or DASH)[:12],
 }

@@ -10,24 +10,23 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from reports.answer.capacity_rows import KINDS
 from reports.answer.machines import unlike_step_times
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
-from reports.compare.across import Across, OnMachine, differing
+from reports.compare.across import Across, MachineRun, differing
+from reports.numbers import DASH, digits, limits
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
-from servers.basics.phrasing import listed, seconds, times
-
-DASH = "–"
-KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
+from servers.basics.phrasing import counted, listed, seconds, times
 
 
 class Best(NamedTuple):
     """The highest capacity on a machine."""
 
     label: str
-    machine: OnMachine
+    machine: MachineRun
     capacity: VariantCapacity
     tied: int
     """Other policies that tie with it."""
@@ -107,8 +106,9 @@ def _most(
     tied = [first, *(each for each in ranked[1:] if _ties(ratios[each.label]))]
     if len(tied) > 1:
         return (
-            f"{measure}, {listed([each.label for each in tied])} sustain the most jobs and do not "
-            f"differ significantly: {listed([shown(each) for each in tied])}."
+            f"{measure}, {listed([each.label for each in tied])} sustain the most jobs and are not "
+            f"distinguished with {counted(len(first.capacity.by_seed), 'seed')}: "
+            f"{listed([shown(each) for each in tied])}."
         )
     ratio = ratios[second.label]
     more = f"{times(ratio.value)} as many as {second.label} ({interval(ratio)})" if ratio else ""
@@ -201,7 +201,7 @@ def _ordered(capacities: Sequence[VariantCapacity]) -> list[VariantCapacity]:
     return sorted(capacities, key=lambda e: -(e.jobs_per_s.value if e.jobs_per_s else 0.0))
 
 
-def _row(machine: OnMachine, each: VariantCapacity) -> dict[str, Any]:
+def _row(machine: MachineRun, each: VariantCapacity) -> dict[str, Any]:
     wins = each in winners(machine.capacities)
     start = {"variant": each.variant, "bound": each.bound, "wins": wins}
     if each.jobs_per_s is None:
@@ -221,5 +221,4 @@ def _row(machine: OnMachine, each: VariantCapacity) -> dict[str, Any]:
 def _number_and_limits(value: Estimate | None) -> tuple[str, str]:
     if value is None:
         return DASH, DASH
-    limits = f"{value.low:.3g}–{value.high:.3g}" if value.has_interval else DASH
-    return f"{value.value:.3g}", limits
+    return digits(value.value), limits(value.low, value.high)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from reports.compare.across import Across, OnMachine
+from reports.compare.across import Across, MachineRun
 from reports.figures.drawing import Figure, Spec, Trace, bars, plain
 from reports.figures.styles import Style
 from reports.statistics.bootstrap import Estimate
@@ -18,29 +18,29 @@ FRAME_HEIGHT, DOT_HEIGHT, GAP_HEIGHT = 80, 15, 22
 """Pixels of a figure besides its dots, of a dot, and between machines."""
 
 
-class Measure(NamedTuple):
+class CapacityMeasure(NamedTuple):
     id: str
     title: str
     axis: str
-    value: Callable[[OnMachine, VariantCapacity], Estimate | None]
+    value: Callable[[MachineRun, VariantCapacity], Estimate | None]
     unit: str
     note: str
     terms: tuple[str, ...]
 
 
 MEASURES = (
-    Measure(
-        *("per-gpu", "Jobs per second and GPU", "jobs per second and GPU", OnMachine.per_gpu),
+    CapacityMeasure(
+        *("per-gpu", "Jobs per second and GPU", "jobs per second and GPU", MachineRun.per_gpu),
         *("jobs/s per GPU", "The highest rate that meets the SLO, per GPU. More is better."),
         ("Capacity", "SLO", "95% CI"),
     ),
-    Measure(
+    CapacityMeasure(
         *("per-dollar", "Cost of a thousand jobs", "USD per 1,000 jobs"),
-        OnMachine.usd_per_1000_jobs,
+        MachineRun.usd_per_1000_jobs,
         *("USD per 1,000 jobs", "At capacity, with the prices below. Less is better."),
         ("Capacity", "95% CI"),
     ),
-    Measure(
+    CapacityMeasure(
         *("ratio", "Gain of each policy", "capacity ÷ that of the baseline"),
         lambda _, each: each.ratio,
         *("x", "The ratio to the baseline on the same machine, paired by seed."),
@@ -58,7 +58,7 @@ def figures(across: Across, style: Mapping[str, Style]) -> list[Figure]:
     ]
 
 
-def _spec(measure: Measure, across: Across, style: Mapping[str, Style]) -> Spec | None:
+def _spec(measure: CapacityMeasure, across: Across, style: Mapping[str, Style]) -> Spec | None:
     names = list(dict.fromkeys(e.variant for m in across.machines for e in m.capacities))
     # Drawn from the bottom up.
     traces = [_dots(measure, across, name, style[name]) for name in reversed(names)]
@@ -104,7 +104,7 @@ def _line_between(index: int) -> dict[str, object]:
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
 
 
-def _dots(measure: Measure, across: Across, variant: str, look: Style) -> Trace:
+def _dots(measure: CapacityMeasure, across: Across, variant: str, look: Style) -> Trace:
     found = [
         (plain(across.label(machine)), value)
         for machine in across.machines
@@ -128,7 +128,9 @@ def _dots(measure: Measure, across: Across, variant: str, look: Style) -> Trace:
     }
 
 
-def _hovers(measure: Measure, variant: str, found: Sequence[tuple[str, Estimate]]) -> list[str]:
+def _hovers(
+    measure: CapacityMeasure, variant: str, found: Sequence[tuple[str, Estimate]]
+) -> list[str]:
     texts = []
     for label, value in found:
         lines = [f"<b>{plain(variant)}</b> · {label}", f"{value.value:.3g} {measure.unit}"]

@@ -11,6 +11,7 @@ from reports.compare.across_answer import caveats, findings, headline, rows
 from reports.compare.across_figures import figures
 from reports.figures.legend import legend
 from reports.figures.styles import styles
+from reports.numbers import DASH
 from reports.page.page import with_figures
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted, seconds
@@ -51,7 +52,7 @@ def _machines(across: Across) -> list[tuple[str, list[str]]]:
     return [
         ("model", [m.model for m in found]),
         ("hardware", [m.hardware for m in found]),
-        ("USD per GPU and hour", ["–" if math.isnan(p) else f"{p:g}" for p in prices]),
+        ("USD per GPU and hour", [DASH if math.isnan(p) else f"{p:g}" for p in prices]),
         ("mean JCT on the idle machine", [seconds(m.idle_mean_s) for m in found]),
         *differing(across),
         ("run", [str(m.folder) for m in found]),

@@ -20,7 +20,7 @@ MIN_PROGRAMS = 5
 """With fewer programs, an interval is too unreliable to report a difference."""
 
 
-class Compared(NamedTuple):
+class PairsCompared(NamedTuple):
     base_s: float
     new_s: float
     ratio: Estimate
@@ -42,9 +42,9 @@ class ProgramPairs:
     def too_few(self) -> bool:
         return self.size < MIN_PROGRAMS
 
-    def compared(self, percentile: float | None, confidence: float) -> Compared:
+    def compared(self, percentile: float | None, confidence: float) -> PairsCompared:
         base_s, new_s = (float(of(jct_s, percentile)) for jct_s in (self.base_s, self.new_s))
-        return Compared(base_s, new_s, ratio(self.new_s, self.base_s, percentile, confidence))
+        return PairsCompared(base_s, new_s, ratio(self.new_s, self.base_s, percentile, confidence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class JobPairs:
     def too_few(self) -> bool:
         return self.size < MIN_PROGRAMS
 
-    def compared(self, percentile: float | None, confidence: float) -> Compared:
+    def compared(self, percentile: float | None, confidence: float) -> PairsCompared:
         by_seed = self.jobs.groupby("seed")[["jct_s_base", "jct_s_new"]]
         values = by_seed.mean() if percentile is None else by_seed.quantile(percentile / 100)
         base_s, new_s = (geometric_mean(values[name]).value for name in values)
         relative = values["jct_s_new"] / values["jct_s_base"]
-        return Compared(base_s, new_s, geometric_mean(relative, confidence))
+        return PairsCompared(base_s, new_s, geometric_mean(relative, confidence))
 
 
 def pairs(base: pd.DataFrame, new: pd.DataFrame, *, steady: bool) -> ProgramPairs | JobPairs:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from reports.compare.verdict import NONE_SUSTAINED, NOT_STEADY, STEADY, Change, Verdict
+from reports.numbers import DASH
 from servers.basics.phrasing import counted, listed, seconds
 
 SIGNS = {
@@ -94,8 +95,8 @@ def row(change: Change) -> tuple[str, ...]:
         change.metric,
         _value(change, change.base),
         _value(change, change.new),
-        f"{e.value:+z.1%}" if math.isfinite(e.value) else "–",
-        f"{e.low:+z.1%} to {e.high:+z.1%}" if e.has_interval else "–",
+        f"{e.value:+z.1%}" if math.isfinite(e.value) else DASH,
+        f"{e.low:+z.1%} to {e.high:+z.1%}" if e.has_interval else DASH,
         sign(change),
     )
 

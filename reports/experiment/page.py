@@ -97,6 +97,7 @@ def finish(
     claims = claim_figures(findings)
     page = with_figures().get_template("experiment.html.j2")
     html = page.render(
+        context=[f"experiment {about.name}", about.source],
         about=about,
         verdict=sentence,
         findings=findings,

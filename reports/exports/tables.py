@@ -64,7 +64,7 @@ JOBS: dict[str, Kind] = {
 of a job that is not measured: a stream ends before its last jobs have finished."""
 
 
-class Table(Protocol):
+class TableFile(Protocol):
     def append(self, rows: Sequence[Row]) -> None: ...
 
 
@@ -92,7 +92,7 @@ def rows_of(cell: Cell, name: str, unstable: bool) -> tuple[list[Row], list[Row]
 
 
 @contextmanager
-def open_csv(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
+def open_csv(path: Path, columns: Mapping[str, Kind]) -> Iterator[TableFile]:
     with path.open("w", encoding="utf-8", newline="") as file:
         yield _Csv(file, columns)
 
@@ -120,7 +120,7 @@ def _flag(value: bool | None) -> str:
 
 
 @contextmanager
-def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
+def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[TableFile]:
     try:
         import pyarrow as pa
         from pyarrow import parquet

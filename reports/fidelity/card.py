@@ -18,6 +18,7 @@ from msgspec import to_builtins
 from reports.fidelity.distance import Fidelity, Point, Ranking, Span
 from reports.fidelity.dumbbells import dumbbells
 from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, Verdict
+from reports.numbers import DASH
 from reports.page.environment import environment
 from reports.run_folder.read import NOT_DONE, Run
 from servers.basics.phrasing import counted, seconds, share
@@ -59,7 +60,7 @@ def page(
         environment()
         .get_template("fidelity.html.j2")
         .render(
-            heading=[engine(live[0]), live[0].sweep.workload.name or ""],
+            context=[engine(live[0]), live[0].sweep.workload.name or ""],
             headline=headline(verdict, live[0]),
             tiles=_tiles(found),
             checks=verdict.checks,
@@ -184,12 +185,12 @@ def _tau(value: float) -> str:
 
 
 def _number(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else format(value, form)
+    return DASH if math.isnan(value) else format(value, form)
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
-    settled = "–" if ranking.settled is None else f"{ranking.settled} of {ranking.pairs}"
-    agreed = "–" if ranking.agreed is None else str(ranking.agreed)
+    settled = DASH if ranking.settled is None else f"{ranking.settled} of {ranking.pairs}"
+    agreed = DASH if ranking.agreed is None else str(ranking.agreed)
     texts = (_tau(ranking.tau), _tau(ranking.tau_live), settled, agreed, f"{ranking.regret:+.1%}")
     return {
         "load": ranking.load,

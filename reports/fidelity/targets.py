@@ -19,7 +19,7 @@ MIN_TAU = 0.9
 MIN_RATES = 3
 
 
-class Check(NamedTuple):
+class TargetCheck(NamedTuple):
     target: str
     found: str
     held: bool | None
@@ -28,7 +28,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    checks: tuple[Check, ...]
+    checks: tuple[TargetCheck, ...]
 
     @property
     def good(self) -> bool:
@@ -48,7 +48,7 @@ def judge(found: Fidelity, invalid: int) -> Verdict:
             _same_winner(found),
             _tau(found),
             _covered(found),
-            Check(
+            TargetCheck(
                 "every cell has a result and passes its gates",
                 f"{counted(invalid, 'cell')} did not, see Validity" if invalid else "all do",
                 not invalid,
@@ -57,31 +57,33 @@ def judge(found: Fidelity, invalid: int) -> Verdict:
     )
 
 
-def _within(what: str, limit: float, points: Sequence[Point], of: Callable[[Point], Span]) -> Check:
+def _within(
+    what: str, limit: float, points: Sequence[Point], of: Callable[[Point], Span]
+) -> TargetCheck:
     target = f"{what} within {limit:.0%} for each policy and load, mean over seeds"
     if not points:
-        return Check(target, "nothing to compare", False)
+        return TargetCheck(target, "nothing to compare", False)
     good = sum(abs(of(p).value) <= limit for p in points)
     worst = max(points, key=lambda p: abs(of(p).value))
-    return Check(
+    return TargetCheck(
         target,
         f"{good} of {len(points)}; worst {of(worst).value:+.1%}, {worst.variant} at {worst.load}",
         good == len(points),
     )
 
 
-def _same_winner(found: Fidelity) -> Check:
+def _same_winner(found: Fidelity) -> TargetCheck:
     target, ranked = "the same winner under each load", [r for r in found.rankings if r.pairs]
     if not ranked:
-        return Check(target, "fewer than two policies", None)
+        return TargetCheck(target, "fewer than two policies", None)
     good, worst = sum(r.same_winner for r in ranked), max(ranked, key=lambda r: r.regret)
     result = f"{good} of {len(ranked)}"
     if good < len(ranked):
         result += f"; choosing in virtual time costs up to {worst.regret:.1%} live, at {worst.load}"
-    return Check(target, result, good == len(ranked))
+    return TargetCheck(target, result, good == len(ranked))
 
 
-def _tau(found: Fidelity) -> Check:
+def _tau(found: Fidelity) -> TargetCheck:
     """Loads are not judged if all policies tie and no live order is settled: nothing contends.
 
     If virtual time ties policies whose order is settled live, the target is missed.
@@ -89,7 +91,7 @@ def _tau(found: Fidelity) -> Check:
     target = f"Kendall's tau at least {MIN_TAU:g} under each load"
     ranked = [r for r in found.rankings if r.pairs and not (math.isnan(r.tau) and r.settled == 0)]
     if not ranked:
-        return Check(target, "no two policies differ", None)
+        return TargetCheck(target, "no two policies differ", None)
     least = min(ranked, key=lambda r: -math.inf if math.isnan(r.tau) else r.tau)
     result = f"lowest {least.tau:.2f}, at {least.load}"
     if math.isnan(least.tau):
@@ -98,16 +100,16 @@ def _tau(found: Fidelity) -> Check:
         result += f", between live repeats {least.tau_live:.2f}"
     if least.settled is not None:
         result += f"; {least.agreed} of {counted(least.settled, 'settled pair')} agree"
-    return Check(target, result, least.tau >= MIN_TAU)
+    return TargetCheck(target, result, least.tau >= MIN_TAU)
 
 
-def _covered(found: Fidelity) -> Check:
+def _covered(found: Fidelity) -> TargetCheck:
     loads = len(found.rankings)
     past = [r.load for r in found.rankings if r.saturated]
     result = f"{counted(loads, 'load')}, " + (
         f"past saturation {past[-1]}" if past else "none past saturation"
     )
-    return Check(
+    return TargetCheck(
         f"at least {MIN_RATES} rates, one of them past saturation",
         result,
         loads >= MIN_RATES and bool(past),

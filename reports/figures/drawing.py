@@ -79,6 +79,11 @@ class Figure:
         return self.specs[self.first]
 
 
+def without(id: str, figures: Sequence[Figure], sentence: str) -> str | None:
+    """Return the sentence if no figure has the id."""
+    return None if any(figure.id == id for figure in figures) else sentence
+
+
 def plain(text: str) -> str:
     """Escape text for plotly, which interprets tags in labels and `%{…}` in hover texts."""
     return html.escape(text).replace("%{", "&#37;{")

@@ -26,6 +26,7 @@ from reports.metrics.waterfall import WATERFALL, WITH_PAUSES
 from servers.basics.phrasing import counted, seconds, share
 
 CHOICE = "load"
+NO_BUBBLES = "Bubbles are not drawn: this server does not report how long turns queued."
 MIN_RESIDUAL = 5e-4
 """Smaller residuals round to zero."""
 MIN_PART = 5e-4

@@ -13,6 +13,7 @@ import numpy as np
 from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
 from reports.run_folder.read import Cell
 
+NO_MEMORY = "Memory over time is not drawn: only virtual time records it."
 MAX_POINTS = 150
 KEY = (
     KeyEntry("part-decode", "", "blocks held by turns"),

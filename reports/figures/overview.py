@@ -25,6 +25,8 @@ from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
 from servers.basics.phrasing import seconds, share, times
 
+NO_HITS = "The cache-hit ratio is not drawn: this server does not report it."
+
 
 class Measure(NamedTuple):
     id: str

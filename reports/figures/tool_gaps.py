@@ -17,6 +17,7 @@ from reports.run_folder.read import Cell
 from servers.basics.phrasing import counted, listed, seconds, share
 from servers.records.turns import TurnRecord
 
+NO_TOOL_TIMES = "Tool times are not drawn: no tool took any time."
 MAX_TOOLS = 8
 MAX_POINTS = 120
 DASHES = ("solid", "dash")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from reports.numbers import DASH
 from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import Cell, Run
 from servers.basics.atomic import write_file
@@ -26,7 +27,7 @@ EVALUATION = "evaluation.json"
 RESOLVED = "resolved_ids"
 
 
-class Row(NamedTuple):
+class AgentRow(NamedTuple):
     variant: str
     load: str
     seed: int
@@ -37,7 +38,7 @@ class Row(NamedTuple):
     resolved: str
 
 
-def agent_rows(run: Run, loads: Mapping[str, str]) -> list[Row]:
+def agent_rows(run: Run, loads: Mapping[str, str]) -> list[AgentRow]:
     """Return a row per cell with agents. `loads` has the label of each cell's load."""
     named = [(cell, loads.get(cell.folder.name)) for cell in run.cells]
     return [_row(cell, load) for cell, load in named if load is not None and _programs(cell)]
@@ -94,16 +95,16 @@ def _resolved_ids(path: Path, label: str) -> list[str]:
     return ids
 
 
-def _row(cell: Cell, load: str) -> Row:
+def _row(cell: Cell, load: str) -> AgentRow:
     programs = _programs(cell)
     statuses = Counter(
-        text(line.get("exit_status")) or text(line.get("error")) or "–" for line in programs
+        text(line.get("exit_status")) or text(line.get("error")) or DASH for line in programs
     )
     endings = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
     turns = _turns_by_program(cell)
     mean = f"{sum(turns.values()) / len(programs):.1f}"
     variant, _, seed = cell.key
-    return Row(variant, load, seed, len(programs), mean, endings, _resolved(cell, programs))
+    return AgentRow(variant, load, seed, len(programs), mean, endings, _resolved(cell, programs))
 
 
 def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:

@@ -101,7 +101,7 @@ def failed_gates_of(folder: Path) -> str:
         return str(error)
 
 
-class Measured(NamedTuple):
+class MeasuredCell(NamedTuple):
     row: dict[str, Any]
     """The columns of `cells.csv`."""
     turns: Turns
@@ -109,7 +109,7 @@ class Measured(NamedTuple):
     jobs: Turns
 
 
-def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> Measured:
+def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> MeasuredCell:
     """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
     when the cell ended. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
     another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
@@ -140,7 +140,7 @@ def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS)
         row |= group.of(facts)
         if group is BACKGROUND:
             row["failed_gates"] = "; ".join(failed_gates(facts, row))
-    return Measured(row, turns, kept)
+    return MeasuredCell(row, turns, kept)
 
 
 def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:

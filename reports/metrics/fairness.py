@@ -59,7 +59,7 @@ def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
 
 def _third(column: str, which: str, detail: str = "") -> Metric:
     meaning = f"Mean JCT of the third of the jobs that need the {which} time alone."
-    title = "JCT of " + column.removeprefix("jct_").removesuffix("_third_s")
+    title = f"{column.split('_')[1].capitalize()} jobs"
     return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning, detail)
 
 
@@ -70,10 +70,10 @@ FAIRNESS = Group(
             "Mean of each job's JCT divided by the least time that it needs alone on the machine.",
             "Mean σ_j, [below](#fairness).",
         ),
-        Metric("slowdown_p99", NONE, LOWER, "Slowdown P99", pool="mean").means(
+        Metric("slowdown_p99", NONE, LOWER, "P99 slowdown", pool="mean").means(
             "99% of the jobs have at most this slowdown."
         ),
-        Metric("slowdown_max", NONE, LOWER, "Slowdown max.", pool="max").means(
+        Metric("slowdown_max", NONE, LOWER, "Max. slowdown", pool="max").means(
             "The largest slowdown of a job."
         ),
         Metric("jain_index", NONE, HIGHER, "Fairness").means(
@@ -86,7 +86,7 @@ FAIRNESS = Group(
         _third(THIRDS[0], "least", "In order of ℓ_j; unknown with fewer than ten jobs."),
         _third(THIRDS[1], "middle"),
         _third(THIRDS[2], "most"),
-        Metric(LONGEST_TENTH, SECONDS, LOWER, "JCT of longest", pool="mean").means(
+        Metric(LONGEST_TENTH, SECONDS, LOWER, "Longest jobs", pool="mean").means(
             "Mean JCT of the tenth of the jobs that need the most time alone.",
             "Of the ⌈n/10⌉ jobs with the largest ℓ_j; unknown with fewer than ten jobs.",
         ),

@@ -77,7 +77,7 @@ def write_machines(folder: Path) -> MachinesReport:
         .render(
             headline=overview.headline,
             baseline=baseline,
-            heading=_heading(sweeps[0], members),
+            context=_heading(sweeps[0], members),
             matrix=matrix(found),
             capacity=any(machine.answer.capacities for machine in found),
             by_load=by_load(found),

@@ -37,17 +37,6 @@ MOST_CAVEATS = 3
 """Most caveats on the first screen; the others follow further down."""
 MOST_NAMES = 12
 """The first screen lists at most this many schedulers, or links to the list."""
-LEFT_OUT: Mapping[str, Mapping[str, str]] = {
-    "overview": {"hits": "The cache-hit ratio is not drawn: this server does not report it."},
-    "job_time": {
-        "bubbles": "Bubbles are not drawn: this server does not report how long turns queued."
-    },
-    "inside": {
-        "memory": "Memory over time is not drawn: only virtual time records it.",
-        "tool-gaps": "Tool times are not drawn: no tool took any time.",
-    },
-}
-"""Figures that lack data in some runs, with the sentence that replaces them, by section."""
 
 
 class Link(NamedTuple):
@@ -59,24 +48,33 @@ class Link(NamedTuple):
     """Whether the link points to the page that contains it."""
 
 
+class Section(NamedTuple):
+    figures: Sequence[Figure] = ()
+    left_out: Sequence[str] = ()
+    """Sentences in place of figures that lack data."""
+
+
+def section(*drawings: Figure | str | None) -> Section:
+    """Return the figures, and the sentences that replace some."""
+    figures = [drawing for drawing in drawings if isinstance(drawing, Figure)]
+    return Section(figures, [drawing for drawing in drawings if isinstance(drawing, str)])
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The figures of a page, by section."""
+    """The figures of a page."""
 
-    first: Sequence[Figure] = ()
+    first: Figure | None
     """The picture of the answer, on the first screen."""
-    overview: Sequence[Figure] = ()
-    job_time: Sequence[Figure] = ()
-    inside: Sequence[Figure] = ()
+    overview: Section
+    job_time: Section
+    inside: Section
     """Figures of single cells."""
 
     @property
     def all(self) -> list[Figure]:
-        return [*self.first, *self.overview, *self.job_time, *self.inside]
-
-    def left_out(self, section: str) -> list[str]:
-        there = {figure.id for figure in getattr(self, section)}
-        return [reason for figure, reason in LEFT_OUT[section].items() if figure not in there]
+        sections = (section(self.first), self.overview, self.job_time, self.inside)
+        return [figure for each in sections for figure in each.figures]
 
 
 @cache
@@ -121,7 +119,7 @@ def page(
             capacities=capacity_table(answer, price_of(run.sweep)),
             also_serves=also_serves(run.sweep),
             baseline=run.sweep.baseline,
-            heading=heading(run.sweep),
+            context=heading(run.sweep),
             steady=run.sweep.steady_state,
             grid=grid(points, answer, run.sweep.baseline),
             drawn=drawn,

@@ -13,7 +13,7 @@ from reports.metrics.metric import Group
 from reports.metrics.routing import ROUTING
 from reports.numbers import DASH, digits
 from reports.statistics.points import Point
-from reports.table import Cell, Row, Table, texts
+from reports.table import Table, TableCell, TableRow, texts
 from servers.basics.phrasing import seconds
 from servers.records.settings import RouterRecord, SplitRecord
 from servers.records.sweep import VariantRecord
@@ -99,7 +99,7 @@ def _grid(
     for router in dict.fromkeys(router for _, router in names):
         shown = [values.get(f"{policy}@{router}") for policy in policies]
         cells = [DASH if value is None else show(value) for value in shown]
-        rows.append(Row(router, [Cell(text, text == best) for text in cells]))
+        rows.append(TableRow(router, [TableCell(text, text == best) for text in cells]))
     return Table(["Router", *policies], rows)
 
 

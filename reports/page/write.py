@@ -27,17 +27,18 @@ from reports.answer.table import ResultTable, at_one_rate
 from reports.answer.verdict import Answer, answer
 from reports.answer.workload import mostly_gaps, pause_share
 from reports.figures.capacity import capacity
+from reports.figures.drawing import without
 from reports.figures.gantt import gantt
-from reports.figures.job_time import job_time
-from reports.figures.memory import memory
-from reports.figures.overview import figures
+from reports.figures.job_time import NO_BUBBLES, job_time
+from reports.figures.memory import NO_MEMORY, memory
+from reports.figures.overview import NO_HITS, figures
 from reports.figures.replica_memory import replica_memory
 from reports.figures.slo_lines import SloLines
 from reports.figures.styles import Style, styles
-from reports.figures.tool_gaps import tool_gaps
+from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
-from reports.page.page import Drawn, Link, page
+from reports.page.page import Drawn, Link, page, section
 from reports.run_folder.machines import siblings
 from reports.run_folder.read import Cell, Run, load_run
 from reports.spreadsheet import escape_formula
@@ -168,23 +169,28 @@ def _draw(
     cells = answer_cells(run, results, result)
     programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
-    gaps = tool_gaps(first) if first else None
     pauses = pause_share(run.sweep) > 0
-    inside = [gantt(programs, pauses=pauses), memory(cells), replica_memory(cells), gaps]
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
     by_name = {} if search is None else {each.variant: each for each in search.found}
     chosen = not run.sweep.jps
     slo = None if search is None else SloLines(search.limits_s, by_name, chosen)
     sustained = capacity(result.capacities, style, strong, rates, result.winners)
+    overview = figures(found, style, list(strong), slo)
+    parts = job_time(
+        *(stable_jobs(results, found), style, list(strong), result.load),
+        steady=run.sweep.steady_state,
+        pauses=pauses,
+    )
     return Drawn(
-        [] if sustained is None else [sustained],
-        figures(found, style, list(strong), slo),
-        job_time(
-            *(stable_jobs(results, found), style, list(strong), result.load),
-            steady=run.sweep.steady_state,
-            pauses=pauses,
+        sustained,
+        section(*overview, without("hits", overview, NO_HITS)),
+        section(*parts, without("bubbles", parts, NO_BUBBLES)),
+        section(
+            gantt(programs, pauses=pauses),
+            memory(cells) or NO_MEMORY,
+            replica_memory(cells),
+            (tool_gaps(first) if first else None) or NO_TOOL_TIMES,
         ),
-        [figure for figure in inside if figure is not None],
     )
 
 

@@ -30,7 +30,7 @@ from reports.workload.provenance import (
     of_starts,
     of_turns,
 )
-from reports.workload.tables import HEADS, MAX_TOOLS, TOOL_HEADS, tool_rows, workload_rows
+from reports.workload.tables import MAX_TOOLS, tool_table, workload_table
 from reports.workload.time_figures import starts_figure, tools_figure
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted
@@ -61,10 +61,9 @@ def draw(loaded: TraceSet, name: str, out: Path) -> Compared:
                 [found.trace.name, *nearest],
             ),
             like=LIKE,
-            heads=HEADS,
-            workloads=workload_rows(found),
-            tool_heads=TOOL_HEADS,
-            tools=tool_rows(found),
+            workloads=workload_table(found),
+            abouts=[(each.name, each.about) for each in found.all],
+            tools=tool_table(found),
             more_tools=max(len(found.statistics.tools) - MAX_TOOLS, 0),
             tool_source=of_gaps(found.trace.programs, after_tools=True),
             sha256=loaded.sha256,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.figures.drawing import short
+from reports.numbers import DASH
+from reports.table import Table, texts
 from reports.workload.compared import Compared, Described
 from servers.basics.phrasing import seconds, share
 from traces.stats import ToolGaps
 from traces.synthesis.figures import value_of
 
-DASH = "–"
 MAX_TOOLS = 20
 
 
@@ -31,18 +32,12 @@ QUANTITIES = (
     Quantity("tool P50", "gap after a tool", "p50", is_time=True),
     Quantity("tool P99", "gap after a tool", "p99", is_time=True),
 )
-HEADS = ("distance", *(q.head for q in QUANTITIES), "cacheable", "sub-agents")
-TOOL_HEADS = ("calls", "mean", "P50", "P90", "P99", "share of slowest 10%")
+HEADS = ("Workload", "distance", *(q.head for q in QUANTITIES), "cacheable", "sub-agents")
+TOOL_HEADS = ("Tool", "calls", "mean", "P50", "P90", "P99", "share of slowest 10%")
 
 
-class Row(NamedTuple):
-    name: str
-    about: str
-    values: list[str]
-
-
-def workload_rows(compared: Compared) -> list[Row]:
-    return [Row(each.name, each.about, _values(each)) for each in compared.all]
+def workload_table(compared: Compared) -> Table:
+    return Table(HEADS, [texts(each.name, _values(each)) for each in compared.all])
 
 
 def _values(each: Described) -> list[str]:
@@ -62,14 +57,15 @@ def _value(each: Described, quantity: Quantity) -> str:
     return f"{value:,.1f}" if quantity.quantity == "turns" else f"{value:,.0f}"
 
 
-def tool_rows(compared: Compared) -> list[Row]:
+def tool_table(compared: Compared) -> Table:
     """Return the tools with the most time, after a row for all tools."""
     stats = compared.statistics
-    return [
-        Row(short(tool.tool), "", _tool_values(tool))
+    rows = [
+        texts(short(tool.tool), _tool_values(tool))
         for tool in (stats.all_tools, *stats.tools[:MAX_TOOLS])
         if tool.calls
     ]
+    return Table(TOOL_HEADS, rows)
 
 
 def _tool_values(tool: ToolGaps) -> list[str]:

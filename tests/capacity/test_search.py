@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.ladder import nearest_rung
-from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
+from reports.capacity.search import Chain, Idle, Search, SearchPlace, chain_capacity
 
 SEEDS = (1, 2, 3)
 VARIANTS = ("fcfs", "continuum", "autellix")
@@ -20,7 +20,7 @@ OF_SEED = {1: 1.0, 2: 1.1, 3: 0.93}
 SEARCH = Search(VARIANTS, "fcfs", SEEDS)
 
 
-def tightest(place: Place, limits: Mapping[str, float] = LIMITS) -> float | None:
+def tightest(place: SearchPlace, limits: Mapping[str, float] = LIMITS) -> float | None:
     """Return idle ÷ (1 - load^4): the SLO is met up to 0.84 of the limit."""
     load = (place.jps / limits[place.variant] / OF_SEED[place.seed]) ** 4
     return 0.5 / (1 - load) if load < 0.9 else None
@@ -29,20 +29,20 @@ def tightest(place: Place, limits: Mapping[str, float] = LIMITS) -> float | None
 Known = dict[Chain, dict[float, Outcome]]
 
 
-def add(known: Known, place: Place, limits: Mapping[str, float] = LIMITS) -> None:
+def add(known: Known, place: SearchPlace, limits: Mapping[str, float] = LIMITS) -> None:
     chain = Chain(place.variant, place.seed)
     known.setdefault(chain, {})[place.jps] = Outcome(place.jps, tightest(place, limits))
 
 
 def run(
     search: Search = SEARCH, limits: Mapping[str, float] = LIMITS
-) -> tuple[Known, list[list[Place]]]:
+) -> tuple[Known, list[list[SearchPlace]]]:
     known: Known = {}
     for jps in search.given:
         for variant in search.variants:
             for seed in search.seeds:
-                add(known, Place(variant, jps, seed), limits)
-    rounds: list[list[Place]] = []
+                add(known, SearchPlace(variant, jps, seed), limits)
+    rounds: list[list[SearchPlace]] = []
     while places := search.next_cells(known, IDLE):
         assert len(set(places)) == len(places)
         rounds.append(places)
@@ -142,7 +142,7 @@ def test_a_search_resumed_from_any_finished_cells_ends_with_the_same_cells(
 
 def test_a_failed_cell_of_the_baseline_ends_the_searches_of_all() -> None:
     known: Known = {}
-    failed: set[Place] = set()
+    failed: set[SearchPlace] = set()
     while places := SEARCH.next_cells(known, IDLE, failed):
         assert {place.variant for place in places} == {"fcfs"}
         for place in places:
@@ -156,7 +156,7 @@ def test_a_failed_cell_of_the_baseline_ends_the_searches_of_all() -> None:
 
 def test_a_failed_cell_ends_its_search_and_no_other() -> None:
     known: Known = {}
-    failed: set[Place] = set()
+    failed: set[SearchPlace] = set()
     while places := SEARCH.next_cells(known, IDLE, failed):
         for place in places:
             if place.variant == "continuum" and place.seed == 2:

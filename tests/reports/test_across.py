@@ -14,7 +14,7 @@ from msgspec import convert
 from reports.answer.capacity_context import Price
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
-from reports.compare.across import Across, OnMachine, read_across
+from reports.compare.across import Across, MachineRun, read_across
 from reports.compare.across_answer import caveats, findings, headline, rows
 from reports.compare.across_figures import figures
 from reports.figures.styles import styles
@@ -33,7 +33,7 @@ def machine(
     gpus: int = 1,
     slo: str = "mean<=60s",
     **per_seed: Sequence[float],
-) -> OnMachine:
+) -> MachineRun:
     found = {
         Chain(name, seed): Capacity(Kind.FOUND, value, value, value)
         for name, values in per_seed.items()
@@ -50,12 +50,12 @@ def machine(
         "seeds": [1],
     }
     shown = capacities(found, dict.fromkeys(per_seed, False), "fcfs")
-    return OnMachine(
+    return MachineRun(
         Path(hardware), convert(sweep, SweepRecord), slo, 40.0, Price(gpus, usd_per_h), shown
     )
 
 
-def across(*machines: OnMachine) -> Across:
+def across(*machines: MachineRun) -> Across:
     return Across(machines, ["hardware"], sorted(machines[0].seeds), {})
 
 
@@ -88,7 +88,7 @@ def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
     one = machine("h100", fcfs=(1.0, 1.0, 1.0))
     other = machine("h200", fcfs=(0.9, 1.2, 1.1))
     assert headline(across(one, other)) == (
-        "Per GPU, h200 and h100 sustain the most jobs and do not differ significantly: "
+        "Per GPU, h200 and h100 sustain the most jobs and are not distinguished with 3 seeds: "
         "1.06 jobs/s with fcfs and 1 jobs/s with fcfs."
     )
 

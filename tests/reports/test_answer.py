@@ -96,9 +96,9 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
     )
     found = answer_of(run)
     assert found.headline == (
-        "At 0.5 jobs/s two schedulers do not differ significantly: the mean job completion time"
-        " (JCT) is 29.5 s with continuum and 29.6 s with infercept, 2.4x and 2.3x faster than fcfs"
-        " with 69.5 s."
+        "At 0.5 jobs/s two schedulers are not distinguished with 1 seed: the mean job completion"
+        " time (JCT) is 29.5 s with continuum and 29.6 s with infercept, 2.4x and 2.3x faster"
+        " than fcfs with 69.5 s."
     )
     assert not [finding for finding in found.findings if "infercept" in finding]
 
@@ -114,9 +114,9 @@ def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Pa
     )
     found = answer_of(run)
     assert found.headline == (
-        "At 0.5 jobs/s five schedulers do not differ significantly: the mean job completion time"
-        " (JCT) is from 29.5 s with continuum to 29.9 s with turnstile, 2.4x and 2.3x faster than"
-        " fcfs with 69.5 s."
+        "At 0.5 jobs/s five schedulers are not distinguished with 1 seed: the mean job completion"
+        " time (JCT) is from 29.5 s with continuum to 29.9 s with turnstile, 2.4x and 2.3x faster"
+        " than fcfs with 69.5 s."
     )
     assert (
         "No significant difference from continuum: infercept, autellix, las and turnstile."
@@ -348,7 +348,9 @@ def test_an_insignificant_difference_comes_with_the_number_of_seeds_needed(
         write_cell(run, "fcfs", idle(20.0), seed=seed)
         write_cell(run, "continuum", idle(jct_s), seed=seed)
     found = answer_of(run)
-    assert found.headline.startswith("At 0.5 jobs/s no scheduler differs significantly from fcfs")
+    assert found.headline.startswith(
+        "At 0.5 jobs/s no scheduler is distinguished from fcfs with 3 seeds"
+    )
     assert "Finding a difference of 5% needs about 45 seeds (--seeds)." in found.findings
     assert not any("seed" in caveat for caveat in found.caveats)
 

@@ -95,7 +95,9 @@ def test_a_scheduler_whose_interval_reaches_the_best_is_not_excluded_by_noise() 
     # b is 10% lower on average, but higher in one seed of three.
     answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.40, 0.40, 0.40), b=(0.30, 0.42, 0.37)))
     assert answer.winners == ("a", "b")
-    assert answer.headline.startswith("Two schedulers do not differ significantly: on b200 a ")
+    assert answer.headline.startswith(
+        "Two schedulers are not distinguished with 3 seeds: on b200 a "
+    )
 
 
 def test_a_scheduler_that_is_a_fifth_lower_in_every_seed_does_not_win() -> None:
@@ -134,7 +136,8 @@ def test_schedulers_that_differ_by_noise_have_a_number_each() -> None:
     answer = answer_of(chains(fcfs=(0.40, 0.40, 0.40), a=(0.30, 0.42, 0.37)))
     # (0.30 · 0.42 · 0.37)^(1/3) = 0.360.
     assert answer.headline == (
-        "The 2 schedulers do not differ significantly: on b200 fcfs sustains 0.4 jobs/s and a 0.36."
+        "The 2 schedulers are not distinguished with 3 seeds: on b200 fcfs sustains 0.4 jobs/s"
+        " and a 0.36."
     )
 
 
@@ -262,7 +265,8 @@ def test_the_capacities_of_winners_that_are_not_equal_never_read_as_an_interval(
     answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.40, 0.40, 0.40), b=(0.30, 0.42, 0.37)))
     # (0.30 · 0.42 · 0.37)^(1/3) = 0.360, and ÷ 0.2 = 1.8.
     assert answer.headline == (
-        "Two schedulers do not differ significantly: on b200 a sustains 0.4 jobs/s and b 0.36,"
+        "Two schedulers are not distinguished with 3 seeds: on b200 a sustains 0.4 jobs/s and"
+        " b 0.36,"
         " 2.0x and 1.8x as many as fcfs."
     )
 
@@ -275,7 +279,8 @@ def test_of_many_winners_the_highest_and_the_lowest_are_named_and_the_others_in_
     # The logs of b ÷ fcfs are 0.405, 0.742 and 0.615: 0.588 ± 2.776 · √(0.0778 ÷ 4) ÷ √3 = 0.224.
     answer = answer_of(found)
     assert answer.headline == (
-        "Five schedulers do not differ significantly, from a, which sustains 0.4 jobs/s on b200,"
+        "Five schedulers are not distinguished with 3 seeds, from a, which sustains 0.4 jobs/s"
+        " on b200,"
         " 2.0x as many as fcfs (95% CI 1.8–2.2), to b with 0.36, 1.8x as many as fcfs (95% CI"
         " 1.4–2.3)."
     )

@@ -137,11 +137,11 @@ def test_a_report_names_it_as_the_largest_difference(
     assert page.headline == shown.machines
     overview = by_load([OnMachine(MEMBER, answer, points, math.nan, "fcfs", Price(1, math.nan))])
     assert overview is not None
-    assert [cell["text"] for cell in overview["rows"][0]["cells"]] == ["fcfs", shown.fastest]
+    assert [cell.text for cell in overview.rows[0].cells] == ["fcfs", shown.fastest]
     table = grid(points, answer, "fcfs")
     assert table is not None
-    cells = [row["cells"][-1] for row in table["rows"]]
-    assert [(cell["text"], cell["kind"]) for cell in cells] == shown.grid
+    cells = [row.cells[-1] for row in table.rows]
+    assert [(cell.text, cell.kind) for cell in cells] == shown.grid
     losses = [(tile.number, tile.what) for tile in tiles(answer, "fcfs")[2:]]
     assert losses == ([] if shown.tile is None else [shown.tile])
     found = [each for each in answer.findings if each.startswith("No steady state")]

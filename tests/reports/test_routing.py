@@ -20,8 +20,8 @@ from reports.page.variant_tables import routers
 from reports.page.write import write
 from reports.run_folder.read import Cell, load_run
 from reports.statistics.points import points
-from reports.table import Cell as Shown
-from reports.table import Row
+from reports.table import TableCell as Shown
+from reports.table import TableRow
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord
 
@@ -117,8 +117,8 @@ def test_the_page_has_a_table_of_policies_against_routers(tmp_path: Path) -> Non
     assert caption.startswith("Mean JCT at ")
     assert grid.heads == ["Router", "fcfs", "las"]
     assert grid.rows == [
-        Row("a", [Shown("30.0", best=False), Shown("10.0", best=True)]),
-        Row("b(k=2)", [Shown("20.0", best=False), Shown("40.0", best=False)]),
+        TableRow("a", [Shown("30.0", best=False), Shown("10.0", best=True)]),
+        TableRow("b(k=2)", [Shown("20.0", best=False), Shown("40.0", best=False)]),
     ]
     turns = tables.turns
     assert [row.name for row in turns.rows] == ["fcfs@a", "fcfs@b(k=2)", "las@a", "las@b(k=2)"]

@@ -114,8 +114,8 @@ def test_a_gain_that_is_smaller_than_the_difference_of_two_equal_variants_is_non
     twice = live_run(tmp_path / "twice", jcts | {"fcfs#2": 4.5}, same_as={"fcfs#2": "fcfs"})
     result = write_report(twice).result
     assert result.headline.startswith(
-        "At 0.5 jobs/s no scheduler differs significantly from fcfs: the fastest, continuum, is"
-        " 1.06x as fast (95% CI 0.96–1.16)."
+        "At 0.5 jobs/s no scheduler is distinguished from fcfs with 3 repeats: the fastest,"
+        " continuum, is 1.06x as fast (95% CI 0.96–1.16)."
     )
 
 

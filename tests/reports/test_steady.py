@@ -256,9 +256,9 @@ def test_variants_that_tie_are_named_although_the_baseline_has_no_steady_state(
     answer = write_report(tmp_path).answer
     assert not [sentence for sentence in answer if sentence.startswith("Short run")]
     assert answer[0] == (
-        "At 1 jobs/s two schedulers do not differ significantly: the mean job completion time"
-        " (JCT) is 4.00 s with continuum and 4.03 s with las. The baseline fcfs has no steady state"
-        " here."
+        "At 1 jobs/s two schedulers are not distinguished with 3 seeds: the mean job completion"
+        " time (JCT) is 4.00 s with continuum and 4.03 s with las. The baseline fcfs has no steady"
+        " state here."
     )
 
 

@@ -15,7 +15,7 @@ from reports.workload.length_figures import prompt_growth
 from reports.workload.lines import survival
 from reports.workload.page import draw
 from reports.workload.phrases import caveats, findings, headline, tiles
-from reports.workload.tables import HEADS, workload_rows
+from reports.workload.tables import HEADS, workload_table
 from reports.workload.time_figures import tools_figure
 from tests.traces.claude_code import session_with_an_inferred_count
 from tests.traces.formats.test_claude_code import SECRETS, private_history
@@ -157,8 +157,8 @@ def test_tool_times_say_whether_they_include_those_of_sub_agents(tmp_path: Path)
     # Of 1, 2, 3 and 30 s in jobs and 9 s in the sub-agent.
     assert tiles(found)[-1].number == "3.00 s"
     assert tiles(found)[-1].sure.endswith(", with sub-agents")
-    (row, *_), at = workload_rows(found), HEADS.index("tool P50")
-    assert row.values[at] == "2.50 s"
+    (row, *_), at = workload_table(found).rows, HEADS.index("tool P50") - 1
+    assert row.cells[at].text == "2.50 s"
     assert "they and the tool times exclude sub-agents, unlike the first screen" in text
     alone = compared(read_traces("bfcl"))
     assert "with sub-agents" not in tiles(alone)[-1].sure

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from reports.fidelity.targets import Check, Verdict
+from reports.fidelity.targets import TargetCheck, Verdict
 from servers.basics.phrasing import counted
 
 MAX_TTFT_ERROR, MAX_TPOT_ERROR = 0.15, 0.10
@@ -126,14 +126,14 @@ def judge(points: Sequence[Point]) -> Verdict:
         none = "no measurement of a dense model in 16 or 8 bits"
         return Verdict(
             tuple(
-                Check(f"median absolute error of {what} within {limit:.0%}", none, None)
+                TargetCheck(f"median absolute error of {what} within {limit:.0%}", none, None)
                 for what, limit in (("TTFT", MAX_TTFT_ERROR), ("TPOT", MAX_TPOT_ERROR))
             )
         )
     found = summary(dense)
     return Verdict(
         tuple(
-            Check(
+            TargetCheck(
                 f"median absolute error of {what} within {limit:.0%}",
                 f"{errors.median:.1%} over {counted(found.rows, 'measurement')} of dense models in "
                 f"16 or 8 bits",
