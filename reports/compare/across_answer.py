@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reports.answer.capacity_rows import KINDS
 from reports.answer.machines import unlike_step_times
@@ -19,6 +19,7 @@ from reports.numbers import DASH, digits, limits
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
+from reports.table import TableCell, TableRow
 from servers.basics.phrasing import counted, listed, seconds, times
 
 
@@ -186,13 +187,10 @@ def _other(across: Across) -> Iterable[str]:
         )
 
 
-def rows(across: Across) -> list[dict[str, Any]]:
+def rows(across: Across) -> list[tuple[str, list[TableRow]]]:
     """Return the rows of the table by machine, each with the policies from the best on."""
     return [
-        {
-            "machine": across.label(machine),
-            "policies": [_row(machine, each) for each in _ordered(machine.capacities)],
-        }
+        (across.label(machine), [_row(machine, each) for each in _ordered(machine.capacities)])
         for machine in across.machines
     ]
 
@@ -201,21 +199,18 @@ def _ordered(capacities: Sequence[VariantCapacity]) -> list[VariantCapacity]:
     return sorted(capacities, key=lambda e: -(e.jobs_per_s.value if e.jobs_per_s else 0.0))
 
 
-def _row(machine: MachineRun, each: VariantCapacity) -> dict[str, Any]:
+def _row(machine: MachineRun, each: VariantCapacity) -> TableRow:
     wins = each in winners(machine.capacities)
-    start = {"variant": each.variant, "bound": each.bound, "wins": wins}
     if each.jobs_per_s is None:
-        return {**start, "cells": [KINDS[each.kind], *[DASH] * 5]}
-    usd = machine.usd_per_1000_jobs(each)
-    return {
-        **start,
-        "cells": [
-            f"{each.jobs_per_s.value:.3g}",
+        cells = [KINDS[each.kind], *[DASH] * 5]
+    else:
+        cells = [
+            digits(each.jobs_per_s.value),
             *_number_and_limits(machine.per_gpu(each)),
-            *_number_and_limits(usd),
+            *_number_and_limits(machine.usd_per_1000_jobs(each)),
             DASH if each.ratio is None else times(each.ratio.value),
-        ],
-    }
+        ]
+    return TableRow(each.variant, [TableCell(text, wins) for text in cells], each.bound)
 
 
 def _number_and_limits(value: Estimate | None) -> tuple[str, str]:

@@ -59,7 +59,7 @@ def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
 
 def _third(column: str, which: str, detail: str = "") -> Metric:
     meaning = f"Mean JCT of the third of the jobs that need the {which} time alone."
-    title = f"{column.split('_')[1].capitalize()} jobs"
+    title = column.split("_")[1].capitalize()
     return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning, detail)
 
 

@@ -214,7 +214,7 @@ BOUNDS = Group(
             "See [Lower bound](../design/lower-bound.md); unknown for live servers, closed loops,"
             " and cells with a failed turn.",
         ),
-        Metric("jct_over_bound", NONE, LOWER, "JCT ÷ bound").means(
+        Metric("jct_over_bound", NONE, LOWER, "÷ bound").means(
             "Mean JCT divided by a lower bound that no schedule of these jobs can beat."
         ),
         Metric("rate_bound_jobs_per_s", PER_S, pool="mean").means(

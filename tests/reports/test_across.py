@@ -79,7 +79,7 @@ def test_the_cheaper_machine_can_win_per_dollar() -> None:
         "Per dollar, h100 sustains the most jobs: 1 USD per 1,000 jobs with fcfs, "
         "2.0x as many as b200 (95% CI 2.0–2.0)."
     )
-    assert [row["policies"][0]["cells"][3] for row in rows(found)] == ["1", "2"]
+    assert [policies[0].cells[3].text for _, policies in rows(found)] == ["1", "2"]
 
 
 def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:

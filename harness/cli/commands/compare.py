@@ -193,9 +193,9 @@ def _compare_machines(
     heads = ("machine", "policy", "jobs/s", "per GPU", "95% CI", "USD/1,000", "95% CI", "ratio")
     show_rows(
         [
-            (machine["machine"], row["variant"], *row["cells"])
-            for machine in rows(found)
-            for row in machine["policies"]
+            (machine, row.name, *(cell.text for cell in row.cells))
+            for machine, policies in rows(found)
+            for row in policies
         ],
         heads=heads,
     )
