@@ -91,6 +91,8 @@ class _Closure:
         self._folders: dict[str, list[Path]] = {package: [ROOT] for package in PACKAGES}
         """Folders of a top-level module; none if its code does not count."""
         self._sources: dict[str, Source | None] = {}
+        self._added: set[str] = set()
+        """Packages of third parties, which are added as a whole."""
 
     def code(self, roots: Sequence[Use]) -> Code:
         for use in roots:
@@ -110,9 +112,11 @@ class _Closure:
         module, names = use
         if module.startswith(self._skipped):
             return
-        if _top(module) not in PACKAGES:
-            for inner in self._modules_of(_top(module)):
-                yield from self._add(inner, found)
+        if (top := _top(module)) not in PACKAGES:
+            if top not in self._added:
+                self._added.add(top)
+                for inner in self._modules_of(top):
+                    yield from self._add(inner, found)
         elif (source := self._source(module)) is None:
             return
         elif not names:
