@@ -18,10 +18,8 @@ turn admitted last is preempted: a router decides neither.
 
 Departs from the source:
 - the router reads the ranges at each dispatch. Here they are read again at most once a second
-  (`REFRESH_S`), since each new range ranks waiting turns again. In between, new turns are ranked
-  with the ranges in use;
-- of more than 256 waiting turns (`FRONT`), only those with the highest scores are ranked, and more
-  once half of them have left. A step that admits more than that admits the rest by arrival;
+  (`REFRESH_S`), since each new range ranks all waiting turns again. In between, new turns are
+  ranked with the ranges in use;
 - a router dispatches a turn once. A turn that is preempted afterwards goes first here, as in vLLM,
   and does not count in the ranges;
 - waits are not rounded to milliseconds;
@@ -31,9 +29,7 @@ The state of a program is dropped at its end, there after an hour without a fini
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 from servers.basics.compiled_core import mypyc_attr
@@ -46,7 +42,6 @@ WEIGHT_SERVICE = 0.8
 WEIGHT_WAIT = 0.2
 REFRESH_S = 1.0
 """Ranges are read again at whole multiples of this time."""
-FRONT = 256
 
 
 class AttainedService:
@@ -66,8 +61,6 @@ class Ranges(NamedTuple):
     most: float = 0.0
     first_s: float = 0.0
     last_s: float = 0.0
-    end: tuple[float, float, int] | None = None
-    """The last turn of the front, as negative score, arrival and id; None if all are in front."""
 
     def at(self, at_s: float, half_life_s: float) -> Ranges:
         """Return the same ranges with the services at a later time."""
@@ -112,10 +105,6 @@ class Las(Policy):
         """The time from which on the ranges of the programs that wait now are in use."""
         self._refreshed: Ranges | None = None
         """Those ranges, once they have been read."""
-        self._front: set[int] = set()
-        """Turns that are ranked by score, if not all are."""
-        self._unranked: set[int] | None = None
-        """Turns to rank again when the engine wakes; None: all."""
 
     # Events -------------------------------------------------------------------------------------
 
@@ -127,8 +116,6 @@ class Las(Policy):
         self._changed(now_s)
         if alone:
             self._refresh_s = now_s
-        elif self._ranges.end is not None and self._key(request, self._ranges) <= self._ranges.end:
-            self._front.add(request.id)
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self._leave_queue(request, now_s)
@@ -149,70 +136,24 @@ class Las(Policy):
         self._services.pop(program_id)
         self._changed(now_s)
 
-    def woke(self, now_s: float) -> Iterable[int] | None:
-        if now_s >= self._refresh_s:
-            self._read_ranges()
-        elif self._is_short:
-            self._ranges = self._with_front(self._ranges)
-        unranked, self._unranked = self._unranked, set()
-        return unranked
-
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        if request.preempted:
-            return (False, False, 0.0, request.arrival_s, request.id)
-        ranges = self._ranges_at(now_s)
-        key = self._key(request, ranges)
-        if ranges.end is None or key <= ranges.end:
-            return (True, False, *key)
-        return (True, True, 0.0, request.arrival_s, request.id)
+        score = 0.0 if request.preempted else self.score(request, now_s)
+        return (not request.preempted, -score, request.arrival_s, request.id)
 
     def score(self, request: Request, now_s: float) -> float:
         """Return the score of a waiting turn; the highest is admitted next."""
-        return -self._key(request, self._ranges_at(now_s))[0]
-
-    def wake_s(self, now_s: float) -> float | None:
-        if not self._waiting or now_s >= self._refresh_s:
-            return None
-        return math.nextafter(now_s, math.inf) if self._is_short else self._refresh_s
-
-    # Ranges -------------------------------------------------------------------------------------
-
-    def _ranges_at(self, now_s: float) -> Ranges:
-        return self._ranges if now_s < self._refresh_s else self._read_ranges()
-
-    def _key(self, request: Request, ranges: Ranges) -> tuple[float, float, int]:
+        ranges = self._ranges if now_s < self._refresh_s else self._read_ranges()
         service = self._service(request.program_id, ranges.at_s)
-        return (-self._score(service, request.arrival_s, ranges), request.arrival_s, request.id)
-
-    def _score(self, service: float, arrival_s: float, ranges: Ranges) -> float:
         served = normalised(service, ranges.least, ranges.most)
-        arrived = normalised(arrival_s, ranges.first_s, ranges.last_s)
+        arrived = normalised(request.arrival_s, ranges.first_s, ranges.last_s)
         return self._weight_service * (1 - served) + self._weight_wait * (1 - arrived)
 
-    @property
-    def _is_short(self) -> bool:
-        """Whether the front in use has to be chosen again before the next refresh."""
-        return self._ranges.end is not None and len(self._front) < FRONT // 2
+    def wake_s(self, now_s: float) -> float | None:
+        return self._refresh_s if self._waiting and now_s < self._refresh_s else None
 
-    def _with_front(self, ranges: Ranges) -> Ranges:
-        """Choose the front by these ranges."""
-        end, before = None, self._front
-        self._front = set()
-        if sum([len(turns) for turns in self._waiting.values()]) > FRONT:
-            keys = []
-            for program_id, turns in self._waiting.items():
-                service = self._service(program_id, ranges.at_s)
-                for id, arrival_s in turns.items():
-                    keys.append((-self._score(service, arrival_s, ranges), arrival_s, id))
-            front = heapq.nsmallest(FRONT, keys)
-            end, self._front = front[-1], {id for _, _, id in front}
-        if end is None or self._ranges.end is None:
-            self._unranked = None
-        elif self._unranked is not None:
-            self._unranked |= before | self._front
-        return ranges._replace(end=end)
+    # Ranges -------------------------------------------------------------------------------------
 
     def _service(self, program_id: str, at_s: float) -> float:
         """Return the weighted tokens of a program as they were or would be at a time."""
@@ -227,7 +168,6 @@ class Las(Policy):
             return
         self._keep_ranges(now_s)
         del waiting[request.id]
-        self._front.discard(request.id)
         if not waiting:
             del self._waiting[request.program_id]
         self._changed(now_s)
@@ -239,8 +179,8 @@ class Las(Policy):
             heads_s = [next(iter(turns.values())) for turns in self._waiting.values()]
             self._refreshed = Ranges(at_s)
             if services:
-                self._refreshed = self._with_front(
-                    Ranges(at_s, min(services), max(services), min(heads_s), max(heads_s))
+                self._refreshed = Ranges(
+                    at_s, min(services), max(services), min(heads_s), max(heads_s)
                 )
         return self._refreshed
 

@@ -233,7 +233,7 @@ class Mori(Policy):
                 self._demote(program)
 
     def _move_in(self) -> None:
-        for program_id, program in self._held.items():
+        for _, _, program_id, program in self._held.entries():
             if self._fits(program, GPU):
                 self._move(program, GPU)
                 self._let_through(program_id)

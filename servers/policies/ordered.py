@@ -28,9 +28,10 @@ class Ordered(Generic[Item]):
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._entries
 
-    def items(self) -> list[tuple[str, Item]]:
-        """Return ids and items in order."""
-        return [(item_id, item) for _, _, item_id, item in self._order]
+    def entries(self) -> list[Entry[Item]]:
+        """Return the entries in order, as a copy without new tuples, for which Python would collect
+        garbage."""
+        return self._order[:]
 
     def put(self, item_id: str, item: Item, place: Place) -> None:
         """Add an item, or move it to another place."""

@@ -156,7 +156,7 @@ def choose(
     left_on = [room for room in rooms if room[0] > PROGRAM_TOKENS]
     left = sum(room for room, _ in left_on)
     chosen: list[tuple[str, P]] = []
-    for program_id, program in paused.items():
+    for _, _, program_id, program in paused.entries():
         needed = program.tokens + PROGRAM_TOKENS
         if needed <= left:
             chosen.append((program_id, program))

@@ -23,6 +23,6 @@ def test_items_are_in_order_of_place_and_equal_ones_in_order_of_their_first_put(
             ordered.put(item_id, item_id.upper(), place)
             places[item_id] = place
         in_order = sorted(places, key=lambda item_id: places[item_id])
-        assert ordered.items() == [(item_id, item_id.upper()) for item_id in in_order]
+        assert [item for *_, item in ordered.entries()] == [i.upper() for i in in_order]
         assert len(ordered) == len(places)
         assert [item_id in ordered for item_id in "abc"] == [i in places for i in "abc"]
