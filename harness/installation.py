@@ -10,7 +10,7 @@ from typing import NamedTuple
 PACKAGES = ("agents", "harness", "reports", "servers", "traces")
 
 
-class Check(NamedTuple):
+class InstallationCheck(NamedTuple):
     name: str
     passed: bool
     finding: str
@@ -25,13 +25,13 @@ class Check(NamedTuple):
         return self.absent or "ok"
 
 
-def check_package(name: str) -> Check:
+def check_package(name: str) -> InstallationCheck:
     """Check that `import name` finds this installation. The names are common words, so another
     distribution or folder may precede it on the path."""
     expected = Path(__file__).resolve().parents[1] / name
     spec = importlib.util.find_spec(name)
     origin = Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
-    return Check(
+    return InstallationCheck(
         f"package {name}",
         origin == expected,
         str(origin or "not found"),

@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"prefix-\d+", re.ASCII)
 _TOOL = re.compile(r"tool-\d+", re.ASCII)
 
 
-class Finding(NamedTuple):
+class RemainingContent(NamedTuple):
     """One kind of content of a trace."""
 
     content: str
@@ -105,7 +105,7 @@ def anonymized(programs: Sequence[Program]) -> list[Program]:
     ]
 
 
-def findings(programs: Sequence[Program]) -> Iterator[Finding]:
+def findings(programs: Sequence[Program]) -> Iterator[RemainingContent]:
     """Yield the kinds of content that the programs of a file have besides lengths and times."""
     turns = [turn for program in programs for turn in program.turns]
     tools = {name for turn in turns for name in turn.tools}
@@ -117,17 +117,17 @@ def findings(programs: Sequence[Program]) -> Iterator[Finding]:
         return sum(not known(name) for name in names)
 
     ids = {program.id for program in programs}
-    yield Finding("messages of a program", sum(bool(p.messages) for p in programs), True)
-    yield Finding("commands", sum(turn.command is not None for turn in turns), True)
-    yield Finding("names of programs", others(ids, _ID.fullmatch), True)
-    yield Finding("names of shared prefixes", others(prefixes, _PREFIX.fullmatch), True)
+    yield RemainingContent("messages of a program", sum(bool(p.messages) for p in programs), True)
+    yield RemainingContent("commands", sum(turn.command is not None for turn in turns), True)
+    yield RemainingContent("names of programs", others(ids, _ID.fullmatch), True)
+    yield RemainingContent("names of shared prefixes", others(prefixes, _PREFIX.fullmatch), True)
     sources = {program.source for program in programs}
-    yield Finding("names of sources", len(sources - {"", SOURCE}), True)
-    yield Finding(
+    yield RemainingContent("names of sources", len(sources - {"", SOURCE}), True)
+    yield RemainingContent(
         "tools that are not well known",
         others(tools, lambda name: name in KNOWN_TOOLS or _TOOL.fullmatch(name)),
         True,
     )
-    yield Finding("well-known tools", len(tools & KNOWN_TOOLS), False)
-    yield Finding("dates", sum(start_s >= MIN_UNIX_S for start_s in starts), True)
-    yield Finding("starts in seconds after the first", len(starts), False)
+    yield RemainingContent("well-known tools", len(tools & KNOWN_TOOLS), False)
+    yield RemainingContent("dates", sum(start_s >= MIN_UNIX_S for start_s in starts), True)
+    yield RemainingContent("starts in seconds after the first", len(starts), False)

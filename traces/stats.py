@@ -23,14 +23,14 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class Spread:
     count: int
     mean: float
     sd: float
 
 
 @dataclass(frozen=True, slots=True)
-class ToolGaps:
+class GapStats:
     """The tool gaps of one tool, or of all tools."""
 
     tool: str
@@ -47,21 +47,21 @@ class ToolGaps:
 class Statistics:
     programs: int
     sub_agents: int
-    turns: Moments
-    tool_gap_s: Moments
-    final_context_tokens: Moments
+    turns: Spread
+    tool_gap_s: Spread
+    final_context_tokens: Spread
     """Prompt and output of a program's last turn."""
-    summed_tokens: Moments
+    summed_tokens: Spread
     """The sum of the prompts and outputs of all its turns."""
-    prompt_tokens: Moments
-    output_tokens: Moments
+    prompt_tokens: Spread
+    output_tokens: Spread
     kept_share: float
     """Kept tokens / prompt tokens: the hit rate of an infinite cache without sharing between
     programs."""
-    pause_s: Moments
+    pause_s: Spread
     gap_provenance: dict[str, int]
-    all_tools: ToolGaps
-    tools: list[ToolGaps]
+    all_tools: GapStats
+    tools: list[GapStats]
     """By total delay, largest first."""
     burstiness: float | None
     """(s - m) / (s + m), for the mean m and deviation s of times between recorded starts of jobs
@@ -107,20 +107,20 @@ def _burstiness(programs: Sequence[Program]) -> float | None:
     return (between.sd - between.mean) / (between.sd + between.mean)
 
 
-def _moments(values: Sequence[float]) -> Moments:
+def _moments(values: Sequence[float]) -> Spread:
     array = np.asarray(values, dtype=float)
     if not array.size:
-        return Moments(0, 0.0, 0.0)
+        return Spread(0, 0.0, 0.0)
     sd = float(array.std(ddof=1)) if array.size > 1 else 0.0
-    return Moments(array.size, float(array.mean()), sd)
+    return Spread(array.size, float(array.mean()), sd)
 
 
-def _tool_gaps(tool: str, gaps_s: Sequence[float]) -> ToolGaps:
+def _tool_gaps(tool: str, gaps_s: Sequence[float]) -> GapStats:
     array = np.asarray(gaps_s, dtype=float)
     if not array.size:
-        return ToolGaps(tool, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return GapStats(tool, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
     p50, p90, p99 = np.quantile(array, [0.5, 0.9, 0.99])
-    return ToolGaps(
+    return GapStats(
         tool, array.size, float(array.mean()), float(p50), float(p90), float(p99),
         share_of_slowest(array, 0.1),
     )  # fmt: skip

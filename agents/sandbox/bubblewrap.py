@@ -40,7 +40,7 @@ ETC_OF_NETWORK = ("hosts", "resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     processes: int = 256
     """Includes threads. Enough for a parallel build; a fork bomb takes only a few MB."""
     memory_bytes: int = 4 << 30
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
     network: bool = False
     """Whether to share the host's network, including loopback."""
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from agents.sandbox.bubblewrap import Limits
-from agents.sandbox.files import DiskUsage, Kind
+from agents.sandbox.bubblewrap import SandboxLimits
+from agents.sandbox.files import DiskUsage, LimitedQuantity
 from servers.basics.errors import InvalidInput
 from servers.processes.supervised import SupervisedProcess
 
@@ -41,7 +41,7 @@ class Containers:
     """The podman or docker program."""
     folder: Path
     """The run's folder. A later run in the same folder removes the containers of earlier ones."""
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
     """`memory_bytes` is the limit of all processes of a container together, without swap."""
     network: bool = False
 
@@ -98,8 +98,8 @@ class Containers:
                 return DiskUsage(Path(folder.strip()), self.limits.disk_bytes, count)
         return None
 
-    def _count(self, program: str, kind: Kind) -> int | None:
-        if kind is not Kind.BYTES:
+    def _count(self, program: str, kind: LimitedQuantity) -> int | None:
+        if kind is not LimitedQuantity.BYTES:
             return 0
         try:
             ids = _output_of(self.executable, *_list_command(self._labels(program))).split()

@@ -28,7 +28,7 @@ DU = ("du", "-s", "-x")
 UNIT_BYTES = 1024
 
 
-class Kind(StrEnum):
+class LimitedQuantity(StrEnum):
     """The limited quantity, as the option of `du` that counts it (bytes in units of UNIT_BYTES)."""
 
     BYTES = "-k"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class _Limit:
-    kind: Kind
+    kind: LimitedQuantity
     maximum: int
     label: str
     file_system_usage: int
@@ -48,7 +48,10 @@ class _Limit:
 
 class DiskUsage:
     def __init__(
-        self, folder: Path, limit_bytes: int, count: Callable[[Kind], int | None] | None = None
+        self,
+        folder: Path,
+        limit_bytes: int,
+        count: Callable[[LimitedQuantity], int | None] | None = None,
     ) -> None:
         """Create it before the program starts. Raises OSError.
 
@@ -61,8 +64,13 @@ class DiskUsage:
         used = _usage(folder)
         gib = f"{limit_bytes / (1 << 30):g} GiB of files"
         self._limits = (
-            _Limit(Kind.BYTES, limit_bytes, gib, used[Kind.BYTES]),
-            _Limit(Kind.NUMBER, MAX_FILES, f"{MAX_FILES} files", used[Kind.NUMBER]),
+            _Limit(LimitedQuantity.BYTES, limit_bytes, gib, used[LimitedQuantity.BYTES]),
+            _Limit(
+                LimitedQuantity.NUMBER,
+                MAX_FILES,
+                f"{MAX_FILES} files",
+                used[LimitedQuantity.NUMBER],
+            ),
         )
 
     def exceeded_limit(self) -> str | None:
@@ -82,32 +90,34 @@ class DiskUsage:
         return None
 
 
-def _usage(folder: Path) -> dict[Kind, int]:
+def _usage(folder: Path) -> dict[LimitedQuantity, int]:
     status = os.statvfs(folder)
     return {
-        Kind.BYTES: (status.f_blocks - status.f_bfree) * status.f_frsize,
-        Kind.NUMBER: status.f_files - status.f_ffree,
+        LimitedQuantity.BYTES: (status.f_blocks - status.f_bfree) * status.f_frsize,
+        LimitedQuantity.NUMBER: status.f_files - status.f_ffree,
     }
 
 
-def program_usage(folder: Path, pid: int, kind: Kind) -> int | None:
+def program_usage(folder: Path, pid: int, kind: LimitedQuantity) -> int | None:
     """Return the usage of a process tree: files in the folder, and deleted files that are open."""
     in_folder = folder_usage(folder, kind)
     pids = [process.pid for process in process_tree(pid)]
     open_only = deleted_files(pids, os.stat(folder).st_dev)
     if in_folder is None or open_only is None:
         return None
-    return in_folder + (sum(open_only.values()) if kind is Kind.BYTES else len(open_only))
+    return in_folder + (
+        sum(open_only.values()) if kind is LimitedQuantity.BYTES else len(open_only)
+    )
 
 
-def folder_usage(folder: Path, kind: Kind) -> int | None:
+def folder_usage(folder: Path, kind: LimitedQuantity) -> int | None:
     """Return the bytes or number of the files in a folder, or None if they cannot be counted.
 
     A program may make folders unreadable, or so many that counting takes too long. Files may be
     removed during the count. Returns 0 if `du` (of busybox) does not support this kind.
     """
     try:
-        if kind is Kind.NUMBER and not _counts_files():
+        if kind is LimitedQuantity.NUMBER and not _counts_files():
             return 0
         process = _du(kind, folder)
         counted = int(process.stdout.split()[0])
@@ -115,15 +125,15 @@ def folder_usage(folder: Path, kind: Kind) -> int | None:
         return None
     if "Permission denied" in process.stderr:
         return None
-    return counted * UNIT_BYTES if kind is Kind.BYTES else counted
+    return counted * UNIT_BYTES if kind is LimitedQuantity.BYTES else counted
 
 
 @cache
 def _counts_files() -> bool:
-    return _du(Kind.NUMBER, Path(os.devnull)).returncode == 0
+    return _du(LimitedQuantity.NUMBER, Path(os.devnull)).returncode == 0
 
 
-def _du(kind: Kind, path: Path) -> subprocess.CompletedProcess[str]:
+def _du(kind: LimitedQuantity, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603
         [*DU, kind, "--", str(path)],
         env={**os.environ, "LC_ALL": "C"},

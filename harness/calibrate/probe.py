@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import aiohttp
 import numpy as np
 
-from harness.replay.completion import Answer, completion_body, error_message
+from harness.replay.completion import PartialAnswer, completion_body, error_message
 from harness.replay.http import (
     MAX_ERROR_BYTES,
     api_key,
@@ -66,11 +66,11 @@ class Probe:
 
     async def complete(
         self, prompt: Ids, output_tokens: int
-    ) -> tuple[Answer, list[tuple[float, int]]]:
+    ) -> tuple[PartialAnswer, list[tuple[float, int]]]:
         """Return the answer, and for each chunk its time and the number of tokens until then."""
         turn = Turn(len(prompt), output_tokens)
         body = completion_body(self.target.model, prompt, turn, "profile", 0, True)
-        answer = Answer(time.monotonic(), secrets=known_keys(api_key()))
+        answer = PartialAnswer(time.monotonic(), secrets=known_keys(api_key()))
         marks = []
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as response:
@@ -90,6 +90,6 @@ class Probe:
             ) from None
         return answer, marks
 
-    async def time_to_first_token(self, prompt: Ids) -> tuple[float, Answer]:
+    async def time_to_first_token(self, prompt: Ids) -> tuple[float, PartialAnswer]:
         answer, marks = await self.complete(prompt, 1)
         return next(at_s for at_s, tokens in marks if tokens) - answer.sent_at_s, answer

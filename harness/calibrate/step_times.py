@@ -40,17 +40,17 @@ OnProgress = Callable[[float, str], None]
 
 
 @dataclass(slots=True)
-class Times:
+class CalibrationTimes:
     prefill: list[PrefillTimes] = field(default_factory=list)
     decode: list[DecodeTimes] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
-def measure(target: Target, limit_s: float, on_progress: OnProgress) -> Times:
+def measure(target: Target, limit_s: float, on_progress: OnProgress) -> CalibrationTimes:
     return asyncio.run(_measure(target, limit_s, on_progress))
 
 
-async def _measure(target: Target, limit_s: float, on_progress: OnProgress) -> Times:
+async def _measure(target: Target, limit_s: float, on_progress: OnProgress) -> CalibrationTimes:
     async with open_probe(target) as probe:
         measurement = _Measurement(probe, limit_s, on_progress)
         for tokens in WARM_UP:
@@ -68,7 +68,7 @@ class _Measurement:
         self._started_s = time.monotonic()
         self._limit_s = limit_s
         self._on_progress = on_progress
-        self.times = Times()
+        self.times = CalibrationTimes()
 
     @property
     def _elapsed_s(self) -> float:

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.installation import PACKAGES, Check, check_package, cpu_cores
+from harness.installation import PACKAGES, InstallationCheck, check_package, cpu_cores
 from servers.basics.checkout import INSTALL, REINSTALL, make_or
 from servers.basics.compiled_core import find_core
 
@@ -30,17 +30,17 @@ SOCKET_TIMEOUT_S = 2.0
 NOT_INSTALLED = "not installed"
 
 
-def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> Check:
-    return Check(name, True, finding, absent=state)
+def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> InstallationCheck:
+    return InstallationCheck(name, True, finding, absent=state)
 
 
-def checks() -> list[Check]:
+def checks() -> list[InstallationCheck]:
     return [
         _python(),
         *map(check_package, PACKAGES),
         _distribution(),
         *_machine(),
-        Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
+        InstallationCheck("engine sim", True, "virtual time runs anywhere: bench sweep"),
         _compiled_core(),
         *_vllm(),
         _sglang(),
@@ -50,8 +50,8 @@ def checks() -> list[Check]:
     ]
 
 
-def _python() -> Check:
-    return Check(
+def _python() -> InstallationCheck:
+    return InstallationCheck(
         "python",
         sys.version_info >= (3, 11),
         f"{platform.python_version()} at {sys.executable}",
@@ -59,19 +59,21 @@ def _python() -> Check:
     )
 
 
-def _distribution() -> Check:
+def _distribution() -> InstallationCheck:
     try:
-        return Check("turnstile-bench", True, metadata.version("turnstile-bench"))
+        return InstallationCheck("turnstile-bench", True, metadata.version("turnstile-bench"))
     except metadata.PackageNotFoundError:
-        return Check("turnstile-bench", False, "not installed", make_or("install", INSTALL))
+        return InstallationCheck(
+            "turnstile-bench", False, "not installed", make_or("install", INSTALL)
+        )
 
 
-def _machine() -> list[Check]:
+def _machine() -> list[InstallationCheck]:
     cores = cpu_cores()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [
-        Check("cores", True, f"{cores}, the default number of workers"),
-        Check(
+        InstallationCheck("cores", True, f"{cores}, the default number of workers"),
+        InstallationCheck(
             "memory",
             memory_gib >= 0.5 * cores,
             f"{memory_gib:.1f} GiB",
@@ -80,16 +82,18 @@ def _machine() -> list[Check]:
     ]
 
 
-def _compiled_core() -> Check:
+def _compiled_core() -> InstallationCheck:
     core = find_core()
     if core.finding == "absent":
         compile_it = make_or("compile", f"TURNSTILE_COMPILE=1 {REINSTALL}")
         finding = f"cells take three times as long; compile it with: {compile_it}"
         return _absent("compiled core", finding, "not compiled")
-    return Check("compiled core", not core.is_outdated, core.finding, make_or("compile", REINSTALL))
+    return InstallationCheck(
+        "compiled core", not core.is_outdated, core.finding, make_or("compile", REINSTALL)
+    )
 
 
-def _vllm() -> list[Check]:
+def _vllm() -> list[InstallationCheck]:
     """Check vLLM and the GPUs. A missing vLLM passes, because virtual time does not need it."""
     from servers.basics.errors import NotInstalled, Unavailable
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
@@ -104,14 +108,14 @@ def _vllm() -> list[Check]:
             _absent("engine vllm", f"not needed for sim; {install_hint()}"),
         ]
     except Unavailable as error:
-        return [gpu_check, Check("engine vllm", False, "cannot be used", str(error))]
+        return [gpu_check, InstallationCheck("engine vllm", False, "cannot be used", str(error))]
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
     remedy = f"no GPU found; {install_hint()}"
-    return [gpu_check, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
+    return [gpu_check, InstallationCheck("engine vllm", usable, finding, remedy), _lmcache(vllm)]
 
 
-def _gpus(names: Sequence[str]) -> Check:
+def _gpus(names: Sequence[str]) -> InstallationCheck:
     """Name the GPUs that the driver finds, and the --hardware for virtual time on each."""
     from servers.vllm.launch.command_line import listed_gpu
 
@@ -123,19 +127,19 @@ def _gpus(names: Sequence[str]) -> Check:
         found.append((f"{count} x " if count > 1 else "") + f"{name} ({option})")
     if not found:
         return _absent("GPUs", "the NVIDIA driver finds none", "none")
-    return Check("GPUs", True, ", ".join(found))
+    return InstallationCheck("GPUs", True, ", ".join(found))
 
 
-def _lmcache(vllm: VllmInstallation) -> Check:
+def _lmcache(vllm: VllmInstallation) -> InstallationCheck:
     """Check for LMCache in vLLM's environment. vLLM's native offloading needs no package."""
     no_deps = " --no-deps lmcache sortedcontainers aiofiles" if vllm.cpu else " lmcache"
     install = f"install it with: {vllm.python} -m pip install{no_deps}"
     if vllm.lmcache:
-        return Check("LMCache", True, vllm.lmcache)
+        return InstallationCheck("LMCache", True, vllm.lmcache)
     return _absent("LMCache", f"needed only for policies with LMCache (continuum+, …); {install}")
 
 
-def _sglang() -> Check:
+def _sglang() -> InstallationCheck:
     """Check for SGLang, which only `--engine sglang` needs."""
     from servers.basics.errors import NotInstalled, Unavailable
     from servers.sglang.find_sglang import find_sglang
@@ -145,11 +149,11 @@ def _sglang() -> Check:
     except NotInstalled as error:
         return _absent("engine sglang", f"not needed for sim; {error}")
     except Unavailable as error:
-        return Check("engine sglang", False, "cannot be used", str(error))
-    return Check("engine sglang", True, f"{sglang.version} at {sglang.python}")
+        return InstallationCheck("engine sglang", False, "cannot be used", str(error))
+    return InstallationCheck("engine sglang", True, f"{sglang.version} at {sglang.python}")
 
 
-def _foreign_routers() -> list[Check]:
+def _foreign_routers() -> list[InstallationCheck]:
     """Check for the routers of other projects, which only live sweeps with several servers need."""
     from servers.basics.errors import Unavailable
     from servers.foreign_routers.installation import find_installation
@@ -162,21 +166,21 @@ def _foreign_routers() -> list[Check]:
         except Unavailable as error:
             found.append(_absent(project, f"needed only for --router {project}:…; {error}"))
         else:
-            found.append(Check(project, True, f"{router.version} at {router.python}"))
+            found.append(InstallationCheck(project, True, f"{router.version} at {router.python}"))
     return found
 
 
-def _containers() -> list[Check]:
+def _containers() -> list[InstallationCheck]:
     """Check for the `docker` package and a Docker or podman service, which containers need."""
     installed = importlib.util.find_spec("docker") is not None
     responding = next(filter(_responds, _container_sockets()), None)
     install = f"install it with: {sys.executable} -m pip install docker"
     start = "start one with: podman system service --time=0 (or set DOCKER_HOST=unix://PATH)"
     return [
-        Check("docker package", True, metadata.version("docker"))
+        InstallationCheck("docker package", True, metadata.version("docker"))
         if installed
         else _absent("docker package", f"needed only for containers; {install}"),
-        Check("containers", True, responding)
+        InstallationCheck("containers", True, responding)
         if responding
         else _absent(
             "containers",
@@ -186,7 +190,7 @@ def _containers() -> list[Check]:
     ]
 
 
-def _sandbox() -> Check:
+def _sandbox() -> InstallationCheck:
     """Try the sandbox in which live agents run their commands."""
     from agents.sandbox.bubblewrap import Bubblewrap
 
@@ -198,8 +202,8 @@ def _sandbox() -> Check:
     try:
         Bubblewrap().check()
     except ValueError as error:
-        return Check("bubblewrap", False, "cannot be used", str(error))
-    return Check("bubblewrap", True, "live agents can run in a sandbox")
+        return InstallationCheck("bubblewrap", False, "cannot be used", str(error))
+    return InstallationCheck("bubblewrap", True, "live agents can run in a sandbox")
 
 
 def _container_sockets() -> list[str]:

@@ -73,7 +73,7 @@ def _one_line_if_stopped() -> Iterator[None]:
         raise typer.Exit(exit_code(stop)) from None
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Load a command only when it is called or completed, not for `bench --help`."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -107,7 +107,7 @@ def _join_lines(command: Any) -> None:
 
 app = typer.Typer(
     name="bench",
-    cls=Group,
+    cls=CommandGroup,
     help="Benchmark schedulers for LLM agents: which one finishes jobs first, and why.\n\n"
     "Start with [bold]bench sweep[/bold]: it finds how many jobs per second each policy "
     "sustains, in virtual time, and writes a report.",
@@ -201,4 +201,4 @@ def _bench(
 
 
 for _name, _help in COMMANDS.items():
-    app.command(_name, help=_help)(lambda: None)  # `Group` replaces it by the module's app
+    app.command(_name, help=_help)(lambda: None)  # `CommandGroup` replaces it by the module's app

@@ -9,13 +9,13 @@ from harness.cli.tables import show_rows
 from harness.console import print_message
 from servers.profiles import Profile
 from servers.profiles.measured import Errors, Measured, prompt_name
-from servers.profiles.reference_steps import Point
+from servers.profiles.reference_steps import ReferenceStep
 
 
 def print_profile(
     profile: Profile,
     gpus: int | None,
-    points: Sequence[Point],
+    points: Sequence[ReferenceStep],
     kv_tokens: int,
     provenance: str,
     fit_errors: Mapping[str, Errors],
@@ -45,7 +45,7 @@ def print_profile(
     show_rows(known, "profile")
 
 
-def _tables(point: Point) -> list[str]:
+def _tables(point: ReferenceStep) -> list[str]:
     if point.tables_ms is None:
         return []
     tables = f"tables {_ms(point.tables_ms)}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.load.settings import Execution, SweepSettings
     from harness.load.shard import Shard
     from harness.sweep.plan import SweepPlan
-    from harness.sweep.run import Outcome
+    from harness.sweep.run import SweepOutcome
     from reports.answer.condition import Condition
     from servers.variants import Variant
 
@@ -117,7 +117,7 @@ def _pool(execution: Execution, plan: SweepPlan, folder: Path) -> Iterator[RayPo
         yield RayPool(folder, needs, plan.engine.kind.has_compiled_core, workers)
 
 
-def _print_shard(shard: Shard, outcome: Outcome, cells: int) -> None:
+def _print_shard(shard: Shard, outcome: SweepOutcome, cells: int) -> None:
     """Print how far this shard and the whole sweep are."""
     own = f"{outcome.cells} of {cells} cells"
     if not outcome.cells:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from servers.basics.text import printable
 from traces import Program
-from traces.stats import Moments, Statistics, ToolGaps
+from traces.stats import GapStats, Spread, Statistics
 from traces.synthesis.figures import Distance, figures, value_of
 from traces.synthesis.nearest import LIKE, QUANTITIES, Likeness, means
 
@@ -124,7 +124,7 @@ def _short(name: str, characters: int) -> str:
 
 def _moments_table(stats: Statistics) -> Table:
     table = _table("", "count", "mean", "deviation")
-    lines: list[tuple[str, Moments, float, int]] = [
+    lines: list[tuple[str, Spread, float, int]] = [
         ("turns per program", stats.turns, 1, 1),
         ("tool time, ms", stats.tool_gap_s, 1000, 0),
         ("tokens per program, final context", stats.final_context_tokens, 1, 0),
@@ -142,7 +142,7 @@ def _moments_table(stats: Statistics) -> Table:
     return table
 
 
-def _tool_row(tool: ToolGaps) -> tuple[str, ...]:
+def _tool_row(tool: GapStats) -> tuple[str, ...]:
     seconds = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
     return (
         _short(tool.tool, MAX_TOOL_CHARACTERS),

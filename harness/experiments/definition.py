@@ -226,7 +226,7 @@ def _refuse_unknown(field: str, values: Collection[object], known: Collection[ob
         raise InvalidInput(f"{field} is {brief(unknown[0])}: must be one of {names}")
 
 
-class Part(NamedTuple):
+class ArmSweep(NamedTuple):
     """The sweep of an arm with one seed; with all seeds, if it measures a steady state."""
 
     arm: Arm
@@ -237,7 +237,7 @@ class Part(NamedTuple):
 
 def plans(
     experiment: Experiment, folder: Path, change: Change = lambda settings: settings
-) -> Iterator[Part]:
+) -> Iterator[ArmSweep]:
     """Yield the sweeps of each arm. Each seed has its own programs, which are synthesized into the
     folder; a steady state draws them itself."""
     if not experiment.is_sweep:
@@ -247,11 +247,11 @@ def plans(
         settings = change(experiment.settings(arm))
         if not settings.load.once:
             plan = resolve(_with_traces(settings, workload.recipe, settings.seeds))
-            yield Part(arm, name, plan)
+            yield ArmSweep(arm, name, plan)
             continue
         for seed in parse_seeds(settings.seeds or DEFAULT_SEEDS):
             traces = str(_programs(workload.with_seed(seed), folder / "programs"))
-            yield Part(
+            yield ArmSweep(
                 arm, f"{name}/seed{seed}", resolve(_with_traces(settings, traces, str(seed)))
             )
 

@@ -26,7 +26,7 @@ SYSTEM = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class DigestedPrompt:
     digests: tuple[bytes, ...]
     ends: tuple[int, ...]
     """Offset of the end of each piece, in characters or ids. The last one is the whole length."""
@@ -38,7 +38,7 @@ class Prompt:
     in_tokens: bool = False
     """Whether lengths are numbers of token ids, not of characters."""
 
-    def shared(self, other: Prompt) -> int:
+    def shared(self, other: DigestedPrompt) -> int:
         """Return the number of leading pieces that both prompts have."""
         pairs = zip(self.digests, other.digests, strict=False)
         return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self), len(other)))
@@ -47,7 +47,7 @@ class Prompt:
         return len(self.digests)
 
 
-def prompt_of(body: JsonObject) -> Prompt:
+def prompt_of(body: JsonObject) -> DigestedPrompt:
     messages = body.get("messages")
     if isinstance(messages, list):
         return _of_messages(messages)
@@ -61,21 +61,21 @@ def prompt_of(body: JsonObject) -> Prompt:
         pieces = []
     ends = [PIECE * (i + 1) for i in range(len(pieces))]
     ends[-1:] = [len(prompt)] if pieces else []  # type: ignore[arg-type]
-    return Prompt(tuple(_digests(pieces)), tuple(ends), len(pieces), in_tokens=in_tokens)
+    return DigestedPrompt(tuple(_digests(pieces)), tuple(ends), len(pieces), in_tokens=in_tokens)
 
 
 def _piece_starts(prompt: str | list[Any]) -> range:
     return range(0, len(prompt) - PIECE + 1, PIECE)
 
 
-def _of_messages(messages: list[Any]) -> Prompt:
+def _of_messages(messages: list[Any]) -> DigestedPrompt:
     pieces = [message_piece(message) for message in messages]
     digests, ends = tuple(_digests(pieces)), tuple(accumulate(map(len, pieces)))
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     system = next((i for i, role in enumerate(roles) if role not in SYSTEM), len(roles))
     if system == len(pieces):  # without a task, no piece identifies the program
-        return Prompt(digests, ends, system)
-    return Prompt(digests, ends, system + 1, ends[system - 1] if system else 0)
+        return DigestedPrompt(digests, ends, system)
+    return DigestedPrompt(digests, ends, system + 1, ends[system - 1] if system else 0)
 
 
 def message_piece(message: Any) -> bytes:
@@ -114,7 +114,7 @@ def _digests(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield digest
 
 
-def with_answer(prompt: Prompt, answer: JsonObject) -> Prompt:
+def with_answer(prompt: DigestedPrompt, answer: JsonObject) -> DigestedPrompt:
     """Return the prompt followed by its answer, as the next prompt will contain them."""
     piece = message_piece(answer)
     before = prompt.digests[-1] if prompt.digests else b""
@@ -130,7 +130,7 @@ class Conversations:
         self._programs: OrderedDict[bytes, dict[str, int]] = OrderedDict()
         """By digest of a beginning: its length, by program; the most recent program is last."""
 
-    def remember(self, program_id: str, prompt: Prompt) -> None:
+    def remember(self, program_id: str, prompt: DigestedPrompt) -> None:
         first = max(prompt.identifying - 1, 0)
         for digest, end in zip(prompt.digests[first:], prompt.ends[first:], strict=True):
             programs = self._programs.setdefault(digest, {})
@@ -140,7 +140,7 @@ class Conversations:
         while len(self._programs) > MAX_DIGESTS:
             self._programs.popitem(last=False)
 
-    def find(self, prompt: Prompt, idle: Callable[[str], bool]) -> str | None:
+    def find(self, prompt: DigestedPrompt, idle: Callable[[str], bool]) -> str | None:
         """Return the idle program that shares the longest beginning; among equals, the most recent.
 
         A prompt that is the beginning of another one starts a new program, because each turn of a

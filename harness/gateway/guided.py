@@ -21,7 +21,7 @@ from harness.gateway.access import refusal
 from harness.gateway.client_request import Caller
 from harness.gateway.recorded import RecordedAnswer
 from harness.gateway.turns import ActiveTurn, Turns
-from harness.replay.completion import Answer, completion_body, measure
+from harness.replay.completion import PartialAnswer, completion_body, measure
 from harness.replay.http import (
     FAILURES,
     authorization,
@@ -121,7 +121,7 @@ class Guided:
         turn = program.turns[index]
         active = self.turns.start(caller, model)
         url = self.backends[0].root
-        answer = Answer(active.sent_s, secrets=known_keys(self.api_key))
+        answer = PartialAnswer(active.sent_s, secrets=known_keys(self.api_key))
         try:
             prompt, is_last = guided.conversation.prompt(turn), index == len(program.turns) - 1
             await self.turns.route(active, turn.prompt_tokens, is_last)
@@ -152,7 +152,7 @@ class Guided:
             self._end_turn(active, guided, turn, answer)
 
     def _end_turn(
-        self, active: ActiveTurn, guided: _GuidedProgram, turn: Turn, answer: Answer
+        self, active: ActiveTurn, guided: _GuidedProgram, turn: Turn, answer: PartialAnswer
     ) -> None:
         finished_s = answer.last_byte_at_s if guided.stopped is None else self.turns.now_s()
         record = active.record

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller
-from harness.gateway.conversations import Conversations, Prompt, with_answer
+from harness.gateway.conversations import Conversations, DigestedPrompt, with_answer
 
 MAX_PROGRAMS = 100_000
 """Limit of the programs in memory, because not every client reports the end of a program."""
@@ -33,7 +33,7 @@ class GatewayProgram:
     active_turns: int = 0
     finished_s: float | None = None
     """End of its last turn."""
-    prompt: Prompt | None = None
+    prompt: DigestedPrompt | None = None
     """Prompt of the last turn that succeeded, followed by its answer."""
     prompt_pieces: int = 0
     """Pieces of that prompt without the answer."""
@@ -56,7 +56,7 @@ class GatewayPrograms:
         self._conversations = Conversations()
         self._unnamed = 0
 
-    def start_turn(self, caller: Caller, prompt: Prompt, now_s: float) -> StartedTurn:
+    def start_turn(self, caller: Caller, prompt: DigestedPrompt, now_s: float) -> StartedTurn:
         id = caller.program_id or self._conversations.find(prompt, self._idle) or self._new_id()
         program = self._programs.get(id)
         if program is None:
@@ -74,7 +74,9 @@ class GatewayPrograms:
             self._conversations.remember(id, prompt)
         return started
 
-    def kept_tokens(self, program: GatewayProgram, prompt: Prompt, prompt_tokens: int) -> int:
+    def kept_tokens(
+        self, program: GatewayProgram, prompt: DigestedPrompt, prompt_tokens: int
+    ) -> int:
         """Return the number of prompt tokens that repeat the last turn's context.
 
         The number follows from the equal messages; if the program rewrote its history, from their
@@ -94,7 +96,7 @@ class GatewayPrograms:
         return min(int(share * program.prompt_tokens), limit)
 
     def record_answer(
-        self, program: GatewayProgram, prompt: Prompt, answer: ForwardedAnswer
+        self, program: GatewayProgram, prompt: DigestedPrompt, answer: ForwardedAnswer
     ) -> None:
         """Store the turn's context for the comparison with the next prompt."""
         program.prompt = with_answer(prompt, answer.message())

@@ -6,7 +6,7 @@ and the prompt as runs of contents.
 
 from __future__ import annotations
 
-from harness.gateway.conversations import Prompt
+from harness.gateway.conversations import DigestedPrompt
 from harness.gateway.programs import GatewayProgram
 from servers.routers.base import Runs
 
@@ -14,7 +14,7 @@ CHARS_PER_TOKEN = 4.0
 """Used until the server has counted the tokens of a turn of the program."""
 
 
-def estimated_tokens(program: GatewayProgram, prompt: Prompt) -> int:
+def estimated_tokens(program: GatewayProgram, prompt: DigestedPrompt) -> int:
     """Return the tokens of the last turn that the prompt repeats, as the server counted them, and
     the rest by the characters per token of that turn."""
     if not prompt.ends:
@@ -32,7 +32,7 @@ def estimated_tokens(program: GatewayProgram, prompt: Prompt) -> int:
     return max(1, round(tokens + (length - repeated) * program.prompt_tokens / last))
 
 
-def runs_of_prompt(prompt: Prompt) -> Runs:
+def runs_of_prompt(prompt: DigestedPrompt) -> Runs:
     """Return a run for each piece. The characters per token are always the same here, because runs
     of different turns are compared."""
     per_unit = _tokens_per_unit(prompt)
@@ -40,5 +40,5 @@ def runs_of_prompt(prompt: Prompt) -> Runs:
     return tuple((digest, max(1, round(end * per_unit))) for digest, end in pairs)
 
 
-def _tokens_per_unit(prompt: Prompt) -> float:
+def _tokens_per_unit(prompt: DigestedPrompt) -> float:
     return 1.0 if prompt.in_tokens else 1 / CHARS_PER_TOKEN

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from harness.gateway.client_request import Caller
-from harness.gateway.conversations import Prompt
+from harness.gateway.conversations import DigestedPrompt
 from harness.gateway.programs import GatewayProgram, GatewayPrograms, StartedTurn
 from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.replay.live_router import LiveRouter
@@ -23,7 +23,7 @@ from servers.routers.base import RoutedTurn, Runs
 
 CLIENT_DISCONNECTED = "the client disconnected"
 """The error of a turn whose client left before the whole answer had arrived at the gateway."""
-NO_PROMPT = Prompt((), (), 0)
+NO_PROMPT = DigestedPrompt((), (), 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class ActiveTurn:
     started: StartedTurn
     record: TurnRecord
     """Has no data of the answer until `Forwarding` or `Guided` adds them."""
-    prompt: Prompt
+    prompt: DigestedPrompt
     sent_s: float
     task: asyncio.Task[Any]
     """The task that answers the request."""
@@ -74,7 +74,9 @@ class Turns:
     def set_lateness(self, program_id: str, seconds: float) -> None:
         self._late_s[program_id] = seconds
 
-    def start(self, caller: Caller, model: object, prompt: Prompt = NO_PROMPT) -> ActiveTurn:
+    def start(
+        self, caller: Caller, model: object, prompt: DigestedPrompt = NO_PROMPT
+    ) -> ActiveTurn:
         """Start a turn. Call it in the task that answers the request, which `abandon` cancels, and
         call `route` before the turn is sent to its server."""
         now_s, task = self.now_s(), asyncio.current_task()

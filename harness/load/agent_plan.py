@@ -15,7 +15,7 @@ from pathlib import Path
 from agents.agent import Agent
 from agents.command import command_agent
 from agents.mini_swe_agent import MiniSweAgent
-from agents.sandbox.bubblewrap import Bubblewrap, Limits
+from agents.sandbox.bubblewrap import Bubblewrap, SandboxLimits
 from agents.sandbox.container import Containers
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
@@ -182,7 +182,7 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
 
 
 def _sandbox(agents: Agents) -> Bubblewrap | Containers | None:
-    limits = Limits(
+    limits = SandboxLimits(
         processes=agents.agent_processes,
         memory_bytes=int(agents.agent_memory_gb * GB),
         disk_bytes=int(agents.agent_disk_gb * GB),

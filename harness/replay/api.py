@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from harness.replay.completion import Answer, chat_body, completion_body, text_body
+from harness.replay.completion import PartialAnswer, chat_body, completion_body, text_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Api:
     path: str
     body: Callable[..., bytes]
     """Returns the request of a turn."""
-    answer: type[Answer] = Answer
+    answer: type[PartialAnswer] = PartialAnswer
 
 
 class Apis(NamedTuple):

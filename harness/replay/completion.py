@@ -157,7 +157,7 @@ class MeasuredAnswer:
 
 
 @dataclass(slots=True)
-class Answer(MeasuredAnswer):
+class PartialAnswer(MeasuredAnswer):
     """The part of an answer that has arrived."""
 
     sent_at_s: float

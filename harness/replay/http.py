@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from harness.replay.completion import Answer, error_message, shortened
+from harness.replay.completion import PartialAnswer, error_message, shortened
 from servers.basics.errors import TurnFailed
 from servers.basics.redact import redact, secrets_of
 
@@ -126,7 +126,7 @@ async def stream_completion(
     session: aiohttp.ClientSession,
     url: str,
     body: io.BytesIO,
-    answer: Answer,
+    answer: PartialAnswer,
     now_s: Callable[[], float],
     headers: dict[str, str] | None = None,
 ) -> None:
@@ -148,7 +148,7 @@ async def stream_completion(
 
 
 def failure_reason(
-    failure: Exception, url: str, answer: Answer, turn_timeout_s: float | None = None
+    failure: Exception, url: str, answer: PartialAnswer, turn_timeout_s: float | None = None
 ) -> str:
     """Return the text of one of FAILURES for the turn's record, without secrets."""
     progress = f"after {len(answer.ids)} output tokens"

@@ -19,7 +19,7 @@ import aiohttp
 from msgspec import UNSET
 
 from harness.replay.api import DYNAMO
-from harness.replay.completion import Answer, measure
+from harness.replay.completion import PartialAnswer, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
@@ -188,7 +188,9 @@ class _Live:
             conversation.answered(answer.ids)
         self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
 
-    async def _route(self, run: ActiveProgram, record: TurnRecord, answer: Answer) -> RoutedTurn:
+    async def _route(
+        self, run: ActiveProgram, record: TurnRecord, answer: PartialAnswer
+    ) -> RoutedTurn:
         """Wait until the router sends the turn. If it does not, record the turn with the reason."""
         routed = self._routing.arrived(run)
         try:
@@ -216,7 +218,7 @@ class _Live:
             await asyncio.sleep(delay_s)
 
     def _cancelled(
-        self, run: ActiveProgram, record: TurnRecord, answer: Answer, reason: str | None
+        self, run: ActiveProgram, record: TurnRecord, answer: PartialAnswer, reason: str | None
     ) -> None:
         """Record a turn that did not end, with the reason. A request of the background that is
         under way when the last job ends has not failed."""
@@ -226,7 +228,12 @@ class _Live:
             self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
 
     def _finish(
-        self, record: TurnRecord, turn: Turn, answer: Answer, finished_s: float, error: str | None
+        self,
+        record: TurnRecord,
+        turn: Turn,
+        answer: PartialAnswer,
+        finished_s: float,
+        error: str | None,
     ) -> None:
         measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.error = error

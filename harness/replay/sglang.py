@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import orjson
 
 from harness.replay.api import OPENAI, Api, Apis
-from harness.replay.completion import Answer, error_message, without_prompt
+from harness.replay.completion import PartialAnswer, error_message, without_prompt
 from harness.replay.http import MAX_ERROR_BYTES, OPENER, api_key, authorization, known_keys
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import CellFailed, TurnFailed
@@ -64,7 +64,7 @@ def sampling_params(output_tokens: int) -> JsonObject:
 
 
 @dataclass(slots=True)
-class GeneratedAnswer(Answer):
+class GeneratedAnswer(PartialAnswer):
     """The part of an answer of `/generate` that has arrived."""
 
     def _event(self, event: bytes, at_s: float) -> None:

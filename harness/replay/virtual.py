@@ -20,7 +20,7 @@ from servers.policies.base import Future
 from servers.profiles import Profile
 from servers.records.done import BackgroundEnd, DoneRecord
 from servers.records.turns import TurnRecord
-from servers.sim import Phase, Submission, Usage
+from servers.sim import EngineUsage, Phase, Submission
 from servers.sim import Sequence as Served
 from traces import Program, Turn
 from traces.reuse import SharedPrompts
@@ -53,7 +53,7 @@ class VirtualEngine(Protocol):
     def strides(self) -> int: ...
     def submit(self, submission: Submission, at_ps: int) -> Served: ...
     def end_program(self, program_id: str) -> None: ...
-    def usage(self) -> Usage: ...
+    def usage(self) -> EngineUsage: ...
     def run(self, programs: Iterable[object]) -> None:
         """Run until all turns have ended.
 
@@ -99,7 +99,7 @@ class Replay:
         self._sent: dict[Served, tuple[ActiveProgram, TurnRecord]] = {}
         self._upcoming: dict[str, tuple[ProgramPaths, list[Future]]] = {}
         """By active program: the paths of its turns, and all its `Future`s for a bound."""
-        self.usage: list[Usage] = []
+        self.usage: list[EngineUsage] = []
         self._usage_every = 1
         self._usage_seen = 0
 

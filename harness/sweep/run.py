@@ -55,7 +55,7 @@ class Pool(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SweepOutcome:
     folder: Path
     cells: int
     found_done: int
@@ -76,7 +76,7 @@ def run_sweeps(
     claim: AbstractContextManager[None] | None = None,
     pool: Pool | None = None,
     run: RunCell = run_cell,
-) -> Outcome:
+) -> SweepOutcome:
     """Run the cells of all plans, or those of a shard. A single plan is named `ONE`.
 
     `arguments` of the command are recorded. `on_begin` is called after the plans and folders have
@@ -114,7 +114,7 @@ def run_sweeps(
         failed = _run_cells(todo, run, work, folder, execution, searches, pool)
     count = sum(map(len, given.values())) + searches.cells
     missing = 0 if shard is None else count_missing(folders)
-    return Outcome(folder, count, found_done + searches.found_done, failed, missing)
+    return SweepOutcome(folder, count, found_done + searches.found_done, failed, missing)
 
 
 def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, Jct]:

@@ -23,7 +23,7 @@ MIN_RATES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix(Fitted):
+class RateMatrix(Fitted):
     """A row per policy: its capacity, then its mean JCT at each common rate."""
 
     points: Sequence[Point]

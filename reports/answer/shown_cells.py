@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
 from reports.run_folder.cell_names import refuse_unknown
-from reports.run_folder.read import Cell, Run
+from reports.run_folder.read import CellRun, Run
 from servers.basics.errors import InvalidInput
 
 MAX_CELLS = 20
 """At most this many cells have a memory figure, which limits the size of the page."""
 
 
-def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, Cell]:
+def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, CellRun]:
     """Return cells of the first seed at the answer's load, by label.
 
     The baseline and the winner come first, then the others by mean JCT.
@@ -29,7 +29,7 @@ def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, Cell]:
     return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MAX_CELLS])
 
 
-def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
     """Return the named cells by label. Raises InvalidInput."""
     known = [*_finished(results), *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
@@ -43,7 +43,7 @@ def _finished(results: Results) -> list[str]:
     return [] if results.cells.empty else results.cells["cell"].tolist()
 
 
-def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
     if not names:
         return {}
     folders = {cell.folder.name: cell for cell in run.cells}

@@ -15,7 +15,7 @@ import pandas as pd
 from reports.capacity.estimate import Kind
 from reports.experiment.claims import Check
 from reports.metrics.cells import Results, collect
-from reports.run_folder.read import Cell, Run, load_run
+from reports.run_folder.read import CellRun, Run, load_run
 from reports.run_folder.turns import failed_turns, read_columns
 from reports.statistics.searched import searched
 from servers.records.sweep import SweepRecord
@@ -87,7 +87,7 @@ def _read(run: Run, turns: Collection[int]) -> Results:
     return Results(cells.assign(**added), results.jobs, results.missing)
 
 
-def _turn_times(cell: Cell) -> dict[int, float]:
+def _turn_times(cell: CellRun) -> dict[int, float]:
     """Return the mean seconds from the arrival of a turn to its last token, by its index."""
     columns = read_columns(cell)
     times_s = columns["finished_at_s"] - columns["sent_at_s"]

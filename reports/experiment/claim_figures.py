@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.experiment.judge import Finding, Measured
+from reports.experiment.judge import ClaimPoint, Finding
 from reports.figures.drawing import Figure, Spec, Trace, dot, plain, wide_spread
 
 PUBLISHED = "published"
@@ -69,7 +69,7 @@ def _published_dot(published: Sequence[float]) -> Trace:
     }
 
 
-def _dot(point: Measured) -> Trace:
+def _dot(point: ClaimPoint) -> Trace:
     own = point.value
     interval = f"<br>95% CI {own.low:.3g} to {own.high:.3g}" if own.has_interval else ""
     hover = f"<b>{plain(point.label)}</b><br>{own.value:.3g}{interval}"

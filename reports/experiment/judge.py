@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from reports.experiment.claims import Check
-from reports.experiment.significance import Outcome, Value, judged
+from reports.experiment.significance import ClaimOutcome, Value, judged
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import SeedShare, some_seeds
 from servers.basics.phrasing import counted, listed, share
@@ -32,7 +32,7 @@ RISING_TOLERANCE = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ClaimPoint:
     """A point of a claim, for the figure."""
 
     label: str
@@ -44,14 +44,14 @@ class Finding:
     says: str
     published: str
     ours: str
-    outcome: Outcome
+    outcome: ClaimOutcome
     reading: str = ""
     direction: str = ""
     check: Check | None = None
-    points: tuple[Measured, ...] = ()
+    points: tuple[ClaimPoint, ...] = ()
 
 
-Claim = Callable[[Estimate], Outcome]
+Claim = Callable[[Estimate], ClaimOutcome]
 """Judges one number."""
 
 
@@ -60,21 +60,21 @@ def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
     every = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
     found = [v for v in every if v.seeds]
     if not found:
-        return _finding(check, _lacking(check, every) or "no result", Outcome.OPEN, found)
+        return _finding(check, _lacking(check, every) or "no result", ClaimOutcome.OPEN, found)
     if check.where in ("rising", "stable"):
         return _along(check, found, every)
     bounds = [(v, check.least, check.most) for v in found]
     if check.where == "some":
-        outcomes = judged(bounds, Outcome.HOLDS)
+        outcomes = judged(bounds, ClaimOutcome.HOLDS)
         outcome = _some(outcomes)
     else:
-        outcomes = judged(bounds, Outcome.FAILS)
+        outcomes = judged(bounds, ClaimOutcome.FAILS)
         outcome = _every(outcomes)
     return _finding(check, _ours(check, found, outcomes, every), outcome, found)
 
 
-def _finding(check: Check, ours: str, outcome: Outcome, found: Sequence[Value]) -> Finding:
-    points = tuple(Measured(_label(v, found), v.estimate()) for v in found if v.by_seed)
+def _finding(check: Check, ours: str, outcome: ClaimOutcome, found: Sequence[Value]) -> Finding:
+    points = tuple(ClaimPoint(_label(v, found), v.estimate()) for v in found if v.by_seed)
     return Finding(
         *(check.says, check.published, ours, outcome, check.reading, check.direction),
         check=check,
@@ -87,11 +87,11 @@ def _along(check: Check, found: Sequence[Value], every: Sequence[Value]) -> Find
     the others contradict it."""
     numbers = [v for v in found if v.by_seed]
     if not numbers:
-        return _finding(check, _lacking(check, every), Outcome.OPEN, found)
+        return _finding(check, _lacking(check, every), ClaimOutcome.OPEN, found)
     finding = _rising(check, numbers) if check.where == "rising" else _stable(check, numbers)
     if lacking := _lacking(check, every):
-        is_open = finding.outcome is Outcome.HOLDS
-        outcome = Outcome.OPEN if is_open else finding.outcome
+        is_open = finding.outcome is ClaimOutcome.HOLDS
+        outcome = ClaimOutcome.OPEN if is_open else finding.outcome
         return replace(finding, ours=f"{finding.ours}; {lacking}", outcome=outcome)
     return finding
 
@@ -154,16 +154,16 @@ def _column(check: Check) -> str:
     return f"turn_{check.turn}_s" if check.metric == "turn_mean_s" else check.metric
 
 
-def _every(outcomes: Sequence[Outcome]) -> Outcome:
-    if Outcome.FAILS in outcomes:
-        return Outcome.FAILS
-    return Outcome.OPEN if Outcome.OPEN in outcomes else Outcome.HOLDS
+def _every(outcomes: Sequence[ClaimOutcome]) -> ClaimOutcome:
+    if ClaimOutcome.FAILS in outcomes:
+        return ClaimOutcome.FAILS
+    return ClaimOutcome.OPEN if ClaimOutcome.OPEN in outcomes else ClaimOutcome.HOLDS
 
 
-def _some(outcomes: Sequence[Outcome]) -> Outcome:
-    if Outcome.HOLDS in outcomes:
-        return Outcome.HOLDS
-    return Outcome.OPEN if Outcome.OPEN in outcomes else Outcome.FAILS
+def _some(outcomes: Sequence[ClaimOutcome]) -> ClaimOutcome:
+    if ClaimOutcome.HOLDS in outcomes:
+        return ClaimOutcome.HOLDS
+    return ClaimOutcome.OPEN if ClaimOutcome.OPEN in outcomes else ClaimOutcome.FAILS
 
 
 def _rising(check: Check, found: Sequence[Value]) -> Finding:
@@ -177,7 +177,7 @@ def _rising(check: Check, found: Sequence[Value]) -> Finding:
         growth = _shown(ratios[-1][0].estimate(), lambda n: f"{n:.2f}x")
         steps = " → ".join(_number(check, v.estimate().value) for v in row)
         ours.append(f"{steps}, the last {growth} the first")
-    outcomes = judged([(v, least, None) for v, least in ratios], Outcome.FAILS)
+    outcomes = judged([(v, least, None) for v, least in ratios], ClaimOutcome.FAILS)
     return _finding(check, "; ".join(ours), _every(outcomes), found)
 
 
@@ -185,7 +185,7 @@ def _stable(check: Check, found: Sequence[Value]) -> Finding:
     """No value may be more than `most` times another one."""
     most = check.most or 1.0
     ratios = [_over(max(a, b, key=_mean), min(a, b, key=_mean)) for a, b in combinations(found, 2)]
-    outcome = _every(judged([(r, None, most) for r in ratios], Outcome.FAILS))
+    outcome = _every(judged([(r, None, most) for r in ratios], ClaimOutcome.FAILS))
     means = [v.estimate().value for v in found]
     ours = _span(check, min(means), max(means))
     if ratios:
@@ -208,7 +208,7 @@ def _over(above: Value, below: Value) -> Value:
 
 
 def _ours(
-    check: Check, found: Sequence[Value], outcomes: Sequence[Outcome], every: Sequence[Value]
+    check: Check, found: Sequence[Value], outcomes: Sequence[ClaimOutcome], every: Sequence[Value]
 ) -> str:
     """Return the range of the numbers, the point that contradicts the claim most clearly, and where
     there is no number."""
@@ -220,22 +220,22 @@ def _ours(
 def _of_numbers(
     check: Check,
     found: Sequence[Value],
-    numbers: Sequence[tuple[Value, Outcome]],
-    outcomes: Sequence[Outcome],
+    numbers: Sequence[tuple[Value, ClaimOutcome]],
+    outcomes: Sequence[ClaimOutcome],
 ) -> str:
     if len(found) == 1:
         return _shown(numbers[0][0].estimate(), lambda n: _number(check, n))
     means = [v.estimate().value for v, _ in numbers]
-    counts = [f"{o} at {n}" for o in Outcome if (n := outcomes.count(o))]
+    counts = [f"{o} at {n}" for o in ClaimOutcome if (n := outcomes.count(o))]
     text = _span(check, min(means), max(means))
     if len(counts) > 1:
         text += f" at {counted(len(found), 'point')}: {', '.join(counts)}"
-    missed = [v for v, o in numbers if o is Outcome.FAILS]
+    missed = [v for v, o in numbers if o is ClaimOutcome.FAILS]
     if missed and len(counts) > 1:
         worst = max(missed, key=lambda v: _distance(check, v.estimate().value))
         shown = _shown(worst.estimate(), lambda n: _number(check, n))
         text += f" (not: {_label(worst, found)}, {shown})"
-    unclear = [v for v, o in numbers if o is Outcome.OPEN and v.seeds == len(v.by_seed)]
+    unclear = [v for v, o in numbers if o is ClaimOutcome.OPEN and v.seeds == len(v.by_seed)]
     if not missed and unclear and len(counts) > 1:
         shown = _shown(unclear[0].estimate(), lambda n: _number(check, n))
         text += f" (unclear: {_label(unclear[0], found)}, {shown})"

@@ -18,7 +18,7 @@ from reports.experiment.claim_figures import claim_figures
 from reports.experiment.claims import Check
 from reports.experiment.judge import Finding, judge
 from reports.experiment.setup import Setup, as_json, notes, setups
-from reports.experiment.significance import Outcome
+from reports.experiment.significance import ClaimOutcome
 from reports.experiment.verdict import outcome_of, verdict
 from reports.figures.drawing import Figure
 from reports.figures.legend import MAX_ALL_HIGHLIGHTED, Legend, highlighted, legend
@@ -49,7 +49,7 @@ class ExperimentText:
 class ExperimentReport:
     path: Path
     verdict: str
-    outcome: Outcome | None
+    outcome: ClaimOutcome | None
     """None if the experiment is not testable here."""
     findings: tuple[Finding, ...]
     failed: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ EXACT = 0.5
 """Tail of a mean that equals the truth."""
 
 
-class Outcome(StrEnum):
+class ClaimOutcome(StrEnum):
     HOLDS = "holds"
     OPEN = "cannot be said"
     FAILS = "does not hold"
@@ -65,31 +65,31 @@ Bounded = tuple[Value, float | None, float | None]
 """A value, the least and the most that a claim says of it."""
 
 
-def judged(bounded: Sequence[Bounded], together: Outcome) -> list[Outcome]:
+def judged(bounded: Sequence[Bounded], together: ClaimOutcome) -> list[ClaimOutcome]:
     """Judge points, one of which decides the claim if it has the outcome `together`.
 
     A seed beyond all numbers has no place in a mean. It is no evidence for a claim unless all seeds
     are, and a claim that it contradicts cannot hold."""
     holding, failing = [_p_within(*b) for b in bounded], [_p_outside(*b) for b in bounded]
-    hold = _level(holding) if together is Outcome.HOLDS else TAIL
-    fail = _level(failing) if together is Outcome.FAILS else TAIL
+    hold = _level(holding) if together is ClaimOutcome.HOLDS else TAIL
+    fail = _level(failing) if together is ClaimOutcome.FAILS else TAIL
     outcomes = [
-        Outcome.HOLDS if p <= hold else Outcome.FAILS if q <= fail else Outcome.OPEN
+        ClaimOutcome.HOLDS if p <= hold else ClaimOutcome.FAILS if q <= fail else ClaimOutcome.OPEN
         for p, q in zip(holding, failing, strict=True)
     ]
     return [_with_extremes(outcome, *b) for outcome, b in zip(outcomes, bounded, strict=True)]
 
 
 def _with_extremes(
-    outcome: Outcome, value: Value, least: float | None, most: float | None
-) -> Outcome:
+    outcome: ClaimOutcome, value: Value, least: float | None, most: float | None
+) -> ClaimOutcome:
     contradicting = (value.below if least is not None else 0) + (
         value.above if most is not None else 0
     )
     if value.above + value.below == value.seeds:
-        every = {0: Outcome.HOLDS, value.seeds: Outcome.FAILS}
-        return every.get(contradicting, Outcome.OPEN)
-    return Outcome.OPEN if contradicting and outcome is Outcome.HOLDS else outcome
+        every = {0: ClaimOutcome.HOLDS, value.seeds: ClaimOutcome.FAILS}
+        return every.get(contradicting, ClaimOutcome.OPEN)
+    return ClaimOutcome.OPEN if contradicting and outcome is ClaimOutcome.HOLDS else outcome
 
 
 def _p_within(value: Value, least: float | None, most: float | None) -> float:
@@ -117,12 +117,16 @@ def _level(probabilities: Sequence[float]) -> float:
     return max((p for rank, p in ranked if p <= rank * TAIL / count), default=-1.0)
 
 
-def within(own: Estimate, least: float | None, most: float | None) -> Outcome:
+def within(own: Estimate, least: float | None, most: float | None) -> ClaimOutcome:
     """Return whether an interval is within bounds."""
     low, high = -math.inf if least is None else least, math.inf if most is None else most
     if not own.has_interval:
-        return Outcome.OPEN
+        return ClaimOutcome.OPEN
     slack = ROUNDING * abs(own.value)
     if own.low >= low - slack and own.high <= high + slack:
-        return Outcome.HOLDS
-    return Outcome.FAILS if own.high < low - slack or own.low > high + slack else Outcome.OPEN
+        return ClaimOutcome.HOLDS
+    return (
+        ClaimOutcome.FAILS
+        if own.high < low - slack or own.low > high + slack
+        else ClaimOutcome.OPEN
+    )

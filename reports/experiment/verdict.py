@@ -8,31 +8,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.experiment.judge import Finding
-from reports.experiment.significance import Outcome
+from reports.experiment.significance import ClaimOutcome
 from servers.basics.phrasing import counted, listed
 
 BEGINS = {
-    Outcome.HOLDS: "Holds",
-    Outcome.OPEN: "Cannot be said",
-    Outcome.FAILS: "Does not hold",
+    ClaimOutcome.HOLDS: "Holds",
+    ClaimOutcome.OPEN: "Cannot be said",
+    ClaimOutcome.FAILS: "Does not hold",
 }
 SHOWN = 3
 """Claims in a sentence."""
 
 
-def outcome_of(findings: Sequence[Finding]) -> Outcome | None:
+def outcome_of(findings: Sequence[Finding]) -> ClaimOutcome | None:
     """Return the outcome of all claims; of the best interpretation if there are several. None
     without findings."""
     readings = _by_reading(findings)
     return max(map(_worst, readings.values()), key=_goodness) if readings else None
 
 
-def _worst(findings: Sequence[Finding]) -> Outcome:
+def _worst(findings: Sequence[Finding]) -> ClaimOutcome:
     return min((f.outcome for f in findings), key=_goodness)
 
 
-def _goodness(outcome: Outcome) -> int:
-    return (Outcome.FAILS, Outcome.OPEN, Outcome.HOLDS).index(outcome)
+def _goodness(outcome: ClaimOutcome) -> int:
+    return (ClaimOutcome.FAILS, ClaimOutcome.OPEN, ClaimOutcome.HOLDS).index(outcome)
 
 
 def _by_reading(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
@@ -63,13 +63,13 @@ def _lower(sentence: str) -> str:
 
 def _sentence(findings: Sequence[Finding], at_most: int = SHOWN) -> str:
     worst = _worst(findings)
-    if worst is Outcome.HOLDS:
+    if worst is ClaimOutcome.HOLDS:
         return f"Holds: {listed([f'{f.says} ({f.ours})' for f in findings], at_most=at_most)}."
     shown = [f for f in findings if f.outcome is worst]
     reasons = listed([_reason(f) for f in shown], at_most=at_most)
     rest = [
         f"{number} {words}"
-        for outcome, words in ((Outcome.HOLDS, "hold"), (Outcome.OPEN, "cannot be said"))
+        for outcome, words in ((ClaimOutcome.HOLDS, "hold"), (ClaimOutcome.OPEN, "cannot be said"))
         if outcome is not worst and (number := sum(f.outcome is outcome for f in findings))
     ]
     counts = f" Of {counted(len(findings), 'claim')} {' and '.join(rest)}." if rest else ""

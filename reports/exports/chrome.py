@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from reports.exports.phases import stretches
 from reports.run_folder.lines import read_records
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import HITS
 from servers.records.turns import EventRecord, TurnRecord
 
@@ -37,7 +37,7 @@ OF_PIN = ("ttl_s", "blocks", "why", "reason")
 Event = dict[str, Any]
 
 
-def chrome_trace(cell: Cell) -> bytes:
+def chrome_trace(cell: CellRun) -> bytes:
     mine: dict[str, list[TurnRecord]] = defaultdict(list)
     for turn in read_records(cell.folder / "turns.jsonl", TurnRecord):
         mine[turn.program_id].append(turn)

@@ -20,7 +20,7 @@ from reports.metrics.jobs import jobs_of
 from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.lines import read_records
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.reference import fields_of
 from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_turns
 from reports.spreadsheet import escape_formula
@@ -72,7 +72,7 @@ Opens = Callable[[Path, Mapping[str, Kind]], Any]
 """Opens a file with these columns, as a context manager that yields a `Table`."""
 
 
-def rows_of(cell: Cell, name: str, unstable: bool) -> tuple[list[Row], list[Row]]:
+def rows_of(cell: CellRun, name: str, unstable: bool) -> tuple[list[Row], list[Row]]:
     """Return the rows of the turns and of the jobs. An unstable cell has no measured jobs. Raises
     InvalidRunFolder."""
     variant, jps, seed = cell.key

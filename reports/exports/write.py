@@ -12,7 +12,7 @@ from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, r
 from reports.metrics.steady import unstable_cells
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import has_members, read_members
-from reports.run_folder.read import Cell, load_run
+from reports.run_folder.read import CellRun, load_run
 from servers.basics.atomic import atomic_path, write_file
 from servers.basics.errors import InvalidRunFolder
 
@@ -44,7 +44,7 @@ def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) ->
     return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
 
 
-def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing, set[str]]:
+def _cells(run_folder: Path) -> tuple[dict[str, CellRun], Missing, set[str]]:
     """Return the finished cells by name, the names of the others with the reasons, and the names of
     unstable ones. With several machines, a name begins with the run folder of the machine."""
     if not has_members(run_folder):
@@ -61,7 +61,7 @@ def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing, set[str]]:
 
 
 def _tables(
-    cells: Mapping[str, Cell], form: str, out: Path, unstable: Collection[str]
+    cells: Mapping[str, CellRun], form: str, out: Path, unstable: Collection[str]
 ) -> tuple[list[Path], Missing]:
     missing: Missing = []
     paths = [out / f"{what}.{form}" for what in ("turns", "jobs")]
@@ -81,7 +81,7 @@ def _tables(
     return paths, missing
 
 
-def _traces(cells: Mapping[str, Cell], out: Path) -> tuple[list[Path], Missing]:
+def _traces(cells: Mapping[str, CellRun], out: Path) -> tuple[list[Path], Missing]:
     paths, missing = [], []
     for name, cell in cells.items():
         try:

@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from reports.fidelity.distance import Fidelity, Point, Ranking, Span
+from reports.fidelity.distance import CellSpread, Fidelity, PairedPoint, Ranking
 from reports.fidelity.dumbbells import dumbbells
-from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, Verdict
+from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, TargetVerdict
 from reports.numbers import DASH
 from reports.page.environment import environment
 from reports.run_folder.read import NOT_DONE, Run
@@ -31,7 +31,7 @@ COLUMNS = (
 )
 
 
-def headline(verdict: Verdict, live: Run) -> str:
+def headline(verdict: TargetVerdict, live: Run) -> str:
     if verdict.good:
         return f"Virtual time can be trusted for {engine(live)}: all targets are met."
     count = len(verdict.missed)
@@ -52,7 +52,7 @@ def page(
     live: Sequence[Run],
     virtual: Run,
     found: Fidelity,
-    verdict: Verdict,
+    verdict: TargetVerdict,
     caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> str:
@@ -101,7 +101,7 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: PairedPoint) -> dict[str, Any]:
     values = [
         _plain_cell(seconds(point.live_s)),
         _plain_cell(seconds(point.virtual_s)),
@@ -160,7 +160,7 @@ def _plain_cell(text: str) -> dict[str, Any]:
 
 
 def _error_cell(
-    error: Span, text: Callable[[float], str], limit: float = math.inf
+    error: CellSpread, text: Callable[[float], str], limit: float = math.inf
 ) -> dict[str, Any]:
     """Format an error. `ends` is its range over seeds, empty if both ends have the same text."""
     low, high = text(error.low), text(error.high)
@@ -241,7 +241,7 @@ def _plain(value: Any) -> str:
 
 def as_json(
     found: Fidelity,
-    verdict: Verdict,
+    verdict: TargetVerdict,
     about: Mapping[str, Any],
     caveats: Sequence[str],
     invalid: Sequence[Invalid],

@@ -23,7 +23,7 @@ MIN_DIFFERENCES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CellSpread:
     """The mean, the smallest and the largest value of several cells."""
 
     value: float
@@ -32,7 +32,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PairedPoint:
     variant: str
     load: str
     jps: float | None
@@ -44,13 +44,13 @@ class Point:
     virtual_s: float
     live_hits: float
     virtual_hits: float
-    mean: Span
-    p95: Span
-    hits: Span
+    mean: CellSpread
+    p95: CellSpread
+    hits: CellSpread
     """Errors over seeds, relative to the mean of a cell's repeats."""
-    mean_spread: Span
-    p95_spread: Span
-    hits_spread: Span
+    mean_spread: CellSpread
+    p95_spread: CellSpread
+    hits_spread: CellSpread
     """The differences between live repeats of a cell, over seeds. NaN if there is one repeat."""
     saturated: bool
     """Whether any seed and repeat of the live engine is saturated."""
@@ -78,7 +78,7 @@ class Ranking:
     agreed: int | None
     """The number of these pairs that virtual time orders in the same way."""
     saturated: bool
-    error: Span
+    error: CellSpread
     """The error of the mean JCT over all cells of the load."""
 
 
@@ -86,7 +86,7 @@ class Ranking:
 class Fidelity:
     cells: pd.DataFrame
     """One row per cell that all runs have, with `KEY` and the columns of `paired`."""
-    points: tuple[Point, ...]
+    points: tuple[PairedPoint, ...]
     rankings: tuple[Ranking, ...]
     repeats: int
 
@@ -155,14 +155,14 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def _span(values: pd.Series) -> Span:
-    return Span(*(float(v) for v in (values.mean(skipna=False), values.min(), values.max())))
+def _span(values: pd.Series) -> CellSpread:
+    return CellSpread(*(float(v) for v in (values.mean(skipna=False), values.min(), values.max())))
 
 
-def _point(cells: pd.DataFrame) -> Point:
+def _point(cells: pd.DataFrame) -> PairedPoint:
     first = cells.iloc[0]
     by_repeat = cells[_repeat_columns(cells)].mean()
-    return Point(
+    return PairedPoint(
         variant=str(first["variant"]),
         load=str(first["load"]),
         jps=_jps(first),

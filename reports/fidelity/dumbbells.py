@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from reports.fidelity.distance import Point
+from reports.fidelity.distance import PairedPoint
 from reports.figures.drawing import short
 from servers.basics.phrasing import seconds
 
@@ -19,13 +19,13 @@ PER_LETTER = 7.4
 TICKS = 5
 
 
-def dumbbells(points: Sequence[Point]) -> list[dict[str, Any]]:
+def dumbbells(points: Sequence[PairedPoint]) -> list[dict[str, Any]]:
     """Return a panel per load, with policies in order of live mean JCT, the best on top."""
     loads = dict.fromkeys(p.load for p in points)
     return [_panel([p for p in points if p.load == load]) for load in loads]
 
 
-def _panel(points: Sequence[Point]) -> dict[str, Any]:
+def _panel(points: Sequence[PairedPoint]) -> dict[str, Any]:
     points = sorted(points, key=lambda p: p.live_s)
     names = [short(p.variant) for p in points]
     left = round(PER_LETTER * max(map(len, names))) + 20

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reports.fidelity.distance import Fidelity, Point, Span
+from reports.fidelity.distance import CellSpread, Fidelity, PairedPoint
 from servers.basics.phrasing import counted
 
 MAX_MEAN_ERROR, MAX_P95_ERROR = 0.05, 0.08
@@ -27,7 +27,7 @@ class TargetCheck(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TargetVerdict:
     checks: tuple[TargetCheck, ...]
 
     @property
@@ -39,9 +39,9 @@ class Verdict:
         return [check.target for check in self.checks if check.held is False]
 
 
-def judge(found: Fidelity, invalid: int) -> Verdict:
+def judge(found: Fidelity, invalid: int) -> TargetVerdict:
     """`invalid` is the number of cells that lack a result in a run or failed a gate."""
-    return Verdict(
+    return TargetVerdict(
         (
             _within("mean JCT", MAX_MEAN_ERROR, found.points, lambda p: p.mean),
             _within("P95 JCT", MAX_P95_ERROR, found.points, lambda p: p.p95),
@@ -58,7 +58,7 @@ def judge(found: Fidelity, invalid: int) -> Verdict:
 
 
 def _within(
-    what: str, limit: float, points: Sequence[Point], of: Callable[[Point], Span]
+    what: str, limit: float, points: Sequence[PairedPoint], of: Callable[[PairedPoint], CellSpread]
 ) -> TargetCheck:
     target = f"{what} within {limit:.0%} for each policy and load, mean over seeds"
     if not points:

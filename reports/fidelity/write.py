@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from reports.fidelity.card import Invalid, as_json, engine, headline, page
 from reports.fidelity.comparable import caveats, check_comparable
 from reports.fidelity.distance import Fidelity, fidelity
-from reports.fidelity.targets import Verdict, judge
+from reports.fidelity.targets import TargetVerdict, judge
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, load_run
 from servers.basics.atomic import write_file
@@ -28,7 +28,7 @@ class Card:
     """The HTML file."""
     headline: str
     fidelity: Fidelity
-    verdict: Verdict
+    verdict: TargetVerdict
     caveats: list[str]
     invalid: list[Invalid]
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, plain, short
 from reports.run_folder.lines import json_lines
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import read_turns
 from servers.basics.phrasing import counted
 
@@ -44,7 +44,7 @@ WITH_PAUSES = KINDS | {"tool": KeyEntry("part-tool", "", "tool or pause")}
 """The label for a workload that has pauses after turns without a tool."""
 
 
-def gantt(cells: Mapping[str, Cell], *, pauses: bool = False) -> Figure | None:
+def gantt(cells: Mapping[str, CellRun], *, pauses: bool = False) -> Figure | None:
     """Draw `cells` by label; the first one is shown initially. `pauses`: whether gaps contain
     pauses."""
     kinds = WITH_PAUSES if pauses else KINDS
@@ -58,7 +58,7 @@ def gantt(cells: Mapping[str, Cell], *, pauses: bool = False) -> Figure | None:
     return Figure("gantt", title, specs, None, "gantt", first, key, terms)
 
 
-def _spec(label: str, cell: Cell, kinds: Mapping[str, KeyEntry]) -> Spec:
+def _spec(label: str, cell: CellRun, kinds: Mapping[str, KeyEntry]) -> Spec:
     turns = read_turns(cell)
     good = turns[turns["error"].isna()]
     order = _in_order(cell, good)
@@ -91,7 +91,7 @@ def _spec(label: str, cell: Cell, kinds: Mapping[str, KeyEntry]) -> Spec:
     }
 
 
-def _in_order(cell: Cell, turns: pd.DataFrame) -> pd.Index:
+def _in_order(cell: CellRun, turns: pd.DataFrame) -> pd.Index:
     arrival_s = turns.groupby("program_id")["scheduled_at_s"].min()
     for agent in json_lines(cell.folder / "programs.jsonl"):
         name, at_s = str(agent.get("program_id")), agent.get("arrival_s")

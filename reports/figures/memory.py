@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 
 NO_MEMORY = "Memory over time is not drawn: only virtual time records it."
 MAX_POINTS = 150
@@ -31,7 +31,7 @@ WITH_TIERS = [0.6, 1.0], [0.0, 0.2], [0.28, 0.52]
 """The same with a panel of the blocks off the device: blocks, turns, off device."""
 
 
-def memory(cells: Mapping[str, Cell]) -> Figure | None:
+def memory(cells: Mapping[str, CellRun]) -> Figure | None:
     """Draw `cells` by label; the first one is shown initially. None if no cell has the data."""
     specs = {label: _spec(label, cell) for label, cell in cells.items() if cell.done.usage}
     if not specs:
@@ -43,7 +43,7 @@ def memory(cells: Mapping[str, Cell]) -> Figure | None:
     return Figure("memory", title, specs, None, "memory", next(iter(specs)), key, terms)
 
 
-def _spec(label: str, cell: Cell) -> Spec:
+def _spec(label: str, cell: CellRun) -> Spec:
     usage = np.asarray(cell.done.usage, dtype=float)
     t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), MAX_POINTS)].T
     x = [round(float(v), 2) for v in t]

@@ -12,7 +12,7 @@ import numpy as np
 from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
 from reports.figures.memory import MAX_POINTS, line
 from reports.metrics.routing import replicas_of
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 
 KEY = (
     KeyEntry("part-decode", "", "blocks, mean over replicas"),
@@ -21,7 +21,7 @@ KEY = (
 )
 
 
-def replica_memory(cells: Mapping[str, Cell]) -> Figure | None:
+def replica_memory(cells: Mapping[str, CellRun]) -> Figure | None:
     """Draw `cells` by label; the first one is shown initially. None if no cell has the data."""
     sampled = {label: cell for label, cell in cells.items() if cell.done.replica_blocks}
     if not sampled:
@@ -32,7 +32,7 @@ def replica_memory(cells: Mapping[str, Cell]) -> Figure | None:
     return Figure("replica-memory", title, specs, None, "memory", next(iter(specs)), KEY, terms)
 
 
-def _spec(label: str, cell: Cell) -> Spec:
+def _spec(label: str, cell: CellRun) -> Spec:
     usage = cell.done.usage or []
     kept = thinned(len(usage), MAX_POINTS)
     t = np.asarray(usage, dtype=float)[kept, 0]

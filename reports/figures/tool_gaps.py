@@ -13,7 +13,7 @@ from typing import Any
 from reports.figures.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
 from reports.figures.styles import FIRST_COLOUR
 from reports.run_folder.lines import read_records
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from servers.basics.phrasing import counted, listed, seconds, share
 from servers.records.turns import TurnRecord
 
@@ -36,7 +36,7 @@ class Gaps:
     """Gaps after a tool in sub-agents."""
 
 
-def tool_gaps(cell: Cell) -> Figure | None:
+def tool_gaps(cell: CellRun) -> Figure | None:
     """Return the figure, or None if no tool took any time. `turns.jsonl` must be valid."""
     gaps = _read(cell)
     if not any(map(any, gaps.by_tool.values())):
@@ -62,7 +62,7 @@ def tool_gaps(cell: Cell) -> Figure | None:
     return Figure("tool-gaps", "How long tools run", {"": spec}, True, key=key, terms=("Tool gap",))
 
 
-def _read(cell: Cell) -> Gaps:
+def _read(cell: CellRun) -> Gaps:
     gaps = Gaps()
     called: dict[str, tuple[str, ...]] = {}
     for turn in read_records(cell.folder / "turns.jsonl", TurnRecord):

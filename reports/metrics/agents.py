@@ -16,7 +16,7 @@ import orjson
 
 from reports.numbers import DASH
 from reports.run_folder.lines import json_lines, read_records
-from reports.run_folder.read import Cell, Run
+from reports.run_folder.read import CellRun, Run
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import share
@@ -95,7 +95,7 @@ def _resolved_ids(path: Path, label: str) -> list[str]:
     return ids
 
 
-def _row(cell: Cell, load: str) -> AgentRow:
+def _row(cell: CellRun, load: str) -> AgentRow:
     programs = _programs(cell)
     statuses = Counter(
         text(line.get("exit_status")) or text(line.get("error")) or DASH for line in programs
@@ -107,7 +107,7 @@ def _row(cell: Cell, load: str) -> AgentRow:
     return AgentRow(variant, load, seed, len(programs), mean, endings, _resolved(cell, programs))
 
 
-def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:
+def _resolved(cell: CellRun, programs: list[dict[str, Any]]) -> str:
     path = cell.folder / EVALUATION
     if not path.is_file():
         return "not evaluated"
@@ -120,10 +120,10 @@ def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:
     return f"{right} of {len(tasks)} ({share(right / len(tasks))})"
 
 
-def _programs(cell: Cell) -> list[dict[str, Any]]:
+def _programs(cell: CellRun) -> list[dict[str, Any]]:
     return list(json_lines(cell.folder / "programs.jsonl"))
 
 
-def _turns_by_program(cell: Cell) -> dict[str, int]:
+def _turns_by_program(cell: CellRun) -> dict[str, int]:
     turns = read_records(cell.folder / "turns.jsonl", TurnRecord)
     return dict(Counter(turn.program_id for turn in turns))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import to_builtins
 
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Column, Turns
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRunFolder
@@ -32,7 +32,7 @@ CONTEXTS = 128
 
 
 @dataclass(frozen=True)
-class Machine:
+class IdleMachine:
     """A profile with the limits of its engine: at most `step_tokens` tokens and `max_num_seqs`
     turns per step."""
 
@@ -84,7 +84,7 @@ def _fixed_s(profile: Profile, step_tokens: int) -> Floats:
     return np.array([profile.tokens_ps(n) for n in range(1, step_tokens + 1)]) / PS_PER_S
 
 
-def machine_of(cell: Cell) -> Machine | None:
+def machine_of(cell: CellRun) -> IdleMachine | None:
     """Return the machine of a cell; None if the cell was measured, if its fields do not match a
     profile, or if its limits are too large.
 
@@ -104,7 +104,7 @@ def machine_of(cell: Cell) -> Machine | None:
         raise InvalidRunFolder(
             f"{cell.folder / 'cell.json'}: no machine has these limits and this profile"
         )
-    return Machine(profile, steps, turns, bool(config.offload))
+    return IdleMachine(profile, steps, turns, bool(config.offload))
 
 
 def _plausible(profile: Profile) -> bool:
@@ -127,7 +127,7 @@ def _plausible(profile: Profile) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LeastWork:
     """The least that each turn must compute under any schedule, in tokens and query-key pairs."""
 
     cached: Column
@@ -171,16 +171,16 @@ def triangle(n: Column) -> Column:
     return np.asarray(n * (n + 1) / 2)
 
 
-def work_of(turns: Turns, machine: Machine) -> Work:
+def work_of(turns: Turns, machine: IdleMachine) -> LeastWork:
     block_tokens = machine.profile.block_tokens
     prompt = np.maximum(turns["prompt_tokens"], 1.0)
     kept = np.nan_to_num(turns["kept_tokens"])
     repeated = np.minimum(np.maximum(kept, turns["shared_tokens"]), prompt - 1)
     decodes = turns["output_tokens"] - 1 - turns["preemptions"]
-    return Work(repeated // block_tokens * block_tokens, prompt, np.maximum(decodes, 0.0))
+    return LeastWork(repeated // block_tokens * block_tokens, prompt, np.maximum(decodes, 0.0))
 
 
-def prefill_s(work: Work, machine: Machine) -> Floats:
+def prefill_s(work: LeastWork, machine: IdleMachine) -> Floats:
     """Return the least time of the steps that compute each turn's new prompt tokens."""
     profile, new = machine.profile, work.new
     chunks = np.ceil(new / machine.step_tokens)
@@ -195,7 +195,7 @@ def prefill_s(work: Work, machine: Machine) -> Floats:
     return np.asarray(fixed_s + (chunks * of_chunk_ps + attention_ps(work, machine)) / PS_PER_S)
 
 
-def attention_ps(work: Work, machine: Machine) -> Column:
+def attention_ps(work: LeastWork, machine: IdleMachine) -> Column:
     """Return the time of the query-key pairs of each turn's new prompt tokens."""
     profile = machine.profile
     pairs_ps: Column = work.pairs * profile.pair_ps
@@ -204,7 +204,7 @@ def attention_ps(work: Work, machine: Machine) -> Column:
     return np.asarray(pairs_ps + work.window_pairs(profile.window.tokens) * profile.window.pair_ps)
 
 
-def least_turn_s(turns: Turns, machine: Machine) -> Floats:
+def least_turn_s(turns: Turns, machine: IdleMachine) -> Floats:
     """Return the least time from sending each turn to its last token."""
     profile = machine.profile
     work = work_of(turns, machine)
@@ -217,7 +217,7 @@ def least_turn_s(turns: Turns, machine: Machine) -> Floats:
     return np.asarray(profile.request_ps / PS_PER_S + prefill_s(work, machine) + decode_s)
 
 
-def least_job_s(turns: Turns, codes: Column, jobs: int, machine: Machine) -> Floats:
+def least_job_s(turns: Turns, codes: Column, jobs: int, machine: IdleMachine) -> Floats:
     """Return the least JCT of each job: the turns and tool gaps of its longest program. `codes` is
     the index of each turn's job. The start times of sub-agents are not considered."""
     least_s = least_turn_s(turns, machine) + turns["gap_s"]

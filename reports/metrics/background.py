@@ -24,7 +24,7 @@ from reports.metrics.metric import (
     mean,
     percentiles,
 )
-from reports.metrics.steady import Span
+from reports.metrics.steady import FinishedWork
 from reports.run_folder.turns import Column, failed_turns
 from servers.records.done import BackgroundEnd
 
@@ -58,7 +58,7 @@ def _background(facts: Facts) -> dict[str, Value]:
     return dict(zip(BACKGROUND.columns, (*numbers, *served, failed), strict=True))
 
 
-def _inside(times_s: Column, span: Span) -> Column:
+def _inside(times_s: Column, span: FinishedWork) -> Column:
     return (times_s >= span.begin_s) & (times_s < span.end_s)
 
 

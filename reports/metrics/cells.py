@@ -30,7 +30,7 @@ from reports.metrics.throughput import THROUGHPUT
 from reports.metrics.tokens import HITS_OF_CELL, LATENCY
 from reports.metrics.waterfall import WATERFALL
 from reports.parallel import each
-from reports.run_folder.read import Cell, Run, read_cell
+from reports.run_folder.read import CellRun, Run, read_cell
 from reports.run_folder.turns import Column, Turns, failed_turns, read_with_background
 from servers.basics.errors import InvalidRunFolder
 
@@ -82,7 +82,9 @@ def collect(run: Run) -> Results:
     return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
 
 
-def _numbers(item: tuple[Cell, str | None, frozenset[str]]) -> tuple[dict[str, Any], Turns] | str:
+def _numbers(
+    item: tuple[CellRun, str | None, frozenset[str]],
+) -> tuple[dict[str, Any], Turns] | str:
     """Return the row and the finished jobs of a cell, or the reason why it has none."""
     try:
         measured = measure(*item)
@@ -109,7 +111,7 @@ class MeasuredCell(NamedTuple):
     jobs: Turns
 
 
-def measure(cell: Cell, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> MeasuredCell:
+def measure(cell: CellRun, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> MeasuredCell:
     """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
     when the cell ended. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
     another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
@@ -161,7 +163,7 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def _settings(cell: Cell) -> dict[str, Any]:
+def _settings(cell: CellRun) -> dict[str, Any]:
     config = cell.config
     return {
         "cell": cell.folder.name,

@@ -14,7 +14,7 @@ import pandas as pd
 from reports.metrics.jobs import extremes
 from reports.metrics.metric import COUNT, LOWER, SHARE, Facts, Group, Metric, Value
 from reports.metrics.waterfall import WATERFALL, in_server
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import PARTS, TRANSFER, Turns, failed_turns
 from servers.basics.phrasing import counted, listed
 from servers.basics.text import one_line
@@ -106,7 +106,7 @@ def failed_gates(facts: Facts, row: Mapping[str, Any]) -> list[str]:
     return failed
 
 
-def _failed_engine_gates(cell: Cell) -> list[str]:
+def _failed_engine_gates(cell: CellRun) -> list[str]:
     """Check for faults of a live engine that raise no error. Virtual time cannot have them."""
     failed: list[str] = []
     if cell.done.external_hit_tokens == 0:

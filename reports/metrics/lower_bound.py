@@ -24,8 +24,8 @@ import pandas as pd
 
 from reports.metrics.alone import (
     Floats,
-    Machine,
-    Work,
+    IdleMachine,
+    LeastWork,
     attention_ps,
     least_turn_s,
     prefill_s,
@@ -66,7 +66,7 @@ class Prices(NamedTuple):
     """For each token of a decode's context that no other program shares."""
 
 
-def lower_bound(turns: Turns, machine: Machine, machines: int = 1) -> Bound:
+def lower_bound(turns: Turns, machine: IdleMachine, machines: int = 1) -> Bound:
     """Return the bounds for the jobs of these turns, all of which finished, on several equal
     machines, treated as one that is that many times as fast, whose bounds are no higher."""
     codes, names = pd.factorize(turns["job_id"])
@@ -95,7 +95,7 @@ def _running_sum(values: Floats, codes: Column) -> Floats:
     return np.asarray(sums - (sums - values)[np.searchsorted(codes, codes)])
 
 
-def _work_of_turns(turns: Turns, machine: Machine) -> Iterator[Floats]:
+def _work_of_turns(turns: Turns, machine: IdleMachine) -> Iterator[Floats]:
     """Yield the work of each turn for each of `COMPUTE`."""
     profile, work, shared = machine.profile, work_of(turns, machine), _shared(turns)
     own_contexts = np.maximum(work.contexts - work.decodes * shared, 0.0)
@@ -127,7 +127,7 @@ def _shared(turns: Turns) -> Column:
     return most[codes]
 
 
-def _prices(machine: Machine) -> Iterator[Prices]:
+def _prices(machine: IdleMachine) -> Iterator[Prices]:
     """Yield prices that no batch exceeds: the fixed time of a step with T tokens, D of which are
     decodes, is at least (T − D) · token_s + D · decode_s, and a reserve if D > 0. As the own
     contexts of the decodes fit on the device, they pay at most the reserve."""
@@ -152,7 +152,12 @@ def _prices(machine: Machine) -> Iterator[Prices]:
 
 
 def _gap_s(
-    work: Work, shared: Column, gap_s: Column, machine: Machine, compute: float, again_s: float
+    work: LeastWork,
+    shared: Column,
+    gap_s: Column,
+    machine: IdleMachine,
+    compute: float,
+    again_s: float,
 ) -> Floats:
     """Return the work for the cached tokens that no other program shares: each is held during the
     tool gap, computed again, or reloaded. `again_s` is the price of computing a token, in addition

@@ -13,10 +13,10 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from reports.metrics.alone import Machine
-from reports.metrics.steady import Span
+from reports.metrics.alone import IdleMachine
+from reports.metrics.steady import FinishedWork
 from reports.numbers import digits, whole
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Column, Turns
 from servers.basics.phrasing import seconds, share
 
@@ -65,7 +65,7 @@ class Metric(NamedTuple):
 class Facts:
     """What the metrics of a cell are computed from."""
 
-    cell: Cell
+    cell: CellRun
     turns: Turns
     """Of the measured jobs."""
     jobs: Turns
@@ -77,7 +77,7 @@ class Facts:
     """Jobs without a failed turn."""
     good: Turns
     """Turns without an error."""
-    span: Span
+    span: FinishedWork
     """The time to which throughput refers."""
     requests: Turns
     """Of the background."""
@@ -86,7 +86,7 @@ class Facts:
     """Jobs left out because of stalls."""
     unstable: str
     """Why there is no steady state; "" if there is one, or for a fixed set of jobs."""
-    machine: Machine | None
+    machine: IdleMachine | None
 
 
 class Group(NamedTuple):

@@ -14,7 +14,7 @@ from msgspec.json import Decoder
 
 from reports.metrics.metric import SHARE, Facts, Group, Metric, Unit, Value
 from reports.run_folder.lines import DISCARD_AND_RERUN, read_records
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import MALFORMED
 from servers.records.turns import EventRecord
@@ -27,7 +27,7 @@ class PinTime(NamedTuple):
     """The part of pins that ended without being reused."""
 
 
-def pin_time(cell: Cell, begin_s: float, end_s: float) -> PinTime:
+def pin_time(cell: CellRun, begin_s: float, end_s: float) -> PinTime:
     """Sum the pin time of a cell between two times. Pins without an end last until `end_s`."""
     path = cell.folder / "engine.jsonl"
     text = path.read_bytes() if path.is_file() else b""

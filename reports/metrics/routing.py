@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.metric import LOWER, NONE, SECONDS, SHARE, Group, Metric, Unit, Value
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import HITS, Column, Turns
 
 
-def replicas_of(cell: Cell) -> int:
+def replicas_of(cell: CellRun) -> int:
     return cell.config.replicas or cell.config.server.replicas or 1
 
 
-def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, Value]:
+def routing(cell: CellRun, jobs: int, turns: Turns) -> dict[str, Value]:
     """Return the columns; none for a cell with one replica. `turns` excludes errors, and `jobs` is
     the number of finished jobs. If only some engines decode, imbalances compare these."""
     replicas = replicas_of(cell)
@@ -53,7 +53,7 @@ def _seconds_there(turns: Turns, held_s: Column, replicas: int) -> Column:
     return np.bincount(turns["replica"].astype(int), there_s, replicas)
 
 
-def _mean_blocks(cell: Cell) -> Column:
+def _mean_blocks(cell: CellRun) -> Column:
     """Return the mean KV blocks in use on each replica, over the samples of the cell."""
     sampled = cell.done.replica_blocks
     return np.asarray(sampled, dtype=float).mean(axis=0) if sampled else np.empty(0)

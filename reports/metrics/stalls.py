@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Column, Turns, read_columns
 from servers.basics.errors import InvalidRunFolder
 
@@ -38,7 +38,7 @@ def stalled_turns(turns: Turns, stalls: Sequence[Sequence[float]]) -> Column:
     return hit
 
 
-def stalled_jobs(cell: Cell, turns: Turns) -> frozenset[str]:
+def stalled_jobs(cell: CellRun, turns: Turns) -> frozenset[str]:
     """Return the jobs that are left out because of the stalls of this cell."""
     stalls = cell.done.client_stalls
     if not stalls:
@@ -55,7 +55,7 @@ def without(jobs: frozenset[str], columns: Turns) -> Turns:
     return {name: values[kept] for name, values in columns.items()}
 
 
-def stalled_by_load(cells: Sequence[Cell]) -> dict[Load, frozenset[str]]:
+def stalled_by_load(cells: Sequence[CellRun]) -> dict[Load, frozenset[str]]:
     """Return the jobs that are left out in all cells of a load and seed, so that the cells have the
     same jobs."""
     found: dict[Load, frozenset[str]] = {}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Turns, failed_turns
 
 MIN_THROUGHPUT = 0.9
@@ -29,7 +29,7 @@ def grows_beyond_chance(growth: float, jobs: int) -> bool:
     return growth * arrivals > DEVIATIONS * math.sqrt(arrivals)
 
 
-def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
+def unstable_cells(cells: Sequence[CellRun]) -> dict[str, str]:
     """Return the reasons why cells are unstable, by name.
 
     A variant that has no steady state at a rate has none at a higher rate with the same seed. If a
@@ -51,7 +51,7 @@ def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
     return reasons
 
 
-def measured_turns(cell: Cell, turns: Turns) -> Turns:
+def measured_turns(cell: CellRun, turns: Turns) -> Turns:
     window = cell.done.window
     if window is None:
         return turns
@@ -61,7 +61,7 @@ def measured_turns(cell: Cell, turns: Turns) -> Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FinishedWork:
     """The time to which throughput refers, and the work that finished in it."""
 
     begin_s: float
@@ -76,10 +76,10 @@ class Span:
         return length_s if length_s > 0 else math.nan
 
 
-NO_SPAN = Span(math.nan, math.nan, 0, 0)
+NO_SPAN = FinishedWork(math.nan, math.nan, 0, 0)
 
 
-def span_of(cell: Cell, turns: Turns, jobs: Turns) -> Span:
+def span_of(cell: CellRun, turns: Turns, jobs: Turns) -> FinishedWork:
     """Return the time of the window, or from the first arrival to the last departure of a fixed
     set. `turns` are all turns of the cell, `jobs` the measured jobs."""
     window, good = cell.done.window, ~failed_turns(turns)
@@ -88,10 +88,10 @@ def span_of(cell: Cell, turns: Turns, jobs: Turns) -> Span:
         if not done.any():
             return NO_SPAN
         begin_s, end_s = jobs["arrival_s"][done].min(), jobs["departure_s"][done].max()
-        return Span(float(begin_s), float(end_s), int(done.sum()), int(good.sum()))
+        return FinishedWork(float(begin_s), float(end_s), int(done.sum()), int(good.sum()))
     if window.from_s is None or window.to_s is None or not len(jobs["jct_s"]):
         return NO_SPAN
     begin_s, end_s = window.from_s, window.to_s
     ends_s = turns["finished_at_s"]
     inside = good & (ends_s >= begin_s) & (ends_s < end_s)
-    return Span(begin_s, end_s, window.finished_jobs or 0, int(inside.sum()))
+    return FinishedWork(begin_s, end_s, window.finished_jobs or 0, int(inside.sum()))

@@ -69,7 +69,7 @@ def before_first_token_s(turns: Turns) -> Column:
     return turns["first_token_at_s"] - turns["sent_at_s"]
 
 
-class Server(NamedTuple):
+class ServerTime(NamedTuple):
     """A turn's time in the server, excluding the other parts in PARTS."""
 
     queue_s: Column
@@ -80,14 +80,14 @@ class Server(NamedTuple):
     an answer that was not streamed, all time except the parts that the engine reports."""
 
 
-def in_server(turns: Turns) -> Server:
+def in_server(turns: Turns) -> ServerTime:
     undivided, unstreamed = no_breakdown(turns), np.isnan(turns["decode_s"])
     queue = np.where(undivided & ~unstreamed, 0.0, np.nan_to_num(turns["queue_s"]))
     before = np.where(undivided, before_first_token_s(turns), 0.0)
     rest = turns["finished_at_s"] - turns["sent_at_s"] - queue
     for part in ("load_s", *TRANSFER, "preempted_s", "recompute_s"):
         rest = rest - turns[part]
-    return Server(
+    return ServerTime(
         queue,
         np.where(undivided, 0.0, turns["prefill_s"]),
         np.nan_to_num(turns["decode_s"]),

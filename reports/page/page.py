@@ -39,7 +39,7 @@ MOST_NAMES = 12
 """The first screen lists at most this many schedulers, or links to the list."""
 
 
-class Link(NamedTuple):
+class MachineLink(NamedTuple):
     """A link to the page of a machine of the same sweep."""
 
     text: str
@@ -96,7 +96,7 @@ def page(
     answer: Answer,
     drawn: Drawn,
     style: Mapping[str, Style],
-    machines: Sequence[Link] = (),
+    machines: Sequence[MachineLink] = (),
 ) -> str:
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
     named = [*strong, *_worst(answer)]

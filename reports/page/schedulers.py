@@ -18,7 +18,7 @@ from servers.records.sweep import VariantRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduler:
+class SchedulerRow:
     name: str
     anchor: str
     sentence: str
@@ -30,7 +30,7 @@ class Schedulers:
 
     def __init__(self, variants: Sequence[VariantRecord], baseline: str) -> None:
         self.rows = [
-            Scheduler(
+            SchedulerRow(
                 variant.name,
                 f"scheduler-{number}",
                 variant.description or "",

@@ -20,7 +20,7 @@ from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
 from reports.answer.left_out import programs_left_out, valid_capacities
-from reports.answer.matrix import Matrix
+from reports.answer.matrix import RateMatrix
 from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable, at_one_rate
@@ -38,9 +38,9 @@ from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
-from reports.page.page import Drawn, Link, page, section
+from reports.page.page import Drawn, MachineLink, page, section
 from reports.run_folder.machines import siblings
-from reports.run_folder.read import Cell, Run, load_run
+from reports.run_folder.read import CellRun, Run, load_run
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_unstable
 from reports.statistics.searched import Searched, searched
@@ -56,7 +56,7 @@ class Report:
     """The HTML file."""
     answer: list[str]
     """Sentences in order of importance."""
-    matrix: Matrix
+    matrix: RateMatrix
     """Mean JCTs by policy and rate, with capacities."""
     table: ResultTable
     """All numbers, rate by rate."""
@@ -69,7 +69,7 @@ class Report:
     cells: pd.DataFrame
     """The rows of `cells.csv`."""
 
-    def tables(self, full: bool) -> list[Matrix | ResultTable | BackgroundTable]:
+    def tables(self, full: bool) -> list[RateMatrix | ResultTable | BackgroundTable]:
         """Return the matrix, and the tables of the jobs and of background requests: at the rate of
         the answer if numbers differ, or in full at all rates."""
         every = self.table.points
@@ -105,7 +105,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     return Report(
         run_folder / REPORT,
         result.sentences,
-        Matrix(shown_points, rows, result.capacities, also_serves(run.sweep) if rows else ""),
+        RateMatrix(shown_points, rows, result.capacities, also_serves(run.sweep) if rows else ""),
         ResultTable(shown_points, baseline),
         failed,
         results.missing,
@@ -139,13 +139,14 @@ def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
     return replace(result, headline=f"{first} {result.headline}") if first else result
 
 
-def _links(run_folder: Path) -> list[Link]:
+def _links(run_folder: Path) -> list[MachineLink]:
     """Return links to the pages of the sweep's other machines, if it has several."""
     members = siblings(run_folder)
-    links = [Link("All machines", f"../{REPORT}", False)] if members else []
+    links = [MachineLink("All machines", f"../{REPORT}", False)] if members else []
     here = run_folder.resolve()
     return links + [
-        Link(each.label, f"../{each.folder.name}/{REPORT}", each.folder == here) for each in members
+        MachineLink(each.label, f"../{each.folder.name}/{REPORT}", each.folder == here)
+        for each in members
     ]
 
 
@@ -161,7 +162,7 @@ def _draw(
     found: Sequence[Point],
     result: Answer,
     style: Mapping[str, Style],
-    named: Mapping[str, Cell],
+    named: Mapping[str, CellRun],
     search: Searched | None,
 ) -> Drawn:
     baseline = run.sweep.baseline

@@ -18,7 +18,7 @@ from servers.basics.text import MALFORMED, brief, line_problem, one_line
 T = TypeVar("T", bound=Struct)
 
 
-class _Format(Struct):
+class _FormatOnly(Struct):
     format: str | None = None
 
 
@@ -33,7 +33,7 @@ def read_document(path: Path, kind: type[T], remedy: str) -> T:
         raise InvalidRunFolder(f"{path}: cannot be read: {reason}") from None
     try:
         if (expected := kind.__struct_config__.tag) is not None:
-            found = decode(content, type=_Format).format
+            found = decode(content, type=_FormatOnly).format
             if found != expected:
                 raise InvalidRunFolder(
                     f"{path}: format is {brief(found)}, this version reads {expected!r}"

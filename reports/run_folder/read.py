@@ -27,7 +27,7 @@ NOT_DONE = DoneRecord(finished_programs=0, failed_turns=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CellRun:
     folder: Path
     config: CellRecord
     done: DoneRecord
@@ -47,7 +47,7 @@ class Cell:
 class Run:
     folder: Path
     sweep: SweepRecord
-    cells: tuple[Cell, ...]
+    cells: tuple[CellRun, ...]
     """Cells with a `done.json`, in the order of rate, variant and seed in the sweep."""
     missing: tuple[tuple[str, str], ...]
     """Names of cells without a result, and the reasons."""
@@ -56,7 +56,7 @@ class Run:
 def load_run(folder: Path) -> Run:
     sweep = read_sweep(folder)
     order = {variant.name: index for index, variant in enumerate(sweep.variants)}
-    cells: list[Cell] = []
+    cells: list[CellRun] = []
     missing: list[tuple[str, str]] = []
     for path in _cell_folders(folder):
         try:
@@ -94,15 +94,15 @@ def read_sweep(folder: Path) -> SweepRecord:
     return read_document(path, SweepRecord, "run the sweep again")
 
 
-def read_cell(folder: Path) -> Cell:
+def read_cell(folder: Path) -> CellRun:
     """Read the documents of a cell. Raises InvalidRunFolder, also for a finished cell of which any
     file that reports read has changed since."""
     config = read_config(folder)
     if not (folder / "done.json").is_file():
-        return Cell(folder, config, NOT_DONE)
+        return CellRun(folder, config, NOT_DONE)
     done = read_done(folder)
     check_checksums(folder)
-    return Cell(folder, config, done)
+    return CellRun(folder, config, done)
 
 
 def read_config(folder: Path) -> CellRecord:
@@ -138,7 +138,7 @@ def _progress(folder: Path) -> str:
 
 
 def _not_started(
-    sweep: SweepRecord, cells: Iterable[Cell], unreadable: set[str]
+    sweep: SweepRecord, cells: Iterable[CellRun], unreadable: set[str]
 ) -> list[tuple[str, str]]:
     started = {(*cell.key, cell.repeat) for cell in cells}
     planned = [

@@ -17,7 +17,7 @@ import pandas as pd
 from msgspec import UNSET
 
 from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN, record_pieces
-from reports.run_folder.read import Cell
+from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.records.turns import TurnRecord
 
@@ -50,12 +50,12 @@ NULLABLE = (*LEFT_OUT, "first_token_at_s", "kept_tokens")
 """Null in these cells, in lines of other tools and of earlier versions."""
 
 
-def read_turns(cell: Cell) -> pd.DataFrame:
+def read_turns(cell: CellRun) -> pd.DataFrame:
     """Return the columns as a frame."""
     return pd.DataFrame(read_columns(cell))
 
 
-def read_columns(cell: Cell) -> Turns:
+def read_columns(cell: CellRun) -> Turns:
     """Return a column for each of `TURN_FIELDS`, without the requests of a background.
 
     Numbers are NaN if the engine does not report them, and 0 if the turn failed before. An
@@ -64,7 +64,7 @@ def read_columns(cell: Cell) -> Turns:
     return read_with_background(cell)[0]
 
 
-def read_with_background(cell: Cell) -> tuple[Turns, Turns]:
+def read_with_background(cell: CellRun) -> tuple[Turns, Turns]:
     """Return the columns of the jobs' turns, and those of the requests of a background."""
     path = cell.folder / "turns.jsonl"
     texts: dict[str, str] = {}

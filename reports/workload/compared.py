@@ -15,7 +15,7 @@ from traces import Program, TraceSet, read_traces
 from traces.reuse import Reuse, reuse
 from traces.stats import Statistics, statistics
 from traces.synthesis.figures import figures
-from traces.synthesis.fitted import Figure
+from traces.synthesis.fitted import FittedQuantity
 from traces.synthesis.known import RECIPES, description
 from traces.synthesis.nearest import nearest, reference
 
@@ -29,7 +29,7 @@ class Described:
 
     name: str
     programs: Sequence[Program]
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, FittedQuantity]
     """Figures of jobs without sub-agents. A fitted recipe has those of its recorded set."""
     reuse: Reuse
     about: str = ""

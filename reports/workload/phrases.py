@@ -10,7 +10,7 @@ from reports.workload.provenance import counts, is_drawn, of_lengths
 from servers.basics.phrasing import counted, seconds, share
 from traces import TraceSet
 from traces.synthesis.figures import value_of
-from traces.synthesis.fitted import Figure
+from traces.synthesis.fitted import FittedQuantity
 from traces.synthesis.nearest import LIKE
 
 FEW_JOBS = 20
@@ -79,12 +79,12 @@ def tiles(compared: Compared) -> list[Tile]:
     return found
 
 
-def _tile(quantity: str, what: str, figures: Mapping[str, Figure]) -> Tile:
+def _tile(quantity: str, what: str, figures: Mapping[str, FittedQuantity]) -> Tile:
     figure = figures[quantity]
     return Tile(f"{value_of(figure, 'p50'):,.0f}", f"{what}, median", _spread(figure, median=False))
 
 
-def _spread(figure: Figure, *, median: bool = True) -> str:
+def _spread(figure: FittedQuantity, *, median: bool = True) -> str:
     first = f"median {value_of(figure, 'p50'):,.0f}" if median else f"mean {figure.mean:,.0f}"
     return f"{first}, P99 {value_of(figure, 'p99'):,.0f}"
 

@@ -9,13 +9,13 @@ from reports.numbers import DASH
 from reports.table import Table, texts
 from reports.workload.compared import Compared, Described
 from servers.basics.phrasing import seconds, share
-from traces.stats import ToolGaps
+from traces.stats import GapStats
 from traces.synthesis.figures import value_of
 
 MAX_TOOLS = 20
 
 
-class Quantity(NamedTuple):
+class QuantityRow(NamedTuple):
     head: str
     quantity: str
     """Of `traces.synthesis.figures`."""
@@ -24,13 +24,13 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES = (
-    Quantity("turns", "turns", "mean"),
-    Quantity("first prompt", "first prompt", "mean"),
-    Quantity("new tokens", "new tokens per later turn", "mean"),
-    Quantity("output", "output tokens", "mean"),
-    Quantity("final context", "final context", "mean"),
-    Quantity("tool P50", "gap after a tool", "p50", is_time=True),
-    Quantity("tool P99", "gap after a tool", "p99", is_time=True),
+    QuantityRow("turns", "turns", "mean"),
+    QuantityRow("first prompt", "first prompt", "mean"),
+    QuantityRow("new tokens", "new tokens per later turn", "mean"),
+    QuantityRow("output", "output tokens", "mean"),
+    QuantityRow("final context", "final context", "mean"),
+    QuantityRow("tool P50", "gap after a tool", "p50", is_time=True),
+    QuantityRow("tool P99", "gap after a tool", "p99", is_time=True),
 )
 HEADS = ("Workload", "distance", *(q.head for q in QUANTITIES), "cacheable", "sub-agents")
 TOOL_HEADS = ("Tool", "calls", "mean", "P50", "P90", "P99", "share of slowest 10%")
@@ -47,7 +47,7 @@ def _values(each: Described) -> list[str]:
     return [distance, *(_value(each, quantity) for quantity in QUANTITIES), *ends]
 
 
-def _value(each: Described, quantity: Quantity) -> str:
+def _value(each: Described, quantity: QuantityRow) -> str:
     figure = each.figures.get(quantity.quantity)
     if figure is None:
         return DASH
@@ -68,6 +68,6 @@ def tool_table(compared: Compared) -> Table:
     return Table(TOOL_HEADS, rows)
 
 
-def _tool_values(tool: ToolGaps) -> list[str]:
+def _tool_values(tool: GapStats) -> list[str]:
     times = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
     return [f"{tool.calls:,}", *map(seconds, times), share(tool.slowest_tenth_share)]

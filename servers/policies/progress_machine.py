@@ -97,7 +97,7 @@ class ProgressProgram:
         return (now_s - since_s) * max(1 / math.sqrt(relative), 0.5)
 
 
-class Load:
+class ActiveLoad:
     """What the active programs of a machine need in all."""
 
     def __init__(
@@ -150,7 +150,7 @@ class ProgressMachine:
         self._most_rounds = most_rounds
         self._most_active = most_active
         self._batch_gain = batch_gain
-        self._known_load: Load | None = None
+        self._known_load: ActiveLoad | None = None
         """None if it has to be summed again."""
         self._has_room = False
         """Whether there is room for all active programs, and nothing has changed since."""
@@ -275,10 +275,12 @@ class ProgressMachine:
         """Return what a rebuild of a context costs, with the decodes that it slows down."""
         return self._costs.rebuild_s(tokens) * (2 - ALPHA) if tokens > 0 else 0.0
 
-    def _load(self) -> Load:
+    def _load(self) -> ActiveLoad:
         load = self._known_load
         if load is None:
-            load = Load(list(self.active.values()), self.turns, self.target_rounds, self._costs)
+            load = ActiveLoad(
+                list(self.active.values()), self.turns, self.target_rounds, self._costs
+            )
             self._known_load = load
         return load
 

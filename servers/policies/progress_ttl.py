@@ -84,7 +84,7 @@ FORGET_AFTER_S = 1800.0
 """A paused program without turns is forgotten after this time."""
 
 
-class Held:
+class HeldTurn:
     """A turn that arrived while its program was paused."""
 
     def __init__(self, program: ProgressProgram, deadline_s: float) -> None:
@@ -145,7 +145,7 @@ class ProgressTtl(Policy):
         )
         self._programs: dict[str, ProgressProgram] = {}
         self._running: set[int] = set()
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldTurn] = {}
         self._smallest: list[tuple[int, int]] = []
         """Tokens of the programs of held turns and their ids, as a heap; some have left."""
         self._deadlines: list[tuple[float, int]] = []
@@ -171,7 +171,7 @@ class ProgressTtl(Policy):
             self._pause_until_fit(now_s)
             return
         self._idle.pop(request.program_id, None)
-        held = Held(program, 0.0)
+        held = HeldTurn(program, 0.0)
         held.deadline_s = now_s + self._patience_s(held, now_s)
         self._held[request.id] = held
         program.held_turns += 1
@@ -313,7 +313,7 @@ class ProgressTtl(Policy):
                 held.is_overdue = True
                 self._overdue.append(request_id)
 
-    def _patience_s(self, held: Held, now_s: float) -> float:
+    def _patience_s(self, held: HeldTurn, now_s: float) -> float:
         """Return how long a turn that is held back now waits at most."""
         machine = self._machine
         rounds, per_s = machine.target_rounds, machine.turns.per_second
@@ -332,10 +332,10 @@ class ProgressTtl(Policy):
             if not held.is_overdue:
                 self._drop_recency(held)
 
-    def _drop_recency(self, held: Held) -> None:
+    def _drop_recency(self, held: HeldTurn) -> None:
         del self._recencies[bisect_left(self._recencies, self._recency(held))]
 
-    def _recency(self, held: Held) -> Recency:
+    def _recency(self, held: HeldTurn) -> Recency:
         return (held.yielded, 0.0 if self._by_arrival else -held.last_finished_s)
 
     # Pauses -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ ONE_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ReferenceStep:
     kind: str
     what: dict[str, int]
     ms: float
@@ -44,11 +44,11 @@ class Point:
         return ", ".join(f"{name} {count:,}" for name, count in self.what.items())
 
 
-def reference_steps(profile: Profile, step_tokens: int) -> list[Point]:
+def reference_steps(profile: Profile, step_tokens: int) -> list[ReferenceStep]:
     """Return the points in a fixed order. A prompt is computed in chunks of `step_tokens`, without
     the round trip of its request."""
     points = [
-        Point(
+        ReferenceStep(
             "prefill",
             {"tokens": tokens, "cached": cached},
             _prompt_ps(profile, step_tokens, tokens, cached) / PS_PER_MS,
@@ -56,7 +56,7 @@ def reference_steps(profile: Profile, step_tokens: int) -> list[Point]:
         for tokens, cached in PREFILLS
     ]
     points += [
-        Point(
+        ReferenceStep(
             "decode",
             {"batch": batch, "context": context},
             profile.batch_ps([], [context] * batch) / PS_PER_MS,
@@ -64,7 +64,7 @@ def reference_steps(profile: Profile, step_tokens: int) -> list[Point]:
         for batch, context in DECODES
     ]
     points += [
-        Point(
+        ReferenceStep(
             "mixed",
             {"tokens": tokens, "cached": cached, "batch": batch, "context": context},
             profile.batch_ps([(tokens, cached)], [context] * batch) / PS_PER_MS,
@@ -82,8 +82,8 @@ def _fits(what: dict[str, int], profile: Profile, kv_tokens: int) -> bool:
 
 
 def beside_tables(
-    points: Sequence[Point], profile: Profile, tables_ms: Sequence[float | None]
-) -> list[Point]:
+    points: Sequence[ReferenceStep], profile: Profile, tables_ms: Sequence[float | None]
+) -> list[ReferenceStep]:
     """Return the points with the milliseconds of operator tables, None where unknown. The tables
     compute a prompt in one step, and so does `one_step_ms`."""
     return [

@@ -8,12 +8,13 @@ from servers.sim.disaggregated import DisaggregatedFleet
 from servers.sim.engine import Engine, OnEvent
 from servers.sim.fleet import Fleet
 from servers.sim.kv import Path, Segment
-from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
+from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Limits, Offload, Transfer
 
 __all__ = [
     "DisaggregatedFleet",
     "Engine",
+    "EngineUsage",
     "Fleet",
     "Limits",
     "Offload",
@@ -24,6 +25,5 @@ __all__ = [
     "Sequence",
     "Submission",
     "Transfer",
-    "Usage",
     "refuse_unfit",
 ]

@@ -18,7 +18,7 @@ from servers.records.turns import EventRecord
 from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler
-from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
+from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Limits, Offload
 from servers.sim.strides import duration_ps, steps_until
 from servers.sim.tiers import build_tiers
@@ -110,9 +110,9 @@ class Engine:
         """End a turn that `sends_kv` at `at_ps`, when its KV has been sent."""
         self._push(at_ps, sequence)
 
-    def usage(self) -> Usage:
+    def usage(self) -> EngineUsage:
         tiers = {tier.name: tier.used for tier in self.scheduler.reloads.tiers}
-        return Usage(
+        return EngineUsage(
             self._runner.now_s,
             self.scheduler.kv.used,
             self._runner.pins.blocks,

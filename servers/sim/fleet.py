@@ -18,8 +18,8 @@ from servers.routers.runner import MOST_HELD_S, BuildRouter
 from servers.sim.engine import Engine, OnEnd
 from servers.sim.fleet_usage import FleetUsage
 from servers.sim.front import Front
+from servers.sim.sequence import EngineUsage, Submission, refuse_unfit
 from servers.sim.sequence import Sequence as Served
-from servers.sim.sequence import Submission, Usage, refuse_unfit
 
 BuildEngine = Callable[..., Engine]
 """For example `functools.partial(Engine, policy, profile, limits)`; called with `on_end`."""
@@ -95,7 +95,7 @@ class Fleet:
         for front in self._fronts:
             front.end_program(program_id)
 
-    def usage(self) -> Usage:
+    def usage(self) -> EngineUsage:
         """Return the sums over all replicas; turns that are held back wait."""
         held = sum(len(front.runner.held) for front in self._fronts)
         return self._usage.total(seconds(self.now_ps), held)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from servers.basics.clock import seconds
 from servers.routers.base import Replica
 from servers.sim.engine import Engine
-from servers.sim.sequence import Usage
+from servers.sim.sequence import EngineUsage
 
 
 class FleetUsage:
@@ -31,12 +31,12 @@ class FleetUsage:
         self._changed.add(index)
         self._unreported.add(index)
 
-    def total(self, now_s: float, held: int) -> Usage:
+    def total(self, now_s: float, held: int) -> EngineUsage:
         """Return the sums over all replicas; `held` turns wait at the router."""
         for index in self._changed:
             self._read(index)
         self._changed.clear()
-        return Usage(
+        return EngineUsage(
             now_s,
             sum(self._used),
             self._pinned,

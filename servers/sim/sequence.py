@@ -99,7 +99,7 @@ def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> 
         )
 
 
-class Usage(NamedTuple):
+class EngineUsage(NamedTuple):
     """Usage of one engine at one time: device blocks in use by turns and pins, those in use by pins
     only, numbers of turns, and blocks in the offload tiers. Of several replicas, the sums, and the
     device blocks in use on each."""

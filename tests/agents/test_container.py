@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents.sandbox import container
-from agents.sandbox.bubblewrap import Limits
+from agents.sandbox.bubblewrap import SandboxLimits
 from agents.sandbox.container import Containers
 
 
@@ -25,7 +25,7 @@ def test_a_failing_runtime_is_reported_with_its_output(tmp_path: Path) -> None:
 
 
 def test_limits_are_arguments_of_the_runtime(tmp_path: Path) -> None:
-    limits = Limits(processes=64, memory_bytes=1000)
+    limits = SandboxLimits(processes=64, memory_bytes=1000)
     args = " ".join(Containers("podman", tmp_path, limits).run_args("a"))
     assert "--pids-limit 64 --memory 1000 --memory-swap 1000 --network none" in args
     assert "--network" not in Containers("podman", tmp_path, network=True).run_args("a")

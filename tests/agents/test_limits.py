@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sandbox.bubblewrap import Bubblewrap, Limits
+from agents.sandbox.bubblewrap import Bubblewrap, SandboxLimits
 from harness.live_agents import limits as agent_limits
 from harness.live_agents.limits import ProgramLimits
 
@@ -33,7 +33,7 @@ def test_time_and_memory_are_limited_while_files_are_counted(
         return 0
 
     monkeypatch.setattr(agent_limits, "program_usage", count)
-    limits = ProgramLimits(limit_s, Bubblewrap(Limits(memory_bytes=memory_bytes)), 1)
+    limits = ProgramLimits(limit_s, Bubblewrap(SandboxLimits(memory_bytes=memory_bytes)), 1)
     try:
         first = asyncio.run(asyncio.wait_for(limits.exceeded(os.getpid(), tmp_path, 0.0), 30))
     finally:
@@ -52,7 +52,7 @@ def test_the_files_of_different_programs_are_counted_concurrently(
         return 1 << 40
 
     monkeypatch.setattr(agent_limits, "program_usage", count)
-    limits = ProgramLimits(600, Bubblewrap(Limits(memory_bytes=1 << 60)), 2)
+    limits = ProgramLimits(600, Bubblewrap(SandboxLimits(memory_bytes=1 << 60)), 2)
 
     async def run() -> list[str]:
         return await asyncio.gather(

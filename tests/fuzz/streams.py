@@ -14,7 +14,7 @@ from harness.gateway.client_request import identify_caller, parse_body, rewrite_
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
 from harness.gateway.programs import GatewayPrograms
-from harness.replay.completion import Answer, error_message, measure
+from harness.replay.completion import PartialAnswer, error_message, measure
 from harness.replay.sglang import GeneratedAnswer
 from harness.replay.sse import Events
 from harness.replay.token_prompts import TokenConversation
@@ -94,14 +94,14 @@ def events(data: bytes) -> bool:
 
 
 def live(data: bytes) -> bool:
-    return _answers(data, Answer(0.0, text=len(data) % 3 == 0))
+    return _answers(data, PartialAnswer(0.0, text=len(data) % 3 == 0))
 
 
 def sglang(data: bytes) -> bool:
     return _answers(data, GeneratedAnswer(0.0))
 
 
-def _answers(data: bytes, answer: Answer) -> bool:
+def _answers(data: bytes, answer: PartialAnswer) -> bool:
     good = True
     try:
         for chunk in _chunks(data):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller, identify_caller
-from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
+from harness.gateway.conversations import Conversations, DigestedPrompt, prompt_of, with_answer
 from harness.gateway.programs import GatewayPrograms
 from servers.basics.errors import InvalidProgramId
 
@@ -136,4 +136,4 @@ def test_prompts_share_their_longest_common_prefix_of_messages(a: list[str], b: 
             break
         expected += 1
     assert one.shared(other) == other.shared(one) == expected
-    assert isinstance(one, Prompt)
+    assert isinstance(one, DigestedPrompt)

@@ -14,7 +14,7 @@ from harness.load.workload import Workload
 from harness.sweep.cell import RunCell, run_cell
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
-from harness.sweep.run import ONE, Outcome, run_sweeps
+from harness.sweep.run import ONE, SweepOutcome, run_sweeps
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
@@ -63,7 +63,7 @@ def run_sweep(
     stop_on_error: bool = False,
     reuse: bool = True,
     run: RunCell = run_cell,
-) -> Outcome:
+) -> SweepOutcome:
     """Run a single plan."""
     on_error = OnError.STOP if stop_on_error else OnError.CONTINUE
     execution = Execution(workers=workers, on_error=on_error, fresh=not reuse)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.cli.checks import checks
-from harness.installation import Check
+from harness.installation import InstallationCheck
 from servers.basics import checkout
 
 
-def checks_by_name() -> dict[str, Check]:
+def checks_by_name() -> dict[str, InstallationCheck]:
     return {check.name: check for check in checks()}
 
 

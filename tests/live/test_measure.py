@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from harness.calibrate.probe import Target
-from harness.calibrate.step_times import Times, measure, step_seconds
+from harness.calibrate.step_times import CalibrationTimes, measure, step_seconds
 from harness.engines.vllm_at_url import describe
 from servers.basics.errors import MeasurementFailed, Unavailable
 from tests.live.server import Server, serving
@@ -16,8 +16,8 @@ from tests.live.server import Server, serving
 TOKENS = 1000
 
 
-def measured(server: Server, *, longest: int = 300, kv_tokens: int = TOKENS) -> Times:
-    async def go() -> Times:
+def measured(server: Server, *, longest: int = 300, kv_tokens: int = TOKENS) -> CalibrationTimes:
+    async def go() -> CalibrationTimes:
         async with serving(server) as url:
             target = Target(url, "m", range(256), longest, kv_tokens, 2048, max_num_seqs=8)
             return await asyncio.to_thread(measure, target, 60.0, lambda *_: None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sandbox.bubblewrap import Limits
+from agents.sandbox.bubblewrap import SandboxLimits
 from agents.sandbox.container import Containers
 from tests.agents.planner import planner
 from tests.lines import read_lines
@@ -21,7 +21,7 @@ from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 
 pytestmark = needs_podman
 MOUNTS = [f"--volume={path}:{path}:ro" for path in SYSTEM]
-LIMITS = Limits(processes=50, memory_bytes=200 << 20)
+LIMITS = SandboxLimits(processes=50, memory_bytes=200 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from reports.experiment.claims import Check
 from reports.experiment.judge import Finding, judge
-from reports.experiment.significance import Outcome
+from reports.experiment.significance import ClaimOutcome
 from reports.experiment.verdict import outcome_of, verdict
 
-HOLDS, OPEN, FAILS = Outcome.HOLDS, Outcome.OPEN, Outcome.FAILS
+HOLDS, OPEN, FAILS = ClaimOutcome.HOLDS, ClaimOutcome.OPEN, ClaimOutcome.FAILS
 
 
 def cells(jps: float = 0.1, **jct_s: Sequence[float]) -> pd.DataFrame:
@@ -64,7 +64,7 @@ def gain(**more: Any) -> Check:
     ],
 )
 def test_a_claim_is_judged_by_the_interval_and_not_by_the_point(
-    frame: pd.DataFrame, least: float, outcome: Outcome
+    frame: pd.DataFrame, least: float, outcome: ClaimOutcome
 ) -> None:
     assert judge(gain(least=least), {"arm": frame}).outcome is outcome
 
@@ -183,7 +183,7 @@ def test_a_number_outside_a_bound_is_printed_with_decimals_that_show_it(
     ("last", "outcome"), [((3.0, 3.1, 2.9), HOLDS), ((2.0, 2.5, 1.7), OPEN), ((1.0,) * 3, FAILS)]
 )
 def test_rising_is_judged_from_the_first_arm_to_the_last(
-    last: Sequence[float], outcome: Outcome
+    last: Sequence[float], outcome: ClaimOutcome
 ) -> None:
     arms = {"1": gains(2.0, 2.0, 2.0), "2": gains(1.95, 1.95, 1.95), "3": gains(*last)}
     # A drop of 2.5% from the first arm to the second is tolerated.
@@ -192,7 +192,7 @@ def test_rising_is_judged_from_the_first_arm_to_the_last(
 
 @pytest.mark.parametrize(("most", "outcome"), [(1.6, HOLDS), (1.5, OPEN), (1.3, FAILS)])
 def test_stable_means_that_no_point_is_more_than_the_given_factor_above_another(
-    most: float, outcome: Outcome
+    most: float, outcome: ClaimOutcome
 ) -> None:
     # The factors by seed are 1.5, 1.53 and 1.47: the interval is 1.43 to 1.58.
     arms = {"a": gains(1.0, 1.0, 1.0), "b": gains(1.5, 1.53, 1.47)}
@@ -228,7 +228,7 @@ def test_a_check_with_a_misspelt_bound_is_refused() -> None:
         gain(leest=1.0)
 
 
-def finding(says: str, outcome: Outcome, reading: str = "") -> Finding:
+def finding(says: str, outcome: ClaimOutcome, reading: str = "") -> Finding:
     return Finding(says, "2x", "1x", outcome, reading)
 
 

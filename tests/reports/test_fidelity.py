@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import pytest
 
-from reports.fidelity.distance import Fidelity, Span, fidelity, kendall_tau
+from reports.fidelity.distance import CellSpread, Fidelity, fidelity, kendall_tau
 from reports.fidelity.dumbbells import dumbbells, ticks
 from reports.fidelity.targets import judge
 
@@ -57,14 +57,14 @@ def test_errors_are_signed_relative_to_the_mean_of_repeats_and_averaged_over_see
     virtual = frame({("a", LOAD, 1): (10.5, 18.0, 0.49), ("a", LOAD, 2): (22.0, 44.0, 0.61)})
     (point,) = fidelity([once, again], virtual).points
     # Seed 1: repeats 9 and 11, mean 10, so 10.5 is 5% above; seed 2: 22 is 10% above 20.
-    assert point.mean == Span(*map(pytest.approx, (0.075, 0.05, 0.10)))
+    assert point.mean == CellSpread(*map(pytest.approx, (0.075, 0.05, 0.10)))
     # 18 vs. 20, 44 vs. 40.
-    assert point.p95 == Span(*map(pytest.approx, (0.0, -0.10, 0.10)))
+    assert point.p95 == CellSpread(*map(pytest.approx, (0.0, -0.10, 0.10)))
     # 0.49 - 0.52 and 0.61 - 0.60, in percentage points.
-    assert point.hits == Span(*map(pytest.approx, (-1.0, -3.0, 1.0)))
+    assert point.hits == CellSpread(*map(pytest.approx, (-1.0, -3.0, 1.0)))
     # 9 and 11 differ by 2, a fifth of their mean; seed 2 did not change.
-    assert point.mean_spread == Span(*map(pytest.approx, (0.10, 0.0, 0.20)))
-    assert point.hits_spread == Span(*map(pytest.approx, (2.0, 0.0, 4.0)))
+    assert point.mean_spread == CellSpread(*map(pytest.approx, (0.10, 0.0, 0.20)))
+    assert point.hits_spread == CellSpread(*map(pytest.approx, (2.0, 0.0, 4.0)))
     assert (point.live_s, point.virtual_s) == (15.0, 16.25)
     # Means over seeds of each repeat: (9 + 20) / 2 and (11 + 20) / 2.
     assert (point.live_low_s, point.live_high_s) == (14.5, 15.5)

@@ -10,10 +10,10 @@ from make_run import turn, write_cell, write_sweep
 from reports.figures.drawing import Spec
 from reports.figures.gantt import gantt
 from reports.figures.memory import memory
-from reports.run_folder.read import Cell, load_run
+from reports.run_folder.read import CellRun, load_run
 
 
-def cell(tmp_path: Path, turns: Sequence[dict[str, Any]], **fields: Any) -> Cell:
+def cell(tmp_path: Path, turns: Sequence[dict[str, Any]], **fields: Any) -> CellRun:
     write_cell(write_sweep(tmp_path, ["fcfs"]), "fcfs", turns, **fields)
     return load_run(tmp_path).cells[0]
 

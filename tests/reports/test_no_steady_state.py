@@ -27,7 +27,7 @@ from reports.answer.speed_ups import grid
 from reports.compare.across_answer import findings as across_findings
 from reports.compare.across_answer import headline as across_headline
 from reports.experiment.judge import judge
-from reports.experiment.significance import Outcome
+from reports.experiment.significance import ClaimOutcome
 from reports.figures.job_time import job_time
 from reports.figures.styles import styles
 from reports.metrics.cells import collect
@@ -314,7 +314,7 @@ TWICE = gains(2.0, 2.0, 2.0)
     ],
 )  # fmt: skip
 def test_a_claim_is_decided_by_a_side_without_a_steady_state(
-    frame: pd.DataFrame, least: float | None, most: float | None, outcome: Outcome, said: str
+    frame: pd.DataFrame, least: float | None, most: float | None, outcome: ClaimOutcome, said: str
 ) -> None:
     found = judge(gain(least=least, most=most), {"arm": frame})
     assert (found.outcome, found.ours) == (outcome, said)

@@ -18,7 +18,7 @@ from reports.metrics.cells import collect
 from reports.metrics.routing import ROUTING, routing
 from reports.page.variant_tables import routers
 from reports.page.write import write
-from reports.run_folder.read import Cell, load_run
+from reports.run_folder.read import CellRun, load_run
 from reports.statistics.points import points
 from reports.table import TableCell as Shown
 from reports.table import TableRow
@@ -46,10 +46,10 @@ def columns(*turns: tuple[str, int, int, float, float, int, int]) -> dict[str, A
     }
 
 
-def cell(replicas: int, done: dict[str, Any] | None = None) -> Cell:
+def cell(replicas: int, done: dict[str, Any] | None = None) -> CellRun:
     config = {"variant": "fcfs", "jps": 1.0, "seed": 1, "arrivals": "poisson", "workload": {}}
     ended = {"finished_programs": 0, "failed_turns": 0, **(done or {})}
-    return Cell(
+    return CellRun(
         Path("cell"),
         convert({**config, "replicas": replicas}, CellRecord),
         convert(ended, DoneRecord),

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agents.sandbox import files
-from agents.sandbox.files import DiskUsage, Kind, folder_usage
+from agents.sandbox.files import DiskUsage, LimitedQuantity, folder_usage
 from agents.workspace import remove_workspace
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
@@ -55,9 +55,9 @@ def test_a_program_that_fills_the_disk_is_ended_and_the_others_continue(
 def test_files_are_counted_only_if_the_disk_has_lost_enough_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: list[Kind] = []
+    counted: list[LimitedQuantity] = []
 
-    def count(kind: Kind) -> int | None:
+    def count(kind: LimitedQuantity) -> int | None:
         counted.append(kind)
         return folder_usage(tmp_path, kind)
 
@@ -67,7 +67,7 @@ def test_files_are_counted_only_if_the_disk_has_lost_enough_space(
     )
     watched = DiskUsage(tmp_path, 100 * MIB, count)
     assert watched.exceeded_limit() is None
-    assert counted == [Kind.BYTES, Kind.NUMBER], "at the start"
+    assert counted == [LimitedQuantity.BYTES, LimitedQuantity.NUMBER], "at the start"
     disk["f_bfree"] = 910
     assert watched.exceeded_limit() is None
     assert len(counted) == 2, "at most 90 MiB can be ours"
@@ -197,9 +197,9 @@ def test_a_du_without_long_options_is_sufficient(
     monkeypatch.setenv("PATH", f"{small.parent}:{os.environ['PATH']}")
     files._counts_files.cache_clear()
     try:
-        assert folder_usage(small.parent, Kind.NUMBER) == 0
+        assert folder_usage(small.parent, LimitedQuantity.NUMBER) == 0
         (tmp_path / "held").write_bytes(b"x" * MIB)
-        assert MIB <= (folder_usage(tmp_path, Kind.BYTES) or 0) < 2 * MIB
+        assert MIB <= (folder_usage(tmp_path, LimitedQuantity.BYTES) or 0) < 2 * MIB
     finally:
         files._counts_files.cache_clear()
 

@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 
 from harness.cli.run_from_settings import same_command
-from harness.replay.completion import Answer, error_message
+from harness.replay.completion import PartialAnswer, error_message
 from harness.replay.http import failure_reason, known_keys
 from servers.basics.errors import TurnFailed
 from servers.basics.redact import (
@@ -395,7 +395,7 @@ def test_errors_of_live_and_guided_turns_contain_no_key_of_the_environment(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "planted-hf-token")
     assert {"planted-hf-token", "mine"} <= {*known_keys("mine")}
-    answer = Answer(0.0, secrets=known_keys("mine-mine"))
+    answer = PartialAnswer(0.0, secrets=known_keys("mine-mine"))
     event = b'data: {"error": {"message": "planted-hf\\u002dtoken mine-mine"}}\n\n'
     with pytest.raises(TurnFailed, match=r"^the engine failed: \*\*\* \*\*\*$"):
         answer.take(event, 1.0)

@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Server, SweepSettings
-from harness.replay.completion import Answer, completion_body
+from harness.replay.completion import PartialAnswer, completion_body
 from harness.replay.dynamo import Frontend
 from harness.replay.token_prompts import TokenPrompts
 from servers.basics.errors import InvalidInput
@@ -177,8 +177,8 @@ def test_a_request_asks_dynamo_for_token_ids_and_worker_but_not_in_fields_of_vll
     assert "return_token_ids" not in body
 
 
-def answered(*nvext: str) -> Answer:
-    answer = Answer(0.0)
+def answered(*nvext: str) -> PartialAnswer:
+    answer = PartialAnswer(0.0)
     for each in nvext:
         event = '{"choices":[{"text":"","index":0}],"nvext":' + each + "}"
         answer.take(f"data: {event}\n\n".encode(), 1.0)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec import convert
 from msgspec.json import encode
 
-from reports.metrics.alone import Machine, least_job_s, machine_of
+from reports.metrics.alone import IdleMachine, least_job_s, machine_of
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import lower_bound, srpt_mean_s
-from reports.run_folder.read import NOT_DONE, Cell
+from reports.run_folder.read import NOT_DONE, CellRun
 from reports.run_folder.turns import Turns, read_columns
 from servers.profiles import Profile, TableProfile
 from servers.records.cell import CellRecord
@@ -31,13 +31,13 @@ CELL = {"variant": "fcfs", "jps": 1.0, "seed": 1, "arrivals": "poisson", "worklo
 EXAMPLES = 40
 
 
-def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, Machine]:
+def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, IdleMachine]:
     """Return the turns of a world under a policy, as a report reads them, and its machine."""
     records, _, _ = run(world, name)
     return read_back(world, records, folder)
 
 
-def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, Machine]:
+def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, IdleMachine]:
     (folder / "turns.jsonl").write_bytes(b"".join(encode(record) + b"\n" for record in records))
     config: dict[str, Any] = {
         **CELL,
@@ -47,13 +47,13 @@ def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, Ma
         "limits": asdict(world.limits),
         "offload": world.offload and asdict(world.offload),
     }
-    cell = Cell(folder, convert(config, CellRecord), NOT_DONE)
+    cell = CellRun(folder, convert(config, CellRecord), NOT_DONE)
     machine = machine_of(cell)
     assert machine is not None
     return read_columns(cell), machine
 
 
-def least_s(turns: Turns, machine: Machine) -> Any:
+def least_s(turns: Turns, machine: IdleMachine) -> Any:
     names, codes = np.unique(turns["job_id"].astype(str), return_inverse=True)
     return least_job_s(turns, codes, len(names), machine)
 
@@ -164,4 +164,4 @@ def test_a_cell_that_was_measured_or_lacks_a_profile_has_no_machine(
     tmp_path: Path, engine: str
 ) -> None:
     config = convert({**CELL, "engine": engine}, CellRecord)
-    assert machine_of(Cell(tmp_path, config, NOT_DONE)) is None
+    assert machine_of(CellRun(tmp_path, config, NOT_DONE)) is None

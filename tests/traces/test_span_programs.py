@@ -15,7 +15,7 @@ from traces import Fork, Message, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.formats.shared.span_programs import programs
-from traces.formats.shared.spans import Span, SpanKind, SpanTree, Usage
+from traces.formats.shared.spans import Span, SpanKind, SpanTree, SpanUsage
 from traces.lenient import Repairs
 
 START_S = 1.7e9
@@ -38,7 +38,7 @@ def call(
     parent: str = "",
     **fields: Any,
 ) -> Span:
-    usage = Usage(prompt_tokens, output, **fields.pop("usage", {}))
+    usage = SpanUsage(prompt_tokens, output, **fields.pop("usage", {}))
     return span(id, SpanKind.MODEL, start_s, end_s, parent, usage=usage, **fields)
 
 
@@ -81,7 +81,7 @@ def test_a_gap_lasts_from_the_answer_to_the_next_request_whatever_the_order_of_s
 
 def test_an_agents_span_that_repeats_usage_is_not_counted() -> None:
     around = agent("a", 0, 9)
-    around.usage = Usage(250, 40)
+    around.usage = SpanUsage(250, 40)
     (program,), _ = read(around, call("1", 0, 2, 100, 20, "a"), call("2", 5, 6, 150, 20, "a"))
     assert [turn.prompt_tokens for turn in program.turns] == [100, 150]
 
@@ -370,7 +370,7 @@ def any_spans(draw: st.DrawFn) -> list[Span]:
                 draw(names),
                 trace=draw(st.sampled_from("tu")),
                 session=draw(st.sampled_from(["", "s"])),
-                usage=Usage(draw(st.integers(1, 100)), draw(st.integers(1, 100))),
+                usage=SpanUsage(draw(st.integers(1, 100)), draw(st.integers(1, 100))),
             )
         )
     return spans

@@ -14,7 +14,7 @@ from traces import RECIPES, Program, Provenance, packs, synthesize
 from traces.check import check
 from traces.files import PACKS
 from traces.formats.native import program_line
-from traces.stats import Moments, Statistics, statistics
+from traces.stats import Spread, Statistics, statistics
 from traces.synthesis.known import description
 
 PROGRAMS = 10_000
@@ -36,7 +36,7 @@ def workloads() -> dict[Any, list[Program]]:
     return {(r, *kw.values()): synthesize(r, PROGRAMS, 11, **kw) for r, kw in cases}
 
 
-def check_moments(stats: Moments, published: tuple[float, float]) -> None:
+def check_moments(stats: Spread, published: tuple[float, float]) -> None:
     assert stats.mean == pytest.approx(published[0], rel=0.02)
     assert stats.sd == pytest.approx(published[1], rel=0.02)
 

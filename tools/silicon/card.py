@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from reports.fidelity.targets import Verdict
+from reports.fidelity.targets import TargetVerdict
 from reports.page.environment import environment
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted
@@ -54,7 +54,7 @@ class EndToEndCard:
     path: Path
     """The HTML file."""
     headline: str
-    verdict: Verdict
+    verdict: TargetVerdict
     points: Sequence[Point]
 
 
@@ -69,7 +69,7 @@ def write_end_to_end(
     return EndToEndCard(out / "end-to-end.html", headline(points, verdict), verdict, points)
 
 
-def headline(points: Sequence[Point], verdict: Verdict) -> str:
+def headline(points: Sequence[Point], verdict: TargetVerdict) -> str:
     found = summary(points)
     met = f"{len(verdict.checks) - len(verdict.missed)} of {len(verdict.checks)} targets met"
     return (
@@ -147,7 +147,7 @@ def _page(
     points: Sequence[Point],
     left_out: Mapping[str, int],
     about: Mapping[str, str],
-    verdict: Verdict,
+    verdict: TargetVerdict,
 ) -> str:
     found = summary(points)
     return (
@@ -210,7 +210,7 @@ def _json(
     points: Sequence[Point],
     left_out: Mapping[str, int],
     about: Mapping[str, str],
-    verdict: Verdict,
+    verdict: TargetVerdict,
 ) -> bytes:
     def groups(names: Sequence[str]) -> list[dict[str, Any]]:
         found = by(points, lambda p: tuple(getattr(p, name) for name in names))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from reports.fidelity.targets import TargetCheck, Verdict
+from reports.fidelity.targets import TargetCheck, TargetVerdict
 from servers.basics.phrasing import counted
 
 MAX_TTFT_ERROR, MAX_TPOT_ERROR = 0.15, 0.10
@@ -120,18 +120,18 @@ def worst(points: Sequence[Point]) -> list[Point]:
     return sorted(points, key=badness, reverse=True)[:WORST]
 
 
-def judge(points: Sequence[Point]) -> Verdict:
+def judge(points: Sequence[Point]) -> TargetVerdict:
     dense = [point for point in points if point.dense]
     if not dense:
         none = "no measurement of a dense model in 16 or 8 bits"
-        return Verdict(
+        return TargetVerdict(
             tuple(
                 TargetCheck(f"median absolute error of {what} within {limit:.0%}", none, None)
                 for what, limit in (("TTFT", MAX_TTFT_ERROR), ("TPOT", MAX_TPOT_ERROR))
             )
         )
     found = summary(dense)
-    return Verdict(
+    return TargetVerdict(
         tuple(
             TargetCheck(
                 f"median absolute error of {what} within {limit:.0%}",

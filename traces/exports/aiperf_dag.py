@@ -41,7 +41,7 @@ MUST_JOIN = (
 
 
 @dataclass(slots=True)
-class Conversation:
+class GrowingContext:
     """Consecutive turns of a program whose prompts each repeat the context before."""
 
     id: str
@@ -66,10 +66,10 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
             yield orjson.dumps(row) + b"\n"
 
 
-def _conversations(program: Program, ids: Set[str], losses: Repairs) -> list[Conversation]:
+def _conversations(program: Program, ids: Set[str], losses: Repairs) -> list[GrowingContext]:
     """Return the conversations of a program; each spawns the next one. `ids` are taken."""
     delay_s = program.fork.delay_s if program.fork is not None else 0.0
-    found: list[Conversation] = []
+    found: list[GrowingContext] = []
     context = 0
     for number, (turn, runs) in enumerate(zip(program.turns, prompts(program), strict=True)):
         if number and turn.prompt_tokens > context:
@@ -82,7 +82,7 @@ def _conversations(program: Program, ids: Set[str], losses: Repairs) -> list[Con
             id = f"{program.id}~{number}" if number else program.id
             while number and id in ids:
                 id += "~"
-            following = Conversation(id, number)
+            following = GrowingContext(id, number)
             if found:
                 found[-1].turns[-1]["spawns"] = [id]
             found.append(following)
@@ -113,7 +113,7 @@ def _message(role: str, runs: Runs, begin: int) -> dict[str, str]:
 
 
 def _spawn(
-    conversations: Sequence[Conversation], children: Sequence[Program], losses: Repairs
+    conversations: Sequence[GrowingContext], children: Sequence[Program], losses: Repairs
 ) -> None:
     """Add the sub-agents to the turns that start them."""
     for child in children:

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from traces.exports.timeline import PLACED_BY_TIME, Times, jobs, timeline
+from traces.exports.timeline import PLACED_BY_TIME, StartAndEnd, jobs, timeline
 from traces.formats.otel_attributes import GAP_PROVENANCE, KEPT_TOKENS, START_PROVENANCE
 from traces.lenient import Repairs
 from traces.program import Program
@@ -52,7 +52,7 @@ class _Agent:
         self,
         program: Program,
         conversation: str,
-        times: Sequence[Times],
+        times: Sequence[StartAndEnd],
         traces: dict[tuple[str, int], str],
     ) -> None:
         """`traces` has the trace of each turn of the job's earlier programs and is extended."""

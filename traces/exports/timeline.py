@@ -26,7 +26,7 @@ ESTIMATED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class StartAndEnd:
     start_s: float
     end_s: float
 
@@ -56,10 +56,10 @@ def jobs(programs: Sequence[Program]) -> dict[str, list[Program]]:
     return found
 
 
-def timeline(programs: Sequence[Program], losses: Repairs) -> dict[str, list[Times]]:
+def timeline(programs: Sequence[Program], losses: Repairs) -> dict[str, list[StartAndEnd]]:
     """Return the times of the turns of each program, by its id."""
     children = sub_agents(programs)
-    times: dict[str, list[Times]] = {}
+    times: dict[str, list[StartAndEnd]] = {}
     for root in programs:
         if root.fork is None:
             if root.recorded_start_s is None:
@@ -70,7 +70,7 @@ def timeline(programs: Sequence[Program], losses: Repairs) -> dict[str, list[Tim
 
 
 def _place(
-    root: Program, children: Mapping[str, Sequence[Program]], times: dict[str, list[Times]]
+    root: Program, children: Mapping[str, Sequence[Program]], times: dict[str, list[StartAndEnd]]
 ) -> None:
     """Set the times of a job. A turn waits for the sub-agents that are joined before it, so these
     are placed first."""
@@ -88,12 +88,12 @@ def _place(
             turn = program.turns[len(placed)]
             start_s = _start_s(program, own, times)
             duration_s = estimated_api_s(turn.prompt_tokens, turn.output_tokens)
-            placed.append(Times(start_s, start_s + duration_s))
+            placed.append(StartAndEnd(start_s, start_s + duration_s))
         else:
             active.pop()
 
 
-def _must_precede(child: Program, program: Program, times: Mapping[str, list[Times]]) -> bool:
+def _must_precede(child: Program, program: Program, times: Mapping[str, list[StartAndEnd]]) -> bool:
     """Return whether a sub-agent must be placed before the next turn of its parent."""
     assert child.fork is not None  # noqa: S101 (for the type checker)
     turn = len(times[program.id])
@@ -102,7 +102,7 @@ def _must_precede(child: Program, program: Program, times: Mapping[str, list[Tim
 
 
 def _start_s(
-    program: Program, children: Sequence[Program], times: Mapping[str, list[Times]]
+    program: Program, children: Sequence[Program], times: Mapping[str, list[StartAndEnd]]
 ) -> float:
     """Return the start of a program's next turn."""
     placed = times[program.id]

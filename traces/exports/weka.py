@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from traces.exports.contents import BlockIds, add_block_losses
-from traces.exports.timeline import ESTIMATED, PLACED_BY_TIME, Times, jobs, timeline
+from traces.exports.timeline import ESTIMATED, PLACED_BY_TIME, StartAndEnd, jobs, timeline
 from traces.lenient import Repairs
 from traces.program import Program, Provenance
 
@@ -53,7 +53,7 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
 class _SessionDocument:
     """The document of one job."""
 
-    def __init__(self, times: Mapping[str, Sequence[Times]], losses: Repairs) -> None:
+    def __init__(self, times: Mapping[str, Sequence[StartAndEnd]], losses: Repairs) -> None:
         self._losses = losses
         self._times = times
         self._blocks = BlockIds(BLOCK_TOKENS, partial=False)

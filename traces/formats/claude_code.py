@@ -18,8 +18,8 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import AgentLines, Sent
-from traces.formats.shared.linked import Part, first_lines, split, stem
-from traces.formats.shared.sessions import Launch, make_programs
+from traces.formats.shared.linked import DocumentFile, first_lines, split, stem
+from traces.formats.shared.sessions import SubagentLaunch, make_programs
 from traces.lenient import Repairs
 from traces.program import Program
 
@@ -100,14 +100,14 @@ class _SessionAgents:
         """For each line of a sub-agent without an id, the first line of its chain."""
         self.kinds: dict[str, None] = {}
 
-    def add(self, part: Part) -> None:
+    def add(self, part: DocumentFile) -> None:
         self.parts += 1
         for line in part.lines(self.repairs):
             self.kinds[identifier(line.get("type"))] = None
             if isinstance(line.get("uuid"), str):
                 self._agent_of(part, line).add(line)
 
-    def _agent_of(self, part: Part, line: JsonObject) -> AgentLines:
+    def _agent_of(self, part: DocumentFile, line: JsonObject) -> AgentLines:
         key = f"session {self.parts}"
         if part.name.startswith(AGENT_FILE) or line.get("isSidechain") is True:
             named = part.name[len(AGENT_FILE) :] if part.name.startswith(AGENT_FILE) else ""
@@ -199,11 +199,15 @@ class _SessionAgents:
             used.add(id)
             agent.thread.id = id
 
-    def _launch(self, agent: AgentLines, parent: AgentLines, started: Sent | None) -> Launch | None:
+    def _launch(
+        self, agent: AgentLines, parent: AgentLines, started: Sent | None
+    ) -> SubagentLaunch | None:
         calls = parent.thread.calls
         if started is not None and calls:
             answered = started.tool.answered_s is not None and not started.in_background
-            return Launch(parent.thread.id, started.call, started.call if answered else None)
+            return SubagentLaunch(
+                parent.thread.id, started.call, started.call if answered else None
+            )
         if not calls:
             return None
         self.repairs.add(
@@ -211,4 +215,4 @@ class _SessionAgents:
         )
         started_s = agent.thread.started_s or 0.0
         before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
-        return Launch(parent.thread.id, max(before, default=0), None)
+        return SubagentLaunch(parent.thread.id, max(before, default=0), None)

@@ -17,7 +17,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.shared.linked import first_lines, split
-from traces.formats.shared.sessions import Launch, make_programs
+from traces.formats.shared.sessions import SubagentLaunch, make_programs
 from traces.lenient import Repairs, mapping
 from traces.program import Program
 
@@ -93,7 +93,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return make_programs([rollout.thread for rollout in rollouts.values()], repairs)
 
 
-def _launch(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> Launch | None:
+def _launch(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> SubagentLaunch | None:
     """Return where the parent starts and awaits a sub-agent; None for other rollouts."""
     parent = rollouts.get(rollout.parent_id)
     is_sub_agent = "subagent" in mapping(rollout.meta.get("source"))
@@ -109,4 +109,4 @@ def _launch(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> Launch | None:
         for wait in parent.waits.get(rollout.id, [])
         if wait.tool.answered_s is not None and wait.tool.answered_s >= ended_s
     )
-    return Launch(parent.id, start, next(waits, None))
+    return SubagentLaunch(parent.id, start, next(waits, None))

@@ -21,7 +21,7 @@ from traces.formats.shared.calls import first_count
 from traces.formats.shared.chat_messages import called_tools, flat_text, from_text, messages
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
-from traces.formats.shared.spans import Span, SpanKind, Usage
+from traces.formats.shared.spans import Span, SpanKind, SpanUsage
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program
 
@@ -106,7 +106,7 @@ def _span(found: Observation, repairs: Repairs) -> Span | None:
         start_s,
         max(start_s, end_s),
         session=session,
-        usage=_usage(observation) if is_model else Usage(),
+        usage=_usage(observation) if is_model else SpanUsage(),
         prompt=tuple(messages(observation.get("input"))) if is_model else (),
         answer=flat_text(output) if is_model else "",
         called=called_tools(output) if is_model else (),
@@ -114,7 +114,7 @@ def _span(found: Observation, repairs: Repairs) -> Span | None:
     )
 
 
-def _usage(observation: JsonObject) -> Usage:
+def _usage(observation: JsonObject) -> SpanUsage:
     """Return the token counts. The parts of `output` are separate from it."""
     details = mapping(observation.get("usageDetails")) or mapping(observation.get("usage"))
     reasoning = first_count(details, *REASONING) or 0
@@ -123,7 +123,7 @@ def _usage(observation: JsonObject) -> Usage:
     total = tokens(details.get("total"))
     if output is not None and prompt is not None and total == prompt + output + reasoning:
         output += reasoning
-    return Usage(
+    return SpanUsage(
         prompt,
         output,
         total,

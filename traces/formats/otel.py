@@ -20,7 +20,7 @@ from traces.formats import otel_attributes as read
 from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
 from traces.formats.shared.moments import moment
 from traces.formats.shared.span_programs import programs
-from traces.formats.shared.spans import Span, SpanKind, Usage
+from traces.formats.shared.spans import Span, SpanKind, SpanUsage
 from traces.lenient import (
     Repairs,
     document_start,
@@ -165,7 +165,7 @@ def _span(raw: JsonObject, session: str, repairs: Repairs) -> Span | None:
         start_s,
         max(start_s, end_s),
         session=read.session(attributes) or session,
-        usage=read.usage(attributes) if is_model else Usage(),
+        usage=read.usage(attributes) if is_model else SpanUsage(),
         prompt=read.prompt(attributes, events) if is_model else (),
         answer=read.answer(attributes, events) if is_model else "",
         called=read.called(attributes) if is_model else (),

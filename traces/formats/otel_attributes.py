@@ -18,7 +18,7 @@ from traces.formats.shared.chat_messages import (
     messages,
     numbered,
 )
-from traces.formats.shared.spans import SpanKind, Usage
+from traces.formats.shared.spans import SpanKind, SpanUsage
 from traces.lenient import items, mapping
 from traces.program import Message, Provenance
 
@@ -147,8 +147,8 @@ def session(attributes: Attributes) -> str:
     return next(filter(None, (text(attributes.get(name)) for name in SESSIONS)), "")
 
 
-def usage(attributes: Attributes) -> Usage:
-    return Usage(
+def usage(attributes: Attributes) -> SpanUsage:
+    return SpanUsage(
         first_count(attributes, *PROMPT),
         first_count(attributes, *OUTPUT),
         first_count(attributes, *TOTAL),

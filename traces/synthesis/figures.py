@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.program import Program
-from traces.synthesis.fitted import Figure
+from traces.synthesis.fitted import FittedQuantity
 
 Floats = NDArray[np.float64]
 
@@ -29,14 +29,14 @@ FIRST_TURNS = 11
 """The mean number of turns in Table 2 of Continuum v3, rounded: real programs cut to it."""
 
 
-def figures(programs: Sequence[Program]) -> dict[str, Figure]:
+def figures(programs: Sequence[Program]) -> dict[str, FittedQuantity]:
     return {name: figure(values) for name, values in samples(programs).items() if values}
 
 
-def figure(values: Sequence[float]) -> Figure:
+def figure(values: Sequence[float]) -> FittedQuantity:
     array = np.asarray(values, dtype=float)
     sd = float(array.std(ddof=1)) if array.size > 1 else 0.0
-    return Figure(
+    return FittedQuantity(
         count=array.size,
         mean=_rounded(float(array.mean())),
         sd=_rounded(sd),
@@ -94,8 +94,8 @@ class Distance:
     """The distance of drawn values of a quantity from real values."""
 
     quantity: str
-    real: Figure
-    drawn: Figure
+    real: FittedQuantity
+    drawn: FittedQuantity
     ks: float
     """The largest difference of the two distribution functions at the real quantiles."""
 
@@ -113,14 +113,14 @@ class Distance:
         }
 
 
-def value_of(figure: Figure, statistic: str) -> float:
+def value_of(figure: FittedQuantity, statistic: str) -> float:
     """Return the mean, the sd, or a quantile such as p50 or p99."""
     if statistic.startswith("p"):
         return figure.quantiles[AT.index(int(statistic[1:]) / 100)]
     return float(getattr(figure, statistic))
 
 
-def distances(real: Mapping[str, Figure], drawn: Sequence[Program]) -> Iterator[Distance]:
+def distances(real: Mapping[str, FittedQuantity], drawn: Sequence[Program]) -> Iterator[Distance]:
     """Yield the distance of each quantity that both sets have."""
     values = samples(drawn)
     for name, figure_ in real.items():
@@ -128,7 +128,7 @@ def distances(real: Mapping[str, Figure], drawn: Sequence[Program]) -> Iterator[
             yield Distance(name, figure_, figure(values[name]), _ks(figure_, values[name]))
 
 
-def _ks(real: Figure, values: Sequence[float]) -> float:
+def _ks(real: FittedQuantity, values: Sequence[float]) -> float:
     """Return the largest difference at the real quantiles. A frequent real value is a quantile at
     several probabilities, and drawn values may agree with any of them."""
     array = np.sort(np.asarray(values, dtype=float))

@@ -216,7 +216,7 @@ class Forks(_Frozen):
     sub_agent: ProgramKind
 
 
-class Figure(_Frozen):
+class FittedQuantity(_Frozen):
     """One quantity of the set. The quantiles are at `traces.synthesis.figures.AT`."""
 
     count: Count
@@ -235,7 +235,7 @@ class FittedRecipe(_Frozen):
     shared_prefixes: tuple[CommonPrefix, ...] = ()
     jobs: Annotated[dict[str, ProgramKind], Field(min_length=1)]
     """Jobs that start sub-agents and jobs that do not, if the set has both."""
-    figures: dict[str, Figure]
+    figures: dict[str, FittedQuantity]
     """The set's own figures, with which drawn programs are compared."""
 
     @model_validator(mode="after")

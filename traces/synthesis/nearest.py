@@ -14,7 +14,7 @@ from functools import cache
 
 from traces.program import Program
 from traces.synthesis.figures import distances, figures
-from traces.synthesis.fitted import Figure
+from traces.synthesis.fitted import FittedQuantity
 from traces.synthesis.known import RECIPES, fitted_recipe
 from traces.synthesis.recipes import PUBLISHED
 from traces.synthesis.synthesize import synthesize
@@ -51,7 +51,7 @@ def nearest(programs: Sequence[Program]) -> list[Likeness]:
     return sorted(found, key=lambda likeness: likeness.distance)
 
 
-def means(all_figures: Mapping[str, Figure]) -> dict[str, float]:
+def means(all_figures: Mapping[str, FittedQuantity]) -> dict[str, float]:
     return {name: all_figures[name].mean for name in QUANTITIES if name in all_figures}
 
 
@@ -62,7 +62,7 @@ def _likeness(recipe: str, programs: Sequence[Program]) -> Likeness:
 
 
 @cache
-def reference(recipe: str) -> Mapping[str, Figure]:
+def reference(recipe: str) -> Mapping[str, FittedQuantity]:
     """Return the figures that represent a recipe."""
     if recipe in PUBLISHED:
         return figures(synthesize(recipe, DRAWN_JOBS, 0))

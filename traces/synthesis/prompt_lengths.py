@@ -19,7 +19,7 @@ MAX_ROUNDS = 3
 """A smaller scale can change which context is the longest, so it is computed again."""
 
 
-class Prompt(NamedTuple):
+class PromptLength(NamedTuple):
     tokens: int
     kept: int
     """Tokens of the previous context that it repeats."""
@@ -47,7 +47,7 @@ class ProgramSteps(NamedTuple):
 
 def prompts(
     kind: ProgramKind, first: int, outputs: Sequence[int], limit: float, steps: ProgramSteps
-) -> list[Prompt]:
+) -> list[PromptLength]:
     """Return the prompts of a program that begins with `first` tokens. If a context would exceed
     the limit, the history is compacted, or else all new tokens are scaled."""
     if kind.history.compacted_prompt_ratio is not None:
@@ -70,8 +70,8 @@ def _prompts(
     *,
     compacts: bool = False,
     scale: float = 1.0,
-) -> list[Prompt]:
-    prompt = Prompt(first, 0)
+) -> list[PromptLength]:
+    prompt = PromptLength(first, 0)
     result = [prompt]
     for number, case in enumerate(steps.case):
         context = prompt.tokens + outputs[number]
@@ -84,7 +84,7 @@ def _prompts(
                 kept = prompt.tokens
             elif case == EDITED:
                 kept = max(context - steps.edited_lost[number], 0)
-            after = Prompt(kept + max(round(steps.new[number] * scale), 1), kept)
+            after = PromptLength(kept + max(round(steps.new[number] * scale), 1), kept)
         if compacts and after.tokens + outputs[number + 1] > limit:
             length = context * steps.compacted_ratio[number]
             after = _rewritten(context, length, steps.rewritten_kept[number])
@@ -93,6 +93,6 @@ def _prompts(
     return result
 
 
-def _rewritten(context: int, length: float, kept: int) -> Prompt:
+def _rewritten(context: int, length: float, kept: int) -> PromptLength:
     tokens = max(round(length), 1)
-    return Prompt(tokens, min(kept, tokens - 1, context))
+    return PromptLength(tokens, min(kept, tokens - 1, context))

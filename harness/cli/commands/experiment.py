@@ -88,7 +88,7 @@ def experiment(
     ] = None,
 ) -> None:
     from harness.experiments import definition as experiments
-    from reports.experiment.significance import Outcome
+    from reports.experiment.significance import ClaimOutcome
 
     failed = False
     with one_line_errors("; finished cells are kept, resume with the same command"):
@@ -98,7 +98,7 @@ def experiment(
         change = experiments.with_engine(engine, model, jps, admission, scheduling, seeds)
         for each in [experiments.load(name) for name in chosen]:
             report = _run(each, out / each.name, workers or cpu_cores(), change)
-            failed |= bool(report.failed) or (strict and report.outcome is Outcome.FAILS)
+            failed |= bool(report.failed) or (strict and report.outcome is ClaimOutcome.FAILS)
             _print_report(each, report)
     if failed:
         raise typer.Exit(1)

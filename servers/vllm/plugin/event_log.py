@@ -11,14 +11,14 @@ from typing import Any
 from msgspec.json import encode
 
 from servers.records.turns import EventRecord
-from servers.vllm.plugin.request_tags import Turn
+from servers.vllm.plugin.request_tags import VllmTurn
 
 
 class EventLog:
     def __init__(self, path: str | None) -> None:
         self._file = open(path, "ab") if path else None  # noqa: SIM115
 
-    def write(self, t: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
+    def write(self, t: float, event: str, turn: VllmTurn, fields: dict[str, Any]) -> None:
         """Write an event. `fields` are its optional fields of `EventRecord`."""
         if self._file is None:
             return

@@ -18,7 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 from servers.policies.base import Request as View
 from servers.policies.runner import PolicyRunner
 from servers.vllm.plugin.compatibility import check_kv
-from servers.vllm.plugin.request_tags import Turn
+from servers.vllm.plugin.request_tags import VllmTurn
 
 Blocks = list[Any]
 VICTIM = 1
@@ -85,8 +85,8 @@ class ReclaimingKVManager:
     def __init__(
         self,
         scheduler: AsyncScheduler,
-        runner: PolicyRunner[Turn, Blocks],
-        turns: dict[str, Turn],
+        runner: PolicyRunner[VllmTurn, Blocks],
+        turns: dict[str, VllmTurn],
         loading: set[str],
         on_admitted: Callable[[Request, dict[str, Any]], None],
     ) -> None:

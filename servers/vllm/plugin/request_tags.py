@@ -4,8 +4,8 @@ In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its in
 `is_last` (0 or 1), `tools` (names of the tools that the answer calls, separated by commas; "" for
 none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
 reports the end of this program), and, for servers that replay answers, `answer` (token ids with
-which the answer begins). Out: a `Turn`. Invalid values are ignored. Standard library only; lengths
-in tokens, times in seconds.
+which the answer begins). Out: a `VllmTurn`. Invalid values are ignored. Standard library only;
+lengths in tokens, times in seconds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _integer(value: object) -> int | None:
         return int(value) if isinstance(value, bool) else None
 
 
-class Turn(EngineTurn):
+class VllmTurn(EngineTurn):
     __slots__ = ("admitted_s", "block_hashes", "hit_tokens", "request_id", "tags")
 
     def __init__(self, request_id: str, view: Request, tags: RequestTags) -> None:

@@ -32,7 +32,7 @@ from servers.vllm.plugin.kv_manager import (
     retain_blocks,
     unhash_uncomputed,
 )
-from servers.vllm.plugin.request_tags import Turn, answer_of, read_xargs
+from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_xargs
 from servers.vllm.plugin.settings import read_policy
 from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
 
@@ -61,13 +61,13 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._kv_tokens = self._tokens_of_kv()
         policy = self._read_policy(self._kv_tokens)
         self._refuse_settings(policy)
-        self.turns: dict[str, Turn] = {}
+        self.turns: dict[str, VllmTurn] = {}
         self._arrivals = 0
         self._loading: set[str] = set()
         """Requests whose KV a connector loads."""
         self._log = self._open_log()
         self._stock_manager = manager = self.kv_cache_manager
-        self.runner: PolicyRunner[Turn, Blocks] = PolicyRunner(
+        self.runner: PolicyRunner[VllmTurn, Blocks] = PolicyRunner(
             policy,
             retain_blocks=lambda turn, whole: retain_blocks(
                 manager, self.requests[turn.request_id], whole
@@ -144,7 +144,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         if answer := answer_of(params.extra_args, model.get_vocab_size()):
             params.trace_decode_token_ids = answer
 
-    def _turn(self, request: Request) -> Turn:
+    def _turn(self, request: Request) -> VllmTurn:
         self._arrivals += 1
         tags = read_xargs(request.sampling_params and request.sampling_params.extra_args)
         now_s = self.runner.now_s
@@ -158,7 +158,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             prompt_tokens=request.num_prompt_tokens,
             is_last=tags.is_last,
         )
-        return Turn(request.request_id, view, tags)
+        return VllmTurn(request.request_id, view, tags)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         turn = self.turns.get(request.request_id)
@@ -186,7 +186,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             return ({**(result[0] or {}), **timings}, *result[1:])
         return {**(result or {}), **timings}
 
-    def _answer(self, request: Request, turn: Turn) -> str:
+    def _answer(self, request: Request, turn: VllmTurn) -> str:
         """Return the generated text with its special tokens, since they may mark tool calls; "" if
         neither tools nor stop strings are searched for, or without a tokenizer."""
         stops = request.sampling_params and request.sampling_params.stop
@@ -280,7 +280,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self._loading.add(request.request_id)
             self.runner.record("loading", turn, tokens=external)
 
-    def _candidate(self) -> Turn | None:
+    def _candidate(self) -> VllmTurn | None:
         """Return the waiting turn to admit next; None if the policy holds back all of them."""
         others = len(self.running) + len(self._loading)
         free = self._stock_manager.block_pool.get_num_free_blocks()
@@ -320,7 +320,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return len(self.running) < self.max_num_running_reqs and self._reclaiming_manager.fits(head)
 
 
-def _server_timings(turn: Turn, request: Request) -> dict[str, Any]:
+def _server_timings(turn: VllmTurn, request: Request) -> dict[str, Any]:
     """Return the fields that the response reports in addition to vLLM's."""
     admitted_s = turn.admitted_s
     return {

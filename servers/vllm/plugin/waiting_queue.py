@@ -9,7 +9,7 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
 from servers.policies.runner import PolicyRunner
-from servers.vllm.plugin.request_tags import Turn
+from servers.vllm.plugin.request_tags import VllmTurn
 
 
 class RankedRequests(RequestQueue):  # type: ignore[misc]
@@ -17,7 +17,10 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
     `turns`, does nothing."""
 
     def __init__(
-        self, runner: PolicyRunner[Turn, Any], turns: dict[str, Turn], on_peek: Callable[[], None]
+        self,
+        runner: PolicyRunner[VllmTurn, Any],
+        turns: dict[str, VllmTurn],
+        on_peek: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._turns = turns
@@ -76,7 +79,7 @@ class AdmittedRequests(RankedRequests):
     false unless the policy admits one of its turns, which `peek_request` then returns. Turns that
     are held back stay in the queue and count in its length."""
 
-    def __init__(self, *args: Any, candidate: Callable[[], Turn | None]) -> None:
+    def __init__(self, *args: Any, candidate: Callable[[], VllmTurn | None]) -> None:
         super().__init__(*args)
         self._candidate = candidate
         self.in_step = False

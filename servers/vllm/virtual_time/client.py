@@ -17,7 +17,7 @@ from servers.basics.json_object import JsonObject
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
-from servers.sim import Limits, Segment, Sequence, Submission, Usage, refuse_unfit
+from servers.sim import EngineUsage, Limits, Segment, Sequence, Submission, refuse_unfit
 from servers.vllm.launch.find_vllm import ROOT
 from servers.vllm.launch.policy_module import link_modules
 from servers.vllm.models.model_folder import set_compile_cache
@@ -122,7 +122,7 @@ class RemoteVllm:
         self._turns: dict[int, Sequence] = {}
         self._sent = 0
         self._segments: dict[Segment, int] = {}
-        self._usage = Usage(0.0, 0, 0, 0, 0)
+        self._usage = EngineUsage(0.0, 0, 0, 0, 0)
         sizes = {"profile": asdict(profile), "limits": asdict(limits)}
         process.send({"policy": policy, **sizes, "events": on_event is not None})
 
@@ -143,7 +143,7 @@ class RemoteVllm:
     def end_program(self, program_id: str) -> None:
         self._process.send({"do": "end_program", "program_id": program_id})
 
-    def usage(self) -> Usage:
+    def usage(self) -> EngineUsage:
         return self._usage
 
     def stop(self) -> None:
@@ -172,7 +172,7 @@ class RemoteVllm:
         sequence.view = Request(**message["view"])
         for name in RESULTS:
             setattr(sequence, name, message[name])
-        self._usage = Usage(*message["usage"])
+        self._usage = EngineUsage(*message["usage"])
         self._on_end(sequence)
 
 

@@ -21,9 +21,18 @@ from servers.policies.base import Future, Policy
 from servers.profiles import Profile
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.records.turns import EventRecord
-from servers.sim import Limits, Path, Phase, Segment, Sequence, Submission, Usage, refuse_unfit
+from servers.sim import (
+    EngineUsage,
+    Limits,
+    Path,
+    Phase,
+    Segment,
+    Sequence,
+    Submission,
+    refuse_unfit,
+)
 from servers.sim.strides import duration_ps, steps_until
-from servers.vllm.plugin.request_tags import Turn
+from servers.vllm.plugin.request_tags import VllmTurn
 from servers.vllm.plugin.scheduler import TurnstileScheduler
 from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
 
@@ -82,7 +91,7 @@ class VirtualScheduler(TurnstileScheduler):
         """The future of the turn that arrives next, for an `Oracle`."""
         super().__init__(**kwargs)
 
-    def _turn(self, request: Request) -> Turn:
+    def _turn(self, request: Request) -> VllmTurn:
         turn = super()._turn(request)
         turn.future = self.future
         return turn
@@ -163,9 +172,9 @@ class VirtualVllm:
     def end_program(self, program_id: str) -> None:
         self._runner.end_program(program_id)
 
-    def usage(self) -> Usage:
+    def usage(self) -> EngineUsage:
         pool = self.vllm.kv_cache_manager.block_pool
-        return Usage(
+        return EngineUsage(
             self.now_ps / PS_PER_S,
             self.profile.kv_blocks - pool.get_num_free_blocks(),
             self._runner.pins.blocks,
@@ -245,7 +254,7 @@ class VirtualVllm:
 
     # Events and ended turns ---------------------------------------------------------------------
 
-    def write(self, t: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
+    def write(self, t: float, event: str, turn: VllmTurn, fields: dict[str, Any]) -> None:
         """Record an event of the plug-in. This object is the plug-in's event log."""
         sequence = self._turns[turn.request_id]
         if event == "arrival":

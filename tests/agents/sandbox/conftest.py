@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agents.sandbox import inside
-from agents.sandbox.bubblewrap import Bubblewrap, Limits
+from agents.sandbox.bubblewrap import Bubblewrap, SandboxLimits
 from tests.agents.bubblewrap import SKIP_REASON
 
 ORDINARY_UID = 4242
@@ -31,7 +31,7 @@ class Boxed:
     uid: int
 
     def limited(self, **limits: int) -> Boxed:
-        return replace(self, sandbox=replace(self.sandbox, limits=Limits(**limits)))
+        return replace(self, sandbox=replace(self.sandbox, limits=SandboxLimits(**limits)))
 
     def networked(self) -> Boxed:
         return replace(self, sandbox=replace(self.sandbox, network=True))

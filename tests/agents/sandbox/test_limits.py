@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sandbox.bubblewrap import Limits
+from agents.sandbox.bubblewrap import SandboxLimits
 from agents.sandbox.memory import memory_of
 from tests.agents.sandbox.conftest import TIMEOUT_S, Boxed
 from tests.processes import wait_until
@@ -161,4 +161,4 @@ def test_limits_cannot_be_raised_inside_a_sandbox(boxed: Boxed) -> None:
 
 
 def test_the_default_limits_allow_a_build() -> None:
-    assert Limits() == Limits(processes=256, memory_bytes=4 << 30, file_bytes=1 << 30)
+    assert SandboxLimits() == SandboxLimits(processes=256, memory_bytes=4 << 30, file_bytes=1 << 30)

@@ -47,7 +47,7 @@ class LinkedFormat(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DocumentFile:
     """One file of a document."""
 
     name: str
@@ -171,15 +171,15 @@ def first_lines(first_bytes: bytes) -> Iterator[JsonObject]:
         begin = end + 1
 
 
-def split(data: bytes, name: str) -> list[Part]:
+def split(data: bytes, name: str) -> list[DocumentFile]:
     """Return the files of a document, or one of the given name."""
-    parts: list[Part] = []
+    parts: list[DocumentFile] = []
     for line in data.split(b"\n"):
         if line.startswith(MARKER_START) and (named := _named(line)) is not None:
-            parts.append(Part(named, []))
+            parts.append(DocumentFile(named, []))
         elif line and not line.isspace():
             if not parts:
-                parts.append(Part(name, []))
+                parts.append(DocumentFile(name, []))
             parts[-1].encoded.append(line)
     return parts
 

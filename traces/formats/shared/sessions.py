@@ -84,7 +84,7 @@ class SessionCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class SubagentLaunch:
     """Where a sub-agent was started."""
 
     thread: str
@@ -101,7 +101,7 @@ class Thread:
     calls: list[SessionCall] = field(default_factory=list)
     started_s: float | None = None
     """Time of the message that started it."""
-    launch: Launch | None = None
+    launch: SubagentLaunch | None = None
     prefix_of: tuple[str, ...] = ()
     """Identifies its system prompt; empty if more of the first prompt is in the cache."""
     messages: list[Message] = field(default_factory=list)
@@ -153,7 +153,7 @@ class _Maker:
         """The first calls of a thread's programs."""
         self.prefixes = _prefix_lengths(threads.values())
 
-    def launch(self, thread: Thread) -> Launch | None:
+    def launch(self, thread: Thread) -> SubagentLaunch | None:
         launch = thread.launch
         return launch if launch and launch.thread in self.threads else None
 

@@ -27,7 +27,7 @@ class SpanKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class SpanUsage:
     """Recorded token counts."""
 
     prompt: int | None = None
@@ -53,7 +53,7 @@ class Span:
     start_s: float
     end_s: float
     session: str = ""
-    usage: Usage = Usage()
+    usage: SpanUsage = SpanUsage()
     prompt: tuple[Message, ...] = ()
     """The messages of the prompt, preceded by one with the tools and other instructions."""
     answer: str = ""

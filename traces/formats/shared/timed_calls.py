@@ -55,7 +55,7 @@ class TimedCall:
 
 
 @dataclass(slots=True)
-class Agent:
+class TimedAgent:
     id: str
     calls: list[TimedCall]
     parent: str | None = None
@@ -76,11 +76,11 @@ def estimate_ends(calls: Iterable[TimedCall], repairs: Repairs) -> None:
 
 
 def programs_of(
-    agents: Iterable[Agent], repairs: Repairs, unnamed_tool: bool = False
-) -> tuple[list[Program], list[Agent]]:
+    agents: Iterable[TimedAgent], repairs: Repairs, unnamed_tool: bool = False
+) -> tuple[list[Program], list[TimedAgent]]:
     """Return the programs of all agents, and the agent of each program. `unnamed_tool`: all calls
     but an agent's last are assumed to call a tool, since tools are not recorded."""
-    ordered: dict[str, Agent] = {}
+    ordered: dict[str, TimedAgent] = {}
     for agent in agents:
         for part in _without_overlaps(agent, repairs):
             ordered[part.id] = part
@@ -100,7 +100,7 @@ def programs_of(
     return programs, list(ordered.values())
 
 
-def _without_overlaps(agent: Agent, repairs: Repairs) -> list[Agent]:
+def _without_overlaps(agent: TimedAgent, repairs: Repairs) -> list[TimedAgent]:
     """Split overlapping calls into agents without overlaps; the first agent gets the longest chain
     of calls. A call follows the longest prompt that it can continue."""
     if any(call.start_s is None for call in agent.calls):
@@ -124,7 +124,7 @@ def _without_overlaps(agent: Agent, repairs: Repairs) -> list[Agent]:
     names = [agent.id, *(f"{agent.id}~{n}" for n in range(1, len(chains)))]
     parents = [agent.parent, *[agent.id] * (len(chains) - 1)]
     return [
-        Agent(name, chain, parent, agent.prefix)
+        TimedAgent(name, chain, parent, agent.prefix)
         for name, chain, parent in zip(names, chains, parents, strict=True)
     ]
 
@@ -133,7 +133,7 @@ def _end_s(call: TimedCall) -> float:
     return call.end_s if call.end_s is not None else call.start_s or 0.0
 
 
-def _fork(child: Agent, agents: dict[str, Agent], repairs: Repairs) -> Fork | None:
+def _fork(child: TimedAgent, agents: dict[str, TimedAgent], repairs: Repairs) -> Fork | None:
     """Return where a sub-agent starts: after the last turn of its parent that has ended by then."""
     if child.parent is None:
         return None
@@ -161,7 +161,7 @@ def _fork(child: Agent, agents: dict[str, Agent], repairs: Repairs) -> Fork | No
     return Fork(child.parent, after, delay_s, joined, provenance)
 
 
-def _turn(agent: Agent, i: int, repairs: Repairs) -> Turn:
+def _turn(agent: TimedAgent, i: int, repairs: Repairs) -> Turn:
     call = agent.calls[i]
     gap_s, provenance = _gap(agent, i, repairs)
     return Turn(
@@ -174,7 +174,7 @@ def _turn(agent: Agent, i: int, repairs: Repairs) -> Turn:
     )
 
 
-def _gap(agent: Agent, i: int, repairs: Repairs) -> tuple[float, Provenance]:
+def _gap(agent: TimedAgent, i: int, repairs: Repairs) -> tuple[float, Provenance]:
     call = agent.calls[i]
     if i + 1 == len(agent.calls):
         return 0.0, Provenance.UNSTATED
@@ -214,7 +214,7 @@ def _kept(before: TimedCall, call: TimedCall, repairs: Repairs) -> int:
 
 
 def share_hashes(
-    programs: Sequence[Program], agents: Sequence[Agent], block_tokens: int
+    programs: Sequence[Program], agents: Sequence[TimedAgent], block_tokens: int
 ) -> list[Program]:
     """Set the parts that prompts share, from the block hashes of their calls. A call without hashes
     keeps the tokens inferred from its length."""
