@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, plain, short
+from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, plain, short
 from reports.run_folder.lines import json_lines
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import read_turns
@@ -158,7 +158,7 @@ def _bars(
     length_s: Floats,
     rows: npt.NDArray[Any],
     turns: pd.DataFrame,
-) -> dict[str, Any]:
+) -> Trace:
     drawn = length_s >= MIN_SEGMENT_S
     names = turns["program_id"].to_numpy()[drawn]
     numbers = turns["turn"].to_numpy()[drawn]

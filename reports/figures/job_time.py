@@ -15,6 +15,7 @@ from reports.figures.drawing import (
     Figure,
     KeyEntry,
     Spec,
+    Trace,
     distribution,
     numbers,
     plain,
@@ -159,7 +160,7 @@ def _row_label(name: str, emphasised: Sequence[str]) -> str:
     return f"<b>{label}</b>" if name in emphasised else label
 
 
-def _bars(part: str, label: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+def _bars(part: str, label: str, means: pd.DataFrame, names: Sequence[str]) -> Trace:
     own, whole = means[part], means["jct_s"]
     return {
         "type": "bar",
@@ -182,7 +183,7 @@ def _by_variant(jobs: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield str(name), frame
 
 
-def _line(name: str, look: Style, **fields: Any) -> dict[str, Any]:
+def _line(name: str, look: Style, **fields: Any) -> Trace:
     return {
         "type": "scatter",
         "name": plain(name),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
+from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, thinned
 from reports.run_folder.read import CellRun
 
 NO_MEMORY = "Memory over time is not drawn: only virtual time records it."
@@ -83,7 +83,7 @@ def _spec(label: str, cell: CellRun) -> Spec:
     }
 
 
-def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str, Any]:
+def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> Trace:
     return {
         "type": "scatter",
         "name": what,
@@ -98,7 +98,7 @@ def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str
     }
 
 
-def line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str = "y") -> dict[str, Any]:
+def line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str = "y") -> Trace:
     return {
         "type": "scatter",
         "name": entry.label,

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
+from reports.figures.drawing import (
+    Figure,
+    KeyEntry,
+    Spec,
+    Trace,
+    distribution,
+    numbers,
+    plain,
+    short,
+)
 from reports.figures.styles import FIRST_COLOUR
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import CellRun
@@ -79,7 +87,7 @@ def _read(cell: CellRun) -> Gaps:
     return gaps
 
 
-def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> dict[str, Any]:
+def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> Trace:
     values, shares = distribution(gaps_s, MAX_POINTS)
     shown = values > 0
     return {

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from servers.basics.json_object import JsonObject
 from traces.exports.contents import BlockIds, add_block_losses
 from traces.exports.timeline import ASSUMED_START, PAUSES, jobs, pauses, sub_agents
 from traces.formats.agentic_mooncake import SCHEMA
@@ -89,7 +90,7 @@ def _waits(children: Sequence[Program], lengths: Mapping[str, int]) -> dict[int,
     return found
 
 
-def _dependencies(program: Program, number: int, waits: Sequence[str]) -> list[dict[str, Any]]:
+def _dependencies(program: Program, number: int, waits: Sequence[str]) -> list[JsonObject]:
     if number:
         delay_ms = _milliseconds(program.turns[number - 1].tool_gap_s)
         before = _dependency(_request(program.id, number - 1), delay_ms, "sequence")
@@ -100,7 +101,7 @@ def _dependencies(program: Program, number: int, waits: Sequence[str]) -> list[d
     return []
 
 
-def _dependency(request: str, delay_ms: float, relation: str) -> dict[str, Any]:
+def _dependency(request: str, delay_ms: float, relation: str) -> JsonObject:
     return {"request_id": request, "trigger": "completion", "delay_ms": delay_ms,
             "relation": relation}  # fmt: skip
 

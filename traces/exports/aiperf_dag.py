@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
+from servers.basics.json_object import JsonObject
 from traces.exports.contents import PREFIX, Runs, prompts
 from traces.exports.filler import text
 from traces.exports.timeline import PAUSES, pauses, sub_agents
@@ -46,7 +46,7 @@ class GrowingContext:
 
     id: str
     first: int
-    turns: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[JsonObject] = field(default_factory=list)
 
     @property
     def last(self) -> int:

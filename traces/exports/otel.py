@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from servers.basics.json_object import JsonObject
 from traces.exports.timeline import PLACED_BY_TIME, StartAndEnd, jobs, timeline
 from traces.formats.otel_attributes import GAP_PROVENANCE, KEPT_TOKENS, START_PROVENANCE
 from traces.lenient import Repairs
@@ -35,7 +36,7 @@ def write(programs: Sequence[Program], losses: Repairs) -> Iterator[bytes]:
     times = timeline(programs, losses)
     for members in jobs(programs).values():
         traces: dict[tuple[str, int], str] = {}
-        spans: list[dict[str, Any]] = []
+        spans: list[JsonObject] = []
         for program in members:
             _add_losses(program, losses)
             spans += _Agent(program, members[0].id, times[program.id], traces).spans()
@@ -63,7 +64,7 @@ class _Agent:
         fork = program.fork
         self._agent = program.id.removeprefix(f"{fork.program_id}/") if fork else "agent"
 
-    def spans(self) -> Iterator[dict[str, Any]]:
+    def spans(self) -> Iterator[JsonObject]:
         for first, end in self._parts():
             trace, parent = self._place(first)
             agent = _id(self._program.id, "agent", first)
@@ -94,7 +95,7 @@ class _Agent:
         place = self._traces[fork.program_id, fork.after_turn]
         return place[:32], place[32:]
 
-    def _call(self, trace: str, agent: str, number: int) -> dict[str, Any]:
+    def _call(self, trace: str, agent: str, number: int) -> JsonObject:
         turn, time = self._program.turns[number], self._times[number]
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -110,7 +111,7 @@ class _Agent:
         id = _id(self._program.id, "chat", number)
         return _span(trace, id, agent, "chat", time.start_s, time.end_s, attributes)
 
-    def _tools(self, trace: str, agent: str, number: int) -> Iterator[dict[str, Any]]:
+    def _tools(self, trace: str, agent: str, number: int) -> Iterator[JsonObject]:
         end_s = self._times[number].end_s
         following = self._times[number + 1 : number + 2]
         until_s = following[0].start_s if following else end_s
@@ -131,7 +132,7 @@ def _span(
     start_s: float,
     end_s: float,
     attributes: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> JsonObject:
     return {
         "traceId": trace,
         "spanId": id,
@@ -148,7 +149,7 @@ def _nanoseconds(seconds: float) -> str:
     return str(EPOCH_S * 10**9 + round(seconds * 1e6) * 1000)
 
 
-def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _attributes(values: Mapping[str, Any]) -> list[JsonObject]:
     return [
         {"key": key, "value": {"intValue": str(value)} if isinstance(value, int)
          else {"stringValue": value}}

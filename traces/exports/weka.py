@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from operator import itemgetter
-from typing import Any
 
 import orjson
 
+from servers.basics.json_object import JsonObject
 from traces.exports.contents import BlockIds, add_block_losses
 from traces.exports.timeline import ESTIMATED, PLACED_BY_TIME, StartAndEnd, jobs, timeline
 from traces.lenient import Repairs
@@ -58,7 +58,7 @@ class _SessionDocument:
         self._times = times
         self._blocks = BlockIds(BLOCK_TOKENS, partial=False)
 
-    def document(self, members: Sequence[Program]) -> dict[str, Any]:
+    def document(self, members: Sequence[Program]) -> JsonObject:
         root, *others = members
         start_s = self._times[root.id][0].start_s
         entries = self._requests(root)
@@ -69,15 +69,13 @@ class _SessionDocument:
             "tool_tokens": 0, "system_tokens": 0, "requests": entries,
         }  # fmt: skip
 
-    def _requests(self, program: Program) -> list[dict[str, Any]]:
+    def _requests(self, program: Program) -> list[JsonObject]:
         start_s = self._times[program.id][0].start_s
         blocks = list(self._blocks.of(program))
         add_block_losses(program, blocks, BLOCK_TOKENS, self._losses)
         return [self._request(program, number, start_s, ids) for number, ids in enumerate(blocks)]
 
-    def _request(
-        self, program: Program, number: int, start_s: float, ids: list[int]
-    ) -> dict[str, Any]:
+    def _request(self, program: Program, number: int, start_s: float, ids: list[int]) -> JsonObject:
         turn = program.turns[number]
         before = program.turns[number - 1] if number else None
         time = self._times[program.id][number]
@@ -96,7 +94,7 @@ class _SessionDocument:
             "think_time": before.tool_gap_s if before else None,
         }
 
-    def _sub_agent(self, child: Program, root: str, root_start_s: float) -> dict[str, Any]:
+    def _sub_agent(self, child: Program, root: str, root_start_s: float) -> JsonObject:
         times = self._times[child.id]
         start_s, end_s = times[0].start_s, times[-1].end_s
         duration_ms = ceil((end_s - start_s) * 1e3)
