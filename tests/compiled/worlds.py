@@ -6,10 +6,10 @@ at first at time 0, then so late that picoseconds exceed the integers that float
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from hashlib import sha256
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
@@ -36,7 +36,7 @@ providers._get_local_constants = lambda: Constants()
 def simulate(world: World) -> None:
     late = replace(world, starts_s=[start_s + LATE_S for start_s in world.starts_s])
     for name, digest in DIGESTS.items():
-        digest.update(json.dumps([run(world, name), run(late, name)]).encode())
+        digest.update(msgspec.json.encode([run(world, name), run(late, name)]))
 
 
 if __name__ == "__main__":
