@@ -14,7 +14,7 @@ from tests.reports.make_run import VARIANTS, make_run, seal, write_lines
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.7, 0.9)
 SEEDS = 16
-USAGE = [[float(t), 1000, 100, 3, 16] for t in range(500)]
+USAGE = [[float(t), 1000, 100, 3, 16, 0, 0] for t in range(500)]
 
 
 def events(turns: Path) -> list[dict[str, Any]]:
