@@ -108,7 +108,7 @@ SHORT_OF_MEMORY = SweepSettings(
 )
 SWEEPS = {
     "every policy, short of memory, with two offload tiers": SHORT_OF_MEMORY,
-    "a steady state": SweepSettings(policies="continuum,autellix+", jps="0.2"),
+    "a steady state": SweepSettings(policies="continuum,autellix+", jps="0.2", seeds="1"),
     "a steady state beside a background": SweepSettings(
         policies="continuum,autellix+", jps="0.03", no_capacity=True, seeds="1"
     ),
