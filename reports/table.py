@@ -1,7 +1,7 @@
 """A table of text, which the page and the terminal render.
 
 `templates/parts.html.j2` renders a `Table`. A terminal prints the first `Layout` of a `Fitted`
-table that is not too wide; without a terminal, there are plain columns.
+table that is not too wide, or else the last one; without a terminal, there are plain columns.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class TableCell(NamedTuple):
     text: str
     best: bool = False
     kind: str = ""
-    """The CSS class of its colour, and how strong the colour is, in percent."""
+    """The CSS class of its colour."""
     tint: int = 0
+    """How strong the colour is, in percent."""
     title: str = ""
     """Appears when the reader hovers over the cell."""
     hollow: bool | None = None

@@ -55,7 +55,7 @@ def _python() -> InstallationCheck:
         "python",
         sys.version_info >= (3, 11),
         f"{platform.python_version()} at {sys.executable}",
-        "Turnstile needs 3.11 or newer",
+        "Turnstile needs Python 3.11 or newer",
     )
 
 

@@ -1,4 +1,4 @@
-"""The base of live engines, which serve a cell's turns with servers that take real time."""
+"""The base class of live engines, which replay a cell against real servers in real time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LiveEngine(ABC):
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
     ) -> DoneRecord:
-        end_on_sigterm()
+        end_on_sigterm()  # so that the servers are stopped
 
         def replay(service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
             return replay_on(service, job, self.server, processes, on_turn, on_event, on_stage)

@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 DRAIN_S = 1.0
 """Time for active requests to finish when the gateway is closed."""
 LISTEN_BACKLOG = 4096
-"""Limit of connections that are not accepted yet. The kernel drops further ones, and clients retry
+"""Most connections that wait to be accepted. The kernel drops further ones, and clients retry
 seconds later. 4096 is the maximum on Linux; aiohttp's default is 128."""
 
 HEAD_TIMEOUT_S = 65.0

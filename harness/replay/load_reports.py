@@ -86,5 +86,5 @@ class LoadReports:
             async for received in answer.content.iter_any():
                 page += received
                 if len(page) > MAX_PAGE_BYTES:
-                    raise ValueError(f"{url} is longer than {MAX_PAGE_BYTES} bytes")
+                    raise ValueError(f"the response from {url} exceeds {MAX_PAGE_BYTES} bytes")
         return page.decode()

@@ -107,9 +107,7 @@ def _check_extends(planned: JsonObject, stored: JsonObject, folder: Path) -> Non
             continue
         what = _difference(field, stored.get(field), planned.get(field))
         if field in GROWING:
-            what += (
-                "; a sweep can add policies, rates, seeds and machines to a folder, not remove them"
-            )
+            what += "; policies, rates, seeds and machines can be added, but not removed"
         raise InvalidInput(
             f"--out {folder}: contains cells with other settings ({what}); "
             "name another folder, or remove this one"

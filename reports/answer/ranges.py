@@ -1,7 +1,7 @@
 """Arithmetic and comparisons of numbers that are known only as a range.
 
-An exact number is a range of one value. A comparison of overlapping ranges has no result, nor does
-one of two infinite numbers, such as the JCTs of two unstable cells.
+An exact number is a range of one value. Overlapping ranges cannot be compared, nor can two infinite
+numbers, such as the JCTs of two unstable cells.
 """
 
 from __future__ import annotations

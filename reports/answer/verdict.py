@@ -178,7 +178,7 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
     times_s = [seconds(mean_s(point)) for point in sorted(there, key=mean_s)]
     took = times_s[0] if times_s[0] == times_s[-1] else f"{times_s[0]} to {times_s[-1]}"
     return (
-        f"One job cannot compare {noun}s, because it has the server to itself: it took"
+        f"One job cannot distinguish {noun}s, because it has the server to itself: it took"
         f" {took}. Use more programs."
     )
 

@@ -258,7 +258,7 @@ def _lacking_at(check: Check, value: Value, every: Sequence[Value]) -> Iterator[
         at = f" at {_label(value, every)}" if len(every) > 1 or value.jps else ""
         seeds = some_seeds(SeedShare(count, value.seeds + value.neither))
         if check.metric == "capacity_jobs_per_s":
-            yield f"a capacity is no number{at}{seeds}"
+            yield f"a capacity could not be determined{at}{seeds}"
         else:
             yield f"{side} steady state{at}{seeds}"
 

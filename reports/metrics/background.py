@@ -86,12 +86,14 @@ BACKGROUND = Group(
         Metric(LATENCIES[1], SECONDS, LOWER, "P95 latency", in_cells=False, pool="mean").means(
             "P95 of the same."
         ),
-        Metric(REQUESTS, COUNT, pool="mean").means("Number of requests."),
+        Metric(REQUESTS, COUNT, pool="mean").means(
+            "Number of requests that were due in the time of the cell, without those that failed."
+        ),
         Metric("background_unfinished", COUNT, LOWER, in_cells=False, pool="mean").means(
             "Requests that had not finished when the cell ended."
         ),
         Metric(SERVED, SHARE, HIGHER, "Served", in_cells=False, pool="mean").means(
-            "Requests that finish, as a share of those that arrive.",
+            "Requests that finish, as a share of those that were due.",
             "Those that finish in the time of the cell, whenever they were due ÷"
             " `background_requests`. Below 0.9, with at least 100 requests, a caveat says that they"
             " starve.",

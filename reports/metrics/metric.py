@@ -93,7 +93,7 @@ class Group(NamedTuple):
     """Metrics with a common formula."""
 
     of: Callable[[Facts], Mapping[str, Value]]
-    """Returns a value per column; none in cells to which the metrics do not apply."""
+    """Returns values by column, without columns that do not apply to the cell."""
     metrics: tuple[Metric, ...]
 
     @property

@@ -24,7 +24,7 @@ class PinTime(NamedTuple):
     held_block_s: float
     """Σ over pins of blocks × seconds. NaN for a cell without events."""
     unused_block_s: float
-    """The part of pins that ended without being reused."""
+    """The part of pins that were not reused, including those without an end."""
 
 
 def pin_time(cell: CellRun, begin_s: float, end_s: float) -> PinTime:
@@ -100,7 +100,7 @@ PINS = Group(
             " without engine events.",
         ),
         Metric("pin_unused_block_s", Unit("block·s")).means(
-            "The part of K in pins that ended for another reason than `reused`."
+            "The part of K in pins that were not reused, including those without an end."
         ),
         Metric("pinned_ratio", SHARE, title="Pinned").means(
             "Share of the KV cache that pins held, over the time of the cell.",

@@ -30,11 +30,11 @@ TERMS: dict[str, str] = {
         "twice that on an idle machine."
     ),
     "Capacity": (
-        "The highest rate of jobs that a variant sustains on a machine: the queue does not "
-        "grow, also after a burst of jobs, and the SLO is met."
+        "The highest rate of jobs that a variant sustains on a machine. At a sustained rate the "
+        "queue does not keep growing, even after a burst of jobs, and the SLO is met."
     ),
     "Seed": (
-        "The number that initialises one draw of the arrivals and, in steady state, of the "
+        "The number that initialises the random draw of the arrivals and, in steady state, of the "
         "programs. All variants of a sweep get the same draws."
     ),
     "KV cache": (

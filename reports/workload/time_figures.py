@@ -54,7 +54,10 @@ def tools_figure(compared: Compared, source: str) -> Figure | None:
         ],
         "layout": {
             "xaxis": {"title": {"text": "tool time, seconds"}},
-            "yaxis": {"title": {"text": "share of calls that take longer"}, **LOG_SHARES},
+            "yaxis": {
+                "title": {"text": "share of calls that take at least as long"},
+                **LOG_SHARES,
+            },
         },
         "alt": "Falling lines, one per tool: the share of calls that take at least that long."
         f" Half of all take {seconds(of_all.p50_s)} or more, 1% take {seconds(of_all.p99_s)}.",

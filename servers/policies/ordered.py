@@ -29,8 +29,7 @@ class Ordered(Generic[Item]):
         return item_id in self._entries
 
     def entries(self) -> list[Entry[Item]]:
-        """Return the entries in order, as a copy without new tuples, for which Python would collect
-        garbage."""
+        """Return a copy of the list in order. New tuples would trigger the garbage collector."""
         return self._order[:]
 
     def put(self, item_id: str, item: Item, place: Place) -> None:
@@ -40,7 +39,7 @@ class Ordered(Generic[Item]):
             self._puts += 1
             number = self._puts
         else:
-            if entry[0] == place:
+            if entry[0] == place and entry[3] is item:
                 return
             number = entry[1]
             del self._order[bisect_left(self._order, entry)]

@@ -22,8 +22,10 @@ class Port:
             self._socket.bind(("127.0.0.1", number or 0))
         except OSError as error:
             self._socket.close()
+            if number is None:
+                raise Unavailable(f"no port on 127.0.0.1 is free: {error.strerror}") from None
             raise Unavailable(
-                f"--port {number}: {error.strerror}; remove it to use any free port"
+                f"--port {number}: {error.strerror}; omit --port to use any free port"
             ) from None
         self.number: int = self._socket.getsockname()[1]
 

@@ -100,8 +100,8 @@ def slow_single_decode(reference_ms: Sequence[float | None]) -> list[str]:
     if one is None or many is None or one <= many:
         return []
     return [
-        f"the tables' decode of 1 turn takes {one:.3g} ms, longer than the {many:.3g} ms of 32 "
-        "turns (2,048 tokens each), so step times of few decodes are too long"
+        f"in the tables, decoding 1 turn takes {one:.3g} ms, but decoding 32 turns {many:.3g} ms "
+        "(2,048 tokens each), so the step times of small batches are too long"
     ]
 
 

@@ -97,8 +97,8 @@ def test_end_to_end_errors_are_noted_if_they_are_known(monkeypatch: pytest.Monke
 
 def test_tables_with_a_slow_decode_of_one_turn_are_noted() -> None:
     note = (
-        "the tables' decode of 1 turn takes 37.4 ms, longer than the 30.3 ms of 32 turns "
-        "(2,048 tokens each), so step times of few decodes are too long"
+        "in the tables, decoding 1 turn takes 37.4 ms, but decoding 32 turns 30.3 ms "
+        "(2,048 tokens each), so the step times of small batches are too long"
     )
     assert note in shipped.shipped_notes("b200", "deepseek-v3", 8)
     assert "longer than" not in " ".join(shipped.shipped_notes("h100", "llama-3.1-8b", 1))

@@ -213,7 +213,7 @@ def test_the_others_are_hidden_at_first_if_they_are_very_many(
 def test_runs_of_one_cell_and_of_no_cell_have_a_page(tmp_path: Path) -> None:
     single = write_sweep(tmp_path / "one", ["fcfs"])
     write_cell(single, "fcfs", [turn()])
-    assert "One job cannot compare schedulers" in Page(write_report(single).path).text
+    assert "One job cannot distinguish schedulers" in Page(write_report(single).path).text
     empty = write_sweep(tmp_path / "none", ["fcfs"])
     report = write_report(empty)
     text = Page(report.path).text

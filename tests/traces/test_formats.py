@@ -209,7 +209,7 @@ def test_without_the_package_choosing_one_of_its_formats_names_the_remedy(tmp_pa
     with pytest.raises(UnknownName) as error:
         read_traces(tmp_path / "a.jsonl", format="bfcl")
     assert str(error.value) == (
-        "--format bfcl: is a format of another package: pip install turnstile-formats"
+        "--format bfcl: this format is in a package of its own: pip install turnstile-formats"
     )
 
 

@@ -108,7 +108,9 @@ def load_format(name: str) -> TraceFormat:
     """Load a format by name or by dotted path."""
     known = known_formats()
     if name in PACKAGED and name not in known.names():
-        raise UnknownName(f"--format {name}: is a format of another package: pip install {PACKAGE}")
+        raise UnknownName(
+            f"--format {name}: this format is in the package {PACKAGE}: pip install {PACKAGE}"
+        )
     format: TraceFormat = known.load(name)
     for function in ("sniff", "load"):
         if not callable(getattr(format, function, None)):
