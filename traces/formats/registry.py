@@ -109,7 +109,7 @@ def load_format(name: str) -> TraceFormat:
     known = known_formats()
     if name in PACKAGED and name not in known.names():
         raise UnknownName(
-            f"--format {name}: this format is in the package {PACKAGE}: pip install {PACKAGE}"
+            f"--format {name}: this format is in a package of its own: pip install {PACKAGE}"
         )
     format: TraceFormat = known.load(name)
     for function in ("sniff", "load"):
