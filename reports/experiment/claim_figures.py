@@ -42,7 +42,7 @@ def _figure(number: int, finding: Finding) -> Figure:
         "alt": f"Dot plot of {finding.direction}: ours {finding.ours}, {_stated(published)}",
         "value": "x",
         "note": f"{finding.direction[:1].upper()}{finding.direction[1:]}. Our values have 95% "
-        f"intervals over seeds; the dashed lines are the published ones: {_stated(published)}.",
+        f"intervals over seeds; dashed lines: {_stated(published)}.",
         "rows": [[PUBLISHED, PUBLISHED], *([label, plain(label)] for label in points)],
     }
     values = [*published, *(point.value.value for point in points.values())]

@@ -195,7 +195,7 @@ published_from = 1.263
     assert code == 0, err
     assert "holds: the first turn is short: 0." in out
     page = Path("out/small/experiment.html").read_text()
-    assert "Ours with 95% intervals over seeds; dashed: published 1.263" in page
+    assert "95% intervals over seeds; dashed lines: published 1.263" in page
 
 
 def test_the_variants_of_the_claims_are_highlighted_among_many(small: Path) -> None:

@@ -201,7 +201,9 @@ def bench(tmp_path: Path, how: str, forks: str) -> subprocess.Popen[str]:
 def test_a_taken_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Unavailable, match=rf"--port {port}: Address already in use; remove it"):
+        with pytest.raises(
+            Unavailable, match=rf"--port {port}: Address already in use; omit --port"
+        ):
             start(tmp_path, "healthy", port=port)
     assert not (tmp_path / "run/server.log").exists()
 
