@@ -22,12 +22,12 @@ from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.calls import shortest_prefixes
+from traces.formats.shared.rows import line_documents
 from traces.lenient import (
     Repairs,
     document_start,
     items,
     line_start,
-    lines,
     mapping,
     parse_json,
     read_bytes,
@@ -91,17 +91,8 @@ def _is_json_lines(data: bytes) -> bool:
 
 def _parse_lines(data: bytes, repairs: Repairs) -> JsonObject:
     """Return JSON Lines as one document. A line is an event, or a row of an evaluation."""
-    parsed = (_line(line, repairs) for line in lines(data))
-    values = [value for value in parsed if value is not None]
+    values = [value for value in line_documents(data, repairs) if value is not None]
     return {"events": values} if is_event(values[0]) else {"rows": values}
-
-
-def _line(line: bytes, repairs: Repairs) -> Any:
-    try:
-        return parse_json(line) if line.strip() else None
-    except TraceRejected:
-        repairs.add("an incomplete line: left out")
-        return None
 
 
 def is_part(path: Path) -> bool:

@@ -19,6 +19,7 @@ from traces.assumptions import Assumptions
 from traces.formats import otel_attributes as read
 from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
 from traces.formats.shared.moments import moment
+from traces.formats.shared.rows import line_documents
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, SpanUsage
 from traces.lenient import (
@@ -26,7 +27,6 @@ from traces.lenient import (
     document_start,
     items,
     line_start,
-    lines,
     mapping,
     number,
     parse_json,
@@ -96,13 +96,7 @@ def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
     if not others.strip():
         yield parse_json(data)
         return
-    for line in lines(data):
-        try:
-            document = parse_json(line) if line.strip() else None
-        except TraceRejected:
-            repairs.add("an incomplete line: left out")
-            continue
-        yield document
+    yield from line_documents(data, repairs)
 
 
 def raw_spans(value: object, session: str = "", depth: int = 0) -> Iterator[tuple[JsonObject, str]]:

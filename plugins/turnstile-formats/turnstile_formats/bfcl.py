@@ -18,14 +18,13 @@ from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
 from traces.formats.shared.calls import TrajectoryCall, fill_usage, make_turn, unique_id
+from traces.formats.shared.rows import line_documents
 from traces.lenient import (
     Repairs,
     document_start,
     items,
     line_start,
-    lines,
     mapping,
-    parse_json,
     tokens,
 )
 from traces.program import Program
@@ -63,7 +62,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     programs: list[Program] = []
     used: dict[str, int] = {}
-    for row in _rows(data, repairs):
+    for row in filter(None, map(mapping, line_documents(data, repairs))):
         calls = [call for call in _calls(row) if call.prompt]
         if not calls:
             repairs.add("a task without token counts, which failed: left out")
@@ -77,17 +76,6 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     if not programs:
         raise TraceRejected("no task with token counts")
     return programs
-
-
-def _rows(data: bytes, repairs: Repairs) -> Iterator[JsonObject]:
-    for line in lines(data):
-        try:
-            row = mapping(parse_json(line)) if line.strip() else {}
-        except TraceRejected:
-            repairs.add("an incomplete line: left out")
-            continue
-        if row:
-            yield row
 
 
 def _calls(row: JsonObject) -> Iterator[TrajectoryCall]:

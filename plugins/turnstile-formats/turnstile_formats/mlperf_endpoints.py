@@ -18,14 +18,13 @@ from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, COUNT, DRAW, About
 from traces.formats.shared.calls import TrajectoryCall, make_turn, shortest_prefixes, system_prefix
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
+from traces.formats.shared.rows import line_documents
 from traces.lenient import (
     Repairs,
     document_start,
     items,
     line_start,
-    lines,
     mapping,
-    parse_json,
     seconds,
     tokens,
 )
@@ -65,15 +64,9 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     conversations: dict[str, list[JsonObject]] = {}
-    for line in lines(data):
-        try:
-            row = mapping(parse_json(line)) if line.strip() else {}
-        except TraceRejected:
-            repairs.add("an incomplete line: left out")
-            continue
-        if row:
-            id = identifier(row.get("conversation_id")) or name
-            conversations.setdefault(id, []).append(row)
+    for row in filter(None, map(mapping, line_documents(data, repairs))):
+        id = identifier(row.get("conversation_id")) or name
+        conversations.setdefault(id, []).append(row)
     programs = []
     for id, rows in conversations.items():
         rows.sort(key=lambda row: tokens(row.get("turn")) or 0)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 
+from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import brief
 from traces.lenient import (
@@ -20,6 +22,7 @@ from traces.lenient import (
     lines,
     mapping,
     number,
+    parse_json,
     seconds,
     tokens,
 )
@@ -45,6 +48,19 @@ def rows(data: bytes, repairs: Repairs) -> Iterator[JsonObject]:
                 yield row
             else:
                 repairs.add("a line that is not a complete JSON object: left out")
+
+
+def line_documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
+    """Yield the JSON document on each line."""
+    for line in lines(data):
+        if not line.strip():
+            continue
+        try:
+            document = parse_json(line)
+        except TraceRejected:
+            repairs.add("an incomplete line: left out")
+        else:
+            yield document
 
 
 def lengths(prompt: object, output: object, repairs: Repairs) -> tuple[int, int] | None:
