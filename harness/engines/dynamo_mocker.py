@@ -21,7 +21,7 @@ from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.disaggregation import parse_splits
@@ -128,13 +128,8 @@ class DynamoEngine(LiveEngine):
                 block_tokens=profile.block_tokens,
                 has_sessions=router.policy == THUNDERAGENT,
             )
-            service = Service(
-                [LiveServer(cluster.base_url, dynamo=frontend)],
-                self.model,
-                range(*BYTES),
-                job.seed,
-                turn_timeout_s=self.server.turn_timeout_s,
-            )
+            server = LiveServer(cluster.base_url, dynamo=frontend)
+            service = self.service([server], self.model, BYTES, job.seed)
             done = replay(service, [cluster])
         done.kv_blocks = profile.kv_blocks
         done.block_tokens = profile.block_tokens

@@ -10,7 +10,7 @@ from typing import Protocol
 from harness.cells.job import Job
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, Server
-from harness.replay.live_server import Service
+from harness.replay.live_server import LiveServer, Service
 from servers.processes.supervised import Failing
 from servers.records.done import DoneRecord
 from servers.records.settings import OffloadRecord
@@ -35,6 +35,22 @@ class LiveEngine(ABC):
 
     def tier(self, variant: Variant) -> OffloadRecord | None:
         return None
+
+    def service(
+        self,
+        servers: Sequence[LiveServer],
+        model: str,
+        vocabulary: tuple[int, int],
+        seed: int,
+        *,
+        cache_salt: str | None = None,
+        replays_answers: bool = False,
+    ) -> Service:
+        return Service(
+            *(servers, model, range(*vocabulary), seed, self.text, self.server.turn_timeout_s),
+            cache_salt=cache_salt,
+            replays_answers=replays_answers,
+        )
 
     @abstractmethod
     def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:

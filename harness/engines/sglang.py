@@ -21,7 +21,7 @@ from harness.load.server_config import server_config, server_record
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.identity import CLOSE_SESSION
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import LiveServer
 from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
 from servers.basics.errors import InvalidInput
 from servers.basics.json_object import JsonObject
@@ -108,14 +108,7 @@ class SglangEngine(LiveEngine):
             targets, routers = behind_router(
                 job, self.routers, replicas, None, self.server.turn_timeout_s, on_stage, stack
             )
-            service = Service(
-                targets,
-                info.model,
-                range(*info.vocabulary),
-                job.seed,
-                self.text,
-                self.server.turn_timeout_s,
-            )
+            service = self.service(targets, info.model, info.vocabulary, job.seed)
             done = replay(service, [*routers, *servers])
         done.kv_blocks = info.kv_tokens // info.page_tokens
         done.block_tokens = info.page_tokens

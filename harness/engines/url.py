@@ -22,7 +22,7 @@ from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import LiveServer
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG_APIS, flush_cache, is_sglang
 from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
@@ -89,13 +89,8 @@ class UrlEngine(LiveEngine):
         if self.is_sglang:
             on_stage("emptying the cache")
             flush_cache(server.root)
-        service = Service(
-            [server],
-            self.model,
-            range(*vocabulary_of(self.model)),
-            seed,
-            self.text,
-            self.server.turn_timeout_s,
+        service = self.service(
+            *([server], self.model, vocabulary_of(self.model), seed),
             cache_salt=nonce if self.is_vllm else None,
         )
         done = replay(service)

@@ -24,7 +24,7 @@ from harness.load.option import settings_of
 from harness.load.server_config import server_config, server_record
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 from servers.basics.refused_flags import check_flags
@@ -170,13 +170,8 @@ class VllmEngine(LiveEngine):
             targets, routers = behind_router(
                 job, self.routers, replicas, curve, self.server.turn_timeout_s, on_stage, stack
             )
-            service = Service(
-                targets,
-                info.model,
-                range(*info.vocabulary),
-                job.seed,
-                self.text,
-                self.server.turn_timeout_s,
+            service = self.service(
+                *(targets, info.model, info.vocabulary, job.seed),
                 replays_answers=self.config.recorded_answers,
             )
             done = replay(service, [*routers, *servers])
