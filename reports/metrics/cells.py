@@ -140,7 +140,7 @@ def measure(cell: CellRun, unstable: str | None, stalled: frozenset[str] = NO_JO
     row = _settings(cell)
     for group in GROUPS:
         row |= group.of(facts)
-        if group is BACKGROUND:
+        if group is BACKGROUND:  # `cells.csv` has the gates before the bounds
             row["failed_gates"] = "; ".join(failed_gates(facts, row))
     return MeasuredCell(row, turns, kept)
 

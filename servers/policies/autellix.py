@@ -143,7 +143,7 @@ class Autellix(Policy):
         self._programs.pop(program_id)
 
     def woke(self, now_s: float) -> Iterable[int]:
-        self._next_change_s(now_s)
+        self.wake_s(now_s)  # finds the calls that have been promoted
         promoted, self._promoted = self._promoted, []
         return promoted
 
@@ -172,9 +172,6 @@ class Autellix(Policy):
         return worst if better else None
 
     def wake_s(self, now_s: float) -> float | None:
-        return self._next_change_s(now_s)
-
-    def _next_change_s(self, now_s: float) -> float | None:
         """Return the first level change. The heap has, for each call, a time no later than its next
         change; times that have passed are replaced by the call's next one."""
         wakes = self._wakes

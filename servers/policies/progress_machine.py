@@ -118,7 +118,7 @@ class ActiveLoad:
         self.impacts_s = float(sum(impacts))
         """What rebuilds of their contexts cost."""
         self.smallest = -1
-        """Tokens for which `Machine.none_fits` was asked last, and its answer."""
+        """Tokens for which `ProgressMachine.none_fits` was asked last, and its answer."""
         self.none_fits = False
 
 

@@ -22,7 +22,7 @@ BuildRouter = Callable[[Sequence[Replica]], Router]
 """For example a `servers.routing.NamedRouter`."""
 
 
-class _RoutedProgram:
+class _OpenProgram:
     """A program that has not ended."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class RouterRunner:
         router: Any = self.router
         self.name: str = router.name
         self._deliver, self._ask = deliver, ask
-        self._programs: dict[str, _RoutedProgram] = {}
+        self._programs: dict[str, _OpenProgram] = {}
         self.held: set[int] = set()
         """Ids of the turns that have arrived and were not sent."""
         self._arrived = self._in_flight = 0
@@ -73,7 +73,7 @@ class RouterRunner:
         """Return a turn that has arrived. Pass it to `arrived`. Without a program id, it is a
         program of its own."""
         program_id = program_id or f"turn {self._arrived}"
-        program = self._programs.setdefault(program_id, _RoutedProgram())
+        program = self._programs.setdefault(program_id, _OpenProgram())
         turn = RoutedTurn(
             self._arrived, program_id, program.turns, now_s, prompt_tokens, is_last, runs, job_id
         )
@@ -152,7 +152,7 @@ class RouterRunner:
         self._deliver(turn)
 
     def _end_program(
-        self, program_id: str, program: _RoutedProgram, ends: bool, now_s: float
+        self, program_id: str, program: _OpenProgram, ends: bool, now_s: float
     ) -> None:
         program.ends = program.ends or ends
         if program.ends and not program.open_turns:
