@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from reports.metrics.background import BACKGROUND
-from reports.metrics.cells import GROUPS
+from reports.metrics.measure import GROUPS
 from reports.metrics.metric import Group
 from reports.metrics.routing import ROUTING
 from servers.basics.atomic import write_file

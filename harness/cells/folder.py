@@ -1,9 +1,9 @@
 """Write the files of a cell into a run folder (docs/reference/run-folder.md).
 
-`cell.json` is written first, lines of `turns.jsonl` and `engine.jsonl` during the run, then
-`SHA256SUMS`, and `done.json` last and atomically. A cell without `done.json`, or with a file that
-does not match its checksum, runs again. The contents do not depend on the clock, the process or the
-machine, so the same settings produce the same bytes.
+`cell.json` is written first, lines of turns and events during the run, compressed in virtual time,
+then the numbers, `SHA256SUMS`, and `done.json` last and atomically. A cell without `done.json`, or
+with a file that does not match its checksum, runs again. The contents do not depend on the clock,
+the process or the machine, so the same settings produce the same bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,19 @@ from pathlib import Path
 from typing import Self
 
 import orjson
+import zstandard
 from msgspec import Struct, to_builtins
 from msgspec.json import encode
 
 from harness.cells.locks import lock_folder
-from reports.run_folder.checksums import CHECKSUMS, checksums
+from reports.run_folder.checksums import (
+    CELL_NUMBERS,
+    CHECKSUMS,
+    LINES,
+    checksums,
+    without_lines,
+)
+from reports.run_folder.lines import COMPRESSED
 from servers.basics.atomic import make_folder, sync, take_lock, write_all, write_file
 from servers.basics.errors import CannotWrite, InvalidInput
 from servers.basics.json_object import JsonObject
@@ -57,8 +65,10 @@ def _json(value: Struct | JsonObject) -> bytes:
 class Lines:
     """An append-only JSON-lines file, flushed each second and each thousand lines."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, compressed: bool = False) -> None:
+        """`compressed`: with Zstandard; the name of the file then ends in `.zst`."""
+        self.path = path = path.with_name(path.name + COMPRESSED) if compressed else path
+        self._compressor = zstandard.ZstdCompressor().compressobj() if compressed else None
         self._pending: list[bytes] = []
         self._written_bytes = 0
         """Size of the complete lines in the file."""
@@ -79,6 +89,12 @@ class Lines:
         complete line."""
         self._flush_at_s = time.monotonic() + FLUSH_S
         data = b"".join(line + b"\n" for line in self._pending)
+        if self._compressor:
+            data = self._compressor.compress(data)
+        self._write(data)
+        self._pending.clear()
+
+    def _write(self, data: bytes) -> None:
         try:
             write_all(self._handle, data)
         except OSError as error:
@@ -87,7 +103,6 @@ class Lines:
                 os.ftruncate(self._handle, self._written_bytes)
             raise CannotWrite.of(self.path, error) from None
         self._written_bytes += len(data)
-        self._pending.clear()
 
     def close(self) -> None:
         """Sync the file to disk, so that `done.json` never exists without all lines."""
@@ -96,6 +111,8 @@ class Lines:
         self._open = False
         try:
             self.flush()
+            if self._compressor:
+                self._write(self._compressor.flush())
             os.fsync(self._handle)
         except OSError as error:
             raise CannotWrite.of(self.path, error) from None
@@ -103,16 +120,34 @@ class Lines:
             os.close(self._handle)
 
 
+class NoLines:
+    """Lines that are not kept."""
+
+    def append(self, line: Struct | JsonObject) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class CellFolder:
     """The locked folder of one cell, from `cell.json` to `done.json`."""
 
-    def __init__(self, path: Path, config: CellRecord) -> None:
+    def __init__(
+        self, path: Path, config: CellRecord, *, compressed: bool = False, keeps_lines: bool = True
+    ) -> None:
+        def lines(name: str) -> Lines | NoLines:
+            return Lines(path / name, compressed=compressed) if keeps_lines else NoLines()
+
         self.path = path
         with ExitStack() as stack:
             stack.enter_context(_new_locked_folder(path))
             write_json(path / "cell.json", config)
-            self.turns = stack.enter_context(closing(Lines(path / "turns.jsonl")))
-            self.events = stack.enter_context(closing(Lines(path / "engine.jsonl")))
+            self.turns = stack.enter_context(closing(lines("turns.jsonl")))
+            self.events = stack.enter_context(closing(lines("engine.jsonl")))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -122,9 +157,12 @@ class CellFolder:
         """Close the files. A failed cell keeps its lines."""
         self._stack.close()
 
-    def finish(self, done: DoneRecord) -> None:
+    def finish(self, done: DoneRecord, numbers: bytes | None = None) -> None:
+        """`numbers`: the content of `numbers.json.zst`, if the cell has it."""
         self.turns.close()
         self.events.close()
+        if numbers is not None:
+            write_file(self.path / CELL_NUMBERS, numbers)
         content = _json(done)
         write_file(self.path / CHECKSUMS, checksums(self.path, content))
         write_file(self.path / "done.json", content)
@@ -149,6 +187,16 @@ def _new_locked_folder(path: Path) -> Iterator[None]:
 
 def is_done(cell: Path) -> bool:
     return (cell / "done.json").is_file()
+
+
+def remove_lines(cell: Path) -> None:
+    """Remove the turns and the events of a finished cell, which keeps its numbers."""
+    path = cell / CHECKSUMS
+    written = path.read_bytes()
+    if (kept := without_lines(written)) != written:
+        write_file(path, kept)
+    for name in LINES:
+        (cell / name).unlink(missing_ok=True)
 
 
 def set_aside(cell: Path) -> None:

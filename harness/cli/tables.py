@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
@@ -43,19 +42,21 @@ def show_cell(folder: Path) -> str:
     """Print settings, result and time breakdown of a run of one cell. Return its failed gates."""
     import numpy as np
 
-    from reports.metrics.cells import measure
+    from reports.metrics.measure import measure, read_recorded, settings_of
     from reports.metrics.steady import unstable_cells
     from reports.run_folder.read import load_run
     from reports.run_folder.turns import PARTS
 
     cell = load_run(folder).cells[0]
-    row, turns, _ = measure(cell, unstable_cells([cell]).get(cell.folder.name))
+    unstable = unstable_cells([cell]).get(cell.folder.name)
+    row, turns, _ = measure(read_recorded(cell), cell, unstable)
     config = to_builtins(cell.config)
     show_rows(list(_flat(config, omit=("profile", "workload", "format"))), "settings")
     if "profile" in config:
         show_rows(list(_flat(config["profile"])), "profile")
     show_rows(list(_flat(config["workload"], omit=("left_out",))), "workload")
-    show_rows([(name, _text(value)) for name, value in row.items() if name != "cell"], "result")
+    values = settings_of(cell) | row
+    show_rows([(name, _text(value)) for name, value in values.items() if name != "cell"], "result")
     lateness_s = turns["sent_at_s"] - turns["scheduled_at_s"]
     sums = {part: np.nansum(turns[part]) for part in (*PARTS, "gap_s", "wait_s")}
     sums["lateness_s"] = lateness_s.sum()
@@ -72,12 +73,12 @@ def show_cell(folder: Path) -> str:
 
 
 def _events(path: Path) -> list[tuple[str, str]]:
+    from reports.run_folder.lines import json_lines
+
     counts: Counter[str] = Counter()
-    with path.open("rb") as lines:
-        for line in lines:
-            event = orjson.loads(line)
-            reason = f" ({event['reason']})" if "reason" in event else ""
-            counts[event["event"] + reason] += 1
+    for event in json_lines(path):
+        reason = f" ({event['reason']})" if "reason" in event else ""
+        counts[event["event"] + reason] += 1
     return [(name, str(count)) for name, count in counts.items()]
 
 

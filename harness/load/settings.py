@@ -29,6 +29,12 @@ DISAGGREGATION = ("disaggregate", "transfer_gb_per_s", "transfer_latency_s")
 """Settings of engines in virtual time with separate prefill and decode engines."""
 
 
+class Keep(StrEnum):
+    TURNS = "turns"
+    SHOWN = "shown"
+    NONE = "none"
+
+
 class OnError(StrEnum):
     STOP = "stop"
     CONTINUE = "continue"
@@ -614,6 +620,15 @@ class Execution:
     workers: Annotated[int | None, Option("Parallel processes. Default: all cores.", RUN, "N")] = (
         None
     )
+    keep: Annotated[
+        Keep | None,
+        Option(
+            "Cells in virtual time whose turns are kept; the others keep their numbers. shown: "
+            "those that the report draws, of the first seed at the rates where all policies run. "
+            "Default: shown if capacities are searched, else turns.",
+            RUN,
+        ),
+    ] = None
     on_error: Annotated[OnError, Option("Stop when a cell fails, or run the others.", RUN)] = (
         OnError.CONTINUE
     )

@@ -12,12 +12,18 @@ from msgspec import UNSET
 from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
 from harness.cells.workers import Tick
+from harness.load.settings import Keep
 from harness.load.stream import JobStream, in_drawn_order
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
-from servers.basics.errors import CellFailed
+from reports.metrics.cell_numbers import compute_numbers, encode_numbers
+from reports.metrics.measure import Recorded
+from reports.metrics.pins import is_of_pin
+from reports.run_folder.read import CellRun
+from reports.run_folder.turns import TurnColumns
+from servers.basics.errors import CellFailed, InvalidRunFolder
 from servers.records.done import Jct
-from servers.records.turns import TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 
 TICK_INTERVAL_S = 0.5
 MAX_IDLE_JOBS = 10_000
@@ -32,6 +38,13 @@ class Work:
     folder: Path
     idle: dict[int, Jct] = field(default_factory=dict)
     """JCT on an idle machine by seed, of the seeds that this process needed so far."""
+    keep: Keep = Keep.TURNS
+
+    def keeps_turns(self, cell: Cell) -> bool:
+        """Return whether the cell's turns are kept at least until the end of the sweep."""
+        if self.keep is Keep.SHOWN:
+            return cell.seed == self.plan.seeds[0]
+        return self.keep is Keep.TURNS or not self.plan.engine.kind.is_virtual
 
     def idle_jct(self, seed: int, folder: Path) -> Jct:
         if seed not in self.idle:
@@ -59,24 +72,57 @@ def run_planned(run: RunCell, work: Mapping[str, Work], cell: PlannedCell, tick:
 
 
 def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
-    plan = work.plan
+    plan, config = work.plan, work.plan.cell_record(cell)
+    is_virtual = plan.engine.kind.is_virtual
+    memory = _Memory() if is_virtual else None
     turns, tick_at_s = 0, time.monotonic() + TICK_INTERVAL_S
 
     def on_turn(record: TurnRecord) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(record)
-        if not plan.engine.kind.is_virtual:  # a measurement is not repeatable, so keep each turn
+        if memory is None:  # a measurement is not repeatable, so keep each turn
             out.turns.flush()
+        else:
+            memory.turns.append(record)
         turns += record.background is UNSET
         if time.monotonic() >= tick_at_s:
             tick(turns, "")
             tick_at_s = time.monotonic() + TICK_INTERVAL_S
 
-    with CellFolder(work.folder / cell.name, plan.cell_record(cell)) as out:
+    def on_event(event: EventRecord) -> None:
+        out.events.append(event)
+        if memory is not None:
+            memory.event(event)
+
+    path, keeps = work.folder / cell.name, work.keeps_turns(cell)
+    with CellFolder(path, config, compressed=is_virtual, keeps_lines=keeps) as out:
         job = _job(work, cell, out.path)
-        done = plan.engine.run(job, on_turn, out.events.append, lambda stage: tick(turns, stage))
-        out.finish(done)
+        done = plan.engine.run(job, on_turn, on_event, lambda stage: tick(turns, stage))
+        out.finish(done, None if memory is None else memory.numbers(CellRun(path, config, done)))
     tick(turns, "")  # the number of turns of agents is unknown until then
+
+
+class _Memory:
+    """What a cell recorded, from which its numbers are computed."""
+
+    def __init__(self) -> None:
+        self.turns = TurnColumns()
+        self._pin_events: list[EventRecord] = []
+        self._has_events = False
+
+    def event(self, event: EventRecord) -> None:
+        self._has_events = True
+        if is_of_pin(event):
+            self._pin_events.append(event)
+
+    def numbers(self, cell: CellRun) -> bytes:
+        """Return the content of `numbers.json.zst`."""
+        pin_events = self._pin_events if self._has_events else None
+        try:
+            recorded = Recorded(*self.turns.read(cell), lambda: pin_events)
+            return encode_numbers(compute_numbers(cell, recorded))
+        except InvalidRunFolder as error:
+            raise CellFailed(str(error)) from None
 
 
 def _job(work: Work, cell: Cell, folder: Path) -> Job:

@@ -33,6 +33,8 @@ CELL = "harness.sweep.cell"
 """The module that runs a cell."""
 SETTINGS = "harness.load.settings"
 """Not followed, since `cell.json` has the values that were chosen."""
+NUMBERS = "reports.metrics", "reports.run_folder"
+"""Not followed, since reports compute numbers again that other code computed."""
 AGENTS = "harness.live_agents"
 """Not followed for programs that are replayed."""
 INSTALLED = ("site-packages", "dist-packages")
@@ -61,7 +63,7 @@ def cell_code(*parts: object, agents: AgentPlan | None = None) -> Code:
         parts = (*parts, agents, agents.agent)
     modules = [CELL, *(type(part).__module__ for part in parts if part is not None)]
     modules += _format_modules(parts)
-    skipped = (SETTINGS, AGENTS) if agents is None else (SETTINGS,)
+    skipped = (SETTINGS, *NUMBERS) if agents is not None else (SETTINGS, *NUMBERS, AGENTS)
     return _Closure(skipped).code([Use(module) for module in modules])
 
 

@@ -14,9 +14,12 @@ from pathlib import Path
 from harness.cells.folder import aside_of, is_done, set_aside, write_json
 from harness.console import print_message
 from harness.sweep.fingerprint import same_cell
+from reports.metrics.cell_numbers import has_numbers
+from reports.metrics.cells import failed_gates_of
 from reports.run_folder.find import RUNS, run_folders
 from reports.run_folder.lines import RERUN
 from reports.run_folder.read import read_cell, read_config
+from reports.run_folder.turns import has_turns
 from servers.basics.atomic import sync
 from servers.basics.errors import CannotWrite, InvalidRunFolder
 from servers.basics.phrasing import counted, listed
@@ -27,8 +30,13 @@ COPYING = ".aside-copy"
 TAKEN_FROM = "taken_from.json"
 
 
-def is_finished(cell: Path) -> bool:
-    """Return whether a cell is finished and undamaged; name the damaged file on stderr."""
+def is_finished(cell: Path, *, needs_turns: bool = False) -> bool:
+    """Return whether a cell is finished and undamaged, and has its turns, or without
+    `needs_turns` its numbers; name the damaged file on stderr."""
+    return is_undamaged(cell) and has_content(cell, needs_turns)
+
+
+def is_undamaged(cell: Path) -> bool:
     if not is_done(cell):
         return False
     try:
@@ -39,14 +47,20 @@ def is_finished(cell: Path) -> bool:
     return True
 
 
-def finished_names(names: Iterable[str], folder: Path) -> set[str]:
+def has_content(cell: Path, needs_turns: bool) -> bool:
+    """Return whether an undamaged cell has its turns, or numbers that suffice."""
+    return has_turns(cell) or (not needs_turns and has_numbers(read_cell(cell)))
+
+
+def finished_names(names: Iterable[str], folder: Path, *, needs_turns: bool = False) -> set[str]:
     """Return which of the cells in a claimed folder are finished, and print what happens to the
     files of the others."""
     found, unfinished = set[str](), list[str]()
     for name in names:
         cell = folder / name
-        if is_finished(cell):
-            found.add(name)
+        if is_undamaged(cell):
+            if has_content(cell, needs_turns):
+                found.add(name)
         elif is_done(cell):
             print_message(
                 f"moves the damaged files of {name} to {aside_of(cell)}, which is removed once the "
@@ -63,8 +77,6 @@ def finished_names(names: Iterable[str], folder: Path) -> set[str]:
 
 def is_valid(cell: Path) -> bool:
     """Return whether a finished cell passed all validity gates; say on stderr if it did not."""
-    from reports.metrics.cells import failed_gates_of  # slow to import; only live cells need it
-
     if not (failed := failed_gates_of(cell)):
         return True
     print_message(f"{cell} failed a validity gate: {failed}")
@@ -72,15 +84,21 @@ def is_valid(cell: Path) -> bool:
 
 
 def take_finished(
-    planned: Mapping[str, CellRecord], folder: Path, *, live: bool = False
+    planned: Mapping[str, CellRecord],
+    folder: Path,
+    *,
+    live: bool = False,
+    needs_turns: bool = False,
 ) -> set[str]:
     """Copy cells that are finished elsewhere under `runs/` into `folder` and return their names.
 
     `planned`: contents of `cell.json` by the cell's name. `live`: the cells are measurements, of
-    which only valid ones are copied."""
+    which only valid ones are copied. `needs_turns`: not those that kept their numbers only."""
     taken: dict[str, Path] = {}
     for cell in _finished_elsewhere(planned, folder):
-        if cell.name in taken or not is_finished(cell) or (live and not is_valid(cell)):
+        if cell.name in taken or not is_finished(cell, needs_turns=needs_turns):
+            continue
+        if live and not is_valid(cell):
             continue
         set_aside(folder / cell.name)
         copy_cell(cell, folder / cell.name)

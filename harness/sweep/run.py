@@ -18,7 +18,7 @@ from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import ResolvedEngine
 from harness.installation import cpu_cores
-from harness.load.settings import Execution, OnError
+from harness.load.settings import Execution, Keep, OnError
 from harness.load.shard import parse_shard
 from harness.sweep.cell import PlannedCell, RunCell, Work, run_cell, run_planned
 from harness.sweep.finished import finished_names, is_valid, take_finished
@@ -87,6 +87,7 @@ def run_sweeps(
     reuse = not execution.fresh
     shard = None if execution.shard is None else parse_shard(execution.shard)
     idle = {name: _refuse_unreachable(name, plan, folder) for name, plan in plans.items()}
+    keep = {name: execution.keep or default_keep(plan) for name, plan in plans.items()}
     given = cells_of_shard(plans, shard)
     folders = {folder / name: plan for name, plan in plans.items()}
     todo: list[PlannedCell] = []
@@ -98,18 +99,19 @@ def run_sweeps(
             claims.enter_context(claimed(path, record, files, arguments=arguments, shard=shard))
         on_begin()
         for name, plan in plans.items():
-            cells, done = unfinished(plan, given[name], folder / name, reuse)
+            cells, done = unfinished(plan, given[name], folder / name, reuse, keep[name])
             todo += [PlannedCell(name, cell) for cell in cells]
             found_done += done
         searches = Searches(
             {
-                name: CapacitySearch(plan, plan.slo, folder / name, idle[name], reuse=reuse)
+                name: CapacitySearch(plan, plan.slo, folder / name, idle[name], reuse, keep[name])
                 for name, plan in plans.items()
                 if plan.slo is not None
             }
         )
         work = {
-            name: Work(plan, folder / name, searches.idle(name)) for name, plan in plans.items()
+            name: Work(plan, folder / name, searches.idle(name), keep[name])
+            for name, plan in plans.items()
         }
         failed = _run_cells(todo, run, work, folder, execution, searches, pool)
     count = sum(map(len, given.values())) + searches.cells
@@ -125,13 +127,18 @@ def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, J
         raise InvalidInput(f"{name}: {error}" if name else str(error)) from None
 
 
+def default_keep(plan: SweepPlan) -> Keep:
+    return Keep.TURNS if plan.slo is None else Keep.SHOWN
+
+
 def unfinished(
-    plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool
+    plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool, keep: Keep = Keep.TURNS
 ) -> tuple[list[Cell], int]:
     """Return which of the cells must be run in a claimed folder, and how many were finished in it.
     A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
     live = not plan.engine.kind.is_virtual
-    finished = finished_names([cell.name for cell in cells], folder)
+    needs_turns = keep is Keep.TURNS
+    finished = finished_names([cell.name for cell in cells], folder, needs_turns=needs_turns)
     todo = [cell for cell in cells if cell.name not in finished]
     invalid = [
         cell for cell in cells if live and cell not in todo and not is_valid(folder / cell.name)
@@ -145,7 +152,10 @@ def unfinished(
     todo = [cell for cell in cells if cell in {*todo, *invalid}]
     if reuse and todo and plan.cells_reusable:
         taken = take_finished(
-            {cell.name: plan.cell_record(cell) for cell in todo}, folder, live=live
+            {cell.name: plan.cell_record(cell) for cell in todo},
+            folder,
+            live=live,
+            needs_turns=needs_turns,
         )
         todo = [cell for cell in todo if cell.name not in taken]
     for cell in set(cells).difference(todo):

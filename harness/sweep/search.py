@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import geometric_mean
 
-from harness.cells.folder import remove_aside
+from harness.cells.folder import remove_aside, remove_lines
+from harness.load.settings import Keep
 from harness.sweep.finished import finished_names, is_finished, take_finished
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
@@ -34,10 +35,16 @@ class CapacitySearch:
     """The cells of one plan beyond the rates of `--jps`."""
 
     def __init__(
-        self, plan: SweepPlan, slo: Slo, folder: Path, idle: Mapping[int, Jct], *, reuse: bool
+        self,
+        plan: SweepPlan,
+        slo: Slo,
+        folder: Path,
+        idle: Mapping[int, Jct],
+        reuse: bool,
+        keep: Keep = Keep.SHOWN,
     ) -> None:
         """`idle` has the JCTs on an idle machine that were measured already, by seed."""
-        self._plan, self._slo, self._folder = plan, slo, folder
+        self._plan, self._slo, self._folder, self._keep = plan, slo, folder, keep
         self._reuse = reuse and plan.cells_reusable
         rates = tuple(jps for jps in plan.rates if jps is not None)
         names = tuple(variant.name for variant in plan.variants)
@@ -47,6 +54,8 @@ class CapacitySearch:
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
+        self._ran: set[SearchPlace] = set()
+        """Cells that this search ran and whose turns the report may draw."""
         self._failed: set[SearchPlace] = set()
         self.cells = self.found_done = 0
         """Cells beyond the rates of `--jps`, and how many were finished before."""
@@ -63,16 +72,19 @@ class CapacitySearch:
             found = self._finished_before(list(cells.values()))
             self.found_done += len(found)
             todo = [cell for cell in cells.values() if cell.name not in found]
+            self._ran |= {self._place(cell) for cell in todo}
             if todo or not found:
                 return todo
             self._settle(failed)
         return []
 
     def _finished_before(self, cells: Sequence[Cell]) -> set[str]:
-        found = finished_names([cell.name for cell in cells], self._folder)
+        needs_turns = self._keep is Keep.TURNS
+        names = [cell.name for cell in cells]
+        found = finished_names(names, self._folder, needs_turns=needs_turns)
         if self._reuse and (rest := [cell for cell in cells if cell.name not in found]):
             planned = {cell.name: self._plan.cell_record(cell) for cell in rest}
-            found |= take_finished(planned, self._folder)
+            found |= take_finished(planned, self._folder, needs_turns=needs_turns)
         for name in found:
             remove_aside(self._folder / name)
         return found
@@ -82,13 +94,26 @@ class CapacitySearch:
         for place, cell in list(self._pending.items()):
             if cell.name in failed:
                 self._failed.add(place)
-            elif is_finished(self._folder / cell.name):
+            elif is_finished(self._folder / cell.name, needs_turns=self._keep is Keep.TURNS):
                 done = read_done(self._folder / cell.name)
                 outcomes = self._known.setdefault(Chain(place.variant, place.seed), {})
                 outcomes[place.jps] = outcome_of(place.jps, done, self._slo)
             else:
                 continue
             del self._pending[place]
+        if self._keep is Keep.SHOWN:
+            self._remove_turns()
+
+    def _remove_turns(self) -> None:
+        """Remove the turns of finished cells that the report does not draw, once its rates are
+        known."""
+        rates = self._search.common_rates(self._known, self._idle)
+        shown = {*rates, *self._search.higher_rates(self._known, self._idle)}
+        for place in [*self._ran] if rates else ():
+            if place not in self._pending:
+                self._ran.discard(place)
+                if place.jps not in shown and place not in self._failed:
+                    remove_lines(self._folder / self._cell(place).name)
 
     def found(self) -> tuple[int, int]:
         """Return how many of the capacities have been found, and their number: one for each variant

@@ -8,7 +8,8 @@ from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.read import CellRun, Run
-from servers.basics.errors import InvalidInput
+from reports.run_folder.turns import refuse_without_turns
+from servers.basics.errors import InvalidInput, InvalidRunFolder
 
 MAX_CELLS = 20
 """At most this many cells have a memory figure, which limits the size of the page."""
@@ -36,7 +37,13 @@ def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, C
     for name, why in results.missing:
         if name in names:
             raise InvalidInput(f"--gantt {name}: {why}")
-    return _labelled(run, results, names)
+    found = _labelled(run, results, names)
+    for cell in found.values():
+        try:
+            refuse_without_turns(cell)
+        except InvalidRunFolder as error:
+            raise InvalidInput(f"--gantt: {error}") from None
+    return found
 
 
 def _finished(results: Results) -> list[str]:

@@ -18,11 +18,11 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.capacity.estimate import Kind
-from reports.metrics.cells import collect, load_label
-from reports.metrics.jobs import job_columns
+from reports.metrics.cell_numbers import ended_jobs_s
+from reports.metrics.cells import collect
+from reports.metrics.measure import load_label
 from reports.metrics.steady import unstable_cells
 from reports.run_folder.read import Run, load_run
-from reports.run_folder.turns import read_columns
 from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.basics.atomic import write_file
@@ -188,12 +188,11 @@ def _unstable(run: Run, missing: Mapping[str, str]) -> dict[Place, Unstable]:
         reason = reasons.get(cell.folder.name)
         if reason is None or cell.folder.name in missing:
             continue
-        jobs = job_columns(read_columns(cell), None)
-        jct_s = jobs["jct_s"].astype(float).round(DECIMALS).tolist()
+        jct_s = {job: round(value, DECIMALS) for job, value in ended_jobs_s(cell).items()}
         variant, jps, seed = cell.key
         place = Place(variant, load_label(jps, cell.config.arrivals), seed)
         programs = cell.done.finished_programs
-        found[place] = Unstable(reason, programs, dict(zip(jobs["job_id"], jct_s, strict=True)))
+        found[place] = Unstable(reason, programs, jct_s)
     return found
 
 

@@ -43,7 +43,7 @@ NAMES: dict[str, str] = {
 
 def _cell_metrics() -> Mapping[str, Metric]:
     """Return the columns of `cells.csv` that are numbers."""
-    from reports.metrics.cells import METRICS  # slow to import; only experiments need it
+    from reports.metrics.measure import METRICS  # slow to import; only experiments need it
     from reports.metrics.metric import FLAG, TEXT
 
     return {name: m for name, m in METRICS.items() if m.unit not in (FLAG, TEXT)}

@@ -40,6 +40,10 @@ KINDS = {
 Floats = npt.NDArray[np.float64]
 
 
+NO_TURNS = (
+    "Programs are not drawn: the turns of these cells were not kept. bench sweep with --keep turns "
+    "keeps them."
+)
 WITH_PAUSES = KINDS | {"tool": KeyEntry("part-tool", "", "tool or pause")}
 """The label for a workload that has pauses after turns without a tool."""
 

@@ -1,4 +1,4 @@
-"""Computes the metrics and the validity of cells, as docs/reference/metrics.md defines them.
+"""Collects the metrics and the validity of the cells of a run.
 
 In: the cells of a run. Out: `Results`. Units are seconds and tokens.
 """
@@ -8,39 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from reports.metrics.alone import machine_of
-from reports.metrics.background import BACKGROUND
-from reports.metrics.fairness import FAIRNESS
-from reports.metrics.gates import VALIDITY, failed_gates
-from reports.metrics.jct import JCT, WAITS
-from reports.metrics.jobs import job_columns
-from reports.metrics.lower_bound import BOUNDS
-from reports.metrics.metric import Facts, Metric
-from reports.metrics.pins import PINS
-from reports.metrics.routing import ROUTING
-from reports.metrics.saturation import TREND
-from reports.metrics.stalls import NO_JOBS, stalled_by_load, stalled_jobs, without
-from reports.metrics.steady import measured_turns, span_of, unstable_cells
-from reports.metrics.throughput import THROUGHPUT
-from reports.metrics.tokens import HITS_OF_CELL, LATENCY
-from reports.metrics.waterfall import WATERFALL
+from reports.metrics.cell_numbers import read_numbers
+from reports.metrics.measure import measure, read_recorded, settings_of
+from reports.metrics.stalls import NO_JOBS, stalled_by_load
+from reports.metrics.steady import unstable_cells
 from reports.parallel import each
 from reports.run_folder.read import CellRun, Run, read_cell
-from reports.run_folder.turns import Column, Turns, failed_turns, read_with_background
+from reports.run_folder.turns import Turns
 from servers.basics.errors import InvalidRunFolder
-
-GROUPS = (
-    *(JCT, THROUGHPUT, LATENCY, HITS_OF_CELL, WAITS, PINS, FAIRNESS, ROUTING, TREND, VALIDITY),
-    *(BACKGROUND, BOUNDS),
-)
-"""In the order of the columns of `cells.csv`."""
-METRICS: Mapping[str, Metric] = {m.column: m for group in GROUPS for m in group.metrics}
-JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "least_s", "slowdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,63 +66,26 @@ def _numbers(
     item: tuple[CellRun, str | None, frozenset[str]],
 ) -> tuple[dict[str, Any], Turns] | str:
     """Return the row and the finished jobs of a cell, or the reason why it has none."""
+    cell, unstable, stalled = item
     try:
-        measured = measure(*item)
+        if (stored := read_numbers(cell)) is not None:
+            row, jobs = stored.of(unstable)
+        else:
+            measured = measure(read_recorded(cell), cell, unstable, stalled)
+            row, jobs = measured.row, measured.done
     except InvalidRunFolder as error:
         return str(error)
-    done = ~measured.jobs["failed"]
-    return measured.row, {name: measured.jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+    return settings_of(cell) | row, jobs
 
 
 def failed_gates_of(folder: Path) -> str:
     """Return the failed gates of a finished cell; empty if it is valid."""
     try:
         cell = read_cell(folder)
-        return str(measure(cell, unstable_cells([cell]).get(folder.name)).row["failed_gates"])
+        measured = measure(read_recorded(cell), cell, unstable_cells([cell]).get(folder.name))
+        return str(measured.row["failed_gates"])
     except InvalidRunFolder as error:
         return str(error)
-
-
-class MeasuredCell(NamedTuple):
-    row: dict[str, Any]
-    """The columns of `cells.csv`."""
-    turns: Turns
-    """Turns of the measured jobs."""
-    jobs: Turns
-
-
-def measure(cell: CellRun, unstable: str | None, stalled: frozenset[str] = NO_JOBS) -> MeasuredCell:
-    """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
-    when the cell ended. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
-    another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
-    every_turn, requests = read_with_background(cell)
-    turns, machine = measured_turns(cell, every_turn), machine_of(cell)
-    jobs = job_columns(turns, machine)
-    if unstable is not None:
-        jobs = {name: values[:0] for name, values in jobs.items()}
-    own = stalled_jobs(cell, turns)
-    left_out = own | stalled
-    kept = without(left_out, jobs)
-    facts = Facts(
-        cell=cell,
-        turns=turns,
-        jobs=jobs,
-        kept=kept,
-        done=_filter(~kept["failed"], kept),
-        good=without(left_out, _filter(~failed_turns(turns), turns)),
-        span=span_of(cell, every_turn, jobs),
-        requests=requests,
-        lateness_ratio=_lateness(without(own, jobs)),
-        left_out=len(left_out),
-        unstable=unstable or "",
-        machine=machine,
-    )
-    row = _settings(cell)
-    for group in GROUPS:
-        row |= group.of(facts)
-        if group is BACKGROUND:  # `cells.csv` has the gates before the bounds
-            row["failed_gates"] = "; ".join(failed_gates(facts, row))
-    return MeasuredCell(row, turns, kept)
 
 
 def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
@@ -156,34 +99,3 @@ def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.D
     }
     of_jobs = {name: np.concatenate([columns[name] for columns in jobs]) for name in jobs[0]}
     return pd.DataFrame(of_cells | of_jobs)
-
-
-def load_label(jps: float | None, arrivals: str) -> str:
-    """Return the label of a load: its rate, or the arrival process if it has no rate."""
-    return arrivals if jps is None else f"{jps:g} jobs/s"
-
-
-def _settings(cell: CellRun) -> dict[str, Any]:
-    config = cell.config
-    return {
-        "cell": cell.folder.name,
-        "variant": config.variant,
-        "bound": config.bound,
-        "offload": bool(config.offload),
-        "jps": config.jps,
-        "load": load_label(config.jps, config.arrivals),
-        "seed": config.seed,
-        "hardware": config.hardware,
-        "gpus": config.gpus,
-        "model": config.model,
-    }
-
-
-def _lateness(jobs: Turns) -> float:
-    done = _filter(~jobs["failed"], jobs)
-    late_s, jct_s = float(done["late_s"].sum()), float(done["jct_s"].sum())
-    return late_s / jct_s if jct_s > 0 else 0.0
-
-
-def _filter(mask: Column, columns: Turns) -> Turns:
-    return columns if mask.all() else {name: values[mask] for name, values in columns.items()}

@@ -19,6 +19,7 @@ from reports.numbers import digits, whole
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Column, Turns
 from servers.basics.phrasing import seconds, share
+from servers.records.turns import EventRecord
 
 Value = float | int | bool | str
 
@@ -87,6 +88,8 @@ class Facts:
     unstable: str
     """Why there is no steady state; "" if there is one, or for a fixed set of jobs."""
     machine: IdleMachine | None
+    pin_events: Callable[[], Sequence[EventRecord] | None]
+    """Returns the events of pins; None for a cell without events."""
 
 
 class Group(NamedTuple):

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.json import Decoder
 
 from reports.metrics.metric import SHARE, Facts, Group, Metric, Unit, Value
-from reports.run_folder.lines import DISCARD_AND_RERUN, read_records
+from reports.run_folder.lines import DISCARD_AND_RERUN, find_lines, open_lines, read_records
 from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import MALFORMED
@@ -27,12 +27,20 @@ class PinTime(NamedTuple):
     """The part of pins that were not reused, including those without an end."""
 
 
-def pin_time(cell: CellRun, begin_s: float, end_s: float) -> PinTime:
-    """Sum the pin time of a cell between two times. Pins without an end last until `end_s`."""
+def is_of_pin(event: EventRecord) -> bool:
+    return event.event in ("pinned", "unpinned")
+
+
+def read_pin_events(cell: CellRun) -> list[EventRecord] | None:
+    """Return the events of pins; None for a cell without events."""
     path = cell.folder / "engine.jsonl"
-    text = path.read_bytes() if path.is_file() else b""
+    found = find_lines(path)
+    text = b""
+    if found is not None:
+        with open_lines(found) as file:
+            text = file.read()
     if b"\n" not in text:
-        return PinTime(math.nan, math.nan)
+        return None
     try:
         events = Decoder(EventRecord).decode_lines(b"\n".join(_lines_with(text, b'pinned"')))
     except MALFORMED:
@@ -40,8 +48,14 @@ def pin_time(cell: CellRun, begin_s: float, end_s: float) -> PinTime:
             pass
         raise
     if any(event.event == "pinned" and event.blocks is UNSET for event in events):
-        raise InvalidRunFolder(f"{path}: a pinned event lacks blocks; {DISCARD_AND_RERUN}")
-    return _sum(events, begin_s, end_s)
+        raise InvalidRunFolder(f"{found}: a pinned event lacks blocks; {DISCARD_AND_RERUN}")
+    return events
+
+
+def pin_time(events: Iterable[EventRecord] | None, begin_s: float, end_s: float) -> PinTime:
+    """Sum the pin time of a cell between two times. Pins without an end last until `end_s`.
+    `events`: those of pins, or None for a cell without events."""
+    return PinTime(math.nan, math.nan) if events is None else _sum(events, begin_s, end_s)
 
 
 def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
@@ -81,7 +95,7 @@ def _pins(facts: Facts) -> dict[str, Value]:
         begin_s, end_s = float(jobs["arrival_s"].min()), float(jobs["departure_s"].max())
     if not end_s > begin_s:
         return dict.fromkeys(PINS.columns, math.nan)
-    held, unused = pin_time(cell, begin_s, end_s)
+    held, unused = pin_time(facts.pin_events(), begin_s, end_s)
     blocks = cell.done.kv_blocks or cell.config.profile.kv_blocks or math.nan
     return {
         "pin_block_s": held,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from reports.metrics.cells import METRICS
+from reports.metrics.measure import METRICS
 from reports.metrics.metric import NONE, Metric
 from reports.numbers import DASH
 from servers.basics.phrasing import times

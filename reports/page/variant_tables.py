@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from reports.answer.verdict import Answer
 from reports.metrics.background import BACKGROUND
-from reports.metrics.cells import METRICS
 from reports.metrics.fairness import FAIRNESS
+from reports.metrics.measure import METRICS
 from reports.metrics.metric import Group
 from reports.metrics.routing import ROUTING
 from reports.numbers import DASH, digits

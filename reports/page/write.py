@@ -28,7 +28,7 @@ from reports.answer.verdict import Answer, answer
 from reports.answer.workload import mostly_gaps, pause_share
 from reports.figures.capacity import capacity
 from reports.figures.drawing import without
-from reports.figures.gantt import gantt
+from reports.figures.gantt import NO_TURNS, gantt
 from reports.figures.job_time import NO_BUBBLES, job_time
 from reports.figures.memory import NO_MEMORY, memory
 from reports.figures.overview import NO_HITS, figures
@@ -41,6 +41,7 @@ from reports.metrics.cells import Results, collect
 from reports.page.page import Drawn, MachineLink, page, section
 from reports.run_folder.machines import siblings
 from reports.run_folder.read import CellRun, Run, load_run
+from reports.run_folder.turns import has_turns
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_unstable
 from reports.statistics.searched import Searched, searched
@@ -168,8 +169,10 @@ def _draw(
     baseline = run.sweep.baseline
     strong = dict.fromkeys([baseline, result.winner.variant if result.winner else baseline])
     cells = answer_cells(run, results, result)
-    programs = named or dict(list(cells.items())[: len(strong)])
-    first = next(iter(cells.values()), None)
+    drawable = {label: cell for label, cell in cells.items() if has_turns(cell.folder)}
+    programs = named or dict(list(drawable.items())[: len(strong)])
+    first = next(iter(drawable.values()), None)
+    tool_times = (tool_gaps(first) if first else None) or NO_TOOL_TIMES
     pauses = pause_share(run.sweep) > 0
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
     by_name = {} if search is None else {each.variant: each for each in search.found}
@@ -187,10 +190,10 @@ def _draw(
         section(*overview, without("hits", overview, NO_HITS)),
         section(*parts, without("bubbles", parts, NO_BUBBLES)),
         section(
-            gantt(programs, pauses=pauses),
+            gantt(programs, pauses=pauses) or (NO_TURNS if cells else None),
             memory(cells) or NO_MEMORY,
             replica_memory(cells),
-            (tool_gaps(first) if first else None) or NO_TOOL_TIMES,
+            tool_times if first or not cells else None,
         ),
     )
 

@@ -13,13 +13,22 @@ from reports.run_folder.lines import RERUN
 from servers.basics.errors import InvalidRunFolder
 
 CHECKSUMS = "SHA256SUMS"
-DOCUMENTS = ("cell.json", "turns.jsonl", "engine.jsonl", "programs.jsonl", "done.json")
+LINES = tuple(f"{name}{end}" for name in ("turns.jsonl", "engine.jsonl") for end in ("", ".zst"))
+CELL_NUMBERS = "numbers.json.zst"
+DOCUMENTS = ("cell.json", *LINES, "programs.jsonl", CELL_NUMBERS, "done.json")
 """Files that a cell may have and that reports read. Only real agents have `programs.jsonl`."""
+ALWAYS = ("cell.json", "done.json")
 
 
 def checksums(cell: Path, done: bytes) -> bytes:
     """Return the content of `SHA256SUMS`. `done`: the content that `done.json` will have."""
     return _lines(_sums(cell) | {"done.json": hashlib.sha256(done).hexdigest()})
+
+
+def without_lines(written: bytes) -> bytes:
+    """Return the content of `SHA256SUMS` without the files of turns and events."""
+    ends = tuple(f"  {name}\n".encode() for name in LINES)
+    return b"".join(line for line in written.splitlines(True) if not line.endswith(ends))
 
 
 def check_checksums(cell: Path) -> None:
@@ -32,17 +41,16 @@ def check_checksums(cell: Path) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InvalidRunFolder(f"{error.filename}: cannot be read: {reason}") from None
-    if written == _lines(found):
-        return
-    for name in DOCUMENTS:
-        listed = f"  {name}\n".encode() in written
-        if name not in found and listed:
+    listed = [name for name in DOCUMENTS if f"  {name}\n".encode() in written]
+    for name in listed:
+        if name not in found:
             raise InvalidRunFolder(f"{cell / name}: does not exist; {RERUN}")
-        if name in found and listed and _lines({name: found[name]}) not in written:
+        if _lines({name: found[name]}) not in written:
             raise InvalidRunFolder(
                 f"{cell / name}: differs from its checksum in {CHECKSUMS}; {RERUN}"
             )
-    raise InvalidRunFolder(f"{path}: does not list the files of the cell; {RERUN}")
+    if not set(ALWAYS) <= set(listed):
+        raise InvalidRunFolder(f"{path}: does not list the files of the cell; {RERUN}")
 
 
 def _sums(cell: Path) -> dict[str, str]:

@@ -2,15 +2,18 @@
 
 In: a path and the type of its records. Out: decoded records, in pieces of a bounded size. A line
 that does not fit the type raises InvalidRunFolder, which names file, line number, field and value.
+Cells in virtual time compress their files with Zstandard, and their names end in `.zst`.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
+import zstandard
 from msgspec.json import Decoder
 
 from servers.basics.errors import InvalidRunFolder
@@ -18,11 +21,25 @@ from servers.basics.text import MALFORMED, line_problem, one_line
 
 T = TypeVar("T")
 
+COMPRESSED = ".zst"
 PIECE_BYTES = 1 << 20
 """Bytes that are decoded at once."""
 RERUN = "run the same bench sweep again, which repeats this cell"
 """Remedy for damage that a repeated sweep detects (`read_cell`)."""
 DISCARD_AND_RERUN = "remove done.json there and run the same bench sweep again"
+
+
+def find_lines(path: Path) -> Path | None:
+    """Return the file at `path`, or the compressed one; None if there is neither."""
+    compressed = path.with_name(path.name + COMPRESSED)
+    return next((file for file in (path, compressed) if file.is_file()), None)
+
+
+def open_lines(file: Path) -> BinaryIO:
+    """Open a file that `find_lines` returned."""
+    if file.suffix != COMPRESSED:
+        return file.open("rb")
+    return cast(BinaryIO, io.BufferedReader(zstandard.open(file, "rb"), PIECE_BYTES))
 
 
 def read_records(path: Path, kind: type[T]) -> Iterator[T]:
@@ -37,17 +54,26 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def record_pieces(path: Path, kind: type[T]) -> Iterator[list[T]]:
     """Yield records in pieces of some thousand, which limits the memory and is as fast."""
-    if not path.is_file():
+    if (found := find_lines(path)) is None:
         return
     before = 0
     decoder = Decoder(kind)
-    with path.open("rb") as file:
-        while lines := file.readlines(PIECE_BYTES):
+    with open_lines(found) as file:
+        while lines := _next_lines(found, file):
             if not lines[-1].endswith(b"\n"):  # The process was killed while it wrote this line.
                 lines.pop()
             if lines:
-                yield _decode(path, decoder, lines, before)
+                yield _decode(found, decoder, lines, before)
             before += len(lines)
+
+
+def _next_lines(path: Path, file: BinaryIO) -> list[bytes]:
+    try:
+        return file.readlines(PIECE_BYTES)
+    except zstandard.ZstdError as error:
+        raise InvalidRunFolder(
+            one_line(f"{path}: cannot be decompressed: {error}; {DISCARD_AND_RERUN}")
+        ) from None
 
 
 def _decode(path: Path, decoder: Decoder[T], lines: Sequence[bytes], before: int) -> list[T]:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import UNSET
 
-from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN, record_pieces
+from reports.run_folder.checksums import CELL_NUMBERS
+from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN, find_lines, record_pieces
 from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.records.turns import TurnRecord
@@ -48,6 +49,7 @@ LEFT_OUT = ("job_index", "background", "replica", "held_s", *TRANSFER)
 time, no router, or no disaggregation. The parts of the time are then read as 0."""
 NULLABLE = (*LEFT_OUT, "first_token_at_s", "kept_tokens")
 """Null in these cells, in lines of other tools and of earlier versions."""
+PIECE_RECORDS = 2000
 
 
 def read_turns(cell: CellRun) -> pd.DataFrame:
@@ -67,12 +69,56 @@ def read_columns(cell: CellRun) -> Turns:
 def read_with_background(cell: CellRun) -> tuple[Turns, Turns]:
     """Return the columns of the jobs' turns, and those of the requests of a background."""
     path = cell.folder / "turns.jsonl"
-    texts: dict[str, str] = {}
-    pieces = [_columns(records, texts) for records in record_pieces(path, TurnRecord)]
-    if not pieces:
-        raise InvalidRunFolder(f"{path}: has no turns; {RERUN}")
-    turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
-    live = cell.config.virtual_time is None
+    refuse_without_turns(cell)
+    collected = TurnColumns()
+    for records in record_pieces(path, TurnRecord):
+        collected.extend(records)
+    return collected.read(cell)
+
+
+def refuse_without_turns(cell: CellRun) -> None:
+    """Raise InvalidRunFolder if a finished cell kept its numbers only."""
+    if not has_turns(cell.folder) and (cell.folder / CELL_NUMBERS).is_file():
+        raise InvalidRunFolder(
+            f"{cell.folder}: its turns were not kept; run it again with its sweep's command and "
+            f"--show {cell.folder.name}, or the whole sweep with --keep turns"
+        )
+
+
+def has_turns(cell: Path) -> bool:
+    return find_lines(cell / "turns.jsonl") is not None
+
+
+class TurnColumns:
+    """Collects the turns of a cell as columns, which take a tenth of the memory of records."""
+
+    def __init__(self) -> None:
+        self._records: list[TurnRecord] = []
+        self._pieces: list[Turns] = []
+        self._texts: dict[str, str] = {}
+
+    def append(self, record: TurnRecord) -> None:
+        self._records.append(record)
+        if len(self._records) == PIECE_RECORDS:
+            self.extend(self._records)
+            self._records = []
+
+    def extend(self, records: Sequence[TurnRecord]) -> None:
+        self._pieces.append(_columns(records, self._texts))
+
+    def read(self, cell: CellRun) -> tuple[Turns, Turns]:
+        """Return the columns of the jobs' turns, and those of the requests of a background, and
+        forget them."""
+        if self._records:
+            self.extend(self._records)
+        pieces, path = self._pieces, cell.folder / "turns.jsonl"
+        if not pieces:
+            raise InvalidRunFolder(f"{path}: has no turns; {RERUN}")
+        turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
+        return _checked(turns, path, live=cell.config.virtual_time is None)
+
+
+def _checked(turns: Turns, path: Path, *, live: bool) -> tuple[Turns, Turns]:
     for field in MERGED_WHEN_LIVE if live else ():
         turns[field][np.isnan(turns[field])] = 0.0
     for field in TRANSFER:

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.background import REQUESTS
-from reports.metrics.cells import METRICS, Results
+from reports.metrics.cells import Results
 from reports.metrics.jct import jct_percentiles
+from reports.metrics.measure import METRICS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
 from reports.statistics.capacities import SeedShare
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import seal, simulate, turn, workload, write_cell, write_sweep
 
-from reports.metrics.cells import METRICS, collect
+from reports.metrics.cells import collect
+from reports.metrics.measure import METRICS
 from reports.metrics.metric import FLAG, TEXT
 from reports.run_folder.read import load_run
 

@@ -141,7 +141,8 @@ time.sleep(600)
 """
 """With an argument, the process hides its open files (PR_SET_DUMPABLE)."""
 MEASURE = """
-import sys; from pathlib import Path; from agents.sandbox.files import LimitedQuantity, program_usage
+import sys; from pathlib import Path
+from agents.sandbox.files import LimitedQuantity, program_usage
 counted = (program_usage(Path(sys.argv[1]), int(sys.argv[2]), each) for each in LimitedQuantity)
 print(*counted)
 """

@@ -1,0 +1,137 @@
+"""Computes the metrics of a cell, as docs/reference/metrics.md defines them.
+
+In: what a cell recorded, and its settings and result. Out: a row of `cells.csv`, and its jobs.
+Units are seconds and tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from reports.metrics.alone import machine_of
+from reports.metrics.background import BACKGROUND
+from reports.metrics.fairness import FAIRNESS
+from reports.metrics.gates import VALIDITY, failed_gates
+from reports.metrics.jct import JCT, WAITS
+from reports.metrics.jobs import job_columns
+from reports.metrics.lower_bound import BOUNDS
+from reports.metrics.metric import Facts, Metric
+from reports.metrics.pins import PINS, read_pin_events
+from reports.metrics.routing import ROUTING
+from reports.metrics.saturation import TREND
+from reports.metrics.stalls import NO_JOBS, stalled_jobs, without
+from reports.metrics.steady import measured_turns, span_of
+from reports.metrics.throughput import THROUGHPUT
+from reports.metrics.tokens import HITS_OF_CELL, LATENCY
+from reports.metrics.waterfall import WATERFALL
+from reports.run_folder.read import CellRun
+from reports.run_folder.turns import Column, Turns, failed_turns, read_with_background
+from servers.records.turns import EventRecord
+
+GROUPS = (
+    *(JCT, THROUGHPUT, LATENCY, HITS_OF_CELL, WAITS, PINS, FAIRNESS, ROUTING, TREND, VALIDITY),
+    *(BACKGROUND, BOUNDS),
+)
+"""In the order of the columns of `cells.csv`."""
+METRICS: Mapping[str, Metric] = {m.column: m for group in GROUPS for m in group.metrics}
+JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "least_s", "slowdown")
+
+
+class MeasuredCell(NamedTuple):
+    row: dict[str, Any]
+    """The columns of `cells.csv`, without those of `settings_of`."""
+    turns: Turns
+    """Turns of the measured jobs."""
+    jobs: Turns
+
+    @property
+    def done(self) -> Turns:
+        """The jobs without a failed turn, with the columns job_id and `JOB_COLUMNS`."""
+        done = ~self.jobs["failed"]
+        return {name: self.jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+
+
+class Recorded(NamedTuple):
+    """What a cell recorded."""
+
+    turns: Turns
+    requests: Turns
+    """Of the background."""
+    pin_events: Callable[[], Sequence[EventRecord] | None]
+    """Returns the events of pins; None for a cell without events."""
+
+
+def read_recorded(cell: CellRun) -> Recorded:
+    """Raises InvalidRunFolder, also if the turns were not kept."""
+    return Recorded(*read_with_background(cell), partial(read_pin_events, cell))
+
+
+def measure(
+    recorded: Recorded, cell: CellRun, unstable: str | None, stalled: frozenset[str] = NO_JOBS
+) -> MeasuredCell:
+    """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
+    when the cell ended. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
+    another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
+    every_turn, requests, pin_events = recorded
+    turns, machine = measured_turns(cell, every_turn), machine_of(cell)
+    jobs = job_columns(turns, machine)
+    if unstable is not None:
+        jobs = {name: values[:0] for name, values in jobs.items()}
+    own = stalled_jobs(cell, turns)
+    left_out = own | stalled
+    kept = without(left_out, jobs)
+    facts = Facts(
+        cell=cell,
+        turns=turns,
+        jobs=jobs,
+        kept=kept,
+        done=_filter(~kept["failed"], kept),
+        good=without(left_out, _filter(~failed_turns(turns), turns)),
+        span=span_of(cell, every_turn, jobs),
+        requests=requests,
+        lateness_ratio=_lateness(without(own, jobs)),
+        left_out=len(left_out),
+        unstable=unstable or "",
+        machine=machine,
+        pin_events=pin_events,
+    )
+    row: dict[str, Any] = {}
+    for group in GROUPS:
+        row |= group.of(facts)
+        if group is BACKGROUND:  # `cells.csv` has the gates before the bounds
+            row["failed_gates"] = "; ".join(failed_gates(facts, row))
+    return MeasuredCell(row, turns, kept)
+
+
+def load_label(jps: float | None, arrivals: str) -> str:
+    """Return the label of a load: its rate, or the arrival process if it has no rate."""
+    return arrivals if jps is None else f"{jps:g} jobs/s"
+
+
+def settings_of(cell: CellRun) -> dict[str, Any]:
+    """Return the first columns of `cells.csv`."""
+    config = cell.config
+    return {
+        "cell": cell.folder.name,
+        "variant": config.variant,
+        "bound": config.bound,
+        "offload": bool(config.offload),
+        "jps": config.jps,
+        "load": load_label(config.jps, config.arrivals),
+        "seed": config.seed,
+        "hardware": config.hardware,
+        "gpus": config.gpus,
+        "model": config.model,
+    }
+
+
+def _lateness(jobs: Turns) -> float:
+    done = _filter(~jobs["failed"], jobs)
+    late_s, jct_s = float(done["late_s"].sum()), float(done["jct_s"].sum())
+    return late_s / jct_s if jct_s > 0 else 0.0
+
+
+def _filter(mask: Column, columns: Turns) -> Turns:
+    return columns if mask.all() else {name: values[mask] for name, values in columns.items()}
