@@ -81,8 +81,10 @@ class Lines:
 
     def append(self, line: Struct | JsonObject) -> None:
         self._pending.append(encode(line))
-        if len(self._pending) >= FLUSH_LINES or time.monotonic() >= self._flush_at_s:
+        if len(self._pending) >= FLUSH_LINES:
             self.flush()
+        elif self._compressor is None and time.monotonic() >= self._flush_at_s:
+            self.flush()  # in compressed files, the clock must not affect the bytes
 
     def flush(self) -> None:
         """Write the pending lines. After an error they stay pending, and the file ends with a

@@ -39,15 +39,15 @@ def show_rows(
 
 
 def show_cell(folder: Path) -> str:
-    """Print settings, result and time breakdown of a run of one cell. Return its failed gates."""
+    """Print settings, result and time breakdown of a cell. Return its failed gates."""
     import numpy as np
 
     from reports.metrics.measure import measure, read_recorded, settings_of
     from reports.metrics.steady import unstable_cells
-    from reports.run_folder.read import load_run
+    from reports.run_folder.read import read_cell
     from reports.run_folder.turns import PARTS
 
-    cell = load_run(folder).cells[0]
+    cell = read_cell(folder)
     unstable = unstable_cells([cell]).get(cell.folder.name)
     row, turns, _ = measure(read_recorded(cell), cell, unstable)
     config = to_builtins(cell.config)

@@ -113,7 +113,7 @@ def run_sweeps(
             name: Work(plan, folder / name, searches.idle(name), keep[name])
             for name, plan in plans.items()
         }
-        failed = _run_cells(todo, run, work, folder, execution, searches, pool)
+        failed = run_cells(todo, run, work, folder, execution, searches, pool)
     count = sum(map(len, given.values())) + searches.cells
     missing = 0 if shard is None else count_missing(folders)
     return SweepOutcome(folder, count, found_done + searches.found_done, failed, missing)
@@ -219,14 +219,14 @@ class Searches:
         return sum(search.found_done for search in self._searches.values())
 
 
-def _run_cells(
+def run_cells(
     todo: Sequence[PlannedCell],
     run: RunCell,
     work: Mapping[str, Work],
     folder: Path,
     execution: Execution,
     searches: Searches,
-    pool: Pool | None,
+    pool: Pool | None = None,
 ) -> dict[str, str]:
     """Return the errors of failed cells by name."""
     failed: dict[str, str] = {}

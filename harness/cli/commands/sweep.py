@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 OF_SEVERAL_CELLS = (
     *("baseline", "slo", "aa", "repeats", "fail_unless", "until", "table"),
-    *("workers", "on_error", "shard", "cluster"),
+    *("workers", "on_error", "shard", "cluster", "show", "keep"),
 )
 """Options that `--one` does not support."""
+WITH_SHOW = ("fail_unless", "until", "table", "workers", "on_error", "shard", "cluster", "keep")
+"""Options that `--show` does not support."""
 SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
 
 Run the same command again to resume: finished cells are never run twice. With one more policy,
@@ -47,6 +49,8 @@ Compare job completion times at given rates, or those of your own traces on anot
 Look at one cell: its settings, its result, and where the time went:
 
   bench sweep --one --policies continuum --jps 0.3
+
+  bench sweep --show turnstile_jps0.02_seed2
 
 Keep 32 jobs in flight, with 200 GB of DRAM for the KV of policies that offload:
 
@@ -92,6 +96,15 @@ def sweep(
             rich_help_panel=RUN,
         ),
     ] = False,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CELL",
+            help="Print the settings and the result of a cell of this sweep, and where its time "
+            "went. It runs again if its turns were not kept, and then keeps them.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     fail_unless: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +130,11 @@ def sweep(
             refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
         _run_one(settings, execution)
         return
+    if show is not None:
+        with one_line_errors():
+            refuse_given(context, WITH_SHOW, "not supported with --show")
+        _show(show, settings, execution)
+        return
     with one_line_errors():
         condition = None if fail_unless is None else _condition(fail_unless)
         _check_shard(execution, fail_unless, until)
@@ -132,6 +150,7 @@ def sweep(
 
 def _run_one(settings: SweepSettings, execution: Execution) -> None:
     from harness.cli.tables import show_cell
+    from reports.run_folder.read import load_run
 
     # A settings file of a whole sweep may have a baseline and an SLO.
     settings = replace(
@@ -143,7 +162,28 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
     if failed:
         raise typer.Exit(1)
     with one_line_errors(resume_hint(sys.argv[1:])):
-        gates = show_cell(folder)
+        gates = show_cell(load_run(folder).cells[0].folder)
+    _exit_unless_valid(gates)
+
+
+def _show(name: str, settings: SweepSettings, execution: Execution) -> None:
+    """Print a cell of a finished sweep, which runs again if its turns were not kept."""
+    from harness.cli.tables import show_cell
+    from harness.load.machines import is_list
+    from harness.sweep.again import run_again
+    from harness.sweep.folder import default_folder
+    from harness.sweep.resolve import resolve
+    from servers.basics.errors import InvalidInput
+
+    with one_line_errors():
+        if is_list(settings.machine):
+            raise InvalidInput(f"--show {name}: give one machine, and --out with its run folder")
+        plan = resolve(settings)
+        gates = show_cell(run_again(plan, execution.out or default_folder(plan), name))
+    _exit_unless_valid(gates)
+
+
+def _exit_unless_valid(gates: str) -> None:
     if gates:
         print_message(f"failed: {gates}")
         raise typer.Exit(1)
