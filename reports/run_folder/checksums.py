@@ -17,7 +17,6 @@ LINES = tuple(f"{name}{end}" for name in ("turns.jsonl", "engine.jsonl") for end
 CELL_NUMBERS = "numbers.json.zst"
 DOCUMENTS = ("cell.json", *LINES, "programs.jsonl", CELL_NUMBERS, "done.json")
 """Files that a cell may have and that reports read. Only real agents have `programs.jsonl`."""
-ALWAYS = ("cell.json", "done.json")
 
 
 def checksums(cell: Path, done: bytes) -> bytes:
@@ -41,15 +40,20 @@ def check_checksums(cell: Path) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InvalidRunFolder(f"{error.filename}: cannot be read: {reason}") from None
-    listed = [name for name in DOCUMENTS if f"  {name}\n".encode() in written]
-    for name in listed:
+    listed = set[str]()
+    for line in written.splitlines(keepends=True):
+        name = line[line.find(b"  ") + 2 : -1].decode(errors="replace")
+        if name not in DOCUMENTS:
+            raise InvalidRunFolder(f"{path}: does not list the files of the cell; {RERUN}")
         if name not in found:
             raise InvalidRunFolder(f"{cell / name}: does not exist; {RERUN}")
-        if _lines({name: found[name]}) not in written:
+        if line != _lines({name: found[name]}):
             raise InvalidRunFolder(
                 f"{cell / name}: differs from its checksum in {CHECKSUMS}; {RERUN}"
             )
-    if not set(ALWAYS) <= set(listed):
+        listed.add(name)
+    # A process that was killed in `remove_lines` leaves turns that are not listed.
+    if not {*found, "done.json"}.difference(LINES) <= listed:
         raise InvalidRunFolder(f"{path}: does not list the files of the cell; {RERUN}")
 
 
