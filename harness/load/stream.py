@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 from numpy.random import Generator
@@ -42,19 +42,47 @@ class ArrivingJob:
     """Number of earlier programs that were drawn and left out, because they do not fit."""
 
 
+class DrawnJobs:
+    """The jobs of a seed in order of arrival, endlessly, which are drawn once for all cells of a
+    process; None for a drawn job that exceeds the machine's longest context."""
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self.workload, self.seed = workload, seed
+        self._drawn: list[Members | None] = []
+        self._further = self._draw()
+
+    def __iter__(self) -> Iterator[Members | None]:
+        for index in count():
+            if index == len(self._drawn):
+                self._drawn.append(self._next())
+            yield self._drawn[index]
+
+    def _next(self) -> Members | None:
+        try:
+            return next(self._further)
+        except CellFailed:  # which ends the iterator
+            self._further = islice(self._draw(), len(self._drawn), None)
+            raise
+
+    def _draw(self) -> Iterator[Members | None]:
+        rng = rng_for(self.seed, "programs")
+        if self.workload.fresh is None:
+            return _repeated(self.workload.programs, rng)
+        return _from_recipe(self.workload.fresh, rng)
+
+
 @dataclass(frozen=True, slots=True)
 class JobStream:
     """The jobs of one cell. Each iteration yields the same jobs."""
 
-    workload: Workload
+    drawn: DrawnJobs
     arrivals: Arrivals
     jobs_per_s: float
-    seed: int
 
     def __iter__(self) -> Iterator[ArrivingJob]:
-        rng = rng_for(self.seed, "arrivals")
+        rng = rng_for(self.drawn.seed, "arrivals")
         times_s = arrival_times(self.arrivals, self.jobs_per_s, rng)
-        jobs = drawn_jobs(self.workload, self.seed)
+        jobs = iter(self.drawn)
         left_out = 0
         for index in count():
             while (members := next(jobs)) is None:
@@ -82,15 +110,6 @@ def arrival_times(arrivals: Arrivals, per_s: float, rng: Generator) -> Iterator[
         sums = end + np.cumsum(unit_gaps(arrivals, GAPS, rng))
         end = float(sums[-1])
         yield from (sums / per_s).tolist()
-
-
-def drawn_jobs(workload: Workload, seed: int) -> Iterator[Members | None]:
-    """Yield the jobs of a seed in order of arrival, endlessly; None for a drawn job that exceeds
-    the machine's longest context."""
-    rng = rng_for(seed, "programs")
-    if workload.fresh is None:
-        return _repeated(workload.programs, rng)
-    return _from_recipe(workload.fresh, rng)
 
 
 def _from_recipe(fresh: FreshPrograms, rng: Generator) -> Iterator[Members | None]:

@@ -13,7 +13,7 @@ from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
 from harness.cells.workers import Tick
 from harness.load.settings import Keep
-from harness.load.stream import JobStream, in_drawn_order
+from harness.load.stream import DrawnJobs, JobStream, in_drawn_order
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
 from reports.metrics.cell_numbers import compute_numbers, encode_numbers
@@ -39,6 +39,12 @@ class Work:
     idle: dict[int, Jct] = field(default_factory=dict)
     """JCT on an idle machine by seed, of the seeds that this process needed so far."""
     keep: Keep = Keep.TURNS
+    _drawn: dict[int, DrawnJobs] = field(default_factory=dict)
+
+    def drawn_jobs(self, seed: int) -> DrawnJobs:
+        if seed not in self._drawn:
+            self._drawn[seed] = DrawnJobs(self.plan.workload, seed)
+        return self._drawn[seed]
 
     def keeps_turns(self, cell: Cell) -> bool:
         """Return whether the cell's turns are kept at least until the end of the sweep."""
@@ -139,7 +145,7 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
         background=plan.background,
     )
     if plan.steady and cell.jps is not None:
-        jobs = JobStream(plan.workload, plan.arrivals, cell.jps, cell.seed)
+        jobs = JobStream(work.drawn_jobs(cell.seed), plan.arrivals, cell.jps)
         idle = work.idle_jct(cell.seed, folder)
         if (idle_jobs := cell.jps * idle.mean) > MAX_IDLE_JOBS:
             raise CellFailed(

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.cells.job import Job
 from harness.cells.job_times import jct_summary
 from harness.load.arrivals import roots
-from harness.load.stream import drawn_jobs
+from harness.load.stream import DrawnJobs
 from harness.sweep.plan import SweepPlan
 from servers.policies.fcfs import Fcfs
 from servers.records.done import Jct
@@ -37,7 +37,7 @@ def idle_jct(plan: SweepPlan, seed: int, folder: Path) -> Jct:
     jobs = IDLE_JOBS
     if workload.fresh is None:
         jobs = min(jobs, len(roots(workload.programs)))
-    fitting = (members for members in drawn_jobs(workload, seed) if members is not None)
+    fitting = (members for members in DrawnJobs(workload, seed) if members is not None)
     job = Job(
         name="idle",
         variant=variant(Fcfs.name),

@@ -11,7 +11,7 @@ from small import run_sweep, small_plan
 
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.settings import Load
-from harness.load.stream import BLOCK, ArrivingJob, JobStream, in_drawn_order, with_burst
+from harness.load.stream import BLOCK, ArrivingJob, DrawnJobs, JobStream, in_drawn_order, with_burst
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
 from servers.basics.errors import CellFailed
 from tests.lines import read_lines
@@ -37,7 +37,7 @@ def jobs(
     seed: int = 1,
     arrivals: Arrivals = POISSON,
 ) -> list[ArrivingJob]:
-    return list(islice(JobStream(workload, arrivals, rate, seed), count))
+    return list(islice(JobStream(DrawnJobs(workload, seed), arrivals, rate), count))
 
 
 def ids(found: list[ArrivingJob]) -> list[str]:
@@ -60,7 +60,7 @@ def test_all_rates_of_a_seed_have_the_same_jobs_with_scaled_arrivals() -> None:
 
 def test_a_burst_arrives_together_and_the_others_keep_their_gaps() -> None:
     alone = jobs(FIVE, 1000)
-    loaded = list(islice(with_burst(JobStream(FIVE, POISSON, 1.0, 1), 30), 1000))
+    loaded = list(islice(with_burst(JobStream(DrawnJobs(FIVE, 1), POISSON, 1.0), 30), 1000))
     assert [job.members for job in loaded] == [job.members for job in alone]
     assert [job.at_ps for job in loaded[:30]] == [0] * 30
     assert [job.at_ps for job in loaded[30:]] == [job.at_ps - alone[29].at_ps for job in alone[30:]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.load.arrivals import Arrivals
 from harness.load.background import Background
-from harness.load.stream import JobStream
+from harness.load.stream import DrawnJobs, JobStream
 from harness.load.workload import Workload
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import replay, replay_stream
@@ -120,7 +120,7 @@ def test_a_stream_has_the_same_jobs_and_windows_beside_a_background() -> None:
         if requests_per_s is not None:
             requests = (one_turn("background/r"),)
             background = Background("b", requests, requests_per_s, "").arrivals(1)
-        stream = JobStream(jobs, Arrivals("poisson"), 20.0, 1)
+        stream = JobStream(DrawnJobs(jobs, 1), Arrivals("poisson"), 20.0)
         window = SteadyWindow(20.0, idle)
         done = replay_stream(stream, window, ENGINE, into(turns), background=background)
         own = [line for line in turns if "background" not in line]
