@@ -102,7 +102,7 @@ def check_not_read(out: Path, paths: Sequence[Path | str]) -> None:
 
 def _suffixes() -> tuple[str, ...]:
     plain = [".json", ".jsonl", *(s for about in abouts().values() for s in about.suffixes)]
-    return (*plain, *(f"{suffix}.gz" for suffix in plain), STORED_SUFFIX)
+    return (*plain, *(f"{suffix}.gz" for suffix in plain), ".jsonl.zst", STORED_SUFFIX)
 
 
 def _files_of(path: Path | str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:

@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
+import zstandard
 from pydantic_core import from_json
 
 from servers.basics.errors import TraceRejected
@@ -63,25 +64,44 @@ class Repairs:
 
 
 def read_bytes(path: Path, first: int | None = None) -> bytes:
-    """Read a regular file or its first bytes, and decompress it if its suffix is .gz. Pipes, which
-    would block, and devices, which have no end, are rejected."""
+    """Read a regular file or its first bytes, and decompress it if its suffix is .gz or .zst.
+    Pipes, which would block, and devices, which have no end, are rejected."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise TraceRejected("not a regular file; copy its contents into one")
-            unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            unpacked = decompressed(path, file)
             if first:
                 data = unpacked.read(first)
             else:
                 ends = ends_line if path.name.endswith(TABLES) else ends_text
-                data = bounded(cast(IO[bytes], unpacked), None if path.suffix in BINARY else ends)
+                data = bounded(unpacked, None if path.suffix in BINARY else ends)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceRejected(f"not a complete gzip file ({error})") from None
+    except zstandard.ZstdError as error:
+        raise TraceRejected(f"not a complete zstd file ({error})") from None
     except OSError as error:
         raise TraceRejected(f"cannot be read ({error.strerror or error})") from None
     if not data or data.isspace():
         raise TraceRejected("empty file")
     return data
+
+
+def decompressed(path: Path, file: IO[bytes]) -> IO[bytes]:
+    """Return the content of a file with the suffix .gz or .zst, or the file itself."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if path.suffix == ".zst":
+        unpacked = zstandard.ZstdDecompressor().stream_reader(
+            cast(BinaryIO, file), read_across_frames=True, closefd=False
+        )
+        return cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, unpacked)))
+    return file
+
+
+def plain_name(path: Path) -> str:
+    """Return a file's name without the suffix of its compression."""
+    return path.name.removesuffix(".gz").removesuffix(".zst")
 
 
 def ends_line(data: bytearray, begin: int) -> bool:

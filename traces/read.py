@@ -30,7 +30,7 @@ from traces.formats.registry import (
     recognise,
 )
 from traces.formats.shared.linked import join
-from traces.lenient import Repairs, items, line_start, mapping, parse_json, read_bytes
+from traces.lenient import Repairs, items, line_start, mapping, parse_json, plain_name, read_bytes
 from traces.merge import (
     UniqueIds,
     agree_on_prefixes,
@@ -301,8 +301,8 @@ def _load_any(
 
 
 def _split_name(path: Path) -> tuple[str, str]:
-    """Return a file's name without suffixes, and its suffix without .gz."""
-    plain = Path(path.name.removesuffix(".gz"))
+    """Return a file's name without suffixes, and its suffix without that of its compression."""
+    plain = Path(plain_name(path))
     return plain.stem, plain.suffix
 
 
@@ -318,14 +318,14 @@ def _load(
 ) -> tuple[str, list[Program]]:
     """Return the name of the format, and the programs."""
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
-    plain_name = path.name.removesuffix(".gz")
+    uncompressed = plain_name(path)
     if known is None:
-        first = _first_object(data, plain_name)
-        if not _may_be_native(first, plain_name):
+        first = _first_object(data, uncompressed)
+        if not _may_be_native(first, uncompressed):
             raise TraceRejected(look_alikes.describe(first))
         known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # the error describes the line
     name, format = known
-    name_only = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name)
+    name_only = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", uncompressed)
     if isinstance(format, IncompleteFormat):
         programs = format.load_with(data, name_only, repairs, assumptions)
     else:

@@ -7,14 +7,13 @@ a format whose sessions are on one line, or on consecutive lines, are read in pa
 
 from __future__ import annotations
 
-import gzip
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import msgspec
 
@@ -26,7 +25,7 @@ from traces.check import check
 from traces.columns import Columns, parse_columns
 from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats.registry import FIRST_BYTES, abouts, recognise
-from traces.lenient import Repairs
+from traces.lenient import Repairs, decompressed
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
 from traces.read import Note, contents, gap_source_of, load_file
@@ -172,7 +171,7 @@ def _parts(
             return
         key, load = found
         with file.path.open("rb") as raw:
-            for number, part in enumerate(_split(_decompressed(file.path, raw), key)):
+            for number, part in enumerate(_split(decompressed(file.path, raw), key)):
                 name = f"{file.path.name.partition('.')[0]}-{number}"
                 programs = _part(part, file.path, name, load, repairs)
                 yield raw.tell(), list(_first_read(programs, ids.used, repairs))
@@ -187,14 +186,10 @@ def _parts(
 def _format_in_parts(path: Path) -> tuple[str, Load] | None:
     """Return the session key and the loader of a file's format if it can be read in parts."""
     with path.open("rb") as raw:
-        known = recognise(_decompressed(path, raw).read(FIRST_BYTES))
+        known = recognise(decompressed(path, raw).read(FIRST_BYTES))
     if known is None or (about := abouts().get(known[0])) is None or about.session_key is None:
         return None
     return about.session_key, known[1].load
-
-
-def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
 
 
 def _whole(file: TraceFile, reading: _Reading, repairs: Repairs) -> list[Program]:

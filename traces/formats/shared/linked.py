@@ -17,12 +17,12 @@ from typing import Protocol, runtime_checkable
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import text
-from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes
+from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, plain_name, read_bytes
 
 MARKER = "turnstile_file"
 MARKER_START = b'{"turnstile_file"'
 _TIME = re.compile(rb'"timestamp"\s*:\s*"([^"\\]{1,40})"')
-JSON_LINES = (".jsonl", ".jsonl.gz")
+JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 LINES_TO_CHECK = 20
 """One of this many first lines of a file must be a line of a session."""
 START_BYTES = 1 << 16
@@ -73,7 +73,7 @@ class DocumentFile:
 
 
 def stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    return plain_name(path).removesuffix(".jsonl").removesuffix(".json")
 
 
 @dataclass(frozen=True, slots=True)
