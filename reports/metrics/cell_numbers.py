@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 
 from reports.metrics.jobs import job_columns
-from reports.metrics.measure import JOB_COLUMNS, MeasuredCell, Recorded, measure
+from reports.metrics.measure import JOB_COLUMNS, MeasuredCell, Recorded, Row, measure
 from reports.run_folder.checksums import CELL_NUMBERS
 from reports.run_folder.lines import RERUN
 from reports.run_folder.read import CellRun
@@ -44,13 +44,13 @@ class CellNumbers(msgspec.Struct):
     unstable_row: dict[str, Number] | None = None
     """The columns if a cell at a lower rate makes a stable one count as unstable."""
 
-    def of(self, unstable: str | None) -> tuple[dict[str, Any], Turns]:
+    def of(self, unstable: str | None) -> tuple[Row, Turns]:
         """Return the row and the jobs. `unstable`: why the cell is unstable, if it is."""
         row, jobs = self.row, {name: _column(name, self.jobs[name]) for name in self.jobs}
         if unstable is not None and self.unstable_row is not None:
             row, jobs = self.unstable_row, {name: values[:0] for name, values in jobs.items()}
-        found = {name: np.nan if value is None else value for name, value in row.items()}
-        return (found if unstable is None else {**found, UNSTABLE: unstable}), jobs
+        found: Row = {name: np.nan if value is None else value for name, value in row.items()}
+        return (found if unstable is None else found | {UNSTABLE: unstable}), jobs
 
 
 def compute_numbers(cell: CellRun, recorded: Recorded) -> CellNumbers:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.cell_numbers import read_numbers
-from reports.metrics.measure import measure, read_recorded, settings_of
+from reports.metrics.measure import Row, measure, read_recorded, settings_of
 from reports.metrics.stalls import NO_JOBS, stalled_by_load
 from reports.metrics.steady import unstable_cells
 from reports.parallel import each
@@ -41,7 +41,7 @@ class Results:
 
 
 def collect(run: Run) -> Results:
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     jobs: list[Turns] = []
     missing = list(run.missing)
     unstable = unstable_cells(run.cells)
@@ -58,13 +58,13 @@ def collect(run: Run) -> Results:
         jobs.append(found[1])
     if any(cell.repeat > 1 for cell in run.cells):
         repeats = {cell.folder.name: cell.repeat for cell in run.cells}
-        rows = [{**row, "repeat": repeats[row["cell"]]} for row in rows]
+        rows = [row | {"repeat": repeats[str(row["cell"])]} for row in rows]
     return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
 
 
 def _numbers(
     item: tuple[CellRun, str | None, frozenset[str]],
-) -> tuple[dict[str, Any], Turns] | str:
+) -> tuple[Row, Turns] | str:
     """Return the row and the finished jobs of a cell, or the reason why it has none."""
     cell, unstable, stalled = item
     try:

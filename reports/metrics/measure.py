@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reports.metrics.alone import machine_of
 from reports.metrics.background import BACKGROUND
@@ -17,7 +17,7 @@ from reports.metrics.gates import VALIDITY, failed_gates
 from reports.metrics.jct import JCT, WAITS
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import BOUNDS
-from reports.metrics.metric import Facts, Metric
+from reports.metrics.metric import Facts, Metric, Value
 from reports.metrics.pins import PINS, read_pin_events
 from reports.metrics.routing import ROUTING
 from reports.metrics.saturation import TREND
@@ -35,12 +35,14 @@ GROUPS = (
     *(BACKGROUND, BOUNDS),
 )
 """In the order of the columns of `cells.csv`."""
+Row = dict[str, Value | None]
+"""The columns of `cells.csv`, or some of them."""
 METRICS: Mapping[str, Metric] = {m.column: m for group in GROUPS for m in group.metrics}
 JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "least_s", "slowdown")
 
 
 class MeasuredCell(NamedTuple):
-    row: dict[str, Any]
+    row: Row
     """The columns of `cells.csv`, without those of `settings_of`."""
     turns: Turns
     """Turns of the measured jobs."""
@@ -97,7 +99,7 @@ def measure(
         machine=machine,
         pin_events=pin_events,
     )
-    row: dict[str, Any] = {}
+    row: Row = {}
     for group in GROUPS:
         row |= group.of(facts)
         if group is BACKGROUND:  # `cells.csv` has the gates before the bounds
@@ -110,7 +112,7 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def settings_of(cell: CellRun) -> dict[str, Any]:
+def settings_of(cell: CellRun) -> Row:
     """Return the first columns of `cells.csv`."""
     config = cell.config
     return {
