@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.cells.folder import aside_of, is_done, set_aside, write_json
 from harness.console import print_message
 from harness.sweep.fingerprint import same_cell
-from reports.metrics.cell_numbers import has_numbers
+from reports.metrics.cell_numbers import has_current_numbers
 from reports.metrics.cells import failed_gates_of
 from reports.run_folder.find import RUNS, run_folders
 from reports.run_folder.lines import RERUN
@@ -49,7 +49,7 @@ def is_undamaged(cell: Path) -> bool:
 
 def has_content(cell: Path, needs_turns: bool) -> bool:
     """Return whether an undamaged cell has its turns, or numbers that suffice."""
-    return has_turns(cell) or (not needs_turns and has_numbers(read_cell(cell)))
+    return has_turns(cell) or (not needs_turns and has_current_numbers(read_cell(cell)))
 
 
 def finished_names(names: Iterable[str], folder: Path, *, needs_turns: bool = False) -> set[str]:

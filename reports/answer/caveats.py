@@ -85,12 +85,23 @@ def _few_programs(sweep: SweepRecord) -> list[str]:
 
 def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
     return [
+        *_by_other_code(results),
         *_stalls(results),
         *starvation(points, results, sweep.baseline),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
         *_throughput(results),
         *_more_scheduling_time(points, sweep),
+    ]
+
+
+def _by_other_code(results: Results) -> list[str]:
+    if not results.by_other_code:
+        return []
+    cells = counted(results.by_other_code, "cell")
+    return [
+        f"Another version of Turnstile computed the numbers of {cells}, whose turns were not kept."
+        " Run the same sweep again to compute them anew."
     ]
 
 

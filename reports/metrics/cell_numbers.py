@@ -1,7 +1,8 @@
 """The numbers of a cell in virtual time, which the process that runs it computes and stores.
 
 In: what a cell recorded. Out: `numbers.json.zst`, from which reports are written without the turns.
-Numbers that other code computed are not used: reports compute them again from the turns.
+Numbers that other code computed are computed again from the turns, or by a sweep that runs the cell
+again if its turns were not kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from reports.metrics.measure import JOB_COLUMNS, MeasuredCell, Recorded, Row, me
 from reports.run_folder.checksums import CELL_NUMBERS
 from reports.run_folder.lines import RERUN
 from reports.run_folder.read import CellRun
-from reports.run_folder.turns import Turns, read_columns
+from reports.run_folder.turns import Turns, has_turns, read_columns
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import MALFORMED, one_line
 
@@ -43,6 +44,10 @@ class CellNumbers(msgspec.Struct):
     """By id of all jobs: seconds from the arrival to the end of the last turn that ended."""
     unstable_row: dict[str, Number] | None = None
     """The columns if a cell at a lower rate makes a stable one count as unstable."""
+
+    @property
+    def is_current(self) -> bool:
+        return self.code_sha256 == code_sha256()
 
     def of(self, unstable: str | None) -> tuple[Row, Turns]:
         """Return the row and the jobs. `unstable`: why the cell is unstable, if it is."""
@@ -94,8 +99,8 @@ def encode_numbers(numbers: CellNumbers) -> bytes:
 
 
 def read_numbers(cell: CellRun) -> CellNumbers | None:
-    """Return the stored numbers; None if there are none, or other code computed them. Raises
-    InvalidRunFolder."""
+    """Return the stored numbers; None if there are none, or if other code computed them and the
+    turns were kept. Raises InvalidRunFolder."""
     path = cell.folder / CELL_NUMBERS
     try:
         with zstandard.open(path, "rb") as file:
@@ -104,13 +109,14 @@ def read_numbers(cell: CellRun) -> CellNumbers | None:
         return None
     except (OSError, zstandard.ZstdError, *MALFORMED) as error:
         raise InvalidRunFolder(one_line(f"{path}: {error}; {RERUN}")) from None
-    return numbers if numbers.code_sha256 == code_sha256() else None
+    return numbers if numbers.is_current or not has_turns(cell.folder) else None
 
 
-def has_numbers(cell: CellRun) -> bool:
-    """Return whether a report can be written from the stored numbers."""
+def has_current_numbers(cell: CellRun) -> bool:
+    """Return whether the present code computed the stored numbers."""
     try:
-        return read_numbers(cell) is not None
+        numbers = read_numbers(cell)
+        return numbers is not None and numbers.is_current
     except InvalidRunFolder:
         return False
 

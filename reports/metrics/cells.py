@@ -32,6 +32,8 @@ class Results:
     load, seed, job_id and `JOB_COLUMNS`, and repeat if cells ran several times."""
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and the reason."""
+    by_other_code: int = 0
+    """Number of cells whose numbers another version computed, and whose turns were not kept."""
 
     @property
     def failed_gates(self) -> dict[str, str]:
@@ -43,7 +45,7 @@ class Results:
 def collect(run: Run) -> Results:
     rows: list[Row] = []
     jobs: list[Turns] = []
-    missing = list(run.missing)
+    missing, by_other_code = list(run.missing), 0
     unstable = unstable_cells(run.cells)
     stalled = stalled_by_load(run.cells)
     items = [
@@ -56,26 +58,31 @@ def collect(run: Run) -> Results:
             continue
         rows.append(found[0])
         jobs.append(found[1])
+        by_other_code += found[2]
     if any(cell.repeat > 1 for cell in run.cells):
         repeats = {cell.folder.name: cell.repeat for cell in run.cells}
         rows = [row | {"repeat": repeats[str(row["cell"])]} for row in rows]
-    return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
+    frames = pd.DataFrame(rows), _job_frame(rows, jobs)
+    return Results(*frames, tuple(sorted(missing)), by_other_code)
 
 
 def _numbers(
     item: tuple[CellRun, str | None, frozenset[str]],
-) -> tuple[Row, Turns] | str:
-    """Return the row and the finished jobs of a cell, or the reason why it has none."""
+) -> tuple[Row, Turns, bool] | str:
+    """Return the row and the finished jobs of a cell, and whether other code computed them; or the
+    reason why it has none."""
     cell, unstable, stalled = item
+    is_current = True
     try:
         if (stored := read_numbers(cell)) is not None:
             row, jobs = stored.of(unstable)
+            is_current = stored.is_current
         else:
             measured = measure(read_recorded(cell), cell, unstable, stalled)
             row, jobs = measured.row, measured.done
     except InvalidRunFolder as error:
         return str(error)
-    return settings_of(cell) | row, jobs
+    return settings_of(cell) | row, jobs, not is_current
 
 
 def failed_gates_of(folder: Path) -> str:
