@@ -186,8 +186,9 @@ class Searches:
     def idle(self, plan: str) -> dict[int, Jct]:
         return dict(self._searches[plan].idle) if plan in self._searches else {}
 
-    def next_cells(self, failed: Mapping[str, str]) -> list[PlannedCell]:
-        """`failed` has the errors of failed cells by `PlannedCell.name`."""
+    def next_cells(self, failed: Mapping[str, str], most: int) -> list[PlannedCell]:
+        """Return at most so many cells of each plan. `failed` has the errors of failed cells by
+        `PlannedCell.name`."""
         cells: list[PlannedCell] = []
         for plan, search in self._searches.items():
             errors = {
@@ -195,7 +196,7 @@ class Searches:
                 for name, why in failed.items()
                 if Path(name).parent == Path(plan)
             }
-            cells += [PlannedCell(plan, cell) for cell in search.next_cells(errors)]
+            cells += [PlannedCell(plan, cell) for cell in search.next_cells(errors, most)]
         return cells
 
     def found(self) -> tuple[int, int]:
@@ -235,13 +236,13 @@ def run_cells(
     if pool is not None:
         workers = pool.slots()
     core = core_for(plan.engine)
-    if not (todo := todo or searches.next_cells(failed)):
+    if not (todo := todo or searches.next_cells(failed, workers)):
         return failed
     found = searches.found if searches else None
     progress = SweepProgress(len(todo), plan.turns_per_cell, workers, found)
 
     def more() -> Sequence[PlannedCell]:
-        cells = searches.next_cells(failed)
+        cells = searches.next_cells(failed, workers)
         progress.planned(len(cells))
         return cells
 

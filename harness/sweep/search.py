@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -54,29 +55,39 @@ class CapacitySearch:
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
+        self._sought: set[SearchPlace] = set()
+        """Cells that were looked for among finished ones."""
         self._ran: set[SearchPlace] = set()
         """Cells that this search ran and whose turns the report may draw."""
         self._failed: set[SearchPlace] = set()
         self.cells = self.found_done = 0
         """Cells beyond the rates of `--jps`, and how many were finished before."""
 
-    def next_cells(self, failed: Mapping[str, str]) -> list[Cell]:
-        """Return cells that can run now. `failed` has the errors of failed cells by name."""
+    def next_cells(self, failed: Mapping[str, str], most: int) -> list[Cell]:
+        """Return at most so many cells that can run now, so that the searches of the first variants
+        end first. `failed` has the errors of failed cells by name."""
         self._settle(failed)
         given = {self._place(cell) for cell in self._plan.cells()}
         while not given & self._pending.keys():
             places = self._search.next_cells(self._known, self._idle, self._failed)
             cells = {place: self._cell(place) for place in places if place not in self._pending}
-            self._pending |= cells
-            self.cells += len(cells)
-            found = self._finished_before(list(cells.values()))
+            unsought = [cell for place, cell in cells.items() if place not in self._sought]
+            self._sought |= cells.keys()
+            names = self._finished_before(unsought) if unsought else set[str]()
+            found = {place: cell for place, cell in cells.items() if cell.name in names}
+            if not found:
+                todo = dict(islice(cells.items(), most))
+                self._add(todo)
+                self._ran |= todo.keys()
+                return list(todo.values())
+            self._add(found)
             self.found_done += len(found)
-            todo = [cell for cell in cells.values() if cell.name not in found]
-            self._ran |= {self._place(cell) for cell in todo}
-            if todo or not found:
-                return todo
             self._settle(failed)
         return []
+
+    def _add(self, cells: Mapping[SearchPlace, Cell]) -> None:
+        self._pending |= cells
+        self.cells += len(cells)
 
     def _finished_before(self, cells: Sequence[Cell]) -> set[str]:
         needs_turns = self._keep is Keep.TURNS

@@ -1,9 +1,9 @@
 """Chooses the next cells of a sweep that searches capacities (`--jps auto`).
 
 In: the outcomes of finished cells. Out: cells that can run at the same time, none at the end. First
-the search finds the baseline's capacity with each seed. All variants then run at shares of it,
-where their JCTs are compared; this also locates their capacities roughly. Variants that sustain all
-shares run at higher ones, too. Then the searches of all variants and seeds continue together.
+the search finds the baseline's capacity with each seed. Each variant then runs at shares of it,
+where their JCTs are compared; this also locates its capacity roughly. A variant that sustains all
+shares runs at higher ones, too. Then its own search continues.
 """
 
 from __future__ import annotations
@@ -72,34 +72,49 @@ class Search:
         idle: Mapping[int, Idle],
         failed: Collection[SearchPlace] = (),
     ) -> list[SearchPlace]:
-        """Return the cells to run now. A failed cell ends the search that needs it, or all if it is
-        the baseline's, since rates without it would differ from a repeated sweep's."""
+        """Return the cells to run now, those of the first variant first. A failed cell ends the
+        search that needs it, or all if it is the baseline's, since rates without it would differ
+        from a repeated sweep's."""
         chains = [Chain(self.baseline, seed) for seed in self.seeds]
         first = self._next(chains, self.given, known, idle, None, failed)
         if first or any(place.variant == self.baseline for place in failed):
             return first
         start = self.baseline_jobs_per_s(known, idle)
-        rates = self.common_rates(known, idle)
-        common = [
+        rates = self.common_rates(known, idle), self.higher_rates(known, idle)
+        searched = (Chain(variant, seed) for variant in self.variants for seed in self.seeds)
+        return [
             place
-            for jps in reversed(rates)
-            for variant in self.variants
-            for seed in self.seeds
-            if jps not in known.get(Chain(variant, seed), {})
-            and (place := SearchPlace(variant, jps, seed)) not in failed
+            for chain in searched
+            for place in self._of(chain, rates, start, known, idle, failed)
         ]
-        if common:
-            return common
-        higher = self._higher_cells(known, idle, failed)
-        first_higher = {Chain(place.variant, place.seed) for place in higher}
-        others = [
-            chain
-            for v in self.variants
-            for seed in self.seeds
-            if v != self.baseline and (chain := Chain(v, seed)) not in first_higher
-        ]
-        given = (*rates, *self.higher_rates(known, idle))
-        return higher + self._next(others, given, known, idle, start, failed)
+
+    def _of(
+        self,
+        chain: Chain,
+        rates: tuple[tuple[float, ...], tuple[float, ...]],
+        start_jps: float | None,
+        known: Outcomes,
+        idle: Mapping[int, Idle],
+        failed: Collection[SearchPlace],
+    ) -> list[SearchPlace]:
+        """Return the next cells of a variant and seed, once the baseline's capacity is known: first
+        those at the common rates, then one after another those at the higher rates, if it sustains
+        all lower ones, then those of its search."""
+        outcomes, (lower, higher) = known.get(chain, {}), rates
+        if above := [jps for jps in reversed(lower) if jps not in outcomes]:
+            places = [SearchPlace(chain.variant, jps, chain.seed) for jps in above]
+            return [place for place in places if place not in failed]
+        below = list(lower)
+        for jps in higher:
+            if not all(outcomes[rate].sustained for rate in below):
+                break
+            if jps not in outcomes:
+                place = SearchPlace(chain.variant, jps, chain.seed)
+                return [] if place in failed else [place]
+            below.append(jps)
+        if chain.variant == self.baseline:
+            return []
+        return self._next([chain], (*lower, *higher), known, idle, start_jps, failed)
 
     def common_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
         """Return the rates at which all variants run, in ascending order: none before the
@@ -116,23 +131,6 @@ class Search:
     ) -> tuple[float, ...]:
         at = self.baseline_jobs_per_s(known, idle)
         return () if at is None else tuple(sorted({nearest_rung(share * at) for share in shares}))
-
-    def _higher_cells(
-        self, known: Outcomes, idle: Mapping[int, Idle], failed: Collection[SearchPlace]
-    ) -> list[SearchPlace]:
-        """Return the next cells at higher rates, at most one per variant and seed."""
-        lower, higher = self.common_rates(known, idle), self.higher_rates(known, idle)
-        places: list[SearchPlace] = []
-        for variant in self.variants:
-            for seed in self.seeds:
-                outcomes = known.get(Chain(variant, seed), {})
-                above = [jps for jps in higher if jps not in outcomes]
-                if not above:
-                    continue
-                below = (*lower, *(jps for jps in higher if jps < above[0]))
-                if all(jps in outcomes and outcomes[jps].sustained for jps in below):
-                    places.append(SearchPlace(variant, above[0], seed))
-        return [place for place in places if place not in failed]
 
     def baseline_jobs_per_s(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
         """Return the geometric mean of the baseline's capacities, over the seeds that have one."""
