@@ -23,6 +23,7 @@ import numpy as np
 import orjson
 import pytest
 
+from reports.run_folder.lines import find_lines, open_lines
 from tests.bench.trivial_server import trivial_server
 from tests.leaks import descendants
 from traces import Program, Turn
@@ -109,9 +110,11 @@ def measure(
     run = MeasuredCommand(
         [*command, "--jps", f"{jps:g}", "--out", str(folder / "run"), "--workers", "1"]
     )
-    (lines,) = (folder / "run").glob("*/turns.jsonl")
+    (cell,) = (path.parent for path in (folder / "run").glob("*/cell.json"))
+    lines = find_lines(cell / "turns.jsonl")
+    assert lines is not None
     late_s, failed = [], 0
-    with lines.open("rb") as file:
+    with open_lines(lines) as file:
         for line in map(orjson.loads, file):
             late_s.append(line["sent_at_s"] - line["scheduled_at_s"])
             failed += line["error"] is not None

@@ -24,6 +24,7 @@ from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import has_control
 from tests.fuzz import injected
 from tests.fuzz.samples import turn
+from tests.lines import read_plain
 from tests.reports.make_run import write_cell, write_lines, write_sweep
 from traces import Program, Turn, read_traces
 from traces.formats.native import program_line
@@ -196,5 +197,7 @@ def test_program_ids_cannot_name_folders_outside_the_run(tmp_path: Path) -> None
     command = ["sweep", "--traces", str(trace), "--policies", "fcfs", "--jps", "0.5", "--once"]
     done = CliRunner().invoke(app, [*command, "--programs", "1", "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert read_traces(out / "fcfs_jps0.5_seed1" / "turns.jsonl").programs[0].id == "../../escaped"
+    turns = out / "turns.jsonl"
+    turns.write_bytes(read_plain(out / "fcfs_jps0.5_seed1" / "turns.jsonl"))
+    assert read_traces(turns).programs[0].id == "../../escaped"
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "runs"}

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
-from harness.load.settings import Execution, OnError, SweepSettings
+from harness.load.settings import Execution, Keep, OnError, SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.cell import RunCell, run_cell
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
 from harness.sweep.run import ONE, SweepOutcome, run_sweeps
+from reports.capacity.slo import parse_slo
+from reports.run_folder.lines import COMPRESSED
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
@@ -55,6 +57,19 @@ def small_plan(
     )
 
 
+def search_plan(
+    policies: str = "fcfs",
+    jps: tuple[float, ...] = (),
+    seeds: tuple[int, ...] = (1,),
+    slo: str = "mean<=2x",
+) -> SweepPlan:
+    """Return a search with jobs of two turns, which take half the time of those of `small_plan`."""
+    plan = small_plan(policies, jps)
+    short = tuple(replace(job, turns=job.turns[:2]) for job in plan.workload.programs)
+    workload = replace(plan.workload, programs=short)
+    return replace(plan, steady=True, seeds=seeds, slo=parse_slo(slo), workload=workload)
+
+
 def run_sweep(
     plan: SweepPlan,
     folder: Path,
@@ -63,10 +78,11 @@ def run_sweep(
     stop_on_error: bool = False,
     reuse: bool = True,
     run: RunCell = run_cell,
+    keep: Keep | None = None,
 ) -> SweepOutcome:
     """Run a single plan."""
     on_error = OnError.STOP if stop_on_error else OnError.CONTINUE
-    execution = Execution(workers=workers, on_error=on_error, fresh=not reuse)
+    execution = Execution(workers=workers, on_error=on_error, fresh=not reuse, keep=keep)
     return run_sweeps({ONE: plan}, folder, execution, run=run)
 
 
@@ -82,7 +98,14 @@ def programs(count: int) -> tuple[Program, ...]:
 
 def damages(name: str) -> list[Callable[[bytes], bytes]]:
     """Return ways to damage a file of a finished cell: one digit is another one; the last byte is
-    lost; three lines in the middle are lost."""
+    lost; three lines in the middle are lost. A compressed file may have no digit: one byte is
+    another one."""
+    if name.endswith(COMPRESSED):
+        return [
+            lambda whole: whole[:20] + bytes([whole[20] ^ 1]) + whole[21:],
+            lambda whole: whole[:-1],
+            lambda whole: b"",
+        ]
     ways: list[Callable[[bytes], bytes]] = [
         lambda whole: re.sub(rb"\d", lambda m: b"%d" % ((int(m[0]) + 1) % 10), whole, count=1),
         lambda whole: whole[:-1],

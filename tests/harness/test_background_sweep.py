@@ -47,7 +47,7 @@ def test_the_run_folder_records_it_and_runs_it_again(requests: Path) -> None:
     assert f'background = "{requests}@2"' in Path("run/sweep.toml").read_text()
     assert bench("sweep", "run/sweep.toml", "--out", "again", "--fresh")[0] == 0
     for cell in ("fcfs_jps0.5_seed1", "continuum_jps0.5_seed1"):
-        for name in ("cell.json", "turns.jsonl", "done.json"):
+        for name in ("cell.json", "turns.jsonl.zst", "numbers.json.zst", "done.json"):
             assert Path("run", cell, name).read_bytes() == Path("again", cell, name).read_bytes()
     code, _, err = bench(*SMALL, "--background", f"{requests}@2", "--out", "run")
     assert code == 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from in_process import bench
 from rich.console import Console
-from small import contents, run_sweep, small_plan
+from small import contents, run_sweep, search_plan
 
 from harness.cells import workers
 from harness.cells.workers import Tick
@@ -30,7 +30,6 @@ from reports.answer.table import ResultTable
 from reports.capacity import ladder
 from reports.capacity.estimate import Kind
 from reports.capacity.ladder import nearest_rung
-from reports.capacity.slo import parse_slo
 from reports.page.write import Report
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
@@ -38,19 +37,6 @@ from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
 from servers.records.done import Jct
 from tests.harness import worker_threads
-
-
-def search_plan(
-    policies: str = "fcfs",
-    jps: tuple[float, ...] = (),
-    seeds: tuple[int, ...] = (1,),
-    slo: str = "mean<=2x",
-) -> SweepPlan:
-    """Return a search with jobs of two turns, which take half the time of those of `small_plan`."""
-    plan = small_plan(policies, jps)
-    short = tuple(replace(job, turns=job.turns[:2]) for job in plan.workload.programs)
-    workload = replace(plan.workload, programs=short)
-    return replace(plan, steady=True, seeds=seeds, slo=parse_slo(slo), workload=workload)
 
 
 def found_in(folder: Path) -> Searched:
@@ -97,10 +83,10 @@ def test_the_cells_around_a_capacity_are_on_both_sides_of_the_slo(run: Path) -> 
 
 def test_all_policies_run_at_shares_of_the_baselines_capacity(run: Path) -> None:
     rates = found_in(run).rates
-    assert len(rates) >= 5
+    assert len(rates) >= 2
     base = found_in(run).found[0].jobs_per_s
     assert base is not None
-    for share in (0.5, 0.7, 0.85, 1.0, 1.2):
+    for share in (0.85, 1.2):
         assert nearest_rung(share * base.value) in rates
     assert cells_of(run) >= {
         f"{variant}_jps{jps:g}_seed{seed}"

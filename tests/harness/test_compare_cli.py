@@ -13,6 +13,7 @@ import pytest
 from harness.cells import workers
 from tests.harness import worker_threads
 from tests.harness.in_process import bench
+from tests.harness.small import damages
 
 SWEEP = "sweep --once --jps 0.2 --policies fcfs,continuum --programs 10"
 POLICY = """
@@ -58,8 +59,8 @@ def test_a_saved_baseline_is_equivalent_to_its_run() -> None:
 @pytest.mark.parametrize(("base", "new"), [("one", "two"), ("two", "one")])
 def test_a_damaged_cell_on_either_side_is_named_and_fails(base: str, new: str) -> None:
     shutil.copytree("one", "two")
-    (turns,) = Path("two").glob("continuum*/turns.jsonl")
-    turns.write_bytes(turns.read_bytes().replace(b"1", b"2", 1))
+    (turns,) = Path("two").glob("continuum*/turns.jsonl.zst")
+    turns.write_bytes(damages(turns.name)[0](turns.read_bytes()))
     code, out, err = bench("compare", base, new)
     assert (code, out) == (1, "no regression, but 1 invalid cell\n")
     assert (
@@ -249,7 +250,7 @@ def test_a_refused_comparison_still_writes_the_files_for_ci_with_the_checks() ->
     sweep = json.loads(Path("two/sweep.json").read_text())
     sweep["profile"]["kv_blocks"] -= 1
     Path("two/sweep.json").write_text(json.dumps(sweep))
-    Path("two/fcfs_jps0.2_seed1/turns.jsonl").write_text("")
+    Path("two/fcfs_jps0.2_seed1/turns.jsonl.zst").write_text("")
     code, out, err = bench("compare", "one", "two", "--junit", "j.xml", "--markdown", "c.md")
     assert (code, out) == (2, "")
     assert "bench: one and two have different settings: profile: kv_blocks; run one of" in err

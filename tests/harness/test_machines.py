@@ -12,6 +12,7 @@ from small import GPU, contents, programs
 
 from harness.load.settings_file import read_settings
 from tests.harness.in_process import bench
+from tests.lines import read_lines
 from tests.profiles.test_measured import measured
 from traces import Program, Turn
 from traces.formats.native import write_programs
@@ -76,8 +77,8 @@ def test_each_pair_of_hardware_and_model_is_a_run_with_the_same_programs_and_arr
     for name in FOLDERS:
         cell = read(f"all/{name}/{CELL}/cell.json")
         assert f"{cell['hardware']}_{cell['model']}" == name
-        lines = Path(f"all/{name}/{CELL}/turns.jsonl").read_text().splitlines()
-        records = sorted(map(json.loads, lines), key=lambda turn: turn["program_id"])
+        lines = read_lines(Path(f"all/{name}/{CELL}/turns.jsonl"))
+        records = sorted(lines, key=lambda turn: turn["program_id"])
         fields = ("program_id", "prompt_tokens", "output_tokens", "gap_s")
         first = [r["scheduled_at_s"] for r in records if r["turn"] == 0]
         turns.append((first, [tuple(r[field] for field in fields) for r in records]))

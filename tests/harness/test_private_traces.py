@@ -15,6 +15,7 @@ import pytest
 from servers.policies.base import SHELL_PREAMBLE
 from servers.policies.context_serve import FAST_TOOLS, SLOW_TOOLS
 from tests.harness.in_process import bench
+from tests.lines import read_plain
 from tests.traces.claude_code import answer, result, session, tool, user
 from tests.traces.formats.test_claude_code import SECRETS, private_history
 from tests.traces.formats.test_codex import Counter, asked, called, meta, output, said
@@ -55,7 +56,7 @@ def test_only_the_settings_of_a_run_name_the_folder_of_a_private_history(
     code, out, err = bench(*SWEEP[:1], *option, str(project), *SWEEP[1:])
     assert code == 0, err
     run = tmp_path / "run"
-    texts = {path.name: path.read_text() for path in run.rglob("*.*") if path.is_file()}
+    texts = {path.name: readable(path) for path in run.rglob("*.*") if path.is_file()}
     assert str(project) in texts.pop("sweep.toml")
     everything = "\n".join([*texts.values(), out.replace(str(tmp_path), "")])
     assert [secret for secret in (*SECRETS, "-home-ada") if secret in everything] == []
@@ -101,7 +102,7 @@ def readable(path: Path) -> str:
     if path.suffix == ".packed":
         with zipfile.ZipFile(path) as archive:
             return "".join(repr(archive.read(name)) for name in archive.namelist())
-    data = path.read_bytes()
+    data = read_plain(path)
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode(errors="replace")
     packed = re.findall(r"<script[^>]*>(eJ[A-Za-z0-9+/=]+)<", text)
     return text + "".join(zlib.decompress(base64.b64decode(each)).decode() for each in packed)
@@ -144,7 +145,7 @@ def test_no_file_that_is_made_from_a_history_names_its_sessions_or_own_tools(
     assert (
         "numbered, except for the names of well-known tools" in Path("run/report.html").read_text()
     )
-    turns = Path("run/fcfs_jps1_seed1/turns.jsonl").read_text()
+    turns = read_plain(Path("run/fcfs_jps1_seed1/turns.jsonl")).decode()
     assert '"tool-1"' in turns
     assert '"Read"' in turns
     assert [p.id for p in read_traces("out/mine.jsonl").programs] == ["p1", "p1/1", "p2", "p3"]
@@ -159,7 +160,7 @@ def test_names_are_kept_if_that_is_asked_for_and_the_page_says_so(tmp_path: Path
         )[0]
         == 0
     )
-    assert leaks(tmp_path / "run").keys() >= {f"{tmp_path}/run/fcfs_jps1_seed1/turns.jsonl"}
+    assert leaks(tmp_path / "run").keys() >= {f"{tmp_path}/run/fcfs_jps1_seed1/turns.jsonl.zst"}
     assert "mcp__acme__deploy" in readable(tmp_path / "mine.packed")
     assert "kept from the private history (--keep-names)" in Path("run/report.html").read_text()
 

@@ -58,7 +58,7 @@ def test_the_settings_of_a_run_read_the_same_programs_again(tmp_path: Path) -> N
     code, _, err = bench("sweep", "one/sweep.toml", "--out", "again")
     assert code == 0, err
     one, again = (
-        next((tmp_path / name).rglob("turns.jsonl")).read_bytes() for name in ("one", "again")
+        next((tmp_path / name).rglob("turns.jsonl.zst")).read_bytes() for name in ("one", "again")
     )
     assert one == again
 

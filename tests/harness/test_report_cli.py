@@ -15,7 +15,7 @@ CELL = Path("run/continuum_jps0.2_seed1")
     ("name", "content", "reason"),
     [
         ("cell.json", "garbage", "cell.json: not JSON"),
-        ("turns.jsonl", None, "turns.jsonl: does not exist"),
+        ("turns.jsonl.zst", None, "turns.jsonl.zst: does not exist"),
         ("done.json", None, "not finished: 102 turns recorded"),
         ("done.json", "{}", "done.json: lacks finished_programs"),
     ],

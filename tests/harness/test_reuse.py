@@ -19,6 +19,7 @@ from harness.sweep.fingerprint import class_sha256, same_cell
 from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
 from harness.sweep.plan import Cell, SweepPlan
 from servers.variants import behind_routers
+from tests.lines import rewrite
 from tests.reports.make_run import seal
 
 RUN = Path("runs/first")
@@ -80,7 +81,7 @@ def test_cells_of_other_code_are_not_reused() -> None:
 
 def test_an_unreadable_cell_is_not_reused() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
-    (RUN / FCFS / "turns.jsonl").write_text("{")
+    (RUN / FCFS / "turns.jsonl.zst").write_text("{")
     assert run_and_list_new_cells(small_plan("fcfs"), Path("runs/second")) == [FCFS]
 
 
@@ -89,9 +90,11 @@ def test_a_measurement_that_failed_a_gate_is_not_taken_from_another_folder(
 ) -> None:
     plan = small_plan("fcfs")
     run_sweep(plan, RUN, workers=1)
-    turns = RUN / FCFS / "turns.jsonl"
-    turns.write_text(turns.read_text().replace('"error":null', '"error":"reset"', 1))
-    seal(turns.parent)
+    rewrite(
+        RUN / FCFS / "turns.jsonl",
+        lambda turns: turns.replace(b'"error":null', b'"error":"reset"', 1),
+    )
+    seal(RUN / FCFS)
     planned = {FCFS: plan.cell_record(plan.cells()[0])}
     Path("runs/second").mkdir()
     assert take_finished(planned, Path("runs/second"), live=True) == set()

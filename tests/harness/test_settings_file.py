@@ -73,7 +73,7 @@ def test_one_cell_can_be_repeated_from_its_settings_file_or_that_of_its_sweep() 
     chosen = ("--policies", "continuum", "--seeds", "2")
     from_sweep = cells_of(*ONE, "all/sweep.toml", *chosen, "--out", "one-of-all")
     assert from_sweep.keys() == one.keys()
-    assert from_sweep[turns := "continuum_jps0.5_seed2/turns.jsonl"] == one[turns]
+    assert from_sweep[turns := "continuum_jps0.5_seed2/turns.jsonl.zst"] == one[turns]
 
 
 def test_an_option_on_the_command_line_overrides_the_file() -> None:

@@ -34,7 +34,10 @@ def never(_work: Work, cell: Cell, _tick: Tick) -> None:
 def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
     outcome = run_sweep(small_plan(), tmp_path / "run", workers=1)
     assert (outcome.cells, outcome.found_done, outcome.failed) == (2, 0, {})
-    cell = {"cell.json", "turns.jsonl", "engine.jsonl", "SHA256SUMS", "done.json"}
+    cell = {
+        *("cell.json", "turns.jsonl.zst", "engine.jsonl.zst", "numbers.json.zst"),
+        *("SHA256SUMS", "done.json"),
+    }
     assert set(contents(tmp_path / "run")) == {
         "sweep.json",
         "sweep.toml",
@@ -43,8 +46,7 @@ def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
     }
     done = json.loads((tmp_path / "run/fcfs_jps0.5_seed1/done.json").read_text())
     assert (done["finished_programs"], done["failed_turns"]) == (3, 0)
-    turns = (tmp_path / "run/fcfs_jps0.5_seed1/turns.jsonl").read_text().splitlines()
-    assert len(turns) == 3 * 3
+    assert len(read_lines(tmp_path / "run/fcfs_jps0.5_seed1/turns.jsonl")) == 3 * 3
 
 
 @pytest.mark.usefixtures("worker_processes")
@@ -81,8 +83,10 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
         ("cell.json", "garbage", "cell.json: not JSON"),
         ("cell.json", None, "cell.json: does not exist\n"),
         ("done.json", "{}", "done.json: lacks finished_programs\n"),
-        ("turns.jsonl", None, "turns.jsonl: does not exist\n"),
-        ("turns.jsonl", "", "turns.jsonl: differs from its checksum in SHA256SUMS\n"),
+        ("turns.jsonl.zst", None, "turns.jsonl.zst: does not exist\n"),
+        ("turns.jsonl.zst", "", "turns.jsonl.zst: differs from its checksum in SHA256SUMS\n"),
+        ("numbers.json.zst", None, "numbers.json.zst: does not exist\n"),
+        ("numbers.json.zst", "", "numbers.json.zst: differs from its checksum in SHA256SUMS\n"),
         ("SHA256SUMS", None, "SHA256SUMS: does not exist\n"),
     ],
 )
@@ -112,7 +116,10 @@ def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     assert "unfinished" not in stderr
 
 
-@pytest.mark.parametrize("name", ["cell.json", "turns.jsonl", "engine.jsonl", "done.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["cell.json", "turns.jsonl.zst", "engine.jsonl.zst", "numbers.json.zst", "done.json"],
+)
 def test_a_cell_that_is_not_as_it_was_written_is_named_and_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -23,6 +23,7 @@ from servers.routers.base import Replica, RoutedTurn
 from servers.routers.prefix_aware import PrefixAware
 from servers.routing import ROUTERS, ForeignRouter, NamedRouter, find_router, named_router
 from servers.variants import behind_routers, variants
+from tests.lines import read_lines
 from tests.servers.substitute_vllm import substitute_vllm
 
 
@@ -141,7 +142,7 @@ def test_a_sweep_compares_routers_with_the_same_jobs(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*command.split(), *options])
     assert result.exit_code == 0, result.stderr
     rows = {
-        name: [json.loads(line) for line in (folder / "turns.jsonl").read_text().splitlines()]
+        name: read_lines(folder / "turns.jsonl")
         for name in ("round-robin", "sticky")
         for folder in (tmp_path / "run").glob(f"fcfs*{name}_jps0.2_seed1")
     }
