@@ -38,7 +38,8 @@ def read_plain(path: Path) -> bytes:
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> Path:
-    """Change the lines of a file, or of the compressed one, which is compressed again. Return it."""
+    """Change the lines of a file, or of the compressed one, which is compressed again. Return the
+    file."""
     file, data = find_lines(path) or path, change(read_plain(path))
     if file.suffix == COMPRESSED:
         data = zstandard.ZstdCompressor().compress(data)

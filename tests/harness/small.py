@@ -104,7 +104,7 @@ def damages(name: str) -> list[Callable[[bytes], bytes]]:
         return [
             lambda whole: whole[:20] + bytes([whole[20] ^ 1]) + whole[21:],
             lambda whole: whole[:-1],
-            lambda whole: b"",
+            lambda _: b"",
         ]
     ways: list[Callable[[bytes], bytes]] = [
         lambda whole: re.sub(rb"\d", lambda m: b"%d" % ((int(m[0]) + 1) % 10), whole, count=1),

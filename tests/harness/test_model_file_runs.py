@@ -46,7 +46,7 @@ def test_the_run_has_the_results_of_the_listed_model_under_the_folders_name() ->
     ours, theirs = (read(f"{folder}/sweep.json") for folder in ("mine", "listed"))
     assert (ours["model"], ours["gpus"]) == ("Mine-8B", 1)
     assert ours["profile"] == {**theirs["profile"], "model": "Mine-8B"}
-    turns = [(Path(folder) / FCFS / "turns.jsonl.zst").read_bytes() for folder in ("mine", "listed")]
+    turns = [Path(folder, FCFS, "turns.jsonl.zst").read_bytes() for folder in ("mine", "listed")]
     assert turns[0] == turns[1]
 
 

@@ -131,6 +131,18 @@ def test_each_cell_runs_several_times_and_more_repeats_are_added(tmp_path: Path)
     assert any("One seed, measured 3 times" in caveat for caveat in answer["caveats"])
 
 
+@pytest.mark.parametrize("keep", ["none", "shown", "turns"])
+def test_a_measurement_keeps_its_turns_as_they_are_in_any_case(tmp_path: Path, keep: str) -> None:
+    """It cannot be repeated, so numbers alone would not do."""
+    with threaded(serving(Server(think_s=0.02))) as url:
+        code, _, err = sweep(tmp_path, url, "--seeds", "1,2", "--keep", keep)
+    assert succeeded(code, err), err
+    for seed in (1, 2):
+        files = [path.name for path in (tmp_path / f"o/as-served_jps20_seed{seed}").iterdir()]
+        assert "turns.jsonl" in files
+        assert not [name for name in files if name.endswith(".zst")]
+
+
 def test_a_damaged_measurement_is_named_and_measured_again(tmp_path: Path) -> None:
     cell = tmp_path / "o/as-served_jps20_seed1"
     with threaded(serving(Server(think_s=0.02))) as url:
