@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.json import Decoder
 
 from reports.metrics.metric import SHARE, Facts, Group, Metric, Unit, Value
-from reports.run_folder.lines import DISCARD_AND_RERUN, find_lines, open_lines, read_records
+from reports.run_folder.lines import DISCARD_AND_RERUN, find_lines, read_records, read_text
 from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import MALFORMED
@@ -34,11 +34,7 @@ def is_of_pin(event: EventRecord) -> bool:
 def read_pin_events(cell: CellRun) -> list[EventRecord] | None:
     """Return the events of pins; None for a cell without events."""
     path = cell.folder / "engine.jsonl"
-    found = find_lines(path)
-    text = b""
-    if found is not None:
-        with open_lines(found) as file:
-            text = file.read()
+    text = read_text(path)
     if b"\n" not in text:
         return None
     try:
@@ -48,6 +44,7 @@ def read_pin_events(cell: CellRun) -> list[EventRecord] | None:
             pass
         raise
     if any(event.event == "pinned" and event.blocks is UNSET for event in events):
+        found = find_lines(path)
         raise InvalidRunFolder(f"{found}: a pinned event lacks blocks; {DISCARD_AND_RERUN}")
     return events
 

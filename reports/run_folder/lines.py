@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
@@ -67,9 +68,24 @@ def record_pieces(path: Path, kind: type[T]) -> Iterator[list[T]]:
             before += len(lines)
 
 
+def read_text(path: Path) -> bytes:
+    """Return the content of a file, decompressed; b"" if it does not exist."""
+    if (found := find_lines(path)) is None:
+        return b""
+    with open_lines(found) as file, _named(found):
+        return file.read()
+
+
 def _next_lines(path: Path, file: BinaryIO) -> list[bytes]:
-    try:
+    with _named(path):
         return file.readlines(PIECE_BYTES)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file that cannot be decompressed."""
+    try:
+        yield
     except zstandard.ZstdError as error:
         raise InvalidRunFolder(
             one_line(f"{path}: cannot be decompressed: {error}; {DISCARD_AND_RERUN}")
