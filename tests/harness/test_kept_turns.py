@@ -314,6 +314,18 @@ def test_the_settings_of_a_shown_cell_must_be_those_of_its_sweep(bare: Path) -> 
     assert contents(bare) == before
 
 
+def test_a_single_cell_keeps_its_turns_even_if_its_settings_file_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('keep = "none"\n')
+    options = (*CLI[:-1], "fcfs")
+    code, out, err = bench("sweep", "--one", "mine.toml", *options, "--out", "one")
+    assert code == 0, err
+    assert out.splitlines()[-1] == f"one/{FCFS}"
+    assert with_turns(Path("one")) == {FCFS}
+
+
 @pytest.mark.usefixtures("bare")
 def test_a_chart_of_a_cell_without_turns_says_how_to_get_them() -> None:
     assert bench("report", "run", "--gantt", FCFS)[0] == 0
