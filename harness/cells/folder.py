@@ -192,7 +192,9 @@ def is_done(cell: Path) -> bool:
 
 
 def remove_lines(cell: Path) -> None:
-    """Remove the turns and the events of a finished cell, which keeps its numbers."""
+    """Remove the turns and the events of a finished cell, if it has its numbers."""
+    if not (cell / CELL_NUMBERS).is_file():
+        return
     path = cell / CHECKSUMS
     written = path.read_bytes()
     if (kept := without_lines(written)) != written:

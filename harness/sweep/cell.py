@@ -48,9 +48,11 @@ class Work:
 
     def keeps_turns(self, cell: Cell) -> bool:
         """Return whether the cell's turns are kept at least until the end of the sweep."""
+        if not self.plan.engine.kind.is_virtual:
+            return True  # a measurement cannot be repeated
         if self.keep is Keep.SHOWN:
             return cell.seed == self.plan.seeds[0]
-        return self.keep is Keep.TURNS or not self.plan.engine.kind.is_virtual
+        return self.keep is Keep.TURNS
 
     def idle_jct(self, seed: int, folder: Path) -> Jct:
         if seed not in self.idle:

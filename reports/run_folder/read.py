@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from reports.run_folder.checksums import check_checksums
 from reports.run_folder.document import read_document
-from reports.run_folder.lines import RERUN
+from reports.run_folder.lines import RERUN, read_text
 from reports.run_folder.machines import refuse_members
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted
@@ -132,8 +133,9 @@ def _failure(folder: Path) -> str | None:
 
 
 def _progress(folder: Path) -> str:
-    path = folder / "turns.jsonl"
-    lines = path.read_bytes().count(b"\n") if path.is_file() else 0
+    lines = 0
+    with suppress(InvalidRunFolder):
+        lines = read_text(folder / "turns.jsonl").count(b"\n")
     return f"{NOT_FINISHED}: {counted(lines, 'turn')} recorded"
 
 

@@ -16,7 +16,7 @@ from harness.cli.options import refuse_given, takes_settings
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
-from harness.load.settings import RUN, Execution, SweepSettings
+from harness.load.settings import RUN, Execution, Keep, SweepSettings
 
 if TYPE_CHECKING:
     from reports.answer.condition import Condition
@@ -157,7 +157,7 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
         settings, seeds=settings.seeds or "1", baseline=None, slo=None, no_capacity=True
     )
     folder, failed = run_from_settings(
-        settings, replace(execution, workers=1), sys.argv[1:], one_cell=True
+        settings, replace(execution, workers=1, keep=Keep.TURNS), sys.argv[1:], one_cell=True
     )
     if failed:
         raise typer.Exit(1)
