@@ -4,6 +4,7 @@ messages and guided replay gives the same answers."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,13 @@ def test_a_recording_replayed_in_virtual_time_gives_the_same_trace(
     options = ("--arrivals", "recorded", "--policies", "fcfs", "--out", "run")
     code, _, err = in_process.bench("sweep", "--traces", "o/trace.jsonl", *options)
     assert code == 0, err
-    (lines,) = (tmp_path / "run").glob("*/turns.jsonl")
+    (lines,) = (tmp_path / "run").glob("*/turns.jsonl.zst")
     again = read_traces(lines)
     assert not again.repairs
-    assert again.programs == read_traces(tmp_path / "o/turns.jsonl").programs
+    source = tmp_path / "o/turns.jsonl"
+    assert [replace(program, source=source.name) for program in again.programs] == list(
+        read_traces(source).programs
+    )
     assert [len(program.turns) for program in again.programs] == [3, 3, 3]
     assert all(program.prefix is not None for program in again.programs)
     write_programs(tmp_path / "again.jsonl", again.programs)

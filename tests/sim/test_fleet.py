@@ -41,8 +41,8 @@ ROUTERS: dict[str, Build] = {
     "power-of-two": PowerOfTwo,
     "sticky": Sticky,
     "prefix-aware": partial(PrefixAware, balance_turns=1),
-    "thunderagent": partial(ThunderAgent, interval_s=0.07),
-    "thunderagent(order=arrival)": partial(ThunderAgent, interval_s=0.07, order="arrival"),
+    "thunderagent": partial(ThunderAgent, interval_s=0.25),
+    "thunderagent(order=arrival)": partial(ThunderAgent, interval_s=0.25, order="arrival"),
     "program-scheduling": partial(
         ProgramScheduling,
         metrics_interval_s=0.11,
