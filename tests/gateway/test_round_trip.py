@@ -64,15 +64,13 @@ def test_a_recording_replayed_in_virtual_time_gives_the_same_trace(
     code, _, err = in_process.bench("sweep", "--traces", "o/trace.jsonl", *options)
     assert code == 0, err
     (lines,) = (tmp_path / "run").glob("*/turns.jsonl.zst")
-    again = read_traces(lines)
-    assert not again.repairs
-    source = tmp_path / "o/turns.jsonl"
-    assert [replace(program, source=source.name) for program in again.programs] == list(
-        read_traces(source).programs
-    )
-    assert [len(program.turns) for program in again.programs] == [3, 3, 3]
-    assert all(program.prefix is not None for program in again.programs)
-    write_programs(tmp_path / "again.jsonl", again.programs)
+    read, source = read_traces(lines), tmp_path / "o/turns.jsonl"
+    assert not read.repairs
+    again = tuple(replace(program, source=source.name) for program in read.programs)
+    assert again == tuple(read_traces(source).programs)
+    assert [len(program.turns) for program in again] == [3, 3, 3]
+    assert all(program.prefix is not None for program in again)
+    write_programs(tmp_path / "again.jsonl", again)
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "o/trace.jsonl").read_bytes()
 
 
