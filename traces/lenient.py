@@ -7,27 +7,25 @@ valid program.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import math
 import os
 import re
 import stat
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any
 
-import zstandard
 from pydantic_core import from_json
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import text
+from traces.compressed import DAMAGED, decompressed
 
 MAX_BYTES = 1 << 30
 """Maximum size of a file, decompressed."""
@@ -76,32 +74,14 @@ def read_bytes(path: Path, first: int | None = None) -> bytes:
             else:
                 ends = ends_line if path.name.endswith(TABLES) else ends_text
                 data = bounded(unpacked, None if path.suffix in BINARY else ends)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceRejected(f"not a complete gzip file ({error})") from None
-    except zstandard.ZstdError as error:
-        raise TraceRejected(f"not a complete zstd file ({error})") from None
+    except DAMAGED as error:
+        kind = "gzip" if path.suffix == ".gz" else "Zstandard"
+        raise TraceRejected(f"not a complete {kind} file ({error})") from None
     except OSError as error:
         raise TraceRejected(f"cannot be read ({error.strerror or error})") from None
     if not data or data.isspace():
         raise TraceRejected("empty file")
     return data
-
-
-def decompressed(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """Return the content of a file with the suffix .gz or .zst, or the file itself."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
-    if path.suffix == ".zst":
-        unpacked = zstandard.ZstdDecompressor().stream_reader(
-            cast(BinaryIO, file), read_across_frames=True, closefd=False
-        )
-        return cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, unpacked)))
-    return file
-
-
-def plain_name(path: Path) -> str:
-    """Return a file's name without the suffix of its compression."""
-    return path.name.removesuffix(".gz").removesuffix(".zst")
 
 
 def ends_line(data: bytearray, begin: int) -> bool:

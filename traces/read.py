@@ -20,6 +20,7 @@ from traces.anonymize import Names
 from traces.assumptions import Assumptions, GapSource
 from traces.check import PrefixBegin, check, check_prefixes
 from traces.columns import Columns, parse_columns
+from traces.compressed import plain_name
 from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats import look_alikes
 from traces.formats.registry import (
@@ -30,7 +31,7 @@ from traces.formats.registry import (
     recognise,
 )
 from traces.formats.shared.linked import join
-from traces.lenient import Repairs, items, line_start, mapping, parse_json, plain_name, read_bytes
+from traces.lenient import Repairs, items, line_start, mapping, parse_json, read_bytes
 from traces.merge import (
     UniqueIds,
     agree_on_prefixes,

@@ -8,7 +8,6 @@ a format whose sessions are on one line, or on consecutive lines, are read in pa
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,9 +22,10 @@ from traces.anonymize import Names
 from traces.assumptions import Assumptions
 from traces.check import check
 from traces.columns import Columns, parse_columns
+from traces.compressed import DAMAGED, decompressed
 from traces.files import TraceFile, find_files, names_in_messages
 from traces.formats.registry import FIRST_BYTES, abouts, recognise
-from traces.lenient import Repairs, decompressed
+from traces.lenient import Repairs
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
 from traces.read import Note, contents, gap_source_of, load_file
@@ -179,7 +179,7 @@ def _parts(
         raise TraceRejected("nested too deeply") from None
     except InvalidTrace as error:
         raise TraceRejected(str(error).removeprefix(f"{file.path.name}, ")) from None
-    except (EOFError, OSError, zlib.error) as error:
+    except (*DAMAGED, OSError) as error:
         raise TraceRejected(f"cannot be read to its end ({error})") from None
 
 

@@ -6,10 +6,12 @@ import copy
 import gzip
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -72,11 +74,13 @@ def put(folder: Path, **documents: Any) -> None:
 def test_a_folder_can_mix_formats_and_is_read_in_order_of_names(tmp_path: Path) -> None:
     put(tmp_path, c=WEKA, b=mini("m", 1_763_511_859))
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(program_line(Program("n", (Turn(9, 1),)))))
+    frames = (zstandard.compress(program_line(Program(n, (Turn(9, 1),)))) for n in ("y", "z"))
+    (tmp_path / "d.jsonl.zst").write_bytes(b"".join(frames))
     (tmp_path / "README.md").write_text("not a trace")
     loaded = read_traces(tmp_path)
-    assert [p.id for p in loaded.programs] == ["n", "m", "s", "s/a"]
+    assert [p.id for p in loaded.programs] == ["n", "m", "s", "s/a", "y", "z"]
     assert loaded.formats == {"a.jsonl.gz": "turnstile", "b.json": "mini-swe-agent",
-                              "c.json": "weka"}  # fmt: skip
+                              "c.json": "weka", "d.jsonl.zst": "turnstile"}  # fmt: skip
     assert loaded.rejections == ()
     assert loaded == read_traces([tmp_path])
 
@@ -125,11 +129,18 @@ def test_the_rejection_of_one_of_two_files_with_the_same_name_gives_its_path(
     assert [note.file for note in loaded.rejections] == [str(tmp_path / "b/x.jsonl")]
 
 
-def test_a_truncated_gzip_file_is_rejected(tmp_path: Path) -> None:
-    packed = gzip.compress(program_line(Program("n", (Turn(9, 1),) * 1)))
-    (tmp_path / "half.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(InvalidTrace, match="not a complete gzip file"):
-        read_traces(tmp_path)
+@pytest.mark.parametrize(
+    ("compress", "suffix", "kind"),
+    [(gzip.compress, ".gz", "gzip"), (zstandard.compress, ".zst", "Zstandard")],
+)
+def test_a_compressed_file_that_is_truncated_or_of_another_format_is_rejected(
+    compress: Callable[[bytes], bytes], suffix: str, kind: str, tmp_path: Path
+) -> None:
+    packed = compress(program_line(Program("n", (Turn(9, 1),) * 1)))
+    for content in (packed[: len(packed) // 2], packed[:-1], b"no such file"):
+        (tmp_path / f"half.jsonl{suffix}").write_bytes(content)
+        with pytest.raises(InvalidTrace, match=f"not a complete {kind} file"):
+            read_traces(tmp_path)
 
 
 def test_a_duplicate_program_id_gets_a_number_and_so_do_its_sub_agents(tmp_path: Path) -> None:

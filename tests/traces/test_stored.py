@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -182,16 +183,21 @@ def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Pat
     (data,) = SAMPLES["azure-copilot"].files.values()
     (tmp_path / "good.jsonl").write_bytes(data)
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(data)[:-20])
+    (tmp_path / "cut.jsonl.zst").write_bytes(zstandard.compress(data)[:-20])
     (tmp_path / "other.json").write_text('{"some": "thing"}')
     done = streaming.store(sorted(tmp_path.iterdir()), tmp_path / "out.packed")
     assert done.programs == 2
-    assert [note.file for note in done.rejections] == ["cut.jsonl.gz", "other.json"]
+    assert [note.file for note in done.rejections] == [
+        "cut.jsonl.gz",
+        "cut.jsonl.zst",
+        "other.json",
+    ]
     out = tmp_path / "again.packed"
     files = [str(path) for path in sorted(tmp_path.glob("*.json*"))]
     ran = CliRunner().invoke(app, [*PACK, *files, "--out", str(out)])
     assert "rejected: cut.jsonl.gz: cannot be read to its end (" in ran.stderr
     assert "rejected: other.json: " in ran.stderr
-    assert ran.stdout.endswith(": 2 programs, 3 turns, 0 repairs, 2 files rejected\n")
+    assert ran.stdout.endswith(": 2 programs, 3 turns, 0 repairs, 3 files rejected\n")
 
 
 def test_a_file_that_ends_early_is_repaired_if_a_part_of_it_is_stored(

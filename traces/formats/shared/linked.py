@@ -17,7 +17,8 @@ from typing import Protocol, runtime_checkable
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import text
-from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, plain_name, read_bytes
+from traces.compressed import plain_name
+from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes
 
 MARKER = "turnstile_file"
 MARKER_START = b'{"turnstile_file"'
