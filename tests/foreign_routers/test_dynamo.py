@@ -36,7 +36,9 @@ def test_the_kv_router_returns_to_the_cache_and_a_killed_worker_fails_with_its_l
 ) -> None:
     """The two programs begin with other tokens, the second while the first one's KV is in use."""
     with launched("kv", deployment(), tmp_path) as cluster:
-        lines = replayed(cluster, "kv", [growing("a", 4), growing("b", 4)], [0.0, 0.02])
+        # The router learns from events which worker has the KV; gaps are longer than these take.
+        programs = [growing("a", 4, gap_s=0.5), growing("b", 4, gap_s=0.5)]
+        lines = replayed(cluster, "kv", programs, [0.0, 0.02])
         assert [line["error"] for line in lines] == [None] * 8
         of_a = [line for line in lines if line["program_id"] == "a"]
         assert [(line["prompt_tokens"], line["output_tokens"]) for line in of_a] == [
