@@ -2,9 +2,10 @@
 
 Each pytest session (under xdist, each worker) sets a token in its environment. Every process that
 it starts inherits the token, so that orphans are found too. Temporary files go to a folder of the
-session. Resources that exist when a test begins, because a fixture of a wider scope holds them, may
-stay until that fixture ends. Ports, containers and GPU memory are not checked separately, because
-processes, mounts and segments of shared memory hold them.
+session. Resources that exist when a test begins, because a fixture of a wider scope holds them,
+may stay until that fixture ends, and so may the children of such processes: browsers start some
+late. Ports, containers and GPU memory are not checked separately, because processes, mounts and
+segments of shared memory hold them.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Watch:
             for kind, resources in now.items()
             for key, name in resources.items()
             if key not in before[kind]
+            and not (kind == "process" and str(parent(int(key))) in before[kind])
         ]
         if len(now["open file"]) <= len(before["open file"]):
             new = [(kind, name) for kind, name in new if kind != "open file"]
@@ -99,6 +101,12 @@ def read(path: str) -> bytes:
 def has_ended(pid: int) -> bool:
     """Whether a process is a zombie or gone. Its command line is also empty while it calls exec."""
     return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [])
+
+
+def parent(pid: int) -> int:
+    """Return 0 for a process that is gone."""
+    fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def command(pid: int) -> str:

@@ -110,6 +110,31 @@ def test_resources_of_a_fixture_with_wider_scope_may_stay_until_it_ends(tmp_path
     assert "2 passed" in output
 
 
+def test_a_process_of_a_fixture_with_wider_scope_may_start_others_in_a_test(tmp_path: Path) -> None:
+    output = run_pytest(
+        tmp_path,
+        """
+        @pytest.fixture(scope="module")
+        def server():
+            late = "read line; sleep 65 & echo started; wait"
+            process = subprocess.Popen(
+                ["sh", "-c", late], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            yield process
+            os.killpg(process.pid, 9)
+            process.communicate()
+
+        def test_first(server):
+            server.stdin.write(b"go\\n")
+            server.stdin.flush()
+            assert server.stdout.readline() == b"started\\n"
+        """,
+    )
+    assert "1 passed" in output
+    assert "error" not in output
+
+
 def test_leaks_of_a_fixture_with_wider_scope_fail_the_session(tmp_path: Path) -> None:
     output = run_pytest(
         tmp_path,
