@@ -82,18 +82,19 @@ def searched(run: Run) -> Searched | None:
         slo,
         fmean(machine.mean_s for machine in idle.values()),
         tuple(capacities(found, variants, baseline)),
-        given or _complete(known, plan) or plan.common_rates(known, idle),
+        given or _shown_rates(known, plan, plan.common_rates(known, idle)),
         _higher(known, plan, idle),
         _limits_s(slo, idle_jct_s.values()),
     )
 
 
-def _complete(known: Known, plan: Search) -> tuple[float, ...]:
-    """Return the rates at which each variant has a cell with each seed. A folder can have more of
-    them than this search needs, from an earlier search with fewer variants."""
+def _shown_rates(known: Known, plan: Search, common: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the common rates once each variant has a cell there with each seed, and until then the
+    rates at which that is so. Only cells at common rates keep their turns."""
     chains = [Chain(variant, seed) for variant in plan.variants for seed in plan.seeds]
-    rates = [set(known.get(chain, {})) for chain in chains]
-    return tuple(sorted(set.intersection(*rates)))
+    complete = set.intersection(*(set(known.get(chain, {})) for chain in chains))
+    is_complete = bool(common) and complete.issuperset(common)
+    return common if is_complete else tuple(sorted(complete)) or common
 
 
 def _higher(known: Known, plan: Search, idle: Mapping[int, Idle]) -> dict[float, frozenset[str]]:

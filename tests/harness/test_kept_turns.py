@@ -32,7 +32,7 @@ from tests.harness.small import contents, run_sweep, search_plan, small_plan
 from tests.lines import read_lines
 
 FCFS, CONTINUUM = "fcfs_jps0.5_seed1", "continuum_jps0.5_seed1"
-SEARCH = search_plan("fcfs,continuum", seeds=(1, 2))
+SEARCH = search_plan("fcfs", seeds=(1, 2))
 
 
 def never(_work: Work, cell: Cell, _tick: Tick) -> None:
@@ -105,9 +105,7 @@ def test_a_search_keeps_the_turns_that_its_report_draws(searches: dict[Keep, Pat
     found = searched(load_run(searches[Keep.SHOWN]))
     assert found is not None
     assert not found.higher
-    assert with_turns(searches[Keep.SHOWN]) == {
-        f"{variant}_jps{jps:g}_seed1" for variant in ("fcfs", "continuum") for jps in found.rates
-    }
+    assert with_turns(searches[Keep.SHOWN]) == {f"fcfs_jps{jps:g}_seed1" for jps in found.rates}
     assert len(with_turns(searches[Keep.SHOWN])) < len(cells_of(searches[Keep.SHOWN]))
     html = {keep: (folder / "report.html").read_text() for keep, folder in searches.items()}
     assert 'id="gantt"' in html[Keep.SHOWN]
