@@ -623,8 +623,8 @@ class Execution:
     keep: Annotated[
         Keep | None,
         Option(
-            "Cells in virtual time whose turns are kept; the others keep their numbers. shown: "
-            "those that the report draws, of the first seed at the rates where all policies run. "
+            "Cells in virtual time that keep their turns; others keep only their numbers. shown: "
+            "those that the report can draw, with the first seed, at the rates of its table. "
             "Default: shown if capacities are searched, else turns.",
             RUN,
         ),

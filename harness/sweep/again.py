@@ -23,6 +23,11 @@ from servers.basics.errors import CellFailed, InvalidInput
 def run_again(plan: SweepPlan, folder: Path, name: str) -> Path:
     """Return the folder of the cell, which has its turns. Raises InvalidInput for a cell that the
     plan does not have, and CellFailed."""
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"--show {name}: no run {folder} with these settings; give those of its sweep: "
+            f"bench sweep RUN/sweep.toml --out RUN --show {name}"
+        )
     known = [path.parent.name for path in sorted(folder.glob("*/cell.json"))]
     refuse_unknown("--show", [name], known, folder)
     path = folder / name

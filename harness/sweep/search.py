@@ -117,7 +117,10 @@ class CapacitySearch:
 
     def _remove_turns(self) -> None:
         """Remove the turns of finished cells that the report does not draw, once its rates are
-        known."""
+        known, which depend on the baseline's capacity with all seeds."""
+        baseline = (Chain(self._search.baseline, seed) for seed in self._search.seeds)
+        if not all(self._has_ended(chain) for chain in baseline):
+            return
         rates = self._search.common_rates(self._known, self._idle)
         shown = {*rates, *self._search.higher_rates(self._known, self._idle)}
         for place in [*self._ran] if rates else ():
@@ -130,11 +133,12 @@ class CapacitySearch:
         """Return how many of the capacities have been found, and their number: one for each variant
         and seed."""
         self._settle({})
-        ends = [
-            chain_capacity(list(outcomes.values()), self._idle[chain.seed]).kind is not Kind.OPEN
-            for chain, outcomes in self._known.items()
-        ]
+        ends = map(self._has_ended, self._known)
         return sum(ends), len(self._plan.variants) * len(self._plan.seeds)
+
+    def _has_ended(self, chain: Chain) -> bool:
+        outcomes = list(self._known.get(chain, {}).values())
+        return chain_capacity(outcomes, self._idle[chain.seed]).kind is not Kind.OPEN
 
     def so_far(self) -> str:
         """Return the capacities that are found, highest first, in at most 80 columns; empty if

@@ -13,6 +13,7 @@ from reports.metrics.steady import unstable_cells
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import CellRun, load_run
+from reports.run_folder.turns import kept_turns
 from servers.basics.atomic import atomic_path, write_file
 from servers.basics.errors import InvalidRunFolder
 
@@ -27,6 +28,8 @@ class Exported:
     cells: int
     missing: tuple[tuple[str, str], ...]
     """Names of cells that were not exported, and the reasons."""
+    without_turns: tuple[str, ...] = ()
+    """Names of cells that were not exported, because their turns were not kept."""
 
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
@@ -37,11 +40,14 @@ def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) ->
         refuse_unknown("--cell", names, [*cells, *(name for name, _ in not_finished)], run_folder)
         cells = {name: cell for name, cell in cells.items() if name in names}
         not_finished = [(name, why) for name, why in not_finished if name in names]
+    without_turns = tuple(name for name, cell in cells.items() if not kept_turns(cell))
+    cells = {name: cell for name, cell in cells.items() if name not in without_turns}
     if form in TABLES:
         paths, missing = _tables(cells, form, out, unstable)
     else:
         paths, missing = _traces(cells, out)
-    return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
+    exported = len(cells) - len(missing)
+    return Exported(tuple(paths), exported, (*not_finished, *missing), without_turns)
 
 
 def _cells(run_folder: Path) -> tuple[dict[str, CellRun], Missing, set[str]]:

@@ -6,6 +6,7 @@ does not report are NaN. Only the turns of one cell are in memory at a time.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -78,11 +79,21 @@ def read_with_background(cell: CellRun) -> tuple[Turns, Turns]:
 
 def refuse_without_turns(cell: CellRun) -> None:
     """Raise InvalidRunFolder if a finished cell kept its numbers only."""
-    if not has_turns(cell.folder) and (cell.folder / CELL_NUMBERS).is_file():
+    if not kept_turns(cell):
         raise InvalidRunFolder(
-            f"{cell.folder}: its turns were not kept; run it again with its sweep's command and "
-            f"--show {cell.folder.name}, or the whole sweep with --keep turns"
+            f"{cell.folder}: its turns were not kept; run it again with {run_again(cell.folder)}"
         )
+
+
+def kept_turns(cell: CellRun) -> bool:
+    """Return whether a finished cell kept more than its numbers."""
+    return has_turns(cell.folder) or not (cell.folder / CELL_NUMBERS).is_file()
+
+
+def run_again(cell: Path) -> str:
+    """Return the command that runs a cell again and keeps its turns."""
+    run = shlex.quote(str(cell.parent))
+    return f"bench sweep {run}/sweep.toml --out {run} --show {cell.name}"
 
 
 def has_turns(cell: Path) -> bool:

@@ -15,11 +15,13 @@ from harness.cells import workers
 from harness.cells.folder import Lines, remove_lines
 from harness.cells.workers import Tick
 from harness.load.settings import Keep
+from harness.sweep import search
 from harness.sweep.again import run_again
 from harness.sweep.cell import Work
 from harness.sweep.finished import is_finished
 from harness.sweep.plan import Cell, SweepPlan
 from reports import write_report
+from reports.capacity.estimate import Kind
 from reports.metrics import cell_numbers
 from reports.run_folder.checksums import CHECKSUMS, LINES, without_lines
 from reports.run_folder.read import load_run
@@ -111,6 +113,23 @@ def test_a_search_keeps_the_turns_that_its_report_draws(searches: dict[Keep, Pat
     assert 'id="gantt"' in html[Keep.SHOWN]
     assert 'id="gantt"' in html[Keep.TURNS]
     assert "Programs are not drawn: the turns of these cells were not kept" in html[Keep.NONE]
+
+
+def test_turns_are_removed_once_the_capacity_of_the_baseline_is_known_with_all_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rates that the report draws depend on all of them."""
+    known: list[dict[int, Kind]] = []
+
+    def removed(cell: Path) -> None:
+        found = searched(load_run(cell.parent))
+        assert found is not None
+        known.append({seed: each.kind for seed, each in found.found[0].by_seed.items()})
+
+    monkeypatch.setattr(search, "remove_lines", removed)
+    run(SEARCH, tmp_path / "run", None)
+    assert known
+    assert all(kinds == {1: Kind.FOUND, 2: Kind.FOUND} for kinds in known)
 
 
 def test_a_sweep_of_given_rates_keeps_all_turns_unless_told_otherwise(tmp_path: Path) -> None:
@@ -330,8 +349,8 @@ def test_a_chart_of_a_cell_without_turns_says_how_to_get_them() -> None:
     code, out, err = bench("report", "run", "--gantt", CONTINUUM)
     assert (code, out) == (2, "")
     assert err == (
-        f"bench: --gantt: run/{CONTINUUM}: its turns were not kept; run it again with its sweep's "
-        f"command and --show {CONTINUUM}, or the whole sweep with --keep turns\n"
+        f"bench: --gantt: run/{CONTINUUM}: its turns were not kept; run it again with bench sweep "
+        f"run/sweep.toml --out run --show {CONTINUUM}\n"
     )
 
 
@@ -342,8 +361,8 @@ def test_an_export_names_the_cells_without_turns_and_has_the_others(
     code, out, err = bench("export", "run", "--format", form)
     assert code == 1
     assert err == (
-        f"bench: not exported: {CONTINUUM}: run/{CONTINUUM}: its turns were not kept; run it again "
-        f"with its sweep's command and --show {CONTINUUM}, or the whole sweep with --keep turns\n"
+        "bench: not exported: 1 cell of 2, whose turns were not kept; keep them with bench sweep "
+        "run/sweep.toml --out run --keep turns\n"
     )
     assert f"run/export/{file}" in out.splitlines()
     assert (bare / "export" / file).stat().st_size > 100

@@ -50,6 +50,7 @@ def export(
     ] = None,
 ) -> None:
     from reports.exports.write import export as write
+    from servers.basics.phrasing import counted
 
     with one_line_errors():
         exported = write(run, format.value, out or run / "export", cell or ())
@@ -59,5 +60,11 @@ def export(
         print(f"and {more} more files")
     for name, reason in exported.missing:
         print_message(f"not exported: {name}: {reason}")
-    if exported.missing:
+    if without := exported.without_turns:
+        cells = f"{counted(len(without), 'cell')} of {exported.cells + len(without)}"
+        print_message(
+            f"not exported: {cells}, whose turns were not kept; keep them with bench sweep "
+            f"{run}/sweep.toml --out {run} --keep turns"
+        )
+    if exported.missing or exported.without_turns:
         raise typer.Exit(1)

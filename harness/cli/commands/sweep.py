@@ -50,7 +50,7 @@ Look at one cell: its settings, its result, and where the time went:
 
   bench sweep --one --policies continuum --jps 0.3
 
-  bench sweep --show turnstile_jps0.02_seed2
+  bench sweep RUN/sweep.toml --out RUN --show turnstile_jps0.02_seed2
 
 Keep 32 jobs in flight, with 200 GB of DRAM for the KV of policies that offload:
 
