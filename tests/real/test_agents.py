@@ -105,7 +105,7 @@ def check_replay(folder: Path, cell: Path, trace: list[Program]) -> None:
         *("--policies", "fcfs", "--out", f"replay-{cell.name}"),
     )
     assert replayed.returncode in (0, 1), replayed.stderr
-    again = folder / f"replay-{cell.name}" / "fcfs_recorded_seed1" / "turns.jsonl"
+    again = folder / f"replay-{cell.name}" / "fcfs_recorded_seed1" / "turns.jsonl.zst"
     assert {p.id: p.turns for p in read_traces(again).programs} == {p.id: p.turns for p in trace}
 
 
