@@ -18,7 +18,7 @@ from reports.metrics.cell_numbers import has_current_numbers
 from reports.metrics.cells import failed_gates_of
 from reports.run_folder.find import RUNS, run_folders
 from reports.run_folder.lines import RERUN
-from reports.run_folder.read import read_cell, read_config
+from reports.run_folder.read import CellRun, read_cell, read_config
 from reports.run_folder.turns import has_turns
 from servers.basics.atomic import sync
 from servers.basics.errors import CannotWrite, InvalidRunFolder
@@ -33,23 +33,24 @@ TAKEN_FROM = "taken_from.json"
 def is_finished(cell: Path, *, needs_turns: bool = False) -> bool:
     """Return whether a cell is finished and undamaged, and has its turns, or without
     `needs_turns` its numbers; name the damaged file on stderr."""
-    return is_undamaged(cell) and has_content(cell, needs_turns)
+    undamaged = _read_undamaged(cell)
+    return undamaged is not None and _suffices(undamaged, needs_turns)
 
 
-def is_undamaged(cell: Path) -> bool:
+def _read_undamaged(cell: Path) -> CellRun | None:
+    """Return None for a cell that is not finished, or damaged."""
     if not is_done(cell):
-        return False
+        return None
     try:
-        read_cell(cell)
+        return read_cell(cell)
     except InvalidRunFolder as error:
         print_message(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
-        return False
-    return True
+        return None
 
 
-def has_content(cell: Path, needs_turns: bool) -> bool:
-    """Return whether an undamaged cell has its turns, or numbers that suffice."""
-    return has_turns(cell) or (not needs_turns and has_current_numbers(read_cell(cell)))
+def _suffices(cell: CellRun, needs_turns: bool) -> bool:
+    """Return whether a cell has its turns, or without `needs_turns` its numbers."""
+    return has_turns(cell.folder) or (not needs_turns and has_current_numbers(cell))
 
 
 def finished_names(names: Iterable[str], folder: Path, *, needs_turns: bool = False) -> set[str]:
@@ -58,8 +59,8 @@ def finished_names(names: Iterable[str], folder: Path, *, needs_turns: bool = Fa
     found, unfinished = set[str](), list[str]()
     for name in names:
         cell = folder / name
-        if is_undamaged(cell):
-            if has_content(cell, needs_turns):
+        if undamaged := _read_undamaged(cell):
+            if _suffices(undamaged, needs_turns):
                 found.add(name)
         elif is_done(cell):
             print_message(

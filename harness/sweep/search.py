@@ -6,7 +6,7 @@ decides; nothing is kept but the finished cells, so the same command continues a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -28,8 +28,6 @@ from servers.records.done import Jct
 
 COLUMNS = 80
 SO_FAR = "so far in jobs/s: {}"
-Take = Callable[[Sequence[Cell]], set[str]]
-"""Copies those of the cells that are finished in other run folders, and returns their names."""
 
 
 class CapacitySearch:

@@ -19,6 +19,7 @@ import zstandard
 
 from reports.metrics.jobs import job_columns
 from reports.metrics.measure import JOB_COLUMNS, MeasuredCell, Recorded, Row, measure
+from reports.metrics.metric import Value
 from reports.run_folder.checksums import CELL_NUMBERS
 from reports.run_folder.lines import RERUN
 from reports.run_folder.read import CellRun
@@ -30,19 +31,17 @@ ROOT = Path(__file__).parents[2]
 CODE = ("reports/metrics", "reports/run_folder", "servers/records")
 """Folders whose code decides the numbers of given turns."""
 UNSTABLE = "unstable"
-Number = float | int | bool | str | None
-"""None is NaN."""
 
 
 class CellNumbers(msgspec.Struct):
     code_sha256: str
-    row: dict[str, Number]
-    """Columns of `cells.csv`, by the cell's own verdict on its steady state."""
-    jobs: dict[str, list[Number]]
+    row: Row
+    """Columns of `cells.csv`, by the cell's own verdict on its steady state. None is NaN."""
+    jobs: dict[str, list[Value | None]]
     """Columns with a value per job that has ended without an error."""
     ended_jobs_s: dict[str, float]
     """By id of all jobs: seconds from the arrival to the end of the last turn that ended."""
-    unstable_row: dict[str, Number] | None = None
+    unstable_row: Row | None = None
     """The columns if a cell at a lower rate makes a stable one count as unstable."""
 
     @property
@@ -71,14 +70,14 @@ def compute_numbers(cell: CellRun, recorded: Recorded) -> CellNumbers:
     )
 
 
-def _plain(measured: MeasuredCell) -> dict[str, Number]:
+def _plain(measured: MeasuredCell) -> Row:
     return {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in measured.row.items()
     }
 
 
-def _column(name: str, values: list[Number]) -> Any:
+def _column(name: str, values: list[Value | None]) -> Any:
     return np.array(values, dtype=float if name in JOB_COLUMNS else object)
 
 

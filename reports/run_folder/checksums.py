@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from reports.run_folder.lines import RERUN
+from reports.run_folder.lines import COMPRESSED, RERUN
 from servers.basics.errors import InvalidRunFolder
 
 CHECKSUMS = "SHA256SUMS"
-LINES = tuple(f"{name}{end}" for name in ("turns.jsonl", "engine.jsonl") for end in ("", ".zst"))
+LINES = tuple(
+    f"{name}{end}" for name in ("turns.jsonl", "engine.jsonl") for end in ("", COMPRESSED)
+)
 CELL_NUMBERS = "numbers.json.zst"
 DOCUMENTS = ("cell.json", *LINES, "programs.jsonl", CELL_NUMBERS, "done.json")
 """Files that a cell may have and that reports read. Only real agents have `programs.jsonl`."""

@@ -81,7 +81,7 @@ def refuse_without_turns(cell: CellRun) -> None:
     """Raise InvalidRunFolder if a finished cell kept its numbers only."""
     if not kept_turns(cell):
         raise InvalidRunFolder(
-            f"{cell.folder}: its turns were not kept; run it again with {run_again(cell.folder)}"
+            f"{cell.folder}: its turns were not kept; run it again with {show_command(cell.folder)}"
         )
 
 
@@ -90,7 +90,7 @@ def kept_turns(cell: CellRun) -> bool:
     return has_turns(cell.folder) or not (cell.folder / CELL_NUMBERS).is_file()
 
 
-def run_again(cell: Path) -> str:
+def show_command(cell: Path) -> str:
     """Return the command that runs a cell again and keeps its turns."""
     run = shlex.quote(str(cell.parent))
     return f"bench sweep {run}/sweep.toml --out {run} --show {cell.name}"
