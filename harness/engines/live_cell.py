@@ -65,7 +65,8 @@ def replay_on(
             if record.error is None:
                 liveness.byte_received()
             else:
-                liveness.suspected, first_error = True, first_error or record.error
+                liveness.turn_failed()
+                first_error = first_error or record.error
         on_turn(record)
 
     async def replay() -> DoneRecord:

@@ -45,6 +45,7 @@ class Liveness:
         self.last_active_s = time.monotonic()
         """Time of the last byte, or of the start of a turn while no other was active."""
         self.active_turns = 0
+        self.failed_turns = 0
         self.suspected = False
         """Whether a turn has failed since the server last responded to a health check."""
 
@@ -58,6 +59,10 @@ class Liveness:
 
     def turn_ended(self) -> None:
         self.active_turns -= 1
+
+    def turn_failed(self) -> None:
+        self.failed_turns += 1
+        self.suspected = True
 
 
 class ServerMonitor:
@@ -100,12 +105,23 @@ class ServerMonitor:
 
     async def check_after_replay(self, *, all_failed: bool) -> None:
         """Detect a lost server whose turns all failed before a health check noticed it."""
-        self.lost_reason = await self._exit_reason() if all_failed else self._process_error()
+        exits = all_failed or await self._any_engine_died()
+        self.lost_reason = await self._exit_reason() if exits else self._process_error()
         suspected = [index for index, server in enumerate(self.liveness) if server.suspected]
         if self.lost_reason is None and suspected:
             async with self._session() as session:
                 for index in suspected:
                     self.lost_reason = self.lost_reason or await self._check_once(session, index)
+
+    async def _any_engine_died(self) -> bool:
+        """Whether a server of ours that failed a turn says that its engine has died. vLLM fails all
+        turns then, and exits some seconds later."""
+        failing = [index for index, server in enumerate(self.liveness) if server.failed_turns]
+        if self._failure is None or not failing:
+            return False
+        async with self._session() as session:
+            problems = [await self._health_check(session, index, "/health") for index in failing]
+        return any(problem is not None for problem in problems)
 
     async def _wait_for_exit(self) -> str:
         while (reason := self._process_error()) is None:
@@ -164,11 +180,13 @@ class ServerMonitor:
                 self.connections_closed = False
                 return self._unresponsive(index, problem)
 
-    async def _health_check(self, session: aiohttp.ClientSession, index: int) -> str | None:
+    async def _health_check(
+        self, session: aiohttp.ClientSession, index: int, path: str = "/v1/models"
+    ) -> str | None:
         """Return None if the server responds with a status below 500, or else the problem."""
         try:
             async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeouts.lost_after_s)):
-                url = f"{self._servers[index].root}/v1/models"
+                url = f"{self._servers[index].root}{path}"
                 async with session.get(url, allow_redirects=False) as response:
                     return f"status {response.status}" if response.status >= 500 else None
         except aiohttp.ClientConnectorError as error:

@@ -13,6 +13,7 @@ from aiohttp import web
 from harness.replay import liveness
 from harness.replay.live_server import LiveServer
 from harness.replay.liveness import Liveness, ServerMonitor, ServerTimeouts
+from servers.basics.errors import EngineError
 from tests.live import simulated_time
 from tests.live.server import Server, serving
 
@@ -78,7 +79,8 @@ def first_turn_fails() -> Callable[[Liveness], None]:
 
     def fail(liveness: Liveness) -> None:
         liveness.byte_received()
-        liveness.suspected |= next(failures, False)
+        if next(failures, False):
+            liveness.turn_failed()
 
     return fail
 
@@ -161,11 +163,37 @@ def test_after_the_last_turn_a_suspected_server_has_the_full_timeout() -> None:
     async def go() -> str | None:
         async with serving(RecoveringServer()) as url:
             monitor = ServerMonitor([LiveServer(url)], LONG)
-            monitor.liveness[0].suspected = True
+            monitor.liveness[0].turn_failed()
             await monitor.check_after_replay(all_failed=False)
             return monitor.lost_reason
 
     assert simulated_time.run(go()) is None
+
+
+@pytest.mark.parametrize(("health", "lost"), [(503, "vLLM exited with code 1"), (200, None)])
+def test_after_the_last_turn_the_exit_of_a_server_with_a_dead_engine_is_awaited(
+    health: int, lost: str | None
+) -> None:
+    """vLLM fails all turns when its engine dies, still lists its models, and exits later."""
+
+    class DyingServer(CountingServer):
+        async def health(self, _request: web.Request) -> web.Response:
+            return web.Response(status=health)
+
+    async def go() -> str | None:
+        async with serving(DyingServer()) as url:
+            exits_s = asyncio.get_running_loop().time() + 3.0
+
+            def failure() -> Exception | None:
+                exited = asyncio.get_running_loop().time() > exits_s
+                return EngineError("vLLM exited with code 1") if exited else None
+
+            monitor = ServerMonitor([LiveServer(url)], LONG, failure=failure)
+            monitor.liveness[0].turn_failed()
+            await monitor.check_after_replay(all_failed=False)
+            return monitor.lost_reason
+
+    assert simulated_time.run(go()) == lost
 
 
 def test_a_server_that_refuses_to_list_its_models_is_not_lost(watched: dict[str, Watched]) -> None:

@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 TRAJECTORIES = ROOT.parent / "shared" / "data" / "mini-swe-agent"
 """Eighty published trajectories on SWE-bench, which are not part of this repository."""
 EXAMPLES = ROOT / "examples"
-PROGRAMS = 20
+PROGRAMS = 8
 SCALE = 0.05
 """Factor of their token counts; contexts then have some hundred to two thousand tokens."""
 BURST_JPS = "20"
-"""Jobs per second: all twenty arrive within two seconds, so that they contend on any machine."""
+"""Jobs per second: all eight arrive within a second, so that they contend on any machine."""
 EXPENSIVE_PREFILL = {"base_s": 2.0, "linear_s": 0.0, "quadratic_s": 0.0}
 """Prefill takes more than 1 s, so that Continuum's first TTL is positive whatever the queue."""
 
@@ -38,7 +38,7 @@ def needs(variable: str, agent: str) -> pytest.MarkDecorator:
 
 
 def recorded() -> list[Program]:
-    """Return the twenty shortest trajectories or, if they are missing, the examples."""
+    """Return the eight shortest trajectories or, if they are missing, the examples."""
     if not TRAJECTORIES.is_dir():
         return read_traces(EXAMPLES / "recorded.jsonl", messages=True).programs
     loaded = read_traces(TRAJECTORIES, messages=True).programs
@@ -57,7 +57,7 @@ def shape(program: Program) -> list[tuple[int, int, int]]:
 
 
 @needs("TURNSTILE_AGENT_PYTHON", "mini-swe-agent")
-def test_mini_swe_agent_completes_twenty_guided_programs_under_two_schedulers(
+def test_mini_swe_agent_completes_eight_guided_programs_under_two_schedulers(
     tmp_path: Path,
 ) -> None:
     programs = recorded()
@@ -66,7 +66,7 @@ def test_mini_swe_agent_completes_twenty_guided_programs_under_two_schedulers(
     run = bench(
         tmp_path,
         *("sweep", "--agent", "mini-swe-agent", "--guided", "--traces", "t.jsonl", "--out", "o"),
-        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "200", "--jps", BURST_JPS),
+        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "90", "--jps", BURST_JPS),
         *("--programs", str(PROGRAMS), "--policies", "fcfs,continuum", "--costs", "costs.json"),
     )
     assert run.returncode in (0, 1), run.stderr

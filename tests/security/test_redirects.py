@@ -73,7 +73,7 @@ async def describes(url: str) -> None:
 
 async def watches(url: str) -> None:
     monitor = ServerMonitor([LiveServer(url)], ServerTimeouts(5.0), KEY)
-    monitor.liveness[0].suspected = True
+    monitor.liveness[0].turn_failed()
     await monitor.check_after_replay(all_failed=False)
     assert monitor.lost_reason is None
 
