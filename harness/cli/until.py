@@ -1,4 +1,7 @@
-"""Add seeds to a sweep until the intervals of its capacity ratios are narrow (`--until 5%`).
+"""Add seeds to a sweep until its capacities are known well enough (`--until`).
+
+That is when the intervals of the capacity ratios are narrow (`--until 5%`), or when the schedulers
+with the highest capacities are told apart (`--until separated`).
 
 In: settings, and a function that runs them. Out: the run folder of the last round. Each round is
 decided from the finished cells and the seeds in `sweep.json`, so the same command continues.
@@ -10,26 +13,46 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.console import print_message
 from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import listed
 
 if TYPE_CHECKING:
     from harness.load.settings import SweepSettings
 
 Run = Callable[["SweepSettings"], tuple[Path, Mapping[str, str]]]
+SEPARATED = "separated"
 
 
-def parse_until(text: str) -> float:
-    """Return a share: 0.05 for `5%`. Raises InvalidInput."""
+class NotYet(NamedTuple):
+    """Why a sweep needs another round."""
+
+    reason: str
+    seeds: int
+    """How many seeds the next round has, including those of the last one."""
+
+
+Rule = Callable[[Path, int], NotYet | None]
+"""Takes the run folder and its number of seeds; None if no other round is needed."""
+
+
+def parse_until(text: str) -> Rule:
+    """Return the rule for a share such as `5%`, or for `separated`. Raises InvalidInput."""
+    return separated if text == SEPARATED else narrow(_share(text))
+
+
+def _share(text: str) -> float:
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = math.nan
     if not 0.001 <= value < 1:
-        raise InvalidInput(f"--until {text!a}: give a share from 0.1% to 99%, such as 5%")
+        raise InvalidInput(
+            f"--until {text!a}: give a share from 0.1% to 99%, such as 5%, or {SEPARATED}"
+        )
     return value
 
 
@@ -50,29 +73,20 @@ def refuse_until(settings: SweepSettings, text: str) -> None:
 
 
 def run_until(
-    settings: SweepSettings,
-    share: float,
-    folder: Path,
-    run: Run,
-    width_of: Callable[[Path], float | None],
+    settings: SweepSettings, rule: Rule, folder: Path, run: Run
 ) -> tuple[Path, Mapping[str, str]]:
-    """Run rounds with more and more seeds until `width_of` is at most `share`. It returns the
-    largest relative half width of an interval in a folder, None if there is none to narrow."""
+    """Run rounds with more and more seeds until the rule needs no other."""
     seeds = first_seeds(settings, folder)
     while True:
         folder, failed = run(replace(settings, seeds=_text(seeds)))
-        width = width_of(folder)
-        if failed or width is None or width <= share:
+        not_yet = None if failed else rule(folder, len(seeds))
+        if not_yet is None:
             return folder, failed
         if len(seeds) >= MAX_SEEDS:
-            print_message(
-                f"intervals of ratios are ±{width:.0%} with {len(seeds)} seeds, the most that "
-                f"--until tries"
-            )
+            print_message(f"{not_yet.reason} with {len(seeds)} seeds, the most that --until tries")
             return folder, failed
-        count = seeds_for(len(seeds), width, share)
-        print_message(f"intervals of ratios are ±{width:.0%}; continuing with {count} seeds")
-        seeds = [*seeds, *_more(seeds, count - len(seeds))]
+        print_message(f"{not_yet.reason}; continuing with {not_yet.seeds} seeds")
+        seeds = [*seeds, *_more(seeds, not_yet.seeds - len(seeds))]
 
 
 def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
@@ -86,6 +100,35 @@ def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
         return given
     stored = list(read_sweep(folder).seeds)
     return stored if stored[: len(given)] == given else given
+
+
+def narrow(share: float, width_of: Callable[[Path], float | None] | None = None) -> Rule:
+    """Return the rule that half the width of each interval is at most `share` of its ratio."""
+
+    def rule(folder: Path, seeds: int) -> NotYet | None:
+        width = (width_of or widest_ratio)(folder)
+        if width is None or width <= share:
+            return None
+        return NotYet(f"intervals of ratios are ±{width:.0%}", seeds_for(seeds, width, share))
+
+    return rule
+
+
+def separated(folder: Path, seeds: int) -> NotYet | None:
+    """The rule that each scheduler is separated from the one with the highest capacity, or equal to
+    it within 3%. The seeds are doubled, so that the results are looked at a few times only."""
+    from reports.run_folder.read import load_run
+    from reports.statistics.searched import searched
+    from reports.statistics.separation import undecided
+
+    found = searched(load_run(folder))
+    left = undecided(found.found) if found else []
+    if not left:
+        return None
+    names = listed([each.variant for each in left], at_most=3)
+    verb = "is" if len(left) == 1 else "are"
+    reason = f"{names} {verb} not separated from {left[0].best}"
+    return NotYet(reason, min(MAX_SEEDS, 2 * seeds))
 
 
 def widest_ratio(folder: Path) -> float | None:

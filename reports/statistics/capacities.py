@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
-from reports.statistics.bootstrap import Estimate
+from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio
 
 EQUAL_WITHIN = 0.03
@@ -85,10 +85,12 @@ class VariantCapacity:
         return SeedShare(sum(most is not None and jps <= most for most in highest), len(highest))
 
 
-def capacity_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Estimate | None:
+def capacity_ratio(
+    above: Mapping[int, float], below: Mapping[int, float], confidence: float = CONFIDENCE
+) -> Estimate | None:
     """Return the ratio of two policies' capacities by seed on the same machine; None without a
     common seed."""
-    return paired_ratio(above, below, prior=RATIO_PRIOR)
+    return paired_ratio(above, below, confidence, RATIO_PRIOR)
 
 
 def capacities(

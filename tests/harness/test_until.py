@@ -1,4 +1,4 @@
-"""`bench sweep --until 5%`: how many seeds each round has, when it ends, and what it refuses."""
+"""`bench sweep --until`: how many seeds each round has, when it ends, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from in_process import bench
 from msgspec.json import encode
 from small import programs
 
-from harness.cli.until import parse_until, run_until
+from harness.cli.until import narrow, parse_until, run_until, separated
 from harness.load.settings import SweepSettings
 from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
@@ -34,7 +34,7 @@ def rounds(folder: Path, widths: Sequence[float | None], share: float = 0.05) ->
         ran.append(seeds)
         return folder, {}
 
-    run_until(SweepSettings(), share, folder, run, lambda _: widths[len(ran) - 1])
+    run_until(SweepSettings(), narrow(share, lambda _: widths[len(ran) - 1]), folder, run)
     return ran
 
 
@@ -69,8 +69,10 @@ def test_without_a_ratio_there_is_nothing_to_narrow(tmp_path: Path) -> None:
     assert rounds(tmp_path / "run", [None]) == ["1,2,3"]
 
 
-def test_shares_are_percentages_or_numbers() -> None:
-    assert (parse_until("5%"), parse_until("0.05")) == (0.05, 0.05)
+def test_rules_are_a_share_or_separated() -> None:
+    assert parse_until("separated") is separated
+    assert callable(parse_until("5%"))
+    assert callable(parse_until("0.05"))
     for text in ("five", "0", "150%", "nan"):
         with pytest.raises(InvalidInput, match="give a share from 0"):
             parse_until(text)
@@ -92,17 +94,22 @@ def test_settings_without_a_search_on_one_machine_are_refused(options: str, line
 
 
 @pytest.mark.acceptance
-def test_a_search_goes_on_with_more_seeds_in_the_same_folder(
+def test_schedulers_get_more_seeds_in_the_same_folder_until_they_are_separated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One seed has no interval, so the second round has two. The same command repeats none."""
+    """Continuum has 0.84x the capacity of fcfs here, which six seeds show and three do not. The
+    same command repeats none."""
     monkeypatch.chdir(tmp_path)
     write_programs(Path("t.jsonl"), programs(3))
-    load = ("--traces", "t.jsonl", "--policies", "fcfs,continuum", "--kv-blocks", "200")
-    command = ("sweep", *load, "--seeds", "1", "--until", "90%", "--workers", "1", "--out", "run")
+    load = ("--traces", "t.jsonl", "--policies", "fcfs,continuum", "--kv-blocks", "2000")
+    command = ("sweep", *load, "--until", "separated", "--workers", "1", "--out", "run")
     code, _, err = bench(*command)
     assert code == 0, err
-    assert json.loads(Path("run/sweep.json").read_text())["seeds"][:2] == [1, 2]
+    reason = "continuum is not separated from fcfs"
+    rounds = [line for line in err.splitlines() if reason in line]
+    assert rounds == [f"bench: {reason}; continuing with 6 seeds"]
+    assert json.loads(Path("run/sweep.json").read_text())["seeds"] == [1, 2, 3, 4, 5, 6]
     before = sorted(Path("run").iterdir())
-    assert bench(*command)[0] == 0
+    code, _, err = bench(*command)
+    assert (code, reason in err) == (0, False)
     assert sorted(Path("run").iterdir()) == before

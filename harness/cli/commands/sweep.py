@@ -117,9 +117,10 @@ def sweep(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE",
+            metavar="SHARE|separated",
             help="Add seeds, up to 24, until the 95% interval of each capacity ratio is within "
-            "plus or minus this share, such as 5%.",
+            "plus or minus this share, such as 5%, or until each policy is separated from the "
+            "best one or equal to it within 3%.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -215,12 +216,12 @@ def _check_shard(execution: Execution, fail_unless: str | None, until: str | Non
 def _until(
     text: str, settings: SweepSettings, execution: Execution, condition: Condition | None
 ) -> tuple[Path, Mapping[str, str]]:
-    from harness.cli.until import parse_until, refuse_until, run_until, widest_ratio
+    from harness.cli.until import parse_until, refuse_until, run_until
     from harness.sweep.folder import default_folder
     from harness.sweep.resolve import resolve
 
     with one_line_errors():
-        share = parse_until(text)
+        rule = parse_until(text)
         refuse_until(settings, text)
         folder = execution.out or default_folder(resolve(settings))
     run = partial(
@@ -229,7 +230,7 @@ def _until(
         arguments=sys.argv[1:],
         condition=condition,
     )
-    return run_until(settings, share, folder, run, widest_ratio)
+    return run_until(settings, rule, folder, run)
 
 
 def _condition(text: str) -> Condition:

@@ -1,0 +1,106 @@
+"""Decides which capacities the seeds of a run separate from the highest one.
+
+In: the capacities of variants by seed. Out: variants that are neither separated from the highest
+capacity nor equal to it, and how many seeds would probably decide. The intervals are corrected for
+the number of comparisons and of looks at the results (docs/design/statistics.md, "Until").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reports.capacity.estimate import Kind
+from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate
+from reports.statistics.capacities import (
+    EQUAL_WITHIN,
+    RATIO_PRIOR,
+    VariantCapacity,
+    capacity_ratio,
+    winners,
+)
+from reports.statistics.over_seeds import half_width_with
+from reports.statistics.seeds_needed import MAX_SEEDS
+
+LOOKS = 5
+"""The results are looked at this often at most: with 2, 4, 8, 16 and 24 seeds, or with 3 to 24."""
+
+
+class Undecided(NamedTuple):
+    variant: str
+    best: str
+    """The variant with the highest capacity."""
+    seeds: int | None
+    """The number of seeds that would probably separate the two, or show that they are equal; None
+    if `MAX_SEEDS` probably do not."""
+
+
+def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:
+    """Return the contenders that are not decided, the highest first. Bounds, and variants without a
+    capacity, are none."""
+    contenders = [each for each in found if not each.bound and each.kind is Kind.FOUND]
+    contenders.sort(key=lambda each: -_capacity(each))
+    if not contenders:
+        return []
+    best, *others = contenders
+    left = [(each, _ratio(each, best, len(others))) for each in others]
+    return [
+        Undecided(each.variant, best.variant, _seeds(ratio, len(best.by_seed), len(others)))
+        for each, ratio in left
+        if not _is_decided(ratio)
+    ]
+
+
+def _capacity(each: VariantCapacity) -> float:
+    value = each.jobs_per_s
+    return math.nan if value is None else value.value
+
+
+def confidence_of(comparisons: int) -> float:
+    """Return the confidence of each interval with which all of them, at every look, hold with
+    `CONFIDENCE` (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / (comparisons * LOOKS)
+
+
+def _ratio(each: VariantCapacity, best: VariantCapacity, comparisons: int) -> Estimate:
+    ratio = capacity_ratio(each.per_s, best.per_s, confidence_of(comparisons))
+    return ratio or Estimate(math.nan, math.nan, math.nan)
+
+
+def _is_decided(ratio: Estimate) -> bool:
+    return ratio.high < 1 or ratio.low >= 1 - EQUAL_WITHIN
+
+
+def _seeds(ratio: Estimate, count: int, comparisons: int) -> int | None:
+    """Return the least number of seeds whose interval would decide if the ratio and the deviation
+    between seeds stayed as they are."""
+    if not ratio.has_interval:
+        return None
+    half, confidence = math.log(ratio.high / ratio.value), confidence_of(comparisons)
+    for more in range(count + 1, MAX_SEEDS + 1):
+        width = math.exp(half_width_with(more, half, count, confidence, RATIO_PRIOR))
+        if _is_decided(Estimate(ratio.value, ratio.value / width, ratio.value * width)):
+            return more
+    return None
+
+
+def separation_advice(found: Sequence[VariantCapacity]) -> str:
+    """Return a sentence on how many seeds would decide which of the winners is the best; "" if that
+    is decided, or if too little is known."""
+    best = {each.variant for each in winners(found)}
+    left = [each for each in undecided(found) if each.variant in best]
+    seeds = max((len(each.by_seed) for each in found), default=0)
+    if not left or seeds < MIN_SEEDS:
+        return ""
+    possible = [each for each in left if each.seeds is not None]
+    first = (possible or left)[0]
+    more = f" and {len(possible or left) - 1} more" if len(possible or left) > 1 else ""
+    pair = f"{first.best} from {first.variant}{more}"
+    if not possible:
+        return f"{MAX_SEEDS} seeds would probably not separate {pair}."
+    needed = max(each.seeds or 0 for each in possible)
+    return (
+        f"About {needed} seeds instead of {seeds} would separate {pair}, or show that they are "
+        f"equal within {EQUAL_WITHIN:.0%}: add --until separated."
+    )
