@@ -115,8 +115,13 @@ def command(pid: int) -> str:
 
 def descendants(pid: int) -> set[int]:
     found: set[int] = set()
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        for child in read(f"{thread}/children").split():
+    tasks = f"/proc/{pid}/task"
+    try:
+        threads = os.listdir(tasks)
+    except (FileNotFoundError, ProcessLookupError):
+        return found  # It has ended.
+    for thread in threads:
+        for child in read(f"{tasks}/{thread}/children").split():
             found |= {int(child)} | descendants(int(child))
     return found
 

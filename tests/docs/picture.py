@@ -23,11 +23,11 @@ SWEEP = ("sweep", "--policies", "fcfs,continuum,lmcache")
 WIDTH, HEIGHT = 1400, 900
 
 
-def make_report(folder: Path) -> Path:
-    """Run the sweep; return the path of its report."""
+def make_report(folder: Path, *options: str) -> Path:
+    """Run the sweep with more `options`; return the path of its report."""
     bench = Path(sys.executable).parent / "bench"
     subprocess.run(
-        [bench, *SWEEP, "--out", folder / "run"],
+        [bench, *SWEEP, *options, "--out", folder / "run"],
         cwd=folder,
         check=True,
         stdout=subprocess.DEVNULL,
