@@ -60,6 +60,7 @@ def print_report(
     from reports import write_machines_report, write_report
     from reports.metrics.agents import keep_evaluation
     from reports.run_folder.machines import has_members, refuse_members
+    from reports.statistics.separation import separation_advice
 
     console = Console(highlight=False, width=_width(full))
     if has_members(folder):
@@ -78,7 +79,7 @@ def print_report(
     _print_answer(console, report.answer[:1])
     for table in report.tables(full):
         console.print("", table, sep="\n")
-    _print_answer(console, [*report.answer[1:], *_seeds_that_decide(report)])
+    _print_answer(console, [*report.answer[1:], *separation_advice(report.result.capacities)])
     _print_end(console, report, failed, _unmet(condition, [("", report)]))
 
 
@@ -93,14 +94,6 @@ def _unmet(condition: Condition | None, reports: Sequence[tuple[str, Report]]) -
     ]
     print(*(f"\n{name}{each.sentence}" for name, each in held), sep="")
     return tuple(f"{name}{each.sentence}" for name, each in held if not each.holds)
-
-
-def _seeds_that_decide(report: Report) -> list[str]:
-    """Return a sentence on the seeds that would separate the best schedulers, if there is one."""
-    from reports.statistics.separation import separation_advice
-
-    advice = separation_advice(report.result.capacities)
-    return [advice] if advice else []
 
 
 def _width(full: bool) -> int | None:

@@ -102,11 +102,23 @@ def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
     return stored if stored[: len(given)] == given else given
 
 
-def narrow(share: float, width_of: Callable[[Path], float | None] | None = None) -> Rule:
+def widest_ratio(folder: Path) -> float | None:
+    """Return the largest relative half width of the intervals of capacity ratios, infinity with one
+    seed; None if no variant has a ratio."""
+    from reports.run_folder.read import load_run
+    from reports.statistics.searched import searched
+
+    found = searched(load_run(folder))
+    ratios = [each.ratio for each in found.found if each.ratio is not None] if found else []
+    widths = [r.high / r.value - 1 if r.has_interval else math.inf for r in ratios]
+    return max(widths, default=None)
+
+
+def narrow(share: float, width_of: Callable[[Path], float | None] = widest_ratio) -> Rule:
     """Return the rule that half the width of each interval is at most `share` of its ratio."""
 
     def rule(folder: Path, seeds: int) -> NotYet | None:
-        width = (width_of or widest_ratio)(folder)
+        width = width_of(folder)
         if width is None or width <= share:
             return None
         return NotYet(f"intervals of ratios are ±{width:.0%}", seeds_for(seeds, width, share))
@@ -127,20 +139,8 @@ def separated(folder: Path, seeds: int) -> NotYet | None:
         return None
     names = listed([each.variant for each in left], at_most=3)
     verb = "is" if len(left) == 1 else "are"
-    reason = f"{names} {verb} not separated from {left[0].best}"
+    reason = f"{names} {verb} not yet separated from {left[0].best}, nor shown to be equal"
     return NotYet(reason, min(MAX_SEEDS, 2 * seeds))
-
-
-def widest_ratio(folder: Path) -> float | None:
-    """Return the largest relative half width of the intervals of capacity ratios, infinity with one
-    seed; None if no variant has a ratio."""
-    from reports.run_folder.read import load_run
-    from reports.statistics.searched import searched
-
-    found = searched(load_run(folder))
-    ratios = [each.ratio for each in found.found if each.ratio is not None] if found else []
-    widths = [r.high / r.value - 1 if r.has_interval else math.inf for r in ratios]
-    return max(widths, default=None)
 
 
 def _more(seeds: Sequence[int], count: int) -> list[int]:

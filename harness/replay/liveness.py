@@ -1,9 +1,10 @@
 """Detects when a cell's servers are lost or stuck.
 
-In: for each server the bytes and failed turns that the replay reports, and the responses of
-`/v1/models`, which do not need the engine. Out: the reason why a server counts as lost, with which
-the cell fails. A byte of any turn counts for its whole server, so a turn may be in the queue or in
-prefill for any time. Times in seconds on the machine's monotonic clock.
+In: for each server the bytes and failed turns that the replay reports, the responses of
+`/v1/models`, which do not need the engine, and at the end those of `/health`, if a turn has failed.
+Out: the reason why a server counts as lost, with which the cell fails. A byte of any turn counts
+for its whole server, so a turn may be in the queue or in prefill for any time. Times in seconds on
+the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Liveness:
         self.last_active_s = time.monotonic()
         """Time of the last byte, or of the start of a turn while no other was active."""
         self.active_turns = 0
-        self.failed_turns = 0
+        self.has_failed_turn = False
         self.suspected = False
         """Whether a turn has failed since the server last responded to a health check."""
 
@@ -61,7 +62,7 @@ class Liveness:
         self.active_turns -= 1
 
     def turn_failed(self) -> None:
-        self.failed_turns += 1
+        self.has_failed_turn = True
         self.suspected = True
 
 
@@ -105,23 +106,29 @@ class ServerMonitor:
 
     async def check_after_replay(self, *, all_failed: bool) -> None:
         """Detect a lost server whose turns all failed before a health check noticed it."""
-        exits = all_failed or await self._any_engine_died()
-        self.lost_reason = await self._exit_reason() if exits else self._process_error()
+        dead = await self._dead_engine()
+        waits = all_failed or dead is not None
+        self.lost_reason = await self._exit_reason() if waits else self._process_error()
+        self.lost_reason = self.lost_reason or dead
         suspected = [index for index, server in enumerate(self.liveness) if server.suspected]
         if self.lost_reason is None and suspected:
             async with self._session() as session:
                 for index in suspected:
                     self.lost_reason = self.lost_reason or await self._check_once(session, index)
 
-    async def _any_engine_died(self) -> bool:
-        """Whether a server of ours that failed a turn says that its engine has died. vLLM fails all
-        turns then, and exits some seconds later."""
-        failing = [index for index, server in enumerate(self.liveness) if server.failed_turns]
-        if self._failure is None or not failing:
-            return False
+    async def _dead_engine(self) -> str | None:
+        """Return which server of ours says, after it failed a turn, that its engine has died. vLLM
+        then fails all turns, still lists its models, and exits some seconds later."""
+        if self._failure is None or not any(each.has_failed_turn for each in self.liveness):
+            return None
         async with self._session() as session:
-            problems = [await self._health_check(session, index, "/health") for index in failing]
-        return any(problem is not None for problem in problems)
+            for index, server in enumerate(self.liveness):
+                problem = server.has_failed_turn and await self._health_check(
+                    session, index, "/health"
+                )
+                if problem and problem not in (REFUSED, NO_RESPONSE):
+                    return f"{self._name(index)} is lost: {problem} at /health"
+        return None
 
     async def _wait_for_exit(self) -> str:
         while (reason := self._process_error()) is None:

@@ -22,6 +22,7 @@ from reports.statistics.capacities import (
 )
 from reports.statistics.over_seeds import half_width_with
 from reports.statistics.seeds_needed import MAX_SEEDS
+from servers.basics.phrasing import listed
 
 LOOKS = 5
 """The results are looked at this often at most: with 2, 4, 8, 16 and 24 seeds, or with 3 to 24."""
@@ -38,15 +39,17 @@ class Undecided(NamedTuple):
 
 def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:
     """Return the contenders that are not decided, the highest first. Bounds, and variants without a
-    capacity, are none."""
-    contenders = [each for each in found if not each.bound and each.kind is Kind.FOUND]
+    capacity, are none. If any rate is sustained by some, those are the best."""
+    own = [each for each in found if not each.bound]
+    contenders = [each for each in own if each.kind is Kind.FOUND]
     contenders.sort(key=lambda each: -_capacity(each))
-    if not contenders:
+    if not contenders or any(each.kind is Kind.ALWAYS for each in own):
         return []
     best, *others = contenders
-    left = [(each, _ratio(each, best, len(others))) for each in others]
+    confidence = confidence_of(len(contenders))
+    left = [(each, _ratio(each, best, confidence)) for each in others]
     return [
-        Undecided(each.variant, best.variant, _seeds(ratio, len(best.by_seed), len(others)))
+        Undecided(each.variant, best.variant, _seeds(ratio, len(best.by_seed), confidence))
         for each, ratio in left
         if not _is_decided(ratio)
     ]
@@ -57,27 +60,33 @@ def _capacity(each: VariantCapacity) -> float:
     return math.nan if value is None else value.value
 
 
-def confidence_of(comparisons: int) -> float:
-    """Return the confidence of each interval with which all of them, at every look, hold with
-    `CONFIDENCE` (Bonferroni)."""
-    return 1 - (1 - CONFIDENCE) / (comparisons * LOOKS)
+def confidence_of(contenders: int) -> float:
+    """Return the confidence of each interval with which those of all pairs, at every look, hold
+    with `CONFIDENCE` (Bonferroni). All pairs count, since the results decide which is the best."""
+    pairs = contenders * (contenders - 1) // 2
+    return 1 - (1 - CONFIDENCE) / (max(1, pairs) * LOOKS)
 
 
-def _ratio(each: VariantCapacity, best: VariantCapacity, comparisons: int) -> Estimate:
-    ratio = capacity_ratio(each.per_s, best.per_s, confidence_of(comparisons))
+def _ratio(each: VariantCapacity, best: VariantCapacity, confidence: float) -> Estimate:
+    ratio = capacity_ratio(each.per_s, best.per_s, confidence)
     return ratio or Estimate(math.nan, math.nan, math.nan)
+
+
+def is_separated(each: VariantCapacity, best: VariantCapacity, contenders: int) -> bool:
+    """Return whether a capacity is lower than the highest of so many."""
+    return _ratio(each, best, confidence_of(contenders)).high < 1
 
 
 def _is_decided(ratio: Estimate) -> bool:
     return ratio.high < 1 or ratio.low >= 1 - EQUAL_WITHIN
 
 
-def _seeds(ratio: Estimate, count: int, comparisons: int) -> int | None:
+def _seeds(ratio: Estimate, count: int, confidence: float) -> int | None:
     """Return the least number of seeds whose interval would decide if the ratio and the deviation
     between seeds stayed as they are."""
     if not ratio.has_interval:
         return None
-    half, confidence = math.log(ratio.high / ratio.value), confidence_of(comparisons)
+    half = math.log(ratio.high / ratio.value)
     for more in range(count + 1, MAX_SEEDS + 1):
         width = math.exp(half_width_with(more, half, count, confidence, RATIO_PRIOR))
         if _is_decided(Estimate(ratio.value, ratio.value / width, ratio.value * width)):
@@ -85,22 +94,25 @@ def _seeds(ratio: Estimate, count: int, comparisons: int) -> int | None:
     return None
 
 
-def separation_advice(found: Sequence[VariantCapacity]) -> str:
-    """Return a sentence on how many seeds would decide which of the winners is the best; "" if that
-    is decided, or if too little is known."""
+def separation_advice(found: Sequence[VariantCapacity]) -> list[str]:
+    """Return sentences on how many seeds would decide which of the winners is the best; none if
+    that is decided, or if too little is known."""
     best = {each.variant for each in winners(found)}
     left = [each for each in undecided(found) if each.variant in best]
     seeds = max((len(each.by_seed) for each in found), default=0)
-    if not left or seeds < MIN_SEEDS:
-        return ""
-    possible = [each for each in left if each.seeds is not None]
-    first = (possible or left)[0]
-    more = f" and {len(possible or left) - 1} more" if len(possible or left) > 1 else ""
-    pair = f"{first.best} from {first.variant}{more}"
-    if not possible:
-        return f"{MAX_SEEDS} seeds would probably not separate {pair}."
-    needed = max(each.seeds or 0 for each in possible)
-    return (
-        f"About {needed} seeds instead of {seeds} would separate {pair}, or show that they are "
-        f"equal within {EQUAL_WITHIN:.0%}: add --until separated."
-    )
+    if not MIN_SEEDS <= seeds < MAX_SEEDS:
+        return []
+    sentences = []
+    if soon := [each for each in left if each.seeds is not None]:
+        needed = max(each.seeds or 0 for each in soon)
+        sentences.append(
+            f"About {needed} seeds instead of {seeds} would separate {_pair(soon)}, or show that "
+            f"they are equal within {EQUAL_WITHIN:.0%}: add --until separated."
+        )
+    if late := [each for each in left if each.seeds is None]:
+        sentences.append(f"{MAX_SEEDS} seeds would probably not separate {_pair(late)}.")
+    return sentences
+
+
+def _pair(left: Sequence[Undecided]) -> str:
+    return f"{left[0].best} from {listed([each.variant for each in left], at_most=3)}"
