@@ -11,6 +11,7 @@ The logarithm of the ratio of two capacities deviates by `DEVIATION` between see
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ def outcomes(contenders: int, share: float, samples: int = SAMPLES) -> Outcomes:
         noise = rng.normal(0, DEVIATION / math.sqrt(2), (contenders, MAX_SEEDS))
         drawn = truth[:, None] * np.exp(noise)
         for count in COUNTS:
-            found = found_with(drawn[:, :count])
+            found = found_with({str(k): own[:count].tolist() for k, own in enumerate(drawn)})
             if is_open := bool(undecided(found)):
                 continue
             wrong += any_wrong(found, truth)
@@ -57,16 +58,16 @@ def outcomes(contenders: int, share: float, samples: int = SAMPLES) -> Outcomes:
     return Outcomes(wrong / samples, left / samples, seeds / samples)
 
 
-def found_with(drawn: Floats) -> list[VariantCapacity]:
-    """Return capacities from an array of schedulers × seeds, in jobs/s."""
+def found_with(jobs_per_s: Mapping[str, Sequence[float]]) -> list[VariantCapacity]:
+    """Return the capacities of schedulers from their values by seed."""
     return [
         VariantCapacity(
-            str(index),
+            name,
             False,
             {seed: Capacity(Kind.FOUND, each, each, None) for seed, each in enumerate(of_seeds, 1)},
             None,
         )
-        for index, of_seeds in enumerate(drawn.tolist())
+        for name, of_seeds in jobs_per_s.items()
     ]
 
 

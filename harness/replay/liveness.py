@@ -123,10 +123,10 @@ class ServerMonitor:
             return None
         async with self._session() as session:
             for index, server in enumerate(self.liveness):
-                problem = server.has_failed_turn and await self._health_check(
-                    session, index, "/health"
-                )
-                if problem and problem not in (REFUSED, NO_RESPONSE):
+                if not server.has_failed_turn:
+                    continue
+                problem = await self._health_check(session, index, "/health")
+                if problem not in (None, REFUSED, NO_RESPONSE):
                     return f"{self._name(index)} is lost: {problem} at /health"
         return None
 

@@ -134,14 +134,23 @@ def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
     Variants within `EQUAL_WITHIN` of the highest win too, and so do variants that are not
     significantly lower, if there are intervals.
     """
-    contenders = [each for each in found if not each.bound]
-    if always := [each for each in contenders if each.kind is Kind.ALWAYS]:
-        return always
-    ranked = sorted(
-        ((each, value.value) for each in contenders if (value := each.jobs_per_s) is not None),
-        key=lambda pair: -pair[1],
-    )
-    return [each for each, _ in ranked if _as_high(each, ranked[0][0])]
+    ranked = ranked_contenders(found)
+    return always_sustaining(found) or [each for each in ranked if _as_high(each, ranked[0])]
+
+
+def always_sustaining(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
+    """Return the variants that sustain every rate that was tried, bounds excluded."""
+    return [each for each in found if not each.bound and each.kind is Kind.ALWAYS]
+
+
+def ranked_contenders(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
+    """Return the variants whose capacity is a number, bounds excluded, the highest first."""
+    numbers = [
+        (each, value.value)
+        for each in found
+        if not each.bound and (value := each.jobs_per_s) is not None
+    ]
+    return [each for each, _ in sorted(numbers, key=lambda pair: -pair[1])]
 
 
 def _as_high(each: VariantCapacity, best: VariantCapacity) -> bool:

@@ -11,13 +11,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate
 from reports.statistics.capacities import (
     EQUAL_WITHIN,
     RATIO_PRIOR,
     VariantCapacity,
+    always_sustaining,
     capacity_ratio,
+    ranked_contenders,
     winners,
 )
 from reports.statistics.over_seeds import half_width_with
@@ -38,12 +39,10 @@ class Undecided(NamedTuple):
 
 
 def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:
-    """Return the contenders that are not decided, the highest first. Bounds, and variants without a
-    capacity, are none. If any rate is sustained by some, those are the best."""
-    own = [each for each in found if not each.bound]
-    contenders = [each for each in own if each.kind is Kind.FOUND]
-    contenders.sort(key=lambda each: -_capacity(each))
-    if not contenders or any(each.kind is Kind.ALWAYS for each in own):
+    """Return the contenders that are not decided, the highest first; none if a variant sustains
+    every rate, which makes it the best."""
+    contenders = ranked_contenders(found)
+    if not contenders or always_sustaining(found):
         return []
     best, *others = contenders
     confidence = confidence_of(len(contenders))
@@ -53,11 +52,6 @@ def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:
         for each, ratio in left
         if not _is_decided(ratio)
     ]
-
-
-def _capacity(each: VariantCapacity) -> float:
-    value = each.jobs_per_s
-    return math.nan if value is None else value.value
 
 
 def confidence_of(contenders: int) -> float:

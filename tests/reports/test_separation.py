@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,24 +16,10 @@ from reports.statistics.separation import (
     separation_advice,
     undecided,
 )
+from tools.separation import found_with as found
 from tools.separation import outcomes
 
 EVEN = (1.0, 1.0, 1.0)
-
-
-def found(capacities: Mapping[str, Sequence[float]]) -> list[VariantCapacity]:
-    return [
-        VariantCapacity(
-            name,
-            name.endswith("bound"),
-            {
-                seed: Capacity(Kind.FOUND, jobs_per_s, jobs_per_s, None)
-                for seed, jobs_per_s in enumerate(values, 1)
-            },
-            None,
-        )
-        for name, values in capacities.items()
-    ]
 
 
 def scaled(ratio: float, seeds: int) -> list[float]:
@@ -68,8 +54,8 @@ def test_more_contenders_need_wider_intervals() -> None:
 
 def test_bounds_and_variants_without_a_capacity_are_no_contenders() -> None:
     never = VariantCapacity("never", False, {1: Capacity(Kind.NEVER, math.nan, None, 0.1)}, None)
-    ahead = {"bound": scaled(1.01, 3), "best": EVEN}
-    assert undecided([*found(ahead), never]) == []
+    ahead, best = found({"bound": scaled(1.01, 3), "best": EVEN})
+    assert undecided([replace(ahead, bound=True), best, never]) == []
     assert undecided([]) == []
 
 
