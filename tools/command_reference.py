@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from harness.cli.help import panels
 from harness.cli.main import app
 
 HEAD = """# Command line
@@ -31,28 +32,17 @@ def _command(command: Any, context: Any, level: int) -> Iterator[str]:
     yield f"{'#' * level} `{context.command_path}`\n"
     yield _blocks(command.help)
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
-    for panel, options in groupby(_options(command), key=lambda option: option[0]):
-        rows = [option[1].get_help_record(context) for option in options]
-        yield f"| {panel} | |\n|---|---|"
-        yield from (f"| `{_cell(name)}` | {_cell(_inline(text))} |" for name, text in rows)
-        yield ""
+    for panel, records in panels(command, context):
+        rows = [record for record in records if HELP_OPTIONS.isdisjoint(record[0].split(", "))]
+        if rows:
+            yield f"| {panel} | |\n|---|---|"
+            yield from (f"| `{_cell(name)}` | {_cell(_inline(text))} |" for name, text in rows)
+            yield ""
     if command.epilog:
         yield _blocks(command.epilog)
     for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
         _, inner, _ = command.resolve_command(context, [name])
         yield from _command(inner, typer.Context(inner, parent=context, info_name=name), level + 1)
-
-
-def _options(command: Any) -> list[tuple[str, Any]]:
-    """Return panel and parameter of each option: arguments first, then in the order of the help."""
-    options = [
-        (getattr(p, "rich_help_panel", None) or p.param_type_name.title() + "s", p)
-        for p in command.params
-        if not getattr(p, "hidden", False) and HELP_OPTIONS.isdisjoint(p.opts)
-    ]
-    panels = list(dict.fromkeys(panel for panel, _ in options))
-    panels.sort(key="Arguments".__ne__)
-    return sorted(options, key=lambda option: panels.index(option[0]))
 
 
 def _blocks(text: str | None) -> str:
@@ -68,8 +58,8 @@ def _blocks(text: str | None) -> str:
 
 
 def _inline(text: str) -> str:
-    """Convert Rich's markup to Markdown."""
-    return re.sub(r"\[/?bold\]", "**", text).replace("\\[", "[").replace("<", "&lt;")
+    """Convert the markup of help texts to Markdown."""
+    return re.sub(r"\[/?bold\]", "**", text).replace("<", "&lt;")
 
 
 def _cell(text: str) -> str:

@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from harness.cli.errors import exit_code, is_stdout_full, terminate
+from harness.cli.help import Command, Group
 from harness.console import print_message
 from servers.processes.deferred import ENDING
 
@@ -73,8 +73,14 @@ def _one_line_if_stopped() -> Iterator[None]:
         raise typer.Exit(exit_code(stop)) from None
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(Group):
     """Load a command only when it is called or completed, not for `bench --help`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        flags = super().get_params(ctx)
+        for flag in flags:  # Typer would import pydantic, 0.1 s, to convert None
+            flag.default = flag.default or False
+        return flags
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         with _one_line_if_stopped():
@@ -92,17 +98,11 @@ class CommandGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             module = import_module(f"harness.cli.commands.{name}")
+            module.app.info.cls = Group
+            for each in module.app.registered_commands:
+                each.cls = Command
             command = typer.main.get_command(module.app)
-        if command is not None:  # None: completion of an unknown command
-            _join_lines(command)
         return name, command, rest
-
-
-def _join_lines(command: Any) -> None:
-    """Join the lines of each paragraph of the help, because Typer prints single line breaks."""
-    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
-    for inner in getattr(command, "commands", {}).values():
-        _join_lines(inner)
 
 
 app = typer.Typer(
@@ -113,9 +113,8 @@ app = typer.Typer(
     "sustains, in virtual time, and writes a report.",
     epilog="Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 

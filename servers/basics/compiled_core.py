@@ -17,7 +17,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -148,7 +147,7 @@ def use_offered_core() -> None:
         sys.meta_path.insert(0, _CompiledModules(Path(folder)))
 
 
-class _CompiledModules(MetaPathFinder):
+class _CompiledModules:
     def __init__(self, folder: Path) -> None:
         self._files = {
             path.relative_to(folder).as_posix().removesuffix(SUFFIX).replace("/", "."): path

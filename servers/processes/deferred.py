@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -25,6 +24,8 @@ def signals_deferred() -> Iterator[None]:
     A process of multiprocessing reads what it is to run from a pipe. If a handler of its parent
     raises while the parent writes there, the process prints a traceback about truncated data.
     """
+    from multiprocessing import resource_tracker  # which few commands need
+
     received: list[int] = []
 
     def record(number: int, _frame: FrameType | None) -> None:

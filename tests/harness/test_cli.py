@@ -16,7 +16,7 @@ from small import contents, programs, run_sweep, small_plan
 
 from harness.cli import catalogue
 from harness.cli.commands.list import Listing, list_
-from harness.cli.main import MOVED
+from harness.cli.main import COMMANDS, MOVED
 from harness.cli.options import COMPLETIONS
 from tests.harness.in_process import bench as bench_here
 from tests.processes import group_of, wait_until, wait_until_none
@@ -358,21 +358,68 @@ def test_a_foreign_package_with_the_same_name_is_reported(
         assert "another `reports` comes first on the path" in result.stderr
 
 
-def test_help_and_version_import_no_heavy_packages(bench: str, tmp_path: Path) -> None:
-    assert run(bench, "--version", cwd=tmp_path).stdout.startswith("bench 0.")
-    script = (
-        "import sys; from harness.cli.main import app\n"
-        "try: app(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'pandas', 'plotly', 'numpy', 'pydantic'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--version", ""),
+        ("--help", ""),
+        ("sweep --help", ""),
+        ("report --help", ""),
+        ("serve --help", ""),
+        ("", "bench sweep --policies fcfs,cont"),
+    ],
+)
+def test_help_and_completion_import_no_heavy_packages(
+    bench: str, tmp_path: Path, arguments: str, words: str
+) -> None:
+    completed = {"_BENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"}
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-X", "importtime", bench, *arguments.split()],
+        cwd=tmp_path,
+        env={**os.environ, **(completed if words else {})},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert result.returncode == 0, result.stderr
-    for command in ("sweep", "report", "traces", "list", "doctor"):
-        assert f" {command} " in result.stdout
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "harness.cli.main" in imported
+    assert not imported & {"aiohttp", "jinja2", "numpy", "pandas", "pydantic", "rich", "scipy"}
+    assert result.stdout
+
+
+def test_help_has_options_below_their_headings_in_a_hundred_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    _, text, _ = bench_here("report", "--help")
+    blocks = [block.splitlines() for block in text.split("\n\n")]
+    assert [block[0] for block in blocks] == [
+        "Usage: bench report [OPTIONS] {RUN}",
+        "Write and print the report of a run folder again: bench report runs/NAME",
+        "Examples",
+        "  bench report runs/NAME --table full",
+        "  bench report runs/NAME --gantt continuum_jps0.3_seed1",
+        "Arguments",
+        "Options",
+        "The run",
+    ]
+    assert blocks[5][1] == "  RUN  A run folder of bench sweep.  [required]"
+    assert [line.split()[0] for line in blocks[6][1:]] == [
+        "--gantt",
+        "--evaluation",
+        "repeatable.",
+        "-h,",
+    ]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_help_of_several_commands_lists_each_with_one_sentence() -> None:
+    commands = bench_here("--help")[1].partition("\nCommands\n")[2]
+    for command in COMMANDS:
+        assert f"\n  {command} " in "\n" + commands
+    commands = bench_here("traces", "--help")[1].partition("\nCommands\n")[2]
+    assert "convert     Convert traces to Turnstile's format or another tool's" in commands
+    assert "Examples" not in commands
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from harness.cli.errors import one_line_errors
 from harness.console import print_message
 from servers.basics.errors import InvalidInput, NotComparable
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 
 HELP = """Test whether a run is slower than another run of the same settings.
 

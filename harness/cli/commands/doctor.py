@@ -11,7 +11,7 @@ from harness.cli.options import AllBut, Only, refuse_given, takes_settings
 from harness.console import print_message
 from harness.load.settings import Server
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 
 HELP = """Check whether this machine is set up, and print what to do if it is not.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.experiments.definition import Change, Experiment
     from reports.experiment.page import ExperimentReport
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 OUT = Path("runs/experiments")
 
 

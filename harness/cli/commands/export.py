@@ -11,7 +11,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 MAX_PRINTED_PATHS = 5
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reports.fidelity.write import Card
     from servers.profiles.measured import Measured
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
 OF_NEW_RUNS = AllBut("live", "sim", "out", "hardware")
 """The options that are not supported with existing runs."""

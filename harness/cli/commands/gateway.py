@@ -20,7 +20,7 @@ from servers.routing import ROUTERS
 if TYPE_CHECKING:
     from harness.gateway.recording import Recording
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 
 Urls = Annotated[
     list[str],

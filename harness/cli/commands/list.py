@@ -10,7 +10,7 @@ import typer
 from harness.cli import catalogue
 from harness.cli.tables import show_rows
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 
 
 class Listing(StrEnum):

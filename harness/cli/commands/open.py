@@ -14,7 +14,7 @@ from reports.run_folder.find import RUNS, newest_report
 from reports.run_folder.machines import has_members
 from servers.basics.errors import InvalidRunFolder
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 
 
 @app.command("open")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from servers.vllm.launch.command_line import ServerConfig
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "as_json")
 NOT_OF_A_PRINTED_PROFILE = AllBut(
     *OF_A_PRINTED_PROFILE,

@@ -15,7 +15,7 @@ from harness.cli.errors import one_line_errors
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import server_url
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 TERMINATE_TIMEOUT_S = 10.0
 BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 """Environment variables with the base URL of the server, which clients read."""

@@ -10,7 +10,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.print_report import TableDetail, TableOption, print_report
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -10,25 +10,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
-from harness.cli.start_server import fresh_folder, running_servers
-from harness.load.server_config import server_config
 from harness.load.settings import MACHINE, Machine, Server
 from servers.basics.errors import InvalidInput
-from servers.processes.port import Port as ReservedPort
-from servers.processes.supervised import first_failure
-from servers.variants import Tier, variants
-from servers.vllm.launch import command_line
-from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
-from servers.vllm.launch.offload_tier import OffloadTier
-from servers.vllm.launch.server import VllmServer
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+if TYPE_CHECKING:
+    from servers.variants import Tier
+    from servers.vllm.launch.server import VllmServer
+
+app = typer.Typer(add_completion=False)
 POLL_INTERVAL_S = 1.0
 
 Model = Annotated[
@@ -144,6 +139,13 @@ def serve(
         ),
     ],
 ) -> None:
+    from harness.cli.start_server import fresh_folder, running_servers
+    from harness.load.server_config import server_config
+    from servers.processes.port import Port as ReservedPort
+    from servers.vllm.launch import command_line
+    from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
+    from servers.vllm.launch.offload_tier import OffloadTier
+
     with one_line_errors():
         if server.router is not None:
             from harness.cli.serve_router import router_of, serve_behind
@@ -171,6 +173,8 @@ def serve(
 def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
     if policy is None:
         return None, None
+    from servers.variants import variants
+
     chosen = variants(policy)
     if len(chosen) != 1:
         raise InvalidInput(f"--policy {policy}: a server runs one policy; give one")
@@ -205,6 +209,8 @@ def _print_servers(servers: Sequence[VllmServer]) -> None:
 
 
 def _wait_for_failure(servers: Sequence[VllmServer]) -> None:
+    from servers.processes.supervised import first_failure
+
     while (failure := first_failure(servers)) is None:
         time.sleep(POLL_INTERVAL_S)
     raise failure

@@ -21,7 +21,7 @@ from harness.load.settings import RUN, Execution, Keep, SweepSettings
 if TYPE_CHECKING:
     from reports.answer.condition import Condition
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+app = typer.Typer(add_completion=False)
 OF_SEVERAL_CELLS = (
     *("baseline", "slo", "aa", "repeats", "fail_unless", "until", "table"),
     *("workers", "on_error", "shard", "cluster", "show", "keep"),

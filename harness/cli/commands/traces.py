@@ -38,7 +38,6 @@ from traces.stats import statistics
 
 app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
     add_completion=False,
     help="Inspect, convert, synthesize and anonymize traces of agents.",
 )
