@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import stdtrit
 
+from reports.statistics import student
 from servers.basics.phrasing import decimals
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -
     seeds = len(by_seed)
     if seeds < MIN_SEEDS:
         return spread
-    t = float(stdtrit(seeds - 1, (1 + confidence) / 2))
+    t = student.quantile(seeds - 1, (1 + confidence) / 2)
     return widened_by(spread, t * float(np.log(by_seed).std(ddof=1)) / math.sqrt(seeds))
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr, stdtrit
 
+from reports.statistics import student
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 
 ROUNDING = 1e-9
@@ -68,7 +68,7 @@ def _half_width(numbers: npt.NDArray[np.float64], confidence: float, prior: Prio
         return math.nan
     degrees = len(numbers) - 1 + prior.weight
     squares = float(numbers.var(ddof=0)) * len(numbers) + prior.weight * prior.deviation**2
-    t = float(stdtrit(degrees, (1 + confidence) / 2))
+    t = student.quantile(degrees, (1 + confidence) / 2)
     return t * math.sqrt(squares / degrees / len(numbers))
 
 
@@ -77,7 +77,7 @@ def half_width_with(
 ) -> float:
     """Return half the width of the interval that `seeds` seeds would have if they deviated as much
     as `count` seeds, whose interval has half the width `half`."""
-    t = [float(stdtrit(n - 1 + prior.weight, (1 + confidence) / 2)) for n in (seeds, count)]
+    t = [student.quantile(n - 1 + prior.weight, (1 + confidence) / 2) for n in (seeds, count)]
     return half * t[0] / t[1] * math.sqrt(count / seeds)
 
 
@@ -97,7 +97,7 @@ def low_tail(values: Iterable[float], truth: float) -> float:
         return 0.5
     if error <= ROUNDING:
         return 0.0 if excess < 0 else 1.0
-    return float(stdtr(len(numbers) - 1, excess / error))
+    return student.probability_below(len(numbers) - 1, excess / error)
 
 
 def paired_ratio(

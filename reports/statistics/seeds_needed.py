@@ -9,8 +9,8 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-from scipy.special import stdtrit
 
+from reports.statistics import student
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Floats
 
 DIFFERENCE = 0.05
@@ -38,7 +38,7 @@ def seeds_needed(
     of_seeds, of_programs, of_jobs = _variances(base_s, own_s)
     tail = (1 + confidence) / 2
     normal = sum(map(NormalDist().inv_cdf, (tail, power)))
-    students = float(sum(stdtrit(seeds - 1, p) for p in (tail, power)))
+    students = sum(student.quantile(seeds - 1, p) for p in (tail, power))
     room = math.log1p(difference) ** 2 - normal**2 * of_programs / programs
     if room <= 0:
         return math.inf

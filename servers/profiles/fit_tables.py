@@ -2,7 +2,7 @@
 
 In: steps, each with its work and its seconds. Out: the coefficients, in whole picoseconds and none
 negative, with the least sum of squared *relative* errors. With fixed knots the formula is linear in
-them (`scipy.optimize.nnls`).
+them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from servers.basics.clock import PS_PER_S
+from servers.basics.least_squares import nonnegative_factors
 
 KNOTS = tuple(2**k for k in range(14))
 """Tokens of a step between which the time of the matrix products is linear: 1 to 8,192. The experts
@@ -82,12 +83,10 @@ class TableCoefficients:
 
 
 def fit_table_steps(seen: Sequence[TableStep]) -> TableCoefficients:
-    from scipy.optimize import nnls  # 0.4 s, which readers of a profile need not wait
-
     relative = np.array([step.terms for step in seen]) / np.array([[s.seconds] for s in seen])
     size = relative.max(axis=0)
     scale = np.where(size > 0, size, 1.0)
-    found, _ = nnls(relative / scale, np.ones(len(seen)))
+    found = nonnegative_factors(relative / scale, np.ones(len(seen)))
     seconds: list[float] = (found / scale).tolist()
     values = [*seconds[:RISES_FROM], *np.cumsum(seconds[RISES_FROM : len(KNOTS)]).tolist()]
     knots = zip(KNOTS, (round(PS_PER_S * value) for value in values), strict=True)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servers.basics.least_squares import Floats, nonnegative_factors
 from traces.program import Program
 from traces.synthesis.fitted import EARLY, LEVELS, SERIES, Series
 from traces.synthesis.steps import Step
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_LAG = 20
@@ -82,11 +83,10 @@ def _scores_by_tool(steps: Sequence[Step], name: str) -> Floats:
 
 def _normal_scores(values: Sequence[float] | Floats) -> Floats:
     """Return scores with mean 0. Equal values have the mean of their ranks' scores."""
-    from scipy.special import ndtri
-
     array = np.asarray(values, dtype=float)
     by_rank = np.empty(array.size)
-    by_rank[np.argsort(array, kind="stable")] = ndtri((np.arange(array.size) + 0.5) / array.size)
+    ranks = ((np.arange(array.size) + 0.5) / array.size).tolist()
+    by_rank[np.argsort(array, kind="stable")] = [*map(NormalDist().inv_cdf, ranks)]
     _, which, counts = np.unique(array, return_inverse=True, return_counts=True)
     result: Floats = (np.bincount(which, by_rank) / counts)[which]
     return result
@@ -115,8 +115,6 @@ def _correlation(products: Floats, a: _Scores, b: _Scores) -> float:
 
 def _fit_decay(scores: _Scores, owner: Ints) -> tuple[float, float, float]:
     """Fit correlation(lag) = program + neighbours · decay^lag, by least squares over the pairs."""
-    from scipy.optimize import nnls
-
     lags, correlations, pairs = [], [], []
     for lag in range(1, min(MAX_LAG, owner.size - 1) + 1):
         same = owner[lag:] == owner[:-lag]
@@ -131,7 +129,9 @@ def _fit_decay(scores: _Scores, owner: Ints) -> tuple[float, float, float]:
     best = (np.inf, 0.0, 0.0, 0.0)
     for decay in DECAYS[1:]:
         columns = np.stack([np.ones(len(lags)), decay ** np.array(lags)], axis=1)
-        (program, neighbours), error = nnls(columns * weights[:, None], correlations * weights)
+        weighted, target = columns * weights[:, None], np.array(correlations) * weights
+        program, neighbours = nonnegative_factors(weighted, target).tolist()
+        error = float(np.linalg.norm(weighted @ (program, neighbours) - target))
         if error < best[0] - 1e-9 and program + neighbours <= 0.95:
             best = (error, program, neighbours, decay)
     return round(best[1], 3), round(best[2], 3), best[3] if best[2] else 0.0

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from servers.basics.least_squares import Floats, nonnegative_factors
 
 AT = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1)
 """The probabilities of every table. The last of a table of 1,000 values is one of them."""
@@ -30,10 +29,8 @@ def fit_quantiles(sample: Sequence[float] | Floats) -> tuple[float, ...]:
 
 def _nearest(u: Floats, values: Floats) -> Floats:
     """Return ascending values at `AT`, within the sample, whose polygon is nearest to it."""
-    from scipy.optimize import nnls
-
     polygon = np.stack([np.interp(u, AT, row) for row in np.eye(len(AT))], axis=1)
     # A value is the sum of the rises up to it, none of which is negative.
-    rises, _ = nnls(polygon @ np.tri(len(AT)), values - values[0])
+    rises = nonnegative_factors(polygon @ np.tri(len(AT)), values - values[0])
     table: Floats = np.clip(values[0] + np.cumsum(rises), values[0], values[-1])
     return table
