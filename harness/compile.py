@@ -10,7 +10,6 @@ it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servers.basics.compiled_core import FOLDER, MANIFEST, ROOT, SUFFIX, modules, sources_sha256
+from servers.basics.cores import cpu_cores
 
 if TYPE_CHECKING:
     from setuptools import Extension
@@ -81,7 +81,7 @@ def _build(folder: Path, c_folder: Path) -> None:
                 include_dirs=ext.include_dirs,
                 extra_postargs=ext.extra_compile_args,
             )
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            with ThreadPoolExecutor(cpu_cores()) as pool:
                 objects = pool.map(compiled, [[source] for source in ext.sources])
             ext.sources, ext.extra_objects = [], [path for paths in objects for path in paths]
             super().build_extension(ext)

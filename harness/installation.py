@@ -1,9 +1,8 @@
-"""Check that Python imports this installation, and count the available CPU cores."""
+"""Check that Python imports this installation."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,10 +37,3 @@ def check_package(name: str) -> InstallationCheck:
         f"expected {expected}: another `{name}` comes first on the path; use an environment with "
         "Turnstile alone, another working directory, and no PYTHONPATH",
     )
-
-
-def cpu_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

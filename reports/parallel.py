@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import TypeVar
 
+from servers.basics.cores import cpu_cores
 from servers.processes.deferred import leave_to_parent, signals_deferred
 
 Item = TypeVar("Item")
@@ -30,7 +31,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
 
     The first items show how long the others take.
     """
-    cores, done, spent_s = len(os.sched_getaffinity(0)), 0, 0.0
+    cores, done, spent_s = cpu_cores(), 0, 0.0
     while done < len(items) and (spent_s < TRIAL_S or cores < 2):
         started_s = time.monotonic()
         result = function(items[done])

@@ -19,9 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.installation import PACKAGES, InstallationCheck, check_package, cpu_cores
+from harness.installation import PACKAGES, InstallationCheck, check_package
 from servers.basics.checkout import INSTALL, REINSTALL, make_or
 from servers.basics.compiled_core import find_core
+from servers.basics.cores import cpu_cores
 
 if TYPE_CHECKING:
     from servers.vllm.launch.find_vllm import VllmInstallation

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
-from harness.installation import PACKAGES, check_package, cpu_cores
+from harness.installation import PACKAGES, check_package
+from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import REDACTED, redact_command_line
 

@@ -24,12 +24,12 @@ from harness.gateway import Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
 from harness.gateway.serving import program_socket, tune_garbage_collector
-from harness.installation import cpu_cores
 from harness.live_agents.launch import WORKSPACE, Launches, readable
 from harness.live_agents.limits import ProgramLimits
 from harness.live_agents.starts import Starts
 from harness.replay.live_server import Service
 from servers.basics.atomic import make_folder
+from servers.basics.cores import cpu_cores
 from servers.basics.errors import AgentStartError, CellFailed
 from servers.records.done import DoneRecord
 from servers.records.turns import EventRecord, TurnRecord

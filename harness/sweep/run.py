@@ -17,7 +17,6 @@ from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import ResolvedEngine
-from harness.installation import cpu_cores
 from harness.load.settings import Execution, Keep, OnError
 from harness.load.shard import parse_shard
 from harness.sweep.cell import PlannedCell, RunCell, Work, run_cell, run_planned
@@ -29,6 +28,7 @@ from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
 from servers.basics.checkout import REINSTALL, make_or
 from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
+from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
 from servers.records.done import Jct

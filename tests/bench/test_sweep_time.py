@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.installation import cpu_cores
 from harness.load.settings import Load, SweepSettings
 from harness.sweep.resolve import resolve
+from servers.basics.cores import cpu_cores
 from tests.harness.small import run_sweep
 
 

@@ -17,11 +17,11 @@ import pytest
 
 from harness.cells.workers import Tick, Ticked, run_jobs
 from harness.compile import obstacle
-from harness.installation import cpu_cores
 from harness.load.background import Background
 from harness.load.settings import Load, Machine, Server, SweepSettings
 from harness.sweep.resolve import resolve
 from servers.basics.compiled_core import CHOICE, WORKER, find_core, offered_to_workers
+from servers.basics.cores import cpu_cores
 from servers.sim import engine
 from servers.variants import POLICIES
 from tests.harness.small import contents, run_sweep

@@ -11,8 +11,8 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
-from harness.installation import cpu_cores
 from servers.admission import Admission
+from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
 

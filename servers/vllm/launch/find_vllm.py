@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servers.basics.checkout import make_or
+from servers.basics.cores import cpu_cores
 from servers.basics.errors import NotInstalled, Unavailable
 from servers.vllm.plugin.compatibility import OLDEST
 
@@ -62,7 +63,7 @@ class VllmInstallation:
     @property
     def device(self) -> str:
         if self.cpu:
-            return f"cpu, {len(os.sched_getaffinity(0))} cores"
+            return f"cpu, {cpu_cores()} cores"
         return ", ".join(gpu_names()) or "unknown"
 
 
