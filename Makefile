@@ -16,6 +16,8 @@ AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
 PLOTLY_SHA256 ?= 99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba
 PIP_AUDIT ?= 2.10.1
+CIBUILDWHEEL ?= 4.3.5
+BUILD ?= 1.6.1
 TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
@@ -55,7 +57,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon clean
+.PHONY: help install sweep compile profiles reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -182,8 +184,14 @@ plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1
 audit: .venv/installed-test .venv-audit/installed  ## check what is installed for known vulnerabilities (queries a database of advisories)
 	@.ci/audit
 
+wheels: .venv-wheels/installed  ## build wheels with the compiled core into dist, for every Python, and check each: needs Docker on Linux
+	.venv-wheels/bin/cibuildwheel --output-dir dist
+
+sdist: .venv-wheels/installed  ## build the source distribution into dist
+	.venv-wheels/bin/python -m build --sdist
+
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -281,4 +289,9 @@ clean:  ## remove all environments and caches; runs/ stays
 	@$(PYTHON) -m venv .venv-audit
 	@.venv-audit/bin/python $(PIP_INSTALL) pip-audit==$(PIP_AUDIT)
 	@.venv-audit/bin/python $(COMPILE) .venv-audit/lib || true
+	@touch $@
+
+.venv-wheels/installed:
+	@$(PYTHON) -m venv .venv-wheels
+	@.venv-wheels/bin/python $(PIP_INSTALL) cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD)
 	@touch $@

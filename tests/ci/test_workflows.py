@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,12 @@ def make_targets(script: Path) -> list[str]:
     return [word for line in lines for word in line.split() if not word.startswith("-")]
 
 
-def test_workflows_run_on_each_push_and_every_night() -> None:
+def test_workflows_run_on_each_push_every_night_and_on_a_version() -> None:
     # YAML reads the key `on` as true.
     triggers = {path.stem: yaml.safe_load(path.read_text())[True] for path in WORKFLOWS}
-    assert set(triggers) == {"ci", "nightly"}
-    assert "push" in triggers["ci"]
+    assert set(triggers) == {"ci", "nightly", "release"}
+    assert triggers["ci"]["push"] == {"branches": ["main"]}
+    assert triggers["release"]["push"] == {"tags": ["v*"]}
     assert "schedule" in triggers["nightly"]
 
 
@@ -68,6 +70,25 @@ def test_each_step_runs_a_target_or_a_script_that_exists(path: Path) -> None:
 def test_no_workflow_may_write_to_the_repository() -> None:
     for path in WORKFLOWS:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+        own = {name: job["permissions"] for name, job in jobs(path).items() if "permissions" in job}
+        assert own == ({"publish": {"id-token": "write"}} if path.stem == "release" else {})
+
+
+def test_only_a_tag_publishes_and_only_what_all_other_jobs_have_built() -> None:
+    release = jobs(ROOT / ".github/workflows/release.yml")
+    publish = release.pop("publish")
+    assert publish["if"] == "github.ref_type == 'tag'"
+    assert set(publish["needs"]) == set(release)
+    assert all("run" not in step for step in publish["steps"])
+
+
+def test_wheels_are_built_for_every_python_that_the_package_supports_and_each_is_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheels = project["tool"]["cibuildwheel"]
+    assert project["project"]["requires-python"] == ">=3.11"
+    assert wheels["build"] == "cp31{1,2,3,4}-*"
+    assert wheels["environment"] == {"TURNSTILE_COMPILE": "1"}
+    assert wheels["test-command"] == "bash {project}/.ci/wheel"
 
 
 def test_every_action_is_pinned_by_its_commit() -> None:
@@ -76,7 +97,7 @@ def test_every_action_is_pinned_by_its_commit() -> None:
     used = [line for page in pages for line in re.findall(r"uses: (.*)", page.read_text())]
     assert len(used) >= 15
     for action in used:
-        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+        assert re.fullmatch(r"(actions|pypa)/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
 
 
 def test_make_plotly_accepts_only_the_plotly_js_that_reports_embed() -> None:
