@@ -41,7 +41,8 @@ def panels(command: Any, context: Any) -> Iterator[tuple[str, list[tuple[str, st
     others in the order in which the command defines them."""
 
     def heading(parameter: Any) -> str:
-        return str(parameter.rich_help_panel or parameter.param_type_name.title() + "s")
+        panel = getattr(parameter, "rich_help_panel", None)  # of --help, not in every Typer
+        return str(panel or parameter.param_type_name.title() + "s")
 
     shown = [each for each in command.get_params(context) if not each.hidden]
     order = list(dict.fromkeys(["Arguments", *map(heading, shown)]))
