@@ -169,6 +169,8 @@ def _install_handlers() -> None:
 
 def _usage_message(error: Any) -> str:
     """Return Typer's message, with the value added if its type or bounds are wrong."""
+    if error.__cause__ is None:
+        return str(error.format_message())
     from pydantic import ValidationError
 
     from servers.basics.text import brief, requirement
