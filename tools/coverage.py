@@ -93,15 +93,15 @@ def _sampled(drawn: Floats, share: float, count: int, prior: Prior) -> tuple[Est
 def capacities_by_seed(found: Sequence[VariantCapacity], baseline: str) -> dict[str, BySeed]:
     """Return the capacities, and the ratios to the baseline's, for seeds with which both are
     found."""
-    base = next(each.per_s for each in found if each.variant == baseline)
+    base = next(each.loads for each in found if each.variant == baseline)
     values: dict[str, BySeed] = {f"capacity of {baseline}": base}
     for each in found:
         if each.variant == baseline:
             continue
-        both = base.keys() & each.per_s.keys()
-        values[f"capacity of {each.variant}"] = each.per_s
+        both = base.keys() & each.loads.keys()
+        values[f"capacity of {each.variant}"] = each.loads
         values[f"capacity of {each.variant} ÷ {baseline}"] = {
-            seed: each.per_s[seed] / base[seed] for seed in sorted(both)
+            seed: each.loads[seed] / base[seed] for seed in sorted(both)
         }
     return values
 

@@ -72,7 +72,7 @@ def found_with(jobs_per_s: Mapping[str, Sequence[float]]) -> list[VariantCapacit
 
 
 def any_wrong(found: list[VariantCapacity], truth: Floats) -> bool:
-    estimates = [each.jobs_per_s.value if each.jobs_per_s else math.nan for each in found]
+    estimates = [each.load.value if each.load else math.nan for each in found]
     best = int(np.argmax(estimates))
     for index, each in enumerate(found):
         if index == best:

@@ -121,5 +121,5 @@ def arrivals_s(settings: SweepSettings, repeats: int) -> float:
     """
     plan = resolve(settings)
     programs = plan.workload.programs
-    draws = [plan.arrivals.draw(programs, cell.jps, cell.seed) for cell in plan.cells()]
+    draws = [plan.arrivals.draw(programs, cell.amount, cell.seed) for cell in plan.cells()]
     return repeats * sum(max(starts_s) for starts_s, in_flight in draws if in_flight is None)

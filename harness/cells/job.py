@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.load.agents import AgentJobs
 from harness.load.background import Background
 from harness.load.stream import JobStream
-from servers.records.done import Jct
+from servers.records.done import Times
 from servers.variants import Variant
 from traces import Program
 
@@ -21,7 +22,16 @@ class Stream(NamedTuple):
     """Jobs that arrive until a steady state has been measured."""
 
     jobs: JobStream
-    idle_jct: Jct
+    idle: Times
+    """Times on an idle machine."""
+
+
+class AgentStream(NamedTuple):
+    """Jobs of agents that run until a steady state has been measured."""
+
+    jobs: AgentJobs
+    idle: Times
+    """Times on an idle machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,7 @@ class Job:
     variant: Variant
     seed: int
     programs: Sequence[Program]
-    """Empty if there is a stream."""
+    """Empty with a stream or agents."""
     starts_s: Sequence[float] | None
     """None in a closed loop, and with a stream."""
     in_flight: int | None
@@ -40,6 +50,8 @@ class Job:
     """Real agents to run; None for a replay."""
     stream: Stream | None = None
     """None for a fixed set of programs."""
+    agent_jobs: AgentStream | None = None
+    """None without `--arrivals agents`."""
     background: Background | None = None
     """Requests that arrive until the jobs have ended."""
 

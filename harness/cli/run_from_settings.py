@@ -73,7 +73,10 @@ def run_from_settings(
         if one_cell and len(plan.cells()) != 1:
             dimensions = (
                 ("one policy with --policies", plan.variants),
-                ("one rate with --jps", plan.rates),
+                (
+                    "one number with --agents" if plan.has_agents else "one rate with --jps",
+                    plan.amounts,
+                ),
                 ("one seed with --seeds", plan.seeds),
             )
             missing = " and ".join(text for text, values in dimensions if len(values) > 1)
@@ -131,7 +134,7 @@ def _print_shard(shard: Shard, outcome: SweepOutcome, cells: int) -> None:
 
 def check_condition(condition: Condition, plan: SweepPlan) -> None:
     """Raise InvalidInput for a condition about something that the sweep does not measure."""
-    condition.check([variant.name for variant in plan.variants], plan.rates)
+    condition.check([variant.name for variant in plan.variants], plan.amounts)
     if condition.needs_capacity and plan.slo is None:
         raise InvalidInput(
             f"--fail-unless '{condition.text}': these settings search no capacity; remove "
@@ -163,7 +166,7 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
         print(plan.agents.describe())
     policies = _policies(plan.variants)
     turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
-    loads = f" x {counted(len(plan.rates), 'load')}" if plan.rates else ""
+    loads = f" x {counted(len(plan.amounts), 'load')}" if plan.amounts else ""
     print(
         f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies}{loads} x "
         f"{counted(len(plan.seeds), 'seed')}{machines}",
@@ -205,7 +208,8 @@ def _jobs(plan: SweepPlan) -> str:
 
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
-        return f"steady state: jobs arrive until all measured jobs have finished{search}"
+        how = "agents start jobs" if plan.has_agents else "jobs arrive"
+        return f"steady state: {how} until all measured jobs have finished{search}"
     fixed = fixed_by(plan.settings.load, plan.engine.kind)
     return f"fixed set ({fixed}): each job runs once, until all have finished"
 

@@ -198,7 +198,7 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
     with _errors_name(f"{file}: sweep.seeds"):
         parse_seeds(settings.seeds or DEFAULT_SEEDS)
     with _errors_name(f"{file}: sweep.arrivals"):
-        takes_rate = parse_arrivals(settings.load.arrivals).takes_rate
+        takes_rate = parse_arrivals(settings.load.process).takes_rate
     with _errors_name(f"{file}: sweep.jps"):
         fixed = takes_rate and settings.jps != AUTO
         rates = parse_rates(settings.jps or DEFAULT_JPS) if fixed else (0.0,)

@@ -23,21 +23,31 @@ from traces.program import Program
 
 MIN_BURSTINESS = 0.01
 """Below this, most Gamma gaps underflow to zero."""
-SYNTAX = "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded or closed:N (N at least 1)"
+SYNTAX = (
+    "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded, closed:N (N at least 1), "
+    "agents or agents:SECONDS of think time between the jobs of an agent"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    kind: Literal["poisson", "gamma", "constant", "recorded", "closed"]
+    kind: Literal["poisson", "gamma", "constant", "recorded", "closed", "agents"]
     burstiness: float = 1.0
     """Shape of the Gamma gaps, as in vLLM's benchmark: their squared coefficient of variation is
     1 / burstiness. Below 1 arrivals are bursty, 1 is Poisson, above 1 they are more regular."""
     in_flight: int = 0
     """Closed loop: number of concurrent programs; the next starts when one ends."""
+    think_s: float = 0.0
+    """Mean think time of agents, from the end of a job to the start of the next one."""
 
     @property
     def takes_rate(self) -> bool:
         return self.kind in ("poisson", "gamma", "constant")
+
+    @property
+    def takes_agents(self) -> bool:
+        """Whether the load is a number of agents in flight."""
+        return self.kind == "agents"
 
     @property
     def draws_order(self) -> bool:
@@ -69,7 +79,10 @@ def parse_arrivals(text: str) -> Arrivals:
     closed = re.fullmatch(r"closed:(\d{1,9})", text, re.ASCII)
     if closed and int(closed[1]) > 0:
         return Arrivals("closed", in_flight=int(closed[1]))
-    for kind in ("poisson", "constant", "recorded"):
+    agents = re.fullmatch(r"agents:(\d{1,9}(?:\.\d{1,6})?)", text, re.ASCII)
+    if agents:
+        return Arrivals("agents", think_s=float(agents[1]))
+    for kind in ("poisson", "constant", "recorded", "agents"):
         if text == kind:
             return Arrivals(kind)
     shown = ascii(text if len(text) <= 60 else text[:57] + "...")

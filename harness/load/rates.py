@@ -1,4 +1,4 @@
-"""Parse `--jps` and `--seeds`.
+"""Parse `--jps`, `--agents` and `--seeds`.
 
 In: text. Out: ascending distinct values; InvalidInput names the value and a remedy. Rates are in
 programs per second. Steps are exact decimals: 0.05..0.9:0.05 contains 0.15.
@@ -18,6 +18,13 @@ MAX_VALUES = 1000
 NUMBER = re.compile(r"(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE]([+-]?\d+))?", re.ASCII)
 MIN_RATE, MAX_RATE = Fraction(1, 1_000_000), Fraction(1_000_000)
 SEED = re.compile(r"\d{1,18}", re.ASCII)
+AGENTS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+MAX_AGENTS = 4096
+EXAMPLES = {
+    "--jps": "0.05..0.9 or 0.1,0.5",
+    "--agents": "40 or 8,16,32",
+    "--seeds": "1..5 or 0,3,7",
+}
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -47,6 +54,24 @@ def parse_rates(text: str) -> tuple[float, ...]:
     return tuple(sorted({float(rate) for rate in rates}))
 
 
+def parse_agents(text: str) -> tuple[int, ...]:
+    """Parse items separated by commas: `40`, or `a..b:step` (from a up to b)."""
+    found: set[int] = set()
+    for item in _items("--agents", text):
+        match = AGENTS.fullmatch(item)
+        if match is None:
+            raise _bad("--agents", text, f"{_quoted(item)} is no number; use 40, or 10..50:10")
+        low, high = int(match[1]), int(match[2] or match[1])
+        step = int(match[3] or 1)
+        if not 1 <= low <= high <= MAX_AGENTS or not step:
+            limits = f"numbers from 1 to {MAX_AGENTS:,}, the smaller first"
+            raise _bad("--agents", text, f"{_quoted(item)}: use {limits}")
+        found |= set(range(low, high + 1, step))
+    if len(found) > MAX_VALUES:
+        raise _bad("--agents", text, f"more than {MAX_VALUES} numbers; use fewer")
+    return tuple(sorted(found))
+
+
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Parse items separated by commas: `3`, or `1..5` with both bounds. 0 is a seed."""
     seeds: set[int] = set()
@@ -67,7 +92,7 @@ def _items(option: str, text: str) -> list[str]:
     items = [item.strip() for item in text.split(",")]
     if not all(items):
         problem = "an item is empty" if text.strip() else "no value"
-        example = "0.05..0.9 or 0.1,0.5" if option == "--jps" else "1..5 or 0,3,7"
+        example = EXAMPLES[option]
         raise _bad(option, text, f"{problem}; use for example {example}")
     return items
 

@@ -133,12 +133,23 @@ class Load:
     arrivals: Annotated[
         str,
         Option(
-            "poisson, gamma:BURSTINESS, constant, recorded, or closed:N (N jobs in flight); "
-            "the last two without --jps.",
+            "poisson, gamma:BURSTINESS, constant or recorded; closed:N (a fixed set of jobs, N in "
+            "flight); agents, or agents:SECONDS with a mean think time between the jobs of an "
+            "agent. The last three without --jps.",
             LOAD,
             "PROCESS",
         ),
     ] = "poisson"
+    agents: Annotated[
+        str | None,
+        Option(
+            "Agents in flight, each of which starts a new job when its last one ends: 40, a list "
+            "8,16,32, or a range 10..50:10. The report says how many agents each policy sustains, "
+            "and what these need. Implies --arrivals agents.",
+            LOAD,
+            "NUMBERS",
+        ),
+    ] = None
     background: Annotated[
         str | None,
         Option(
@@ -171,6 +182,12 @@ class Load:
             LOAD,
         ),
     ] = Overlong.DROP
+
+    @property
+    def process(self) -> str:
+        """The arrival process: that of `agents` if they are given."""
+        implied = self.agents is not None and self.arrivals == "poisson"
+        return "agents" if implied else self.arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,9 +554,10 @@ class SweepSettings:
     slo: Annotated[
         str | None,
         Option(
-            "Limits of the JCT that a sustained rate must meet, in quotes, such as 'mean<=2x'"
-            " (twice the mean on an idle machine) or 'mean<=2x,p95<=300s'; also p50, p90, p99 and"
-            " min. Default: mean<=2x.",
+            "Limits that a sustained load must meet, in quotes: of the JCT, such as 'mean<=2x'"
+            " (twice the mean on an idle machine) or 'p95<=300s', and of turns, such as"
+            " 'ttft_p95<=5s', first_ttft_p95, tpot_p95<=50ms, and speed_p90>=30 (90% of the turns"
+            " get 30 output tokens/s, from sending to the last token). Default: mean<=2x.",
             LOAD,
             "LIMITS",
         ),

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 
-from harness.cells.job_times import jct_summary
+from harness.cells.job_times import TurnTimes
 from servers.basics.clock import PS_PER_S
-from servers.records.done import DoneRecord, Jct, JobsInSystem, WindowRecord
+from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
+from servers.records.turns import TurnRecord
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
 """So many jobs, and those that arrive in this many idle JCTs, arrive together at the beginning."""
@@ -37,8 +38,8 @@ MAX_IDLE_JCTS, MAX_BURST = 10, 50
 class SteadyWindow:
     """The measured jobs are `first_job` … `end_job` − 1. `over`: the cell ends now."""
 
-    def __init__(self, jobs_per_s: float, idle: Jct) -> None:
-        in_idle_jct = jobs_per_s * idle.mean
+    def __init__(self, jobs_per_s: float, idle: Times) -> None:
+        in_idle_jct = jobs_per_s * idle.jct.mean
         self._jobs_per_s, self._idle = jobs_per_s, idle
         self.most_in_system = math.floor(MAX_IDLE_JCTS * in_idle_jct) + MAX_BURST
         self.burst = BURST_JOBS + math.floor(BURST_IDLE_JCTS * in_idle_jct)
@@ -56,6 +57,7 @@ class SteadyWindow:
         self._end_of_job_ps: dict[int, int] = {}
         self._first_running = self.first_job
         """The first measured job that has not finished."""
+        self._turns = TurnTimes()
 
     @property
     def end_job(self) -> int:
@@ -71,6 +73,10 @@ class SteadyWindow:
         if in_system > self.most_in_system:
             self._end(f"{in_system} jobs in the system, more than {self.most_in_system}")
         self._judge()
+
+    def turn_ended(self, record: TurnRecord, job: int) -> None:
+        if job >= self.first_job:
+            self._turns.add(record, job)
 
     def job_ended(self, index: int, end_ps: int) -> None:
         """Add the end of a job; ends are added in order of time."""
@@ -99,7 +105,8 @@ class SteadyWindow:
 
     def _rejected(self) -> str | None:
         """Return why the complete window is not that of a steady state; None if it is."""
-        mean_s, window = jct_summary(self._jct_s()).mean, f"a window of {self.jobs:,} jobs"
+        jct_s, window = self._jct_s(), f"a window of {self.jobs:,} jobs"
+        mean_s = math.fsum(jct_s) / len(jct_s)
         if self.jobs / self._jobs_per_s < MIN_JCTS * mean_s:
             return f"{window} is shorter than {MIN_JCTS} mean JCTs"
         if (growth := self._growth()) >= MAX_GROWTH:
@@ -142,8 +149,9 @@ class SteadyWindow:
         done.window = self._window(complete)
         done.steady = self.unstable is None
         done.unstable = self.unstable
-        done.jct_s = jct_summary(jct_s) if jct_s else None
-        done.idle_jct_s = self._idle
+        if jct_s:
+            done.times_s = self._turns.with_jcts(jct_s, self.first_job, self.end_job)
+        done.idle_times_s = self._idle
         done.jobs_in_system = JobsInSystem(
             mean=self._found(begin, min(self.end_job, arrived)),
             at_end=arrived - len(self._ends_ps),

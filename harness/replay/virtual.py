@@ -12,6 +12,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
+from harness.replay.agents import AgentsWindow
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
@@ -89,7 +90,9 @@ class Replay:
         self._unfinished_jobs = sum(program.fork is None for program in programs)
         self.engine = engine(on_end=self._ended)
         self.schedule = TurnSchedule(programs, self._send, self._job_ended)
-        self._window: SteadyWindow | None = None
+        self._window: SteadyWindow | AgentsWindow | None = None
+        self._agents: tuple[Iterator[ArrivingJob], AgentsWindow] | None = None
+        """Further jobs of agents, and their window."""
         self._earlier = SharedPrompts()
         self.left_out = 0
         self._bound = bound
@@ -129,6 +132,35 @@ class Replay:
             self.left_out = job.left_out
             yield job.at_ps, partial(self.schedule.start_job, job.members, job.index, job.at_ps)
 
+    def circulating(
+        self, jobs: Iterable[ArrivingJob], agents: int, window: AgentsWindow
+    ) -> Iterator[None]:
+        """Start the first job of each agent, and the background. Each end of a job starts the next
+        one, until the window is over."""
+        further = iter(jobs)
+        self._window, self._agents = window, (further, window)
+        return self._started(self._first_jobs(further, agents, window))
+
+    def _first_jobs(
+        self, jobs: Iterator[ArrivingJob], agents: int, window: AgentsWindow
+    ) -> Iterator[Start]:
+        for _ in range(agents):
+            job = next(jobs)
+            window.job_chosen(job.at_ps, job.at_ps, self._shared_tokens(job.members))
+            self.left_out = job.left_out
+            yield job.at_ps, partial(self.schedule.start_job, job.members, job.index, job.at_ps)
+
+    def _next_job(self, jobs: Iterator[ArrivingJob], window: AgentsWindow, free_ps: int) -> None:
+        """Let an agent that is free at `free_ps` start its next job after a think time."""
+        job = next(jobs)
+        start_ps = free_ps + job.at_ps
+        window.job_chosen(free_ps, start_ps, self._shared_tokens(job.members))
+        self.left_out = job.left_out
+        if window.over:
+            self.engine.stop()
+        else:
+            self.schedule.start_job(job.members, job.index, start_ps)
+
     def _started(self, jobs: Iterable[Start]) -> Iterator[None]:
         """Start jobs and background in order of time, each when the one before has arrived."""
         for _, start in merge(jobs, self._requests(), key=itemgetter(0)):
@@ -152,6 +184,8 @@ class Replay:
         self._window.job_ended(job.index, finished_ps)
         if self._window.over:
             self.engine.stop()
+        elif self._agents is not None:
+            self._next_job(*self._agents, finished_ps)
 
     def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
         program, turn = run.program, run.next_turn
@@ -182,6 +216,8 @@ class Replay:
             record.replica = served.replica
             held_ps = served.prefilled.held_ps if served.prefilled else 0
             record.held_s = seconds(served.held_ps + held_ps)
+        if self._window is not None and run.job.index is not None:
+            self._window.turn_ended(record, run.job.index)
         self._on_turn(record)
         self._sample_usage()
         if served.finished_ps is None:
@@ -313,6 +349,26 @@ def replay_stream(
     """Run jobs of an endless stream until its window is over. Returns the contents of done.json."""
     run = Replay((), engine, on_turn, bound=bound, background=background)
     run.engine.run(run.streaming(jobs, window))
+    return _measured(run, window)
+
+
+def replay_agents(
+    jobs: Iterable[ArrivingJob],
+    agents: int,
+    window: AgentsWindow,
+    engine: EngineFactory,
+    on_turn: OnTurn,
+    *,
+    bound: bool = False,
+    background: Requests = (),
+) -> DoneRecord:
+    """Run jobs of agents until their window is over. Returns the contents of done.json."""
+    run = Replay((), engine, on_turn, bound=bound, background=background)
+    run.engine.run(run.circulating(jobs, agents, window))
+    return _measured(run, window)
+
+
+def _measured(run: Replay, window: SteadyWindow | AgentsWindow) -> DoneRecord:
     done = _summary(run)
     done.left_out_programs = run.left_out
     window.record_in(done)

@@ -32,7 +32,7 @@ def run_again(plan: SweepPlan, folder: Path, name: str) -> Path:
     refuse_unknown("--show", [name], known, folder)
     path = folder / name
     config = read_config(path)
-    cell = Cell(config.variant, config.jps, config.seed, plan.arrivals_text, config.repeat)
+    cell = Cell(config.variant, config.amount, config.seed, plan.arrivals_text, config.repeat)
     names = [variant.name for variant in plan.variants]
     if config.variant not in names or not same_cell(config, plan.cell_record(cell)):
         raise InvalidInput(

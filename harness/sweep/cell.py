@@ -10,11 +10,12 @@ from pathlib import Path
 from msgspec import UNSET
 
 from harness.cells.folder import CellFolder
-from harness.cells.job import Job, Stream
+from harness.cells.job import AgentStream, Job, Stream
 from harness.cells.workers import Tick
+from harness.load.agents import AgentJobs
 from harness.load.settings import Keep
 from harness.load.stream import DrawnJobs, JobStream, in_drawn_order
-from harness.sweep.idle import idle_jct
+from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from reports.metrics.cell_numbers import compute_numbers, encode_numbers
 from reports.metrics.measure import Recorded
@@ -22,7 +23,7 @@ from reports.metrics.pins import is_of_pin
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import TurnColumns
 from servers.basics.errors import CellFailed, InvalidRunFolder
-from servers.records.done import Jct
+from servers.records.done import Times
 from servers.records.turns import EventRecord, TurnRecord
 
 TICK_INTERVAL_S = 0.5
@@ -36,8 +37,8 @@ class Work:
 
     plan: SweepPlan
     folder: Path
-    idle: dict[int, Jct] = field(default_factory=dict)
-    """JCT on an idle machine by seed, of the seeds that this process needed so far."""
+    idle: dict[int, Times] = field(default_factory=dict)
+    """Times on an idle machine by seed, of the seeds that this process needed so far."""
     keep: Keep = Keep.TURNS
     _drawn: dict[int, DrawnJobs] = field(default_factory=dict)
 
@@ -54,9 +55,9 @@ class Work:
             return cell.seed == self.plan.seeds[0]
         return self.keep is Keep.TURNS
 
-    def idle_jct(self, seed: int, folder: Path) -> Jct:
+    def idle_times(self, seed: int, folder: Path) -> Times:
         if seed not in self.idle:
-            self.idle[seed] = idle_jct(self.plan, seed, folder)
+            self.idle[seed] = idle_times(self.plan, seed, folder)
         return self.idle[seed]
 
 
@@ -146,19 +147,22 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
         agents=plan.agents,
         background=plan.background,
     )
-    if plan.steady and cell.jps is not None:
-        jobs = JobStream(work.drawn_jobs(cell.seed), plan.arrivals, cell.jps)
-        idle = work.idle_jct(cell.seed, folder)
-        if (idle_jobs := cell.jps * idle.mean) > MAX_IDLE_JOBS:
+    if plan.steady and cell.amount is not None:
+        drawn, idle = work.drawn_jobs(cell.seed), work.idle_times(cell.seed, folder)
+        if plan.has_agents:
+            agents = AgentJobs(drawn, int(cell.amount), plan.arrivals.think_s, idle.jct.mean)
+            return replace(job, agent_jobs=AgentStream(agents, idle))
+        jobs = JobStream(drawn, plan.arrivals, cell.amount)
+        if (idle_jobs := cell.amount * idle.jct.mean) > MAX_IDLE_JOBS:
             raise CellFailed(
-                f"--jps {cell.jps:g}: {idle_jobs:,.0f} jobs would be in the system even if none "
+                f"--jps {cell.amount:g}: {idle_jobs:,.0f} jobs would be in the system even if none "
                 f"waited, at most {MAX_IDLE_JOBS:,} are supported; lower the rate"
             )
         return replace(job, stream=Stream(jobs, idle))
     programs = plan.workload.programs
     if plan.arrivals.draws_order:
         programs = in_drawn_order(programs, cell.seed)
-    starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
+    starts_s, in_flight = plan.arrivals.draw(programs, cell.amount, cell.seed)
     if in_flight is not None:
         return replace(job, programs=programs, in_flight=in_flight)
     return replace(job, programs=programs, starts_s=starts_s)

@@ -43,7 +43,7 @@ from servers.records.sweep import MachinesRecord, MadeBy, SweepRecord
 CODE = "code_sha256"
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
-GROWING = ("variants", "jps", "seeds", "repeats", "machines")
+GROWING = ("variants", "jps", "agents", "seeds", "repeats", "machines")
 """Fields of `sweep.json` to which a later plan may add values."""
 IGNORED_FIELDS = (
     *(MADE_BY, "baseline", "search", "turnstile_version", "profile_notes"),

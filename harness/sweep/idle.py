@@ -1,7 +1,8 @@
-"""Measure the JCT on an idle machine, on which each job of a seed runs alone.
+"""Measure the times on an idle machine, on which each job of a seed runs alone.
 
-In: a plan and a seed. Out: the mean and percentiles, T0, which set the length of the windows of all
-cells with that seed. Engine and machine are those of the plan, without offload; the policy is fcfs.
+In: a plan and a seed. Out: means and percentiles. The mean JCT, T0, sets the length of the windows
+of all cells with that seed. Engine and machine are those of the plan, without offload; the policy
+is fcfs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 
 from harness.cells.job import Job
-from harness.cells.job_times import jct_summary
+from harness.cells.job_times import TurnTimes
 from harness.load.arrivals import roots
 from harness.load.stream import DrawnJobs
 from harness.sweep.plan import SweepPlan
 from servers.policies.fcfs import Fcfs
-from servers.records.done import Jct
+from servers.records.done import Times
 from servers.records.turns import TurnRecord
 from servers.variants import variant
 
@@ -23,15 +24,17 @@ IDLE_JOBS = 200
 """Jobs that run alone, or all of the workload if it has fewer."""
 
 
-def idle_jct(plan: SweepPlan, seed: int, folder: Path) -> Jct:
+def idle_times(plan: SweepPlan, seed: int, folder: Path) -> Times:
     """Run the first jobs of a seed one after another."""
     starts_s: dict[str, float] = {}
     ends_s: dict[str, float] = {}
+    turns = TurnTimes()
 
     def on_turn(record: TurnRecord) -> None:
         starts_s.setdefault(record.job_id, record.scheduled_at_s)
         if record.finished_at_s is not None:
             ends_s[record.job_id] = max(record.finished_at_s, ends_s.get(record.job_id, 0.0))
+        turns.add(record, 0)
 
     workload = plan.workload
     jobs = IDLE_JOBS
@@ -48,4 +51,5 @@ def idle_jct(plan: SweepPlan, seed: int, folder: Path) -> Jct:
         folder=folder,
     )
     plan.engine.run(job, on_turn, lambda _: None, lambda _: None)
-    return jct_summary([end_s - starts_s[job_id] for job_id, end_s in ends_s.items()])
+    jct_s = [end_s - starts_s[job_id] for job_id, end_s in ends_s.items()]
+    return turns.with_jcts(jct_s, 0, 1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from harness.cells.names import slug
 from harness.engines.base import ResolvedEngine
 from harness.load.arrivals import Arrivals
 from harness.load.background import Background
@@ -18,6 +17,7 @@ from harness.load.settings import SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.fingerprint import class_sha256
 from reports.capacity.slo import Slo
+from reports.run_folder.read import cell_name
 from servers.records.cell import CellRecord
 from servers.records.settings import RouterRecord, SplitRecord
 from servers.records.sweep import (
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One variant at one rate, with one draw of the arrivals."""
+    """One variant under one load, with one draw of the arrivals."""
 
     variant: str
-    jps: float | None
-    """Jobs per second; None for a closed loop and recorded arrivals, which have no rate."""
+    amount: float | None
+    """Jobs per second, or agents; None for a closed loop and recorded arrivals."""
     seed: int
     arrivals: str
     repeat: int = 1
@@ -49,9 +49,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        load = slug(self.arrivals) if self.jps is None else f"jps{self.jps:g}"
-        repeat = f"_repeat{self.repeat}" if self.repeat > 1 else ""
-        return f"{slug(self.variant)}_{load}_seed{self.seed}{repeat}"
+        return cell_name(self.variant, self.amount, self.seed, self.repeat, self.arrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,9 @@ class SweepPlan:
     variants: tuple[Variant, ...]
     left_out: tuple[Unsupported, ...]
     """Variants of `--policies all` that the engine does not support here."""
-    rates: tuple[float | None, ...]
+    amounts: tuple[float | None, ...]
+    """The loads under which all variants run: jobs per second, or agents; None for a load without
+    a number."""
     seeds: tuple[int, ...]
     arrivals: Arrivals
     arrivals_text: str
@@ -86,22 +86,27 @@ class SweepPlan:
     def cells(self) -> tuple[Cell, ...]:
         """Return the cells in the order in which they run.
 
-        High rates come first, because they take longest. If cells run one after the other, the
+        High loads come first, because they take longest. If cells run one after the other, the
         order of the variants rotates, so that a drift of the machine favours none of them. Each
         repeat begins when all cells have run once more.
         """
-        rates = sorted(self.rates, key=lambda jps: -(jps or 0.0))
+        amounts = sorted(self.amounts, key=lambda amount: -(amount or 0.0))
         repeats = range(1, self.settings.repeats + 1)
-        blocks = [(jps, seed, n) for n in repeats for jps in rates for seed in self.seeds]
+        blocks = [(amount, seed, n) for n in repeats for amount in amounts for seed in self.seeds]
         return tuple(
-            Cell(variant.name, jps, seed, self.arrivals_text, repeat)
-            for index, (jps, seed, repeat) in enumerate(blocks)
+            Cell(variant.name, amount, seed, self.arrivals_text, repeat)
+            for index, (amount, seed, repeat) in enumerate(blocks)
             for variant in self._rotated(index)
         )
 
     def _rotated(self, index: int) -> tuple[Variant, ...]:
         first = 0 if self.engine.kind.is_virtual else index % len(self.variants)
         return self.variants[first:] + self.variants[:first]
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether the load of a cell is a number of agents."""
+        return self.arrivals.takes_agents
 
     @property
     def cells_reusable(self) -> bool:
@@ -131,7 +136,8 @@ class SweepPlan:
                 )
                 for variant in self.variants
             ),
-            jps=self.rates,
+            jps=() if self.has_agents else self.amounts,
+            agents=tuple(int(n) for n in self.amounts if n) if self.has_agents else (),
             seeds=self.seeds,
             repeats=ONCE if repeats == 1 else tuple(range(1, repeats + 1)),
             search=None if self.slo is None else SearchRecord(str(self.slo)),
@@ -147,7 +153,8 @@ class SweepPlan:
             **self._common(variant),
             **self._policy(variant),
             variant=variant.name,
-            jps=cell.jps,
+            jps=None if self.has_agents else cell.amount,
+            agents=int(cell.amount) if self.has_agents and cell.amount else None,
             seed=cell.seed,
             repeat=cell.repeat,
         )

@@ -16,7 +16,7 @@ from harness.engines.base import EngineKind, Resolved, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.machines import refuse_list
-from harness.load.rates import parse_rates, parse_seeds
+from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256
@@ -48,7 +48,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     All plans have the same programs: those that fit every machine.
     """
     first = settings[0]
-    arrivals = parse_arrivals(first.load.arrivals)
+    arrivals = parse_arrivals(first.load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
             f"--background {first.load.background}: is replayed beside recorded programs, not "
@@ -64,12 +64,14 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     background = _background(first, longest, workload)
     slo = _slo(first, fixed)
     jps = AUTO if first.jps is None and slo is not None else first.jps
-    rates = _rates(jps, arrivals, first.load.arrivals)
+    amounts = _amounts(jps, arrivals, first, searches=slo is not None)
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
     if arrivals.kind == "recorded" and len(seeds) > 1 and not background:
         _refuse_equal_seeds(first, kind)
-    if rates:
-        arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
+    if amounts and not arrivals.takes_agents:
+        arrivals.draw(
+            workload.programs, amounts[0], seeds[0]
+        )  # Raises if a recorded one is missing.
     baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
     engines = _with_second_arm(engines, baseline, first)
     chosen, engine, left_out = engines[0]
@@ -77,10 +79,10 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         settings=first,
         variants=chosen,
         left_out=left_out,
-        rates=rates,
+        amounts=amounts,
         seeds=seeds,
         arrivals=arrivals,
-        arrivals_text=first.load.arrivals,
+        arrivals_text=first.load.process,
         engine=engine,
         workload=workload,
         baseline=baseline,
@@ -195,7 +197,8 @@ def fixed_by(load: Load, kind: EngineKind) -> str:
     """Return the option that makes the jobs of a cell a fixed set; empty if none does."""
     if not kind.is_virtual:
         return f"--engine {'URL' if kind.is_remote else kind.name}"
-    if not parse_arrivals(load.arrivals).takes_rate:
+    arrivals = parse_arrivals(load.process)
+    if not (arrivals.takes_rate or arrivals.takes_agents):
         return f"--arrivals {load.arrivals}"
     return "--once" if load.once else ""
 
@@ -210,14 +213,39 @@ def _refuse_equal_seeds(settings: SweepSettings, kind: EngineKind) -> None:
         )
 
 
-def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
+def _amounts(
+    jps: str | None, arrivals: Arrivals, settings: SweepSettings, *, searches: bool
+) -> tuple[float | None, ...]:
+    """Return the loads under which all variants run, as numbers."""
+    agents, process = settings.load.agents, settings.load.process
+    if agents is not None and not arrivals.takes_agents:
+        raise InvalidInput(f"--agents {agents}: --arrivals {process} has no agents; remove one")
+    if arrivals.takes_agents:
+        return _agents(settings, searches=searches)
     if jps == AUTO and arrivals.takes_rate:
         return ()
     if arrivals.takes_rate:
         return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
     if jps is not None:
-        raise InvalidInput(f"--jps {jps}: --arrivals {text} sets the load itself; remove --jps")
+        raise InvalidInput(f"--jps {jps}: --arrivals {process} sets the load itself; remove --jps")
     return (None,)
+
+
+def _agents(settings: SweepSettings, *, searches: bool) -> tuple[float, ...]:
+    load = settings.load
+    if settings.jps is not None:
+        raise InvalidInput(
+            f"--jps {settings.jps}: --arrivals {load.process} has no rate; remove --jps, or give "
+            "numbers of agents with --agents"
+        )
+    if load.once:
+        raise InvalidInput(
+            "--once: agents go on until a steady state has been measured; use --arrivals closed:N "
+            "for a fixed set of jobs, N in flight"
+        )
+    if load.agents is None and not searches:
+        raise InvalidInput("--no-capacity: give numbers of agents with --agents, such as 8,16,32")
+    return () if load.agents is None else tuple(map(float, parse_agents(load.agents)))
 
 
 def _baseline(given: str | None, names: Sequence[str]) -> str:

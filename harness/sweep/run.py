@@ -31,7 +31,7 @@ from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
-from servers.records.done import Jct
+from servers.records.done import Times
 
 ONE = ""
 """Name of a plan whose run folder is the folder itself."""
@@ -119,7 +119,7 @@ def run_sweeps(
     return SweepOutcome(folder, count, found_done + searches.found_done, failed, missing)
 
 
-def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, Jct]:
+def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, Times]:
     """Refuse an SLO that an idle machine does not meet, with the name of its plan."""
     try:
         return refuse_unreachable(plan, folder / name)
@@ -183,7 +183,7 @@ class Searches:
     def __init__(self, searches: Mapping[str, CapacitySearch]) -> None:
         self._searches = searches
 
-    def idle(self, plan: str) -> dict[int, Jct]:
+    def idle(self, plan: str) -> dict[int, Times]:
         return dict(self._searches[plan].idle) if plan in self._searches else {}
 
     def next_cells(self, failed: Mapping[str, str], most: int) -> list[PlannedCell]:

@@ -15,41 +15,45 @@ from statistics import geometric_mean
 from harness.cells.folder import remove_aside, remove_lines
 from harness.load.settings import Keep
 from harness.sweep.finished import finished_names, is_finished, take_finished
-from harness.sweep.idle import idle_jct
+from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
+from reports.capacity.ladder import ladder_of
 from reports.capacity.outcomes import idle_of, outcome_of
-from reports.capacity.search import Chain, Idle, Search, SearchPlace, chain_capacity
-from reports.capacity.slo import Slo
+from reports.capacity.search import Chain, Idle, Search, SearchPlace
+from reports.capacity.slo import Limit, Slo
 from reports.run_folder.read import read_cell, read_done
 from servers.basics.errors import InvalidInput, InvalidRunFolder
-from servers.basics.phrasing import seconds
-from servers.records.done import Jct
+from servers.basics.phrasing import listed, seconds, times
+from servers.records.done import Times
 
 COLUMNS = 80
-SO_FAR = "so far in jobs/s: {}"
+SO_FAR = "so far in {}: {}"
 
 
 class CapacitySearch:
-    """The cells of one plan beyond the rates of `--jps`."""
+    """The cells of one plan beyond the loads that the user gave."""
 
     def __init__(
         self,
         plan: SweepPlan,
         slo: Slo,
         folder: Path,
-        idle: Mapping[int, Jct],
+        idle: Mapping[int, Times],
         reuse: bool,
         keep: Keep = Keep.SHOWN,
     ) -> None:
-        """`idle` has the JCTs on an idle machine that were measured already, by seed."""
+        """`idle` has the times on an idle machine that were measured already, by seed."""
         self._plan, self._slo, self._folder, self._keep = plan, slo, folder, keep
         self._reuse = reuse and plan.cells_reusable
-        rates = tuple(jps for jps in plan.rates if jps is not None)
+        given = tuple(amount for amount in plan.amounts if amount is not None)
+        self._ladder = ladder_of(plan.arrivals_text)
         names = tuple(variant.name for variant in plan.variants)
-        self._search = Search(names, plan.baseline, plan.seeds, rates)
+        self._search = Search(names, plan.baseline, plan.seeds, given, self._ladder)
         self.idle = idle_machines(plan, folder, idle)
-        self._idle: dict[int, Idle] = {seed: idle_of(jct, slo) for seed, jct in self.idle.items()}
+        self._idle: dict[int, Idle] = {
+            seed: idle_of(times, slo) for seed, times in self.idle.items()
+        }
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
@@ -59,7 +63,7 @@ class CapacitySearch:
         """Cells that this search ran and whose turns the report may draw."""
         self._failed: set[SearchPlace] = set()
         self.cells = self.found_done = 0
-        """Cells beyond the rates of `--jps`, and how many were finished before."""
+        """Cells beyond the loads that the user gave, and how many were finished before."""
 
     def next_cells(self, failed: Mapping[str, str], most: int) -> list[Cell]:
         """Return at most so many cells that can run now, so that the searches of the first variants
@@ -106,7 +110,7 @@ class CapacitySearch:
             elif is_finished(self._folder / cell.name, needs_turns=self._keep is Keep.TURNS):
                 done = read_done(self._folder / cell.name)
                 outcomes = self._known.setdefault(Chain(place.variant, place.seed), {})
-                outcomes[place.jps] = outcome_of(place.jps, done, self._slo)
+                outcomes[place.load] = outcome_of(place.load, done, self._slo)
             else:
                 continue
             del self._pending[place]
@@ -124,7 +128,7 @@ class CapacitySearch:
         for place in [*self._ran] if rates else ():
             if place not in self._pending:
                 self._ran.discard(place)
-                if place.jps not in shown and place not in self._failed:
+                if place.load not in shown and place not in self._failed:
                     remove_lines(self._folder / self._cell(place).name)
 
     def found(self) -> tuple[int, int]:
@@ -136,7 +140,7 @@ class CapacitySearch:
 
     def _has_ended(self, chain: Chain) -> bool:
         outcomes = list(self._known.get(chain, {}).values())
-        return chain_capacity(outcomes, self._idle[chain.seed]).kind is not Kind.OPEN
+        return self._search.capacity_of(outcomes, self._idle[chain.seed]).kind is not Kind.OPEN
 
     def so_far(self) -> str:
         """Return the capacities that are found, highest first, in at most 80 columns; empty if
@@ -144,58 +148,67 @@ class CapacitySearch:
         self._settle({})
         found: dict[str, list[float]] = {}
         for chain, outcomes in self._known.items():
-            capacity = chain_capacity(list(outcomes.values()), self._idle[chain.seed])
+            idle = self._idle[chain.seed]
+            capacity = self._search.capacity_of(list(outcomes.values()), idle)
             if capacity.kind is Kind.FOUND:
-                found.setdefault(chain.variant, []).append(capacity.jobs_per_s)
+                found.setdefault(chain.variant, []).append(capacity.load)
         means = {name: geometric_mean(values) for name, values in found.items()}
         ordered = sorted(means, key=lambda name: (-means[name], name))
-        shown = ""
+        shown, unit = "", self._ladder.unit
         for index, name in enumerate(ordered):
             more = f" and {len(ordered) - index - 1} more" if index + 1 < len(ordered) else ""
             longer = f"{shown}, {name} {means[name]:.3g}" if shown else f"{name} {means[name]:.3g}"
-            if len(SO_FAR.format(longer + more)) > COLUMNS:
-                return SO_FAR.format(f"{shown} and {len(ordered) - index} more")
+            if len(SO_FAR.format(unit, longer + more)) > COLUMNS:
+                return SO_FAR.format(unit, f"{shown} and {len(ordered) - index} more")
             shown = longer
-        return SO_FAR.format(shown) if shown else ""
+        return SO_FAR.format(unit, shown) if shown else ""
 
     def _cell(self, place: SearchPlace) -> Cell:
-        return Cell(place.variant, place.jps, place.seed, self._plan.arrivals_text)
+        return Cell(place.variant, place.load, place.seed, self._plan.arrivals_text)
 
     @staticmethod
     def _place(cell: Cell) -> SearchPlace:
-        return SearchPlace(cell.variant, cell.jps or 0.0, cell.seed)
+        return SearchPlace(cell.variant, cell.amount or 0.0, cell.seed)
 
 
-def refuse_unreachable(plan: SweepPlan, folder: Path) -> dict[int, Jct]:
+def refuse_unreachable(plan: SweepPlan, folder: Path) -> dict[int, Times]:
     """Raise InvalidInput if the SLO is not met with any seed even on an idle machine. Return the
-    JCTs that were measured, by seed. Called before the folder is made. An SLO of multiples of at
-    least one needs no measurement."""
-    slo, measured = plan.slo, dict[int, Jct]()
-    if slo is None or all(each.unit == "x" and each.value >= 1 for each in slo.limits):
+    times that were measured there, by seed. Called before the folder is made. A limit that every
+    idle machine meets needs no measurement."""
+    slo, measured = plan.slo, dict[int, Times]()
+    if slo is None or all(limit.idle_meets for limit in slo.limits):
         return measured
     for seed in plan.seeds:
-        jct = measured[seed] = idle_jct(plan, seed, folder)
-        if idle_of(jct, slo).tightest <= 1:
+        idle = measured[seed] = idle_times(plan, seed, folder)
+        if idle_of(idle, slo).tightest <= 1:
             return measured
-    values = ", ".join(
-        f"{limit.statistic} {seconds(getattr(jct, limit.statistic))}" for limit in slo.limits
-    )
+    missed = [limit for limit in slo.limits if limit.share_of(idle, idle) > 1]
     raise InvalidInput(
-        f"--slo '{slo}': not met even on an idle machine, whose JCT is {values}; use a higher limit"
+        f"--slo '{slo}': not met even on an idle machine, where "
+        f"{listed([_on_idle(limit, idle) for limit in missed])}; use a looser limit"
     )
 
 
-def idle_machines(plan: SweepPlan, folder: Path, measured: Mapping[int, Jct]) -> dict[int, Jct]:
-    """Return the JCT on an idle machine by seed, from finished cells or measured before or here."""
-    found: dict[int, Jct] = {}
+def _on_idle(limit: Limit, idle: Times) -> str:
+    """Return what an idle machine reaches, and by how much it misses the limit."""
+    value, share = limit.of(idle), limit.share_of(idle, idle)
+    if limit.is_speed:
+        return f"{limit.name} is {1 / value:.3g} tokens/s, {times(1 / share)} the limit"
+    return f"the {limit.title} is {seconds(value)}, {times(share)} the limit"
+
+
+def idle_machines(plan: SweepPlan, folder: Path, measured: Mapping[int, Times]) -> dict[int, Times]:
+    """Return the times on an idle machine by seed, from finished cells or measured before or
+    here."""
+    found: dict[int, Times] = {}
     for path in sorted(folder.glob("*/done.json")):
         if found.keys() >= set(plan.seeds):  # Reading a cell checks all of its files.
             break
         with suppress(InvalidRunFolder):  # A damaged cell runs again.
             cell = read_cell(path.parent)
-            if cell.config.seed in plan.seeds and (idle := cell.done.idle_jct_s):
+            if cell.config.seed in plan.seeds and (idle := cell.done.idle_times_s):
                 found.setdefault(cell.config.seed, idle)
     return {
-        seed: found.get(seed) or measured.get(seed) or idle_jct(plan, seed, folder)
+        seed: found.get(seed) or measured.get(seed) or idle_times(plan, seed, folder)
         for seed in plan.seeds
     }

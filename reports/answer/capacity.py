@@ -1,4 +1,4 @@
-"""Answers how many jobs per second a machine sustains under each scheduler.
+"""Answers how many jobs per second, or agents, a machine sustains under each scheduler.
 
 In: capacities over seeds, and points. Out: sentences of at most about 30 words, and the numbers in
 them. docs/design/statistics.md, "Capacity", has the rules.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from reports.answer.capacity_context import CapacityContext
-from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
+from reports.answer.capacity_headline import MOST_NUMBERS, headline, value_of
 from reports.answer.findings import with_ratios
 from reports.answer.left_out import valid_points
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
@@ -18,7 +19,7 @@ from reports.answer.provenance import provenance as provenance_of
 from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.capacity.slo import Slo
+from reports.capacity.ladder import AGENTS
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds, winners
 from reports.statistics.points import Point
@@ -51,17 +52,18 @@ def capacity_answer(
     load, point, base_point = _compared(shown, base, points)
     beyond = _beyond(best, base, points)
     findings = [
-        meaning(context.slo, context.idle_mean_s),
+        meaning(context),
         *_near_capacity(base, points),
         *_jct(point, base_point, base),
         *_jct_beyond(beyond, context.baseline),
         *_tied(names),
         *_others(capacities, best, context),
+        *_limits(best, base, context),
         *_resources(best, base, context),
         *_reference(capacities),
         *distance_from_rate_bound(capacities, points),
         *distance_from_bound(points, load),
-        *_without_number(capacities),
+        *_without_number(capacities, context),
     ]
     return Answer(
         " ".join([*compared, *left_out]),
@@ -83,9 +85,9 @@ def _compared(
     """Return the load at which JCTs are compared, with the points of the highest winner that ran
     there and of the baseline. It is the highest load that the baseline sustains with every seed and
     at which both are stable; above it, the baseline's JCTs differ by factors between seeds."""
-    most = min(base.per_s.values(), default=math.inf) if base is not None else math.inf
-    stable = [p for p in points if not p.saturated and p.jps is not None and p.jps <= most]
-    for load in dict.fromkeys(p.load for p in sorted(stable, key=lambda p: -(p.jps or 0))):
+    most = min(base.loads.values(), default=math.inf) if base is not None else math.inf
+    stable = [p for p in points if not p.saturated and p.amount is not None and p.amount <= most]
+    for load in dict.fromkeys(p.load for p in sorted(stable, key=lambda p: -(p.amount or 0))):
         here = {p.variant: p for p in stable if p.load == load}
         best = next((here[name] for name in names if name in here), None)
         own = here.get(base.variant) if base is not None else None
@@ -94,22 +96,28 @@ def _compared(
     return (points[0].load if points else None), None, None
 
 
-def meaning(slo: Slo, idle_mean_s: float) -> str:
-    """Return three sentences that explain what a sustained rate is."""
+def meaning(context: CapacityContext) -> str:
+    """Return sentences that explain what a sustained load is."""
+    idle = f"On an idle machine the mean JCT is {seconds(context.idle_mean_s)}."
+    if context.ladder is AGENTS:
+        return (
+            f"Sustained: {context.slo.describe()}, with so many agents at work, each of which"
+            f" starts a new job when its last one has ended. {idle}"
+        )
     return (
-        f"Sustained: {slo.describe()}, and a queue that does not grow, even after a burst of jobs."
-        " Differences are smaller without the initial burst (not measured here; see"
-        f" {AFTER_A_BURST}). On an idle machine the mean JCT is {seconds(idle_mean_s)}."
+        f"Sustained: {context.slo.describe()}, and a queue that does not grow, even after a burst"
+        " of jobs. Differences are smaller without the initial burst (not measured here; see"
+        f" {AFTER_A_BURST}). {idle}"
     )
 
 
 def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> list[str]:
     """Explain why the baseline can miss the SLO at a rate that seems to be its capacity."""
-    if base is None or base.jobs_per_s is None:
+    if base is None or base.load is None:
         return []
     for point in points:
-        if point.variant == base.variant and point.jps is not None:
-            seeds = base.sustained_at(point.jps)
+        if point.variant == base.variant and point.amount is not None:
+            seeds = base.sustained_at(point.amount)
             if seeds.is_mixed:
                 return [
                     "A capacity is the geometric mean over seeds with different arrivals:"
@@ -124,9 +132,11 @@ def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | No
     """Compare JCTs at the highest rate at which both are stable."""
     if point is None or base is None:
         return []
-    at = capacity.jobs_per_s if capacity is not None else None
+    at = capacity.load if capacity is not None else None
     own = f"the mean JCT is {seconds(point.jct_mean_s.value)} with {point.variant}"
-    share = f", {base.jps / at.value:.0%} of {base.variant}'s capacity" if at and base.jps else ""
+    share = (
+        f", {base.amount / at.value:.0%} of {base.variant}'s capacity" if at and base.amount else ""
+    )
     if point is base:
         return [f"At {point.load}{share}, {own}."]
     gain = point.against
@@ -144,13 +154,13 @@ def _beyond(
     seed and the baseline with none."""
     if base is None or base in best or base.kind is not Kind.FOUND:
         return None
-    least = max(base.per_s.values())
-    most = {c.variant: min(c.per_s.values(), default=0.0) for c in best}
+    least = max(base.loads.values())
+    most = {c.variant: min(c.loads.values(), default=0.0) for c in best}
     rank = {c.variant: place for place, c in enumerate(best)}
     beyond = [
-        (p.jps, -rank[p.variant], p)
+        (p.amount, -rank[p.variant], p)
         for p in points
-        if p.jps is not None and not p.saturated and least < p.jps <= most.get(p.variant, 0.0)
+        if p.amount is not None and not p.saturated and least < p.amount <= most.get(p.variant, 0.0)
     ]
     return max(beyond, key=lambda e: e[:2])[2] if beyond else None
 
@@ -195,27 +205,55 @@ def _others(
 def _resources(
     best: Sequence[VariantCapacity], base: VariantCapacity | None, context: CapacityContext
 ) -> list[str]:
-    """State how many GPUs a round rate above one machine's capacity needs, and what jobs cost."""
-    if not best or best[0].jobs_per_s is None:
+    """State how many GPUs a round load above one machine's capacity needs, and what it costs."""
+    if not best or best[0].load is None:
         return []
     shown = [best[0]]
-    if base is not None and base.jobs_per_s is not None:
+    if base is not None and base.load is not None:
         shown = [base] if base in best else [best[0], base]
     target = 10.0 ** math.ceil(math.log10(2 * max(value_of(c).value for c in shown)))
+    if context.agents is not None:
+        target = context.agents
     gpus = [
         f"{counted(context.price.gpus_for(target, value_of(c).value), 'GPU')} with {c.variant}"
         for c in shown
     ]
     needs = "1 job/s needs" if target == 1 else f"{target:g} jobs/s need"
+    if context.ladder is AGENTS:
+        needs = "1 agent needs" if target == 1 else f"{target:g} agents need"
     sentences = [f"{needs} {listed(gpus)}{_background(context)}."]
     if not math.isnan(context.price.usd_per_h):
-        costs = [
-            f"{context.price.usd_per_1000_jobs(value_of(c).value):.3g} USD with {c.variant}"
-            for c in shown
-        ]
         paid = ", with the background included" if context.background_per_s else ""
-        sentences.append(f"A thousand jobs cost {listed(costs)}, at capacity{paid}.")
+        sentences.append(f"{_costs(shown, context)}, at capacity{paid}.")
     return sentences
+
+
+def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
+    is_agents = context.ladder is AGENTS
+    what = "An agent that works all month costs" if is_agents else "A thousand jobs cost"
+    cost = partial(context.price.usd, ladder=context.ladder)
+    return (
+        f"{what} {listed([f'{cost(value_of(c).value):.3g} USD with {c.variant}' for c in shown])}"
+    )
+
+
+def _limits(
+    best: Sequence[VariantCapacity], base: VariantCapacity | None, context: CapacityContext
+) -> list[str]:
+    """State what the highest capacity and the baseline's miss first above them, if that differs or
+    if the SLO has several limits."""
+    both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
+    shown = [c for c in both if c.missed]
+    missed = {c.variant: _missed(c) for c in shown}
+    if len(context.slo.limits) < 2 and len(set(missed.values())) < 2:
+        return []
+    return [f"Beyond its capacity {listed([f'{name} {what}' for name, what in missed.items()])}."]
+
+
+def _missed(capacity: VariantCapacity) -> str:
+    limit, seeds = capacity.missed[0]
+    what = f"misses {limit}" if limit else "has no steady state"
+    return what + some_seeds(seeds)
 
 
 def _background(context: CapacityContext) -> str:
@@ -229,18 +267,18 @@ def _background(context: CapacityContext) -> str:
 
 def _reference(capacities: Sequence[VariantCapacity]) -> list[str]:
     return [
-        f"For reference: {c.variant}, which knows the future, sustains {rate(value.value)}."
+        f"For reference: {c.variant}, which knows the future, sustains {c.text()}."
         for c in capacities
-        if c.bound and (value := c.jobs_per_s) is not None
+        if c.bound and c.load is not None
     ]
 
 
-def _without_number(capacities: Sequence[VariantCapacity]) -> list[str]:
+def _without_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
     never = [c for c in capacities if c.kind is Kind.NEVER]
     if not never or len(never) == len(capacities):
         return []
     names = [f"{c.variant}{some_seeds(c.never)}" for c in never]
-    return [f"No rate that was tried is sustained: {listed(names)}."]
+    return [f"No {context.ladder.noun} that was tried is sustained: {listed(names)}."]
 
 
 def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:

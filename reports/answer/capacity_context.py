@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from reports.capacity.ladder import AGENTS, RATES, Ladder, ladder_of
 from reports.capacity.slo import Slo
 from servers.basics.phrasing import gpus_in_words
 from servers.records.sweep import SweepRecord
+
+HOURS_PER_MONTH = 730
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,15 @@ class Price:
     usd_per_h: float
     """NaN if the hardware has no price."""
 
-    def gpus_for(self, jobs_per_s: float, capacity: float) -> int:
+    def gpus_for(self, load: float, capacity: float) -> int:
         # Slightly less, so that rounding does not turn 3 machines at exactly their capacity into 4.
-        return self.gpus * math.ceil(jobs_per_s / capacity * (1 - 1e-9))
+        return self.gpus * math.ceil(load / capacity * (1 - 1e-9))
 
-    def usd_per_1000_jobs(self, capacity: float) -> float:
-        return self.usd_per_h * self.gpus / 3600 / capacity * 1000
+    def usd(self, capacity: float, ladder: Ladder) -> float:
+        """Return the cost of a thousand jobs, or of an agent that works for a month, at capacity.
+        NaN if the hardware has no price."""
+        hours = HOURS_PER_MONTH if ladder is AGENTS else 1000 / 3600
+        return self.usd_per_h * self.gpus * hours / capacity
 
 
 def price_of(sweep: SweepRecord) -> Price:
@@ -48,6 +54,10 @@ class CapacityContext:
     """Background requests per second that each machine serves alongside the jobs."""
     noun: str = "scheduler"
     """The word for a variant in sentences."""
+    ladder: Ladder = RATES
+    """The kind of load."""
+    agents: int | None = None
+    """How many agents the user wants to serve, if the user said so."""
 
 
 def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> CapacityContext:
@@ -61,6 +71,8 @@ def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Capaci
         len(sweep.seeds),
         background_per_s(sweep),
         noun_of(sweep),
+        ladder_of(sweep.arrivals),
+        max(sweep.agents, default=None),
     )
 
 

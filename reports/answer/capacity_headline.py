@@ -1,4 +1,4 @@
-"""Writes the headline on capacities: which variants win or tie, their jobs/s, and the ratio.
+"""Writes the headline on capacities: which variants win or tie, their numbers, and the ratio.
 
 In: capacities over seeds, and the winners among them. Out: a text of at most about 36 words.
 """
@@ -21,10 +21,6 @@ MOST_NUMBERS = 4
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
-def rate(value: float) -> str:
-    return f"{value:.3g} jobs/s"
-
-
 def rate_interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 0.41–0.47`."""
     if not estimate.has_interval:
@@ -45,14 +41,14 @@ def headline(
     sentence = f"The search has not finished for {schedulers}. So far: {sentence}"
     if more := [c.variant for c in open_searches if _sustains_more(c, best[0])]:
         verb = "sustains" if len(more) == 1 else "sustain"
-        return f"{sentence} {_names(more)} already {verb} a higher rate."
+        return f"{sentence} {_names(more)} already {verb} a higher {context.ladder.noun}."
     return sentence
 
 
 def _sustains_more(capacity: VariantCapacity, best: VariantCapacity) -> bool:
     """Return whether an unfinished search already exceeds the highest capacity."""
     rates = [seed.sustained or 0.0 for seed in capacity.by_seed.values()]
-    return best.jobs_per_s is not None and min(rates, default=0.0) > best.jobs_per_s.value
+    return best.load is not None and min(rates, default=0.0) > best.load.value
 
 
 def _without_baseline(capacities: Sequence[VariantCapacity], context: CapacityContext) -> str:
@@ -60,7 +56,9 @@ def _without_baseline(capacities: Sequence[VariantCapacity], context: CapacityCo
     base = next((c for c in capacities if c.variant == context.baseline), None)
     if base is None or base.kind is not Kind.NEVER:
         return ""
-    return f" The baseline {base.variant} sustains no rate{some_seeds(base.never)}."
+    return (
+        f" The baseline {base.variant} sustains no {context.ladder.noun}{some_seeds(base.never)}."
+    )
 
 
 def _of_finished(
@@ -72,7 +70,7 @@ def _of_finished(
     contenders = len([c for c in capacities if not c.bound])
     if contenders == 1:
         return (
-            f"{first.variant} sustains {rate(value.value)} on {context.machine}"
+            f"{first.variant} sustains {first.text()} on {context.machine}"
             f" ({rate_interval(value)}). It is compared with no other {context.noun}."
         )
     everyone = len(best) == contenders
@@ -80,7 +78,7 @@ def _of_finished(
         return _baseline_wins(best, context)
     if len(best) == 1:
         more = _more(best, context)
-        return f"{first.variant} sustains {rate(value.value)} on {context.machine}{more}."
+        return f"{first.variant} sustains {first.text()} on {context.machine}{more}."
     return _ties(best, context, everyone)
 
 
@@ -91,7 +89,7 @@ def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: b
     who = f"{'All' if equal(best) else 'The'} {len(best)}" if everyone else count
     tie = f"{who} {context.noun}s {_tie(best, context)}"
     high, low = best[0], best[-1]
-    most, least = rate(value_of(high).value), f"{value_of(low).value:.3g}"
+    most, least = high.text(), f"{value_of(low).value:.3g}"
     if equal(best):
         names = "" if everyone else f": {_names([c.variant for c in best])}"
         more = "" if everyone else _more([high], context)
@@ -118,15 +116,15 @@ def _more(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
 
 
 def value_of(capacity: VariantCapacity) -> Estimate:
-    value = capacity.jobs_per_s
+    value = capacity.load
     return Estimate(math.nan, math.nan, math.nan) if value is None else value
 
 
 def _baseline_wins(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
     base = next(c for c in best if c.variant == context.baseline)
-    sustains = f"{base.variant}, which sustains {rate(value_of(base).value)} on {context.machine}"
+    sustains = f"{base.variant}, which sustains {base.text()} on {context.machine}"
     if len(best) == 1:
-        return f"No {context.noun} sustains more jobs than {sustains}."
+        return f"No {context.noun} sustains more {context.ladder.things} than {sustains}."
     tied = _names(["it", *(c.variant for c in best if c is not base)])
     return f"No {context.noun} sustains more than {sustains}; {tied} {_tie(best, context)}."
 
@@ -142,21 +140,21 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> str:
-    kinds = {c.kind for c in capacities}
+    kinds, load = {c.kind for c in capacities}, context.ladder
     if not kinds:
         return f"No {context.noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
         if any(c.never.is_mixed for c in capacities):
             seeds = [f"{c.variant} with {c.never.seeds} of {c.never.of} seeds" for c in capacities]
             return (
-                f"No {context.noun} sustains a rate on {context.machine} with every seed, so there"
-                f" is no capacity. The SLO {context.slo} is missed even by jobs that hardly ever"
-                f" overlap: {_names(seeds)}. A looser --slo would give capacities."
+                f"No {context.noun} sustains a {load.noun} on {context.machine} with every seed,"
+                f" so there is no capacity. The SLO {context.slo} is missed even by {load.least}:"
+                f" {_names(seeds)}. A looser --slo would give capacities."
             )
         return (
-            f"No {context.noun} sustains any rate on {context.machine}: the SLO {context.slo} is"
-            " missed even by jobs that hardly ever overlap. Their mean JCT is"
-            f" {seconds(context.idle_mean_s)}."
+            f"No {context.noun} sustains any {load.noun} on {context.machine}: the SLO"
+            f" {context.slo} is missed even by {load.least}. On an idle machine the mean"
+            f" JCT is {seconds(context.idle_mean_s)}."
         )
     return "The search for capacities has not finished: the same command continues it."
 
@@ -164,9 +162,9 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
 def _always(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
     rates = [s.sustained for c in best for s in c.by_seed.values() if s.sustained]
     names = [c.variant for c in best]
-    verb = "meets" if len(names) == 1 else "meet"
+    verb, load = "meets" if len(names) == 1 else "meet", context.ladder
     return (
-        f"{_names(names)} {verb} the SLO {context.slo} at every rate that was tried, up to"
-        f" {rate(min(rates))} on {context.machine}: a stricter --slo would separate"
+        f"{_names(names)} {verb} the SLO {context.slo} at every {load.noun} that was tried, up to"
+        f" {load.text(min(rates))} on {context.machine}: a stricter --slo would separate"
         f" {context.noun}s."
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from reports.answer.capacity_context import Price
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
+from reports.capacity.ladder import AGENTS, RATES
 from reports.numbers import DASH, digits, limits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableCell, TableRow
@@ -24,14 +25,14 @@ class CapacityRow(NamedTuple):
     variant: str
     bound: bool
     wins: bool
-    jobs_per_s: str
+    load: str
     interval: str
     ratio: str
     ratio_interval: str
     gpus: str
-    """GPUs for one job per second; fractional."""
+    """GPUs for one job per second, or agents per GPU; fractional."""
     usd: str
-    """Cost of a thousand jobs."""
+    """Cost of a thousand jobs, or of an agent for a month."""
 
 
 def capacity_rows(answer: Answer, price: Price) -> list[CapacityRow]:
@@ -41,18 +42,20 @@ def capacity_rows(answer: Answer, price: Price) -> list[CapacityRow]:
 
 
 def _sort_value(capacity: VariantCapacity) -> float:
-    value = capacity.jobs_per_s
+    value = capacity.load
     if value is None:
         return math.inf if capacity.kind is Kind.ALWAYS else 0.0
     return value.value
 
 
 def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
-    value, ratio = capacity.jobs_per_s, capacity.ratio
+    value, ratio = capacity.load, capacity.ratio
     if value is None:
         shown = KINDS[capacity.kind]
         return CapacityRow(capacity.variant, capacity.bound, wins, shown, *([DASH] * 5))
-    usd = price.usd_per_1000_jobs(value.value)
+    gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
+    if capacity.ladder is AGENTS:
+        gpus = 1 / gpus
     return CapacityRow(
         capacity.variant,
         capacity.bound,
@@ -61,7 +64,7 @@ def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
         limits(value.low, value.high),
         DASH if ratio is None else times(ratio.value),
         DASH if ratio is None else limits(ratio.low, ratio.high),
-        digits(price.gpus / value.value),
+        digits(gpus),
         digits(usd),
     )
 
@@ -71,10 +74,13 @@ def capacity_table(answer: Answer, price: Price) -> Table | None:
     without capacities."""
     rows = capacity_rows(answer, price)
     priced = any(row.usd != DASH for row in rows)
-    heads = ["Variant", "Jobs/s", "95% CI", "Ratio", "95% CI", "GPUs per job/s"]
+    ladder = answer.capacities[0].ladder if answer.capacities else RATES
+    first = ladder.unit[:1].upper() + ladder.unit[1:]
+    gpus = "Agents per GPU" if ladder is AGENTS else "GPUs per job/s"
+    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", gpus]
     found = []
     for row in rows:
         more = (row.interval, row.ratio, row.ratio_interval, row.gpus, *([row.usd] * priced))
-        cells = [TableCell(row.jobs_per_s, row.wins), *map(TableCell, more)]
+        cells = [TableCell(row.load, row.wins), *map(TableCell, more)]
         found.append(TableRow(row.variant, cells, row.bound))
-    return Table([*heads, *(["USD per 1,000 jobs"] * priced)], found) if found else None
+    return Table([*heads, *([ladder.cost] * priced)], found) if found else None

@@ -27,13 +27,13 @@ TABLE_4 = "Continuum v3, Table 4"
 def short_run(winner: Point, sweep: SweepRecord) -> list[str]:
     """Return a caveat if a fixed set of jobs is too short for the queue to settle. A stream
     continues until its window is long enough (docs/design/statistics.md, "Steady state")."""
-    if sweep.steady_state or winner.jps is None or winner.saturated:
+    if sweep.steady_state or winner.amount is None or winner.saturated:
         return []
     mean_s, jobs = winner.jct_mean_s.value, jobs_per_cell(winner, sweep)
-    window_s = jobs / winner.jps
+    window_s = jobs / winner.amount
     if jobs == 1 or mean_s * SETTLING_JCTS <= window_s:
         return []
-    enough = math.ceil(mean_s * SETTLING_JCTS * winner.jps / 100) * 100
+    enough = math.ceil(mean_s * SETTLING_JCTS * winner.amount / 100) * 100
     remedy = f"--programs {enough}" if enough <= 20 * jobs else "lower rates"
     return [
         f"Short run: {jobs:,} jobs arrive within {seconds(window_s)} and the mean JCT is"
@@ -129,19 +129,19 @@ def _unstable(points: Sequence[Point], results: Results) -> list[str]:
 def _growing(points: Sequence[Point], results: Results) -> list[str]:
     """Return a caveat if the backlog of stable streams grows. The backlog of an accepted window may
     grow by a tenth of the arrivals, which only a short window does by chance."""
-    stable = {(p.variant, p.jps) for p in points if not p.unstable}
+    stable = {(p.variant, p.load) for p in points if not p.unstable}
     growing = [
         cell
         for cell in results.cells.to_dict("records")
-        if (cell["variant"], cell["jps"]) in stable
+        if (cell["variant"], cell["load"]) in stable
         and cell["steady"]
         and grows_beyond_chance(cell["backlog_growth"], cell["jobs"])
     ]
     if not growing:
         return []
     most = max(growing, key=lambda cell: float(cell["backlog_growth"]))
-    where = {(cell["variant"], cell["jps"]) for cell in growing}
-    shown = [p for p in points if (p.variant, p.jps) in where]
+    where = {(cell["variant"], cell["load"]) for cell in growing}
+    shown = [p for p in points if (p.variant, p.load) in where]
     return [
         "Stable, but the backlog grows by more than arrivals vary by chance, so a longer run"
         f" would have a higher mean JCT or no steady state: {_first_loads(shown, points)}. The"

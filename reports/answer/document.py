@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from reports.answer.capacity_context import Price, price_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
+from reports.capacity.ladder import AGENTS, RATES
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
 from reports.statistics.bootstrap import Estimate
@@ -23,6 +24,12 @@ from reports.statistics.points import Point
 from servers.records.sweep import SweepRecord
 
 ANSWER = "answer.json"
+UNITS = {RATES: "jobs_per_s", AGENTS: "agents"}
+"""Keys of capacities."""
+RESOURCES = {
+    RATES: ("gpus_per_job_per_s", "usd_per_1000_jobs"),
+    AGENTS: ("gpus_per_agent", "usd_per_agent_month"),
+}
 FORMAT = "turnstile-answer-1"
 PROVENANCE = (
     *("engine", "model", "hardware", "gpus", "arrivals", "background", "seeds"),
@@ -59,27 +66,31 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
 
 
 def _capacity(capacity: VariantCapacity, price: Price) -> dict[str, Any]:
-    value = capacity.jobs_per_s
-    numbers: dict[str, float | None] = {"jobs_per_s": None, "low": None, "high": None}
+    value = capacity.load
+    unit = UNITS[capacity.ladder]
+    numbers: dict[str, float | None] = {unit: None, "low": None, "high": None}
     gpus = usd = None
     if value is not None:
-        numbers = {"jobs_per_s": value.value, **_limits(value)}
-        gpus, usd = price.gpus / value.value, _number(price.usd_per_1000_jobs(value.value))
+        numbers = {unit: value.value, **_limits(value)}
+        gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
+    names = RESOURCES[capacity.ladder]
     return {
         "kind": capacity.kind,
         **numbers,
-        "gpus_per_job_per_s": gpus,
-        "usd_per_1000_jobs": usd,
-        "by_seed": {str(seed): _of_seed(own) for seed, own in sorted(capacity.by_seed.items())},
+        **dict(zip(names, (gpus, None if usd is None else _number(usd)), strict=True)),
+        "by_seed": {
+            str(seed): _of_seed(own, unit) for seed, own in sorted(capacity.by_seed.items())
+        },
     }
 
 
-def _of_seed(capacity: Capacity) -> dict[str, Any]:
+def _of_seed(capacity: Capacity, unit: str) -> dict[str, Any]:
     return {
         "kind": capacity.kind,
-        "jobs_per_s": _number(capacity.jobs_per_s),
+        unit: _number(capacity.load),
         "sustained": capacity.sustained,
         "not_sustained": capacity.not_sustained,
+        **({"limit": capacity.limit} if capacity.limit else {}),
     }
 
 
@@ -87,7 +98,7 @@ def _point(point: Point) -> dict[str, Any]:
     ratio = None if point.against is None else _estimate(point.against.mean)
     return {
         "variant": point.variant,
-        "jobs_per_s": point.jps,
+        UNITS[point.ladder]: point.amount,
         "load": point.load,
         "stable": not point.saturated,
         "unstable_seeds": point.without_steady.seeds if point.without_steady else 0,

@@ -116,7 +116,7 @@ def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> tuple[Ran
         if capacity is None:
             raise _NoValue(f"the capacity of {name} was not searched")
         return _capacity(capacity)
-    point = next((p for p in points if p.variant == name and p.jps == jps), None)
+    point = next((p for p in points if p.variant == name and p.amount == jps), None)
     if point is None:
         raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
     if point.failed_gates:
@@ -128,7 +128,7 @@ def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> tuple[Ran
 
 
 def _capacity(capacity: VariantCapacity) -> tuple[Range, str]:
-    if (number := capacity.jobs_per_s) is not None:
+    if (number := capacity.load) is not None:
         return Range(number.value, number.value), f"= {number.value:.4g}"
     bounds = [_bounds(each) for each in capacity.by_seed.values()]
     if not bounds or capacity.kind is Kind.OPEN:
@@ -145,7 +145,7 @@ def _capacity(capacity: VariantCapacity) -> tuple[Range, str]:
 
 def _bounds(capacity: Capacity) -> Range:
     if capacity.kind is Kind.FOUND:
-        return Range(capacity.jobs_per_s, capacity.jobs_per_s)
+        return Range(capacity.load, capacity.load)
     if capacity.kind is Kind.NEVER:
         return Range(0.0, capacity.not_sustained or sys.float_info.min)
     return Range(capacity.sustained or 0.0, capacity.not_sustained or math.inf)

@@ -15,6 +15,7 @@ from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT, PER_S
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
+from reports.capacity.ladder import AGENTS
 from reports.numbers import DASH
 from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import Estimate, interval
@@ -206,18 +207,21 @@ def _speed_lines(machine: OnMachine, winner: Point) -> Iterator[str]:
 
 
 def _capacity_lines(machine: OnMachine, best: VariantCapacity) -> Iterator[str]:
-    value, ratio = best.jobs_per_s, best.ratio
+    value, ratio = best.load, best.ratio
     if value is None:
         yield "every rate that was tried"
         return
     gain = "" if ratio is None else f", {times(ratio.value)} ({interval(ratio)})"
-    yield f"{value.value:.3g} jobs/s{gain}"
+    yield f"{best.text()}{gain}"
     if machine.baseline_fails:
-        yield f"{machine.baseline} sustains no rate"
-    yield f"{machine.price.gpus / value.value:.3g} GPUs per job/s"
-    usd = machine.price.usd_per_1000_jobs(value.value)
+        yield f"{machine.baseline} sustains no {best.ladder.noun}"
+    if best.ladder is AGENTS:
+        yield f"{value.value / machine.price.gpus:.3g} agents per GPU"
+    else:
+        yield f"{machine.price.gpus / value.value:.3g} GPUs per job/s"
+    usd = machine.price.usd(value.value, best.ladder)
     if not math.isnan(usd):
-        yield f"{usd:.3g} USD per 1,000 jobs"
+        yield f"{usd:.3g} {best.ladder.cost}"
 
 
 def _and_ties(answer: Answer) -> str:
@@ -237,7 +241,7 @@ def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> tuple[str, int
 def by_load(machines: Sequence[OnMachine]) -> Table | None:
     """Return the table of the fastest variant, bounds excluded, by machine and load; None if there
     is only one load, or if capacities were searched."""
-    loads = {p.load: p.jps or 0.0 for m in machines for p in m.points}
+    loads = {p.load: p.amount or 0.0 for m in machines for p in m.points}
     ordered = sorted(loads, key=lambda load: loads[load])
     if len(ordered) < 2 or any(m.answer.capacities for m in machines):
         return None  # Each machine has its own rates, around its capacities.

@@ -77,7 +77,7 @@ class RateMatrix(Fitted):
 
     def _sustained(self, variant: str, load: str) -> SeedShare | None:
         """Return None if the variant has no capacity, or the load no rate."""
-        jps = next((p.jps for p in self.points if p.load == load), None)
+        jps = next((p.amount for p in self.points if p.load == load), None)
         capacity = next((c for c in self.capacities if c.variant == variant), None)
         return None if capacity is None or jps is None else capacity.sustained_at(jps)
 
@@ -89,7 +89,7 @@ class RateMatrix(Fitted):
 
     def _lines(self, intervals: int) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         for row in self.rows:
-            values = (row.jobs_per_s, row.interval, row.ratio, row.ratio_interval)
+            values = (row.load, row.interval, row.ratio, row.ratio_interval)
             shown = values[: 2 + intervals] if intervals else values[::2]
             yield row.variant, "dim" if row.bound else "bold" if row.wins else "", shown
         if not self.rows:

@@ -38,7 +38,7 @@ def distance_from_rate_bound(
     """Compare the capacities with the rate above which no schedule has a steady state. Points
     measure different jobs, so the highest such rate counts."""
     rates = [p.rate_bound_jobs_per_s for p in points if not math.isnan(p.rate_bound_jobs_per_s)]
-    known = [(c.variant, value.value) for c in capacities if (value := c.jobs_per_s) is not None]
+    known = [(c.variant, value.value) for c in capacities if (value := c.load) is not None]
     if not rates or not known:
         return []
     known.sort(key=lambda pair: -pair[1])

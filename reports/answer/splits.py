@@ -42,7 +42,7 @@ def splits_by_capacity(
     """Compare the highest capacity of each split with the highest of the baseline's split."""
     best: dict[str, tuple[float, VariantCapacity]] = {}
     for capacity in capacities:
-        if (value := capacity.jobs_per_s) is not None and (split := splits.get(capacity.variant)):
+        if (value := capacity.load) is not None and (split := splits.get(capacity.variant)):
             entry = value.value, capacity
             best[split] = max(best.get(split, entry), entry, key=lambda b: b[0])
     own = splits.get(baseline, "")
@@ -55,21 +55,21 @@ def splits_by_capacity(
         if own not in rest:
             return []
         sustained = [
-            f"On {machine}, {_named(split, capacity.variant, splits)} {_verb(split)} {highest:.3g}"
-            " jobs/s."
+            f"On {machine}, {_named(split, capacity.variant, splits)} {_verb(split)}"
+            f" {capacity.text(highest)}."
             for split, (highest, capacity) in best.items()
         ]
         return [*sustained, *none]
     base_value, base = best[own]
     sentences = []
     for split, (highest, capacity) in best.items():
-        ratio = capacity_ratio(capacity.per_s, base.per_s)
+        ratio = capacity_ratio(capacity.loads, base.loads)
         if split == own or ratio is None:
             continue
         even = ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= EQUAL_WITHIN
         sentences.append(
             f"On {machine}, {_named(split, capacity.variant, splits)} {_verb(split)}"
-            f" {highest:.3g} jobs/s, {_ratio(ratio)} as many as"
+            f" {capacity.text(highest)}, {_ratio(ratio)} as many as"
             f" {_named(own, base.variant, splits)}, which {_verb(own)} {base_value:.3g}"
             f"{_no_difference(even=even)}."
         )

@@ -12,7 +12,7 @@ from functools import cache
 
 import pandas as pd
 
-from reports.metrics.cells import Results
+from reports.metrics.cells import Results, amounts_of
 from reports.statistics.capacities import VariantCapacity
 from servers.basics.phrasing import seconds, share
 from servers.records.settings import WorkloadRecord
@@ -108,9 +108,8 @@ def _sustained(cells: pd.DataFrame, capacities: Sequence[VariantCapacity]) -> pd
     by_variant = {c.variant: c for c in capacities if not c.bound}
     return cells[
         [
-            str(row["variant"]) in by_variant
-            and by_variant[str(row["variant"])].sustained_at(row["jps"]).is_all
-            for row in cells.to_dict("records")
+            variant in by_variant and by_variant[variant].sustained_at(amount).is_all
+            for variant, amount in zip(cells["variant"], amounts_of(cells), strict=True)
         ]
     ]
 

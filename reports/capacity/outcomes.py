@@ -9,15 +9,16 @@ from __future__ import annotations
 from reports.capacity.estimate import Outcome
 from reports.capacity.search import Idle
 from reports.capacity.slo import Slo
-from servers.records.done import DoneRecord, Jct
+from servers.records.done import DoneRecord, Times
 
 
-def outcome_of(jps: float, done: DoneRecord, slo: Slo) -> Outcome:
-    """Return the outcome of a cell at `jps` jobs per second."""
-    if done.unstable is not None or done.jct_s is None or done.idle_jct_s is None:
-        return Outcome(jps, None)
-    return Outcome(jps, slo.tightest(done.jct_s, done.idle_jct_s))
+def outcome_of(load: float, done: DoneRecord, slo: Slo) -> Outcome:
+    """Return the outcome of a cell at this load."""
+    times, idle = done.times_s, done.idle_times_s
+    if done.unstable is not None or times is None or idle is None:
+        return Outcome(load, None)
+    return Outcome(load, slo.tightest(times, idle), str(slo.tightest_limit(times, idle)))
 
 
-def idle_of(idle_jct_s: Jct, slo: Slo) -> Idle:
-    return Idle(idle_jct_s.mean, slo.tightest(idle_jct_s, idle_jct_s))
+def idle_of(idle_times_s: Times, slo: Slo) -> Idle:
+    return Idle(idle_times_s.jct.mean, slo.tightest(idle_times_s, idle_times_s))

@@ -1,4 +1,4 @@
-"""Chooses the next cells of a sweep that searches capacities (`--jps auto`).
+"""Chooses the next cells of a sweep that searches capacities (`--jps auto`, or agents).
 
 In: the outcomes of finished cells. Out: cells that can run at the same time, none at the end. First
 the search finds the baseline's capacity with each seed. Each variant then runs at shares of it,
@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reports.capacity.chain import next_rate
+from reports.capacity.chain import next_load
 from reports.capacity.estimate import Capacity, Kind, Outcome, capacity
-from reports.capacity.ladder import Ends, ends_of, nearest_rung
+from reports.capacity.ladder import RATES, Ladder
 
 SHARES = (0.85, 1.2)
 """Shares of the baseline's capacity: a load that it sustains, and one that only better schedulers
@@ -24,7 +24,7 @@ HIGHER_SHARES = (1.8,)
 """Shares at which only variants and seeds run that sustain all lower ones: their JCTs are measured
 up to their capacities, and the cells narrow their searches."""
 FIRST_JOBS = 4.0
-"""Mean number of jobs on an otherwise idle machine at the rate where the first search starts."""
+"""Mean number of jobs on an otherwise idle machine under the load where the first search starts."""
 
 
 class Chain(NamedTuple):
@@ -35,10 +35,10 @@ class Chain(NamedTuple):
 
 
 class SearchPlace(NamedTuple):
-    """A cell: a variant at a rate with a seed."""
+    """A cell: a variant under a load with a seed."""
 
     variant: str
-    jps: float
+    load: float
     seed: int
 
 
@@ -50,10 +50,6 @@ class Idle:
     tightest: float
     """Ratio to the tightest limit of the SLO; above 1 the SLO is not met even there."""
 
-    @property
-    def ends(self) -> Ends:
-        return ends_of(self.mean_s)
-
 
 Outcomes = Mapping[Chain, Mapping[float, Outcome]]
 
@@ -64,7 +60,8 @@ class Search:
     baseline: str
     seeds: tuple[int, ...]
     given: tuple[float, ...] = ()
-    """The user's rates, which run in any case. If empty: shares of the baseline's capacity."""
+    """The user's loads, which run in any case. If empty: shares of the baseline's capacity."""
+    ladder: Ladder = RATES
 
     def next_cells(
         self,
@@ -79,7 +76,7 @@ class Search:
         first = self._next(chains, self.given, known, idle, None, failed)
         if first or any(place.variant == self.baseline for place in failed):
             return first
-        start = self.baseline_jobs_per_s(known, idle)
+        start = self.baseline_load(known, idle)
         rates = self.common_rates(known, idle), self.higher_rates(known, idle)
         searched = (Chain(variant, seed) for variant in self.variants for seed in self.seeds)
         return [
@@ -92,7 +89,7 @@ class Search:
         self,
         chain: Chain,
         rates: tuple[tuple[float, ...], tuple[float, ...]],
-        start_jps: float | None,
+        start: float | None,
         known: Outcomes,
         idle: Mapping[int, Idle],
         failed: Collection[SearchPlace],
@@ -101,20 +98,20 @@ class Search:
         those at the common rates, then one after another those at the higher rates, if it sustains
         all lower ones, then those of its search."""
         outcomes, (lower, higher) = known.get(chain, {}), rates
-        if above := [jps for jps in reversed(lower) if jps not in outcomes]:
-            places = [SearchPlace(chain.variant, jps, chain.seed) for jps in above]
+        if above := [load for load in reversed(lower) if load not in outcomes]:
+            places = [SearchPlace(chain.variant, load, chain.seed) for load in above]
             return [place for place in places if place not in failed]
         below = list(lower)
-        for jps in higher:
+        for load in higher:
             if not all(outcomes[rate].sustained for rate in below):
                 break
-            if jps not in outcomes:
-                place = SearchPlace(chain.variant, jps, chain.seed)
+            if load not in outcomes:
+                place = SearchPlace(chain.variant, load, chain.seed)
                 return [] if place in failed else [place]
-            below.append(jps)
+            below.append(load)
         if chain.variant == self.baseline:
             return []
-        return self._next([chain], (*lower, *higher), known, idle, start_jps, failed)
+        return self._next([chain], (*lower, *higher), known, idle, start, failed)
 
     def common_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
         """Return the rates at which all variants run, in ascending order: none before the
@@ -129,13 +126,15 @@ class Search:
     def _shares(
         self, shares: Collection[float], known: Outcomes, idle: Mapping[int, Idle]
     ) -> tuple[float, ...]:
-        at = self.baseline_jobs_per_s(known, idle)
-        return () if at is None else tuple(sorted({nearest_rung(share * at) for share in shares}))
+        at = self.baseline_load(known, idle)
+        if at is None:
+            return ()
+        return tuple(sorted({self.ladder.nearest_rung(share * at) for share in shares}))
 
-    def baseline_jobs_per_s(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
+    def baseline_load(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
         """Return the geometric mean of the baseline's capacities, over the seeds that have one."""
         found = [
-            each.jobs_per_s
+            each.load
             for seed in self.seeds
             if (each := self._baseline_capacity(known, idle, seed)) and each.kind is Kind.FOUND
         ]
@@ -147,7 +146,7 @@ class Search:
         if seed not in idle:
             return None
         outcomes = known.get(Chain(self.baseline, seed), {})
-        path = _path(outcomes, self.given, idle[seed], None)
+        path = self._path(outcomes, self.given, idle[seed], None)
         return path if isinstance(path, Capacity) else None
 
     def _next(
@@ -156,7 +155,7 @@ class Search:
         given: Collection[float],
         known: Outcomes,
         idle: Mapping[int, Idle],
-        start_jps: float | None,
+        start: float | None,
         failed: Collection[SearchPlace],
     ) -> list[SearchPlace]:
         places: list[SearchPlace] = []
@@ -164,27 +163,27 @@ class Search:
             machine = idle.get(chain.seed)
             if machine is None or machine.tightest > 1:
                 continue
-            if any(SearchPlace(chain.variant, jps, chain.seed) in failed for jps in given):
+            if any(SearchPlace(chain.variant, load, chain.seed) in failed for load in given):
                 continue
-            jps = _path(known.get(chain, {}), given, machine, start_jps)
-            if not isinstance(jps, Capacity):
-                places.append(SearchPlace(chain.variant, jps, chain.seed))
+            load = self._path(known.get(chain, {}), given, machine, start)
+            if not isinstance(load, Capacity):
+                places.append(SearchPlace(chain.variant, load, chain.seed))
         return [place for place in places if place not in failed]
 
+    def _path(
+        self,
+        outcomes: Mapping[float, Outcome],
+        given: Collection[float],
+        idle: Idle,
+        start: float | None,
+    ) -> float | Capacity:
+        ran = [load for load in given if load in outcomes]
+        first = self.ladder.with_jobs(FIRST_JOBS, idle.mean_s) if start is None else start
+        ends = self.ladder.ends(idle.mean_s)
+        return next_load(outcomes, ran, first, ends, idle.tightest)
 
-def _path(
-    outcomes: Mapping[float, Outcome],
-    given: Collection[float],
-    idle: Idle,
-    start_jps: float | None,
-) -> float | Capacity:
-    ran = [jps for jps in given if jps in outcomes]
-    start = FIRST_JOBS / idle.mean_s if start_jps is None else start_jps
-    return next_rate(outcomes, ran, start, idle.ends, idle.tightest)
-
-
-def chain_capacity(outcomes: Collection[Outcome], idle: Idle) -> Capacity:
-    """Return the capacity of one variant and seed from all cells of a run folder."""
-    if idle.tightest > 1:
-        return Capacity(Kind.NEVER, math.nan, None, None)
-    return capacity(outcomes, idle.ends)
+    def capacity_of(self, outcomes: Collection[Outcome], idle: Idle) -> Capacity:
+        """Return the capacity of one variant and seed from all cells of a run folder."""
+        if idle.tightest > 1:
+            return Capacity(Kind.NEVER, math.nan, None, None)
+        return capacity(outcomes, self.ladder.ends(idle.mean_s))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from reports.answer.capacity_context import Price, price_of
+from reports.capacity.ladder import Ladder, ladder_of
 from reports.compare.settings import TRACE
 from reports.numbers import DASH
 from reports.run_folder.machines import has_members, read_members
@@ -50,16 +52,21 @@ class MachineRun:
     def seeds(self) -> set[int]:
         return set().union(*(each.by_seed for each in self.capacities))
 
-    def per_gpu(self, each: VariantCapacity) -> Estimate | None:
-        """Return the capacity per GPU, in jobs per second."""
-        return None if each.jobs_per_s is None else _scaled(each.jobs_per_s, 1 / self.price.gpus)
+    @property
+    def ladder(self) -> Ladder:
+        """The kind of load."""
+        return ladder_of(self.sweep.arrivals)
 
-    def usd_per_1000_jobs(self, each: VariantCapacity) -> Estimate | None:
+    def per_gpu(self, each: VariantCapacity) -> Estimate | None:
+        """Return the capacity per GPU."""
+        return None if each.load is None else _scaled(each.load, 1 / self.price.gpus)
+
+    def usd(self, each: VariantCapacity) -> Estimate | None:
         """Return the cost at capacity; None if the hardware has no price."""
-        value = each.jobs_per_s
+        value = each.load
         if value is None or math.isnan(self.price.usd_per_h):
             return None
-        cost = self.price.usd_per_1000_jobs
+        cost = partial(self.price.usd, ladder=self.ladder)
         return Estimate(cost(value.value), cost(value.high), cost(value.low))
 
 

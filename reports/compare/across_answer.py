@@ -42,13 +42,13 @@ class Best(NamedTuple):
         return f"{self.capacity.variant}{ties}"
 
     def by_seed(self, divisor: float) -> dict[int, float]:
-        return {seed: value / divisor for seed, value in self.capacity.per_s.items()}
+        return {seed: value / divisor for seed, value in self.capacity.loads.items()}
 
 
 def best_of_each(across: Across) -> list[Best]:
     found = []
     for machine in across.machines:
-        top = [each for each in winners(machine.capacities) if each.jobs_per_s is not None]
+        top = [each for each in winners(machine.capacities) if each.load is not None]
         if top:
             found.append(Best(across.label(machine), machine, top[0], len(top) - 1))
     return found
@@ -57,11 +57,16 @@ def best_of_each(across: Across) -> list[Best]:
 def headline(across: Across) -> str:
     best, none = best_of_each(across), _sustain_none(across)
     if len(best) == 1 and none:
-        return f"Only {best[0].label} sustains any rate, per GPU {_rate(best[0])}. {_no_rate(none)}"
+        only = f"Only {best[0].label} sustains any {_noun(across)}, per GPU {_rate(best[0])}."
+        return f"{only} {_no_rate(none, _noun(across))}"
     if len(best) < 2:
         return "Fewer than two of these machines have a capacity: there is nothing to compare."
     most = _most("Per GPU", best, lambda b: b.machine.price.gpus, _rate)
-    return f"{most} {_no_rate(none)}" if none else most
+    return f"{most} {_no_rate(none, _noun(across))}" if none else most
+
+
+def _noun(across: Across) -> str:
+    return across.machines[0].ladder.noun
 
 
 def _sustain_none(across: Across) -> list[str]:
@@ -73,8 +78,8 @@ def _sustain_none(across: Across) -> list[str]:
     ]
 
 
-def _no_rate(labels: Sequence[str]) -> str:
-    return f"No policy sustains any rate on {listed(labels)}."
+def _no_rate(labels: Sequence[str], noun: str) -> str:
+    return f"No policy sustains any {noun} on {listed(labels)}."
 
 
 def findings(across: Across) -> list[str]:
@@ -100,6 +105,7 @@ def _most(
     rates = {each.label: geometric_mean(each.by_seed(divisor(each)).values()) for each in best}
     ranked = sorted(best, key=lambda each: -rates[each.label].value)
     first, second = ranked[:2]
+    things = first.machine.ladder.things
     ratios = {
         each.label: paired_ratio(first.by_seed(divisor(first)), each.by_seed(divisor(each)))
         for each in ranked[1:]
@@ -107,13 +113,13 @@ def _most(
     tied = [first, *(each for each in ranked[1:] if _ties(ratios[each.label]))]
     if len(tied) > 1:
         return (
-            f"{measure}, {listed([each.label for each in tied])} sustain the most jobs and are not "
+            f"{measure}, {listed([each.label for each in tied])} sustain the most {things} and are not "
             f"distinguished with {counted(len(first.capacity.by_seed), 'seed')}: "
             f"{listed([shown(each) for each in tied])}."
         )
     ratio = ratios[second.label]
     more = f"{times(ratio.value)} as many as {second.label} ({interval(ratio)})" if ratio else ""
-    return f"{measure}, {first.label} sustains the most jobs: {shown(first)}, {more}."
+    return f"{measure}, {first.label} sustains the most {things}: {shown(first)}, {more}."
 
 
 def _ties(ratio: Estimate | None) -> bool:
@@ -122,12 +128,12 @@ def _ties(ratio: Estimate | None) -> bool:
 
 def _rate(best: Best) -> str:
     value = best.machine.per_gpu(best.capacity)
-    return f"{value.value if value else math.nan:.3g} jobs/s with {best.policy}"
+    return f"{best.machine.ladder.text(value.value if value else math.nan)} with {best.policy}"
 
 
 def _cost(best: Best) -> str:
-    value = best.machine.usd_per_1000_jobs(best.capacity)
-    return f"{value.value if value else math.nan:.3g} USD per 1,000 jobs with {best.policy}"
+    value = best.machine.usd(best.capacity)
+    return f"{value.value if value else math.nan:.3g} {best.machine.ladder.cost} with {best.policy}"
 
 
 def _labels(best: Sequence[Best]) -> str:
@@ -196,18 +202,18 @@ def rows(across: Across) -> list[tuple[str, list[TableRow]]]:
 
 
 def _ordered(capacities: Sequence[VariantCapacity]) -> list[VariantCapacity]:
-    return sorted(capacities, key=lambda e: -(e.jobs_per_s.value if e.jobs_per_s else 0.0))
+    return sorted(capacities, key=lambda e: -(e.load.value if e.load else 0.0))
 
 
 def _row(machine: MachineRun, each: VariantCapacity) -> TableRow:
     wins = each in winners(machine.capacities)
-    if each.jobs_per_s is None:
+    if each.load is None:
         cells = [KINDS[each.kind], *[DASH] * 5]
     else:
         cells = [
-            digits(each.jobs_per_s.value),
+            digits(each.load.value),
             *_number_and_limits(machine.per_gpu(each)),
-            *_number_and_limits(machine.usd_per_1000_jobs(each)),
+            *_number_and_limits(machine.usd(each)),
             DASH if each.ratio is None else times(each.ratio.value),
         ]
     return TableRow(each.variant, [TableCell(text, wins) for text in cells], each.bound)

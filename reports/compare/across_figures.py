@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from reports.capacity.ladder import Ladder
 from reports.compare.across import Across, MachineRun
 from reports.figures.drawing import Figure, Spec, Trace, bars, plain
 from reports.figures.styles import Style
@@ -28,29 +29,33 @@ class CapacityMeasure(NamedTuple):
     terms: tuple[str, ...]
 
 
-MEASURES = (
-    CapacityMeasure(
-        *("per-gpu", "Jobs per second and GPU", "jobs per second and GPU", MachineRun.per_gpu),
-        *("jobs/s per GPU", "The highest rate that meets the SLO, per GPU. More is better."),
-        ("Capacity", "SLO", "95% CI"),
-    ),
-    CapacityMeasure(
-        *("per-dollar", "Cost of a thousand jobs", "USD per 1,000 jobs"),
-        MachineRun.usd_per_1000_jobs,
-        *("USD per 1,000 jobs", "At capacity, with the prices below. Less is better."),
-        ("Capacity", "95% CI"),
-    ),
-    CapacityMeasure(
-        *("ratio", "Gain of each policy", "capacity ÷ that of the baseline"),
-        lambda _, each: each.ratio,
-        *("x", "The ratio to the baseline on the same machine, paired by seed."),
-        ("Capacity", "Baseline", "95% CI"),
-    ),
-)
+def measures(ladder: Ladder) -> tuple[CapacityMeasure, ...]:
+    """Return what is drawn of capacities on this ladder."""
+    things = ladder.axis[:1].upper() + ladder.axis[1:]
+    return (
+        CapacityMeasure(
+            *("per-gpu", f"{things} and GPU", f"{ladder.axis} and GPU", MachineRun.per_gpu),
+            f"{ladder.unit} per GPU",
+            f"The highest {ladder.noun} that meets the SLO, per GPU. More is better.",
+            ("Capacity", "SLO", "95% CI"),
+        ),
+        CapacityMeasure(
+            *("per-dollar", f"Cost in {ladder.cost}", ladder.cost, MachineRun.usd, ladder.cost),
+            "At capacity, with the prices below. Less is better.",
+            ("Capacity", "95% CI"),
+        ),
+        CapacityMeasure(
+            *("ratio", "Gain of each policy", "capacity ÷ that of the baseline"),
+            lambda _, each: each.ratio,
+            *("x", "The ratio to the baseline on the same machine, paired by seed."),
+            ("Capacity", "Baseline", "95% CI"),
+        ),
+    )
 
 
 def figures(across: Across, style: Mapping[str, Style]) -> list[Figure]:
-    found = [(measure, _spec(measure, across, style)) for measure in MEASURES]
+    drawn = measures(across.machines[0].ladder)
+    found = [(measure, _spec(measure, across, style)) for measure in drawn]
     return [
         Figure(measure.id, measure.title, {"": spec}, None, terms=measure.terms)
         for measure, spec in found

@@ -39,6 +39,7 @@ def draw(across: Across, out: Path) -> None:
             baseline=first.baseline,
             seeds=across.seeds,
             rows=rows(across),
+            ladder=across.machines[0].ladder,
             machines=_machines(across),
         )
     )

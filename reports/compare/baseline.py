@@ -200,7 +200,7 @@ def _capacities(run: Run) -> Capacities | None:
     search = searched(run)
     if search is None:
         return None
-    found = {each.variant: each.per_s for each in search.found if each.per_s}
+    found = {each.variant: each.loads for each in search.found if each.loads}
     bounds = {
         each.variant: {
             seed: Bounds(kind=one.kind, sustained=one.sustained, not_sustained=one.not_sustained)

@@ -73,7 +73,7 @@ def _read(run: Run, turns: Collection[int]) -> Results:
     added = {"bubble_share": cells["queue_mean_s"] / cells["jct_mean_s"]}
     if search:
         of = {
-            (each.variant, seed): NO_NUMBER.get(found.kind, found.jobs_per_s)
+            (each.variant, seed): NO_NUMBER.get(found.kind, found.load)
             for each in search.found
             for seed, found in each.by_seed.items()
         }

@@ -150,7 +150,7 @@ def _figures(read: Sequence[ArmResults], checks: Sequence[Check]) -> tuple[list[
     if all(each.arm.x is not None for each in read):
         for axis in dict.fromkeys(each.arm.axis for each in read):
             moved = [
-                replace(p, jps=each.arm.x)
+                replace(p, amount=each.arm.x)
                 for each, ps in zip(read, found, strict=True)
                 for p in ps
                 if each.arm.axis == axis
@@ -170,7 +170,7 @@ def _over_axis(
 ) -> list[Figure]:
     drawn = []
     for number, load in enumerate(dict.fromkeys(p.load for p in moved), first):
-        mine = [replace(p, load=f"{p.jps:g}") for p in moved if p.load == load]
+        mine = [replace(p, load=f"{p.amount:g}") for p in moved if p.load == load]
         for figure in figures(mine, style, []):
             if figure.id in SHOWN:
                 figure.spec["layout"]["xaxis"]["title"] = {"text": axis}

@@ -26,15 +26,16 @@ def capacity(
 ) -> Figure | None:
     """Return None if no capacity is a number. `meaning` explains sustained rates. The names of
     `winners` are bold."""
-    found = [(each, value) for each in capacities if (value := each.jobs_per_s) is not None]
+    found = [(each, value) for each in capacities if (value := each.load) is not None]
     if not found:
         return None
     order = sorted(found, key=lambda pair: -pair[1].value)
-    rest = [each for each in capacities if each.jobs_per_s is None]
+    rest = [each for each in capacities if each.load is None]
+    axis = order[0][0].ladder.axis
     spec: Spec = {
         "data": [_dot(pair, style[pair[0].variant], emphasised) for pair in order],
         "layout": {
-            "xaxis": {"title": {"text": "jobs per second"}, "rangemode": "tozero"},
+            "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
             "yaxis": {"automargin": True, "type": "category"},
         },
         "alt": _alt(order),
@@ -42,7 +43,7 @@ def capacity(
         "rows": [[each.variant, _label(each, winners)] for each, _ in order],
         "complete": True,
     }
-    seeds = max((len(each.per_s) for each, value in order if value.has_interval), default=0)
+    seeds = max((len(each.loads) for each, value in order if value.has_interval), default=0)
     notes = [
         meaning,
         TIE if len(winners) > 1 else "",
@@ -53,7 +54,7 @@ def capacity(
         spec["note"] = " ".join(filter(None, notes))
     return Figure(
         "capacity",
-        "Jobs per second that each policy sustains",
+        f"{axis[0].upper()}{axis[1:]} that each policy sustains",
         {"": spec},
         None,
         terms=("Capacity", "SLO"),
@@ -76,7 +77,7 @@ def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:
 
 
 def _hover(each: VariantCapacity, value: Estimate) -> str:
-    lines = [f"<b>{plain(each.variant)}</b>", f"{value.value:.3g} jobs/s"]
+    lines = [f"<b>{plain(each.variant)}</b>", each.text()]
     if value.has_interval:
         lines.append(f"95% CI {value.low:.3g} to {value.high:.3g}")
     if each.ratio is not None:
@@ -87,7 +88,7 @@ def _hover(each: VariantCapacity, value: Estimate) -> str:
 def _alt(order: Sequence[Found]) -> str:
     (highest, high), (lowest, low) = order[0], order[-1]
     return (
-        f"Dot plot, one dot per variant: capacity in jobs per second, from {low.value:.3g}"
+        f"Dot plot, one dot per variant: capacity in {highest.ladder.axis}, from {low.value:.3g}"
         f" ({lowest.variant}) to {high.value:.3g} ({highest.variant}). The table of capacities has"
         " all values."
     )

@@ -77,7 +77,7 @@ def figures(
     Metrics that no point has are left out. Against the rate, JCT figures have a line at the limit
     of the SLO, where each variant's line ends at its capacity.
     """
-    by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
+    by_rate = len({p.load for p in points}) > 1 and all(p.amount is not None for p in points)
 
     def draw(measure: Measure) -> Spec:
         if by_rate:
@@ -87,7 +87,7 @@ def figures(
     return [
         Figure(
             measure.id,
-            f"{measure.title} against rate" if by_rate else measure.title,
+            f"{measure.title} against {points[0].ladder.short}" if by_rate else measure.title,
             {"": draw(measure)},
             wide_spread(map(measure.value, points)) if measure.log else None,
             terms=measure.terms,
@@ -127,7 +127,7 @@ def _against_rate(
     return {
         "data": traces,
         "layout": {
-            "xaxis": {"title": {"text": "jobs per second"}},
+            "xaxis": {"title": {"text": points[0].ladder.axis}},
             "yaxis": {"title": {"text": f"{measure.title}, {measure.axis}"}, "rangemode": "tozero"},
         },
         "alt": _alt(measure, points, "Line chart, one line per variant"),
@@ -141,13 +141,13 @@ def _line(
     measure: Measure, name: str, mine: Sequence[Point], style: Style, ends: Sequence[Mark]
 ) -> Trace:
     marks = sorted(
-        [*(_mark(measure, p, style) for p in mine if p.jps is not None), *ends],
-        key=lambda mark: mark.jps,
+        [*(_mark(measure, p, style) for p in mine if p.amount is not None), *ends],
+        key=lambda mark: mark.amount,
     )
     return {
         "type": "scatter",
         "name": plain(name),
-        "x": [mark.jps for mark in marks],
+        "x": [mark.amount for mark in marks],
         "y": [mark.value for mark in marks],
         "mode": "lines+markers",
         "line": {"width": 2.5, "dash": style.dash},
@@ -164,12 +164,12 @@ def _line(
 
 def _mark(measure: Measure, point: Point, style: Style) -> Mark:
     symbol = f"{style.marker}-open" if point.saturated else style.marker
-    return Mark(point.jps or 0.0, number(measure.value(point)), symbol, _hover(point))
+    return Mark(point.amount or 0.0, number(measure.value(point)), symbol, _hover(point))
 
 
 def _band(mine: Sequence[Point], colour: str) -> Trace:
     """Draw the 95% interval of the mean, as a closed polygon."""
-    x = [p.jps for p in mine]
+    x = [p.amount for p in mine]
     return {
         "type": "scatter",
         "x": x + x[::-1],

@@ -18,7 +18,7 @@ from servers.basics.phrasing import listed, seconds
 class Mark(NamedTuple):
     """A point of a line."""
 
-    jps: float
+    amount: float
     value: float | None
     symbol: str
     text: str
@@ -43,15 +43,15 @@ class SloLines(NamedTuple):
         """Return whether the rate of a point is sustained with all seeds. With only some, its JCT
         is the mean of values that differ by factors."""
         found = self.capacities.get(point.variant)
-        return found is None or point.jps is None or found.sustained_at(point.jps).is_all
+        return found is None or point.amount is None or found.sustained_at(point.amount).is_all
 
     def capacity_mark(self, variant: str, statistic: str, style: Style) -> list[Mark]:
         """Return the mark at the capacity of a variant, on the line; none without a number."""
         found = self.capacities.get(variant)
-        value = None if found is None else found.jobs_per_s
-        if value is None:
+        value = None if found is None else found.load
+        if found is None or value is None:
             return []
-        text = f"<b>{plain(variant)}</b><br>capacity: {value.value:.3g} jobs/s"
+        text = f"<b>{plain(variant)}</b><br>capacity: {found.text()}"
         return [Mark(value.value, self.limits_s[statistic], f"{style.marker}-open", text)]
 
     def limit(self, statistic: str, rates: Sequence[float]) -> Trace:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reports.capacity.ladder import AGENTS, RATES, Ladder
 from reports.metrics.cell_numbers import read_numbers
 from reports.metrics.measure import Row, measure, read_recorded, settings_of
 from reports.metrics.stalls import NO_JOBS, stalled_by_load
@@ -21,6 +22,16 @@ from reports.parallel import each
 from reports.run_folder.read import CellRun, Run, read_cell
 from reports.run_folder.turns import Turns
 from servers.basics.errors import InvalidRunFolder
+
+
+def ladder_in(cells: pd.DataFrame) -> Ladder:
+    """Return the kind of load of cells."""
+    return AGENTS if "agents" in cells else RATES
+
+
+def amounts_of(cells: pd.DataFrame) -> pd.Series:
+    """Return the loads of cells as numbers: jobs per second, or agents."""
+    return cells["agents" if "agents" in cells else "jps"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def _bounds(facts: Facts) -> dict[str, Value]:
     """Return NaN without a machine, if turns failed, and in a closed loop, where jobs arrive when
     others finish."""
     config, jct_s = facts.cell.config, facts.done["jct_s"]
-    closed = config.jps is None and config.arrivals.startswith("closed")
+    closed = config.jps is None and config.arrivals.startswith(("closed", "agents"))
     if facts.machine is None or closed or failed_turns(facts.turns).any() or not len(jct_s):
         return dict.fromkeys(BOUNDS.columns, math.nan)
     mean_s, jobs_per_s = lower_bound(facts.turns, facts.machine, replicas_of(facts.cell))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from reports.capacity.ladder import ladder_of
 from reports.metrics.alone import machine_of
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
@@ -107,9 +108,9 @@ def measure(
     return MeasuredCell(row, turns, kept)
 
 
-def load_label(jps: float | None, arrivals: str) -> str:
-    """Return the label of a load: its rate, or the arrival process if it has no rate."""
-    return arrivals if jps is None else f"{jps:g} jobs/s"
+def load_label(amount: float | None, arrivals: str) -> str:
+    """Return the label of a load: its rate, its number of agents, or else the arrival process."""
+    return arrivals if amount is None else ladder_of(arrivals).label(amount)
 
 
 def settings_of(cell: CellRun) -> Row:
@@ -121,7 +122,8 @@ def settings_of(cell: CellRun) -> Row:
         "bound": config.bound,
         "offload": bool(config.offload),
         "jps": config.jps,
-        "load": load_label(config.jps, config.arrivals),
+        **({} if config.agents is None else {"agents": config.agents}),
+        "load": load_label(config.amount, config.arrivals),
         "seed": config.seed,
         "hardware": config.hardware,
         "gpus": config.gpus,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reports.capacity.ladder import ladder_of
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Turns, failed_turns
 
@@ -38,16 +39,17 @@ def unstable_cells(cells: Sequence[CellRun]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     lowest: dict[tuple[str, int], float] = {}
     for cell in sorted(cells, key=lambda cell: cell.key[1] or 0.0):
-        variant, jps, seed = cell.key
-        if jps is None or cell.done.window is None:
+        variant, amount, seed = cell.key
+        if amount is None or cell.done.window is None:
             continue
         name, reason = cell.folder.name, cell.done.unstable
         if reason is not None:
             reasons[name] = reason
         elif (variant, seed) in lowest:
-            reasons[name] = f"unstable at {lowest[variant, seed]:g} jobs/s"
+            at = ladder_of(cell.config.arrivals).label(lowest[variant, seed])
+            reasons[name] = f"unstable at {at}"
         if name in reasons:
-            lowest.setdefault((variant, seed), jps)
+            lowest.setdefault((variant, seed), amount)
     return reasons
 
 

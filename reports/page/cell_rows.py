@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from reports.metrics.cells import amounts_of
 from reports.metrics.measure import METRICS
 from reports.metrics.metric import NONE, Metric
 from reports.numbers import DASH
@@ -37,11 +38,11 @@ def cell_table(cells: pd.DataFrame, baseline: str) -> CellTable:
     records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
     base = {_draw(r): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []
-    for record in records:
+    for record, amount in zip(records, amounts_of(cells), strict=True):
         numbers = [Number(m.unit.show(v := record[m.column]), _sortable(v)) for m in shown]
         ratio = base.get(_draw(record), math.nan) / record["jct_mean_s"]
         numbers.insert(1, Number(DASH if math.isnan(ratio) else times(ratio), _sortable(ratio)))
-        rows.append({**record, "numbers": numbers, "sort_load": _sortable(record["jps"])})
+        rows.append({**record, "numbers": numbers, "sort_load": _sortable(amount)})
     return CellTable(columns, rows)
 
 

@@ -20,18 +20,23 @@ TERMS: dict[str, str] = {
         "The rule that decides when jobs arrive: Poisson, gamma, constant, recorded, or a "
         "closed loop."
     ),
+    "Agents": (
+        "The number of jobs in flight at any time, where each agent starts a new job when its last "
+        "one has ended."
+    ),
     "Background": (
         "Single requests served alongside the jobs. They do not count as jobs and have their own"
         " metrics."
     ),
     "Rate (jps)": "Jobs that arrive per second.",
     "SLO": (
-        "What a rate must meet to be sustained: limits of the JCT, such as a mean of at most "
-        "twice that on an idle machine."
+        "What a load must meet to be sustained: limits of the JCT or of latencies of turns, such as "
+        "a mean JCT of at most twice that on an idle machine."
     ),
     "Capacity": (
-        "The highest rate of jobs that a variant sustains on a machine. At a sustained rate the "
-        "queue does not keep growing, even after a burst of jobs, and the SLO is met."
+        "The highest load that a variant sustains on a machine: a rate of jobs, or a number of "
+        "agents. At a sustained rate the queue does not keep growing, even after a burst of jobs, and the "
+        "SLO is met."
     ),
     "Seed": (
         "The number that initialises the random draw of the arrivals and, in steady state, of the "
@@ -72,7 +77,7 @@ TERMS: dict[str, str] = {
     "Lower bound": (
         "A mean JCT that no schedule of the same jobs can beat, which follows from the profile."
     ),
-    "Load": "A rate, or another arrival process.",
+    "Load": "A rate, a number of agents, or another arrival process.",
     "Cell": "One variant under one load with one seed.",
     "Validity gate": (
         "A check of whether a cell's numbers can be used. A cell that fails one is marked."

@@ -20,6 +20,7 @@ from reports.answer.left_out import programs_left_out
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
 from reports.answer.unfinished import so_far
+from reports.capacity.ladder import ladder_of
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
 from reports.run_folder.machines import Member, read_machines
@@ -77,6 +78,7 @@ def write_machines(folder: Path) -> MachinesReport:
         .render(
             headline=overview.headline,
             baseline=baseline,
+            ladder=ladder_of(sweeps[0].arrivals),
             context=_heading(sweeps[0], members),
             matrix=matrix(found),
             capacity=any(machine.answer.capacities for machine in found),

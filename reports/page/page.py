@@ -19,6 +19,7 @@ from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
 from reports.answer.workload import compared_with_agents
+from reports.capacity.ladder import ladder_of
 from reports.figures.drawing import NAME_LETTERS, Figure
 from reports.figures.legend import fastest, highlighted, legend
 from reports.figures.styles import Style
@@ -118,6 +119,7 @@ def page(
             most_names=MOST_NAMES,
             capacities=capacity_table(answer, price_of(run.sweep)),
             also_serves=also_serves(run.sweep),
+            ladder=ladder_of(run.sweep.arrivals),
             baseline=run.sweep.baseline,
             context=heading(run.sweep),
             steady=run.sweep.steady_state,
@@ -149,7 +151,7 @@ def _caveats(answer: Answer, run: Run) -> list[str]:
 
 def _best_first(points: Sequence[Point], answer: Answer) -> list[str]:
     """Return the variants by capacity, or by mean JCT if the run searched no capacities."""
-    found = [(value.value, c.variant) for c in answer.capacities if (value := c.jobs_per_s)]
+    found = [(value.value, c.variant) for c in answer.capacities if (value := c.load)]
     bounds = {c.variant for c in answer.capacities if c.bound}
     ranked = [name for _, name in sorted(found, reverse=True) if name not in bounds]
     return ranked or fastest(points, answer.load)
@@ -159,7 +161,7 @@ def _worst(answer: Answer) -> list[str]:
     """Return the variant with the lowest capacity, or the slowest one, which figures name."""
     own = [c for c in answer.capacities if not c.bound]
     if own:
-        return [min(own, key=lambda c: c.jobs_per_s.value if c.jobs_per_s else 0.0).variant]
+        return [min(own, key=lambda c: c.load.value if c.load else 0.0).variant]
     return [] if answer.slowest is None else [answer.slowest.variant]
 
 

@@ -37,8 +37,8 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     the ratio of the highest to the baseline's, or of the lowest if none is higher; and a mean JCT,
     at a rate that the baseline does not sustain if there is one."""
     ranked = sorted(
-        (each for each in answer.capacities if each.jobs_per_s is not None and not each.bound),
-        key=_jobs_per_s,
+        (each for each in answer.capacities if each.load is not None and not each.bound),
+        key=_number,
         reverse=True,
     )
     winners = [each for each in ranked if each.variant in answer.winners]
@@ -46,10 +46,8 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
         return []
     base = next((each for each in winners if each.variant == baseline), None)
     shown = base or winners[0]
-    rate = Tile(
-        f"{_jobs_per_s(shown):.3g} jobs/s", f"sustained with {_named(shown.variant)}", _ci(shown)
-    )
-    return [rate, *_other_capacity(answer, ranked, base, baseline), *_jct(answer)]
+    most = Tile(shown.text(), f"sustained with {_named(shown.variant)}", _ci(shown))
+    return [most, *_other_capacity(answer, ranked, base, baseline), *_jct(answer)]
 
 
 def _other_capacity(
@@ -58,7 +56,13 @@ def _other_capacity(
     """`base`: the baseline if it is among the winners."""
     never = [each for each in answer.capacities if each.kind is Kind.NEVER and not each.bound]
     if lost := [each for each in never if base is not None or each.variant == baseline]:
-        return [Tile("no rate", f"sustained with {_named(lost[0].variant)}", _never(lost))]
+        return [
+            Tile(
+                f"no {lost[0].ladder.noun}",
+                f"sustained with {_named(lost[0].variant)}",
+                _never(lost),
+            )
+        ]
     compared = [each for each in ranked if each.ratio is not None]
     if not compared:
         return []
@@ -71,6 +75,10 @@ def _other_capacity(
         return []
     only = "the next" if lowest is highest else "the fewest"
     return _ratio_tile(lowest, f"as many with {lowest.variant}, {only}")
+
+
+def _none(each: VariantCapacity) -> str:
+    return f"no {each.ladder.noun}"
 
 
 def _is_even(each: VariantCapacity) -> bool:
@@ -86,12 +94,12 @@ def _never(lost: Sequence[VariantCapacity]) -> str:
     return f"of those that were tried{some_seeds(lost[0].never)}{more}"
 
 
-def _jobs_per_s(each: VariantCapacity) -> float:
-    return math.nan if each.jobs_per_s is None else each.jobs_per_s.value
+def _number(each: VariantCapacity) -> float:
+    return math.nan if each.load is None else each.load.value
 
 
 def _ci(each: VariantCapacity) -> str:
-    value = each.jobs_per_s
+    value = each.load
     if value is None or not value.has_interval:
         return NO_INTERVAL
     return f"95% CI {value.low:.3g}–{value.high:.3g}"
@@ -116,7 +124,7 @@ def _jct(answer: Answer) -> list[Tile]:
 
 
 def _at(point: Point) -> str:
-    return point.load if point.jps is None else f"{point.jps:.3g} jobs/s"
+    return point.load if point.amount is None else point.ladder.text(point.amount)
 
 
 def _of_speed_up(answer: Answer, baseline: str) -> list[Tile]:

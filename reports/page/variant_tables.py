@@ -71,12 +71,16 @@ def routers(
     if not names or (turns := _pooled(routed, ROUTING)) is None:
         return None
     means = {point.variant: point.jct_mean_s.value for point in here}
-    sustained = {c.variant: c.jobs_per_s.value for c in answer.capacities if c.jobs_per_s}
+    sustained = {c.variant: c.load.value for c in answer.capacities if c.load}
     grids = (
         (f"Mean JCT at {answer.load}, in seconds", _grid(names, means, _seconds, min)),
-        ("Capacity, in jobs/s", _grid(names, sustained, digits, max)),
+        (f"Capacity, in {_unit(answer)}", _grid(names, sustained, digits, max)),
     )
     return Routers(tuple((caption, grid) for caption, grid in grids if grid), turns)
+
+
+def _unit(answer: Answer) -> str:
+    return answer.capacities[0].ladder.unit if answer.capacities else ""
 
 
 def _split(name: str, of: RouterRecord, split: SplitRecord | None) -> tuple[str, str]:

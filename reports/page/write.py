@@ -174,9 +174,13 @@ def _draw(
     first = next(iter(drawable.values()), None)
     tool_times = (tool_gaps(first) if first else None) or NO_TOOL_TIMES
     pauses = pause_share(run.sweep) > 0
-    rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
+    rates = (
+        ""
+        if search is None
+        else meaning(capacity_context(run.sweep, search.slo, search.idle_mean_s))
+    )
     by_name = {} if search is None else {each.variant: each for each in search.found}
-    chosen = not run.sweep.jps
+    chosen = not run.sweep.amounts
     slo = None if search is None else SloLines(search.limits_s, by_name, chosen)
     sustained = capacity(result.capacities, style, strong, rates, result.winners)
     overview = figures(found, style, list(strong), slo)

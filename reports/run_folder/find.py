@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reports.run_folder.machines import has_members
-from reports.run_folder.read import planned_rates, read_sweep
+from reports.run_folder.read import planned_amounts, read_sweep
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.records.sweep import SweepRecord
@@ -76,7 +76,7 @@ def newest_report(root: Path) -> Path | None:
 def _summary(folder: Path) -> RunSummary:
     sweep = read_sweep(folder)
     names = [variant.name for variant in sweep.variants]
-    rates, seeds = planned_rates(sweep), sweep.seeds
+    rates, seeds = planned_amounts(sweep), sweep.seeds
     done = [path.stat().st_mtime for path in folder.glob("*/done.json")]
     written_s = max(done, default=(folder / "sweep.json").stat().st_mtime)
     return RunSummary(

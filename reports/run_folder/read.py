@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from reports.capacity.ladder import ladder_of
 from reports.run_folder.checksums import check_checksums
 from reports.run_folder.document import read_document
 from reports.run_folder.lines import RERUN, read_text
@@ -36,7 +37,7 @@ class CellRun:
 
     @property
     def key(self) -> tuple[str, float | None, int]:
-        return self.config.variant, self.config.jps, self.config.seed
+        return self.config.variant, self.config.amount, self.config.seed
 
     @property
     def repeat(self) -> int:
@@ -144,8 +145,8 @@ def _not_started(
 ) -> list[tuple[str, str]]:
     started = {(*cell.key, cell.repeat) for cell in cells}
     planned = [
-        (variant.name, jps, seed, repeat)
-        for jps in planned_rates(sweep)
+        (variant.name, amount, seed, repeat)
+        for amount in planned_amounts(sweep)
         for variant in sweep.variants
         for seed in sweep.seeds
         for repeat in sweep.repeats
@@ -155,15 +156,15 @@ def _not_started(
     return [(name, NOT_RUN) for name in names if name not in unreadable]
 
 
-def planned_rates(sweep: SweepRecord) -> list[float | None]:
-    """Return the rates at which all variants run; [None] for a load without a rate. A search for
-    capacities may have none."""
-    rates = list(sweep.jps)
-    return rates if rates or sweep.search else [None]
+def planned_amounts(sweep: SweepRecord) -> list[float | None]:
+    """Return the loads under which all variants run; [None] for a load without a number. A search
+    for capacities may have none."""
+    amounts = list(sweep.amounts)
+    return amounts if amounts or sweep.search else [None]
 
 
-def cell_name(variant: str, jps: float | None, seed: int, repeat: int, arrivals: str) -> str:
+def cell_name(variant: str, amount: float | None, seed: int, repeat: int, arrivals: str) -> str:
     """Return the name of a cell's folder."""
-    load = arrivals if jps is None else f"jps{jps:g}"
+    load = arrivals if amount is None else f"{ladder_of(arrivals).option}{amount:g}"
     variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
     return f"{variant}_{load}_seed{seed}{f'_repeat{repeat}' if repeat > 1 else ''}"

@@ -5,11 +5,14 @@ In: a capacity per variant and seed. Out: estimates, and which variants have the
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.ladder import RATES, Ladder
 from reports.capacity.search import Chain
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio
@@ -54,6 +57,8 @@ class VariantCapacity:
     by_seed: Mapping[int, Capacity]
     ratio: Estimate | None
     """Capacity ÷ the baseline's capacity; None for the baseline, and if either has no number."""
+    ladder: Ladder = RATES
+    """The kind of load."""
 
     @property
     def kind(self) -> Kind:
@@ -69,20 +74,34 @@ class VariantCapacity:
         return SeedShare(kinds.count(Kind.NEVER), len(kinds))
 
     @property
-    def per_s(self) -> dict[int, float]:
-        """Jobs per second by seed, for seeds whose capacity is found."""
-        return {s: c.jobs_per_s for s, c in self.by_seed.items() if c.kind is Kind.FOUND}
+    def missed(self) -> list[tuple[str, SeedShare]]:
+        """What the lowest loads that are not sustained miss, the most frequent first: a limit of
+        the SLO, or "" for a steady state. Of seeds whose capacity is found."""
+        limits = [c.limit for c in self.by_seed.values() if c.kind is Kind.FOUND]
+        counted = Counter(limits).most_common()
+        return [(limit, SeedShare(count, len(limits))) for limit, count in counted]
 
     @property
-    def jobs_per_s(self) -> Estimate | None:
-        """The geometric mean over seeds; None unless all are found."""
-        return geometric_mean(self.per_s.values()) if self.kind is Kind.FOUND else None
+    def loads(self) -> dict[int, float]:
+        """The capacity by seed, for seeds with which it is found."""
+        return {s: c.load for s, c in self.by_seed.items() if c.kind is Kind.FOUND}
 
-    def sustained_at(self, jps: float) -> SeedShare:
-        """Return the share of seeds with which the rate is sustained. A capacity is a mean over
-        seeds, so rates near it are sustained with some seeds only."""
+    @property
+    def load(self) -> Estimate | None:
+        """The geometric mean over seeds; None unless all are found."""
+        return geometric_mean(self.loads.values()) if self.kind is Kind.FOUND else None
+
+    def text(self, load: float | None = None) -> str:
+        """Return a load with its unit; without one, the capacity, which must be a number."""
+        if load is None:
+            load = math.nan if self.load is None else self.load.value
+        return self.ladder.text(load)
+
+    def sustained_at(self, load: float) -> SeedShare:
+        """Return the share of seeds with which the load is sustained. A capacity is a mean over
+        seeds, so loads near it are sustained with some seeds only."""
         highest = [each.sustained for each in self.by_seed.values()]
-        return SeedShare(sum(most is not None and jps <= most for most in highest), len(highest))
+        return SeedShare(sum(most is not None and load <= most for most in highest), len(highest))
 
 
 def capacity_ratio(
@@ -94,7 +113,10 @@ def capacity_ratio(
 
 
 def capacities(
-    found: Mapping[Chain, Capacity], variants: Mapping[str, bool], baseline: str
+    found: Mapping[Chain, Capacity],
+    variants: Mapping[str, bool],
+    baseline: str,
+    ladder: Ladder = RATES,
 ) -> list[VariantCapacity]:
     """Return the capacities in the order of `variants`: whether each is a bound, by name."""
     by_variant = {
@@ -103,7 +125,7 @@ def capacities(
     }
     base = VariantCapacity(baseline, False, by_variant.get(baseline, {}), None)
     return [
-        VariantCapacity(name, variants[name], by_seed, _ratio(name, by_seed, base))
+        VariantCapacity(name, variants[name], by_seed, _ratio(name, by_seed, base), ladder)
         for name, by_seed in by_variant.items()
     ]
 
@@ -118,14 +140,15 @@ def from_seeds(
         for seed, of_seed in each.by_seed.items()
         if seed in seeds
     }
-    return capacities(chains, {each.variant: each.bound for each in found}, baseline)
+    variants = {each.variant: each.bound for each in found}
+    return capacities(chains, variants, baseline, found[0].ladder if found else RATES)
 
 
 def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) -> Estimate | None:
     own = VariantCapacity(name, False, by_seed, None)
     if name == base.variant or own.kind is not Kind.FOUND or base.kind is not Kind.FOUND:
         return None
-    return capacity_ratio(own.per_s, base.per_s)
+    return capacity_ratio(own.loads, base.loads)
 
 
 def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
@@ -146,19 +169,17 @@ def always_sustaining(found: Sequence[VariantCapacity]) -> list[VariantCapacity]
 def ranked_contenders(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
     """Return the variants whose capacity is a number, bounds excluded, the highest first."""
     numbers = [
-        (each, value.value)
-        for each in found
-        if not each.bound and (value := each.jobs_per_s) is not None
+        (each, value.value) for each in found if not each.bound and (value := each.load) is not None
     ]
     return [each for each, _ in sorted(numbers, key=lambda pair: -pair[1])]
 
 
 def _as_high(each: VariantCapacity, best: VariantCapacity) -> bool:
-    ratio = capacity_ratio(each.per_s, best.per_s)
+    ratio = capacity_ratio(each.loads, best.loads)
     return ratio is not None and (ratio.value >= 1 - EQUAL_WITHIN or ratio.high >= 1)
 
 
 def equal(found: Sequence[VariantCapacity]) -> bool:
     """Return whether the capacities are within `EQUAL_WITHIN` of each other."""
-    values = [value.value for each in found if (value := each.jobs_per_s) is not None]
+    values = [value.value for each in found if (value := each.load) is not None]
     return len(values) == len(found) and min(values) >= (1 - EQUAL_WITHIN) * max(values)

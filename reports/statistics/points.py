@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from reports.capacity.ladder import RATES, Ladder
 from reports.metrics.background import REQUESTS
-from reports.metrics.cells import Results
+from reports.metrics.cells import Results, amounts_of, ladder_in
 from reports.metrics.jct import jct_percentiles
 from reports.metrics.measure import METRICS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
@@ -113,7 +114,8 @@ class Point:
     bound: bool
     offload: bool
     load: str
-    jps: float | None
+    amount: float | None
+    """The load as a number: jobs per second, or agents; None if it has none."""
     jobs: int
     jct_mean_s: Estimate
     jct_s: dict[str, float]
@@ -136,6 +138,8 @@ class Point:
     pooled: Mapping[str, float] = field(default_factory=dict)
     """Metrics that pool over seeds, by column of `cells.csv`; those of routers and of a background
     only if there are any."""
+    ladder: Ladder = RATES
+    """The kind of load."""
 
     @property
     def lower_bound_s(self) -> float:
@@ -190,14 +194,14 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
             and (load, baseline) not in unstable
         ):
             against = compare_by_seed(base, mine) if steady else compare(base, mine)
-        jps = cells["jps"].iloc[0]
+        amount = amounts_of(cells).iloc[0]
         found.append(
             Point(
                 str(variant),
                 bool(cells["bound"].iloc[0]),
                 bool(cells["offload"].iloc[0]),
                 str(load),
-                None if pd.isna(jps) else float(jps),
+                None if pd.isna(amount) else float(amount),
                 len(mine),
                 mean_by_seed(mine) if steady else mean_jct(mine),
                 jct_percentiles(mine["jct_s"].to_numpy()),
@@ -209,6 +213,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 None,
                 None if (load, baseline) in invalid else lacking.get((str(load), baseline)),
                 _pooled(cells),
+                ladder_in(cells),
             )
         )
     return found
@@ -254,7 +259,7 @@ def _unstable(load: str, variant: str, cells: pd.DataFrame) -> Point:
         bool(cells["bound"].iloc[0]),
         bool(cells["offload"].iloc[0]),
         load,
-        float(cells["jps"].iloc[0]),
+        float(amounts_of(cells).iloc[0]),
         0,
         Estimate(math.nan, math.nan, math.nan),
         jct_percentiles(np.empty(0)),
@@ -264,4 +269,5 @@ def _unstable(load: str, variant: str, cells: pd.DataFrame) -> Point:
         failed_gates=bool((cells["failed_gates"] != "").any()),
         against=None,
         without_steady=seeds_without_steady(cells)[load, variant],
+        ladder=ladder_in(cells),
     )

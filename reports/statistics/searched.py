@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from reports.capacity.estimate import Outcome
+from reports.capacity.ladder import Ladder, ladder_of
 from reports.capacity.outcomes import idle_of, outcome_of
-from reports.capacity.search import Chain, Idle, Search, chain_capacity
+from reports.capacity.search import Chain, Idle, Search
 from reports.capacity.slo import Slo, parse_slo
-from reports.metrics.cells import Results
+from reports.metrics.cells import Results, amounts_of
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
 from servers.basics.errors import InvalidInput, InvalidRunFolder
-from servers.records.done import Jct
+from servers.records.done import Times
 
 Known = Mapping[Chain, Mapping[float, Outcome]]
 
@@ -26,6 +27,7 @@ Known = Mapping[Chain, Mapping[float, Outcome]]
 @dataclass(frozen=True, slots=True)
 class Searched:
     slo: Slo
+    ladder: Ladder
     idle_mean_s: float
     """Mean JCT on an idle machine, mean over seeds."""
     found: tuple[VariantCapacity, ...]
@@ -47,10 +49,10 @@ class Searched:
     def _only(self, results: Results, higher: Mapping[float, frozenset[str]]) -> Results:
         if results.cells.empty or not self.rates:
             return results
-        rates, variants = results.cells["jps"], results.cells["variant"]
-        shown = rates.isin(self.rates)
-        for jps, names in higher.items():
-            shown |= (rates == jps) & variants.isin(names)
+        amounts, variants = amounts_of(results.cells), results.cells["variant"]
+        shown = amounts.isin(self.rates)
+        for amount, names in higher.items():
+            shown |= (amounts == amount) & variants.isin(names)
         cells = results.cells[shown]
         jobs = results.jobs[results.jobs["cell"].isin(cells["cell"])]
         return replace(results, cells=cells.reset_index(drop=True), jobs=jobs)
@@ -66,25 +68,27 @@ def searched(run: Run) -> Searched | None:
     except InvalidInput as error:
         reason = str(error).removeprefix("--slo ")
         raise InvalidRunFolder(f"{run.folder}/sweep.json: search.slo {reason}") from None
-    known, idle, idle_jct_s = _cells(run, slo)
+    known, idle, idle_times_s = _cells(run, slo)
     if not idle:
         return None
     baseline = run.sweep.baseline
     variants = {v.name: bool(v.bound) for v in run.sweep.variants}
-    given = tuple(jps for jps in run.sweep.jps or () if jps is not None)
-    plan = Search(tuple(variants), baseline, tuple(run.sweep.seeds), given)
+    given = tuple(amount for amount in run.sweep.amounts if amount is not None)
+    ladder = ladder_of(run.sweep.arrivals)
+    plan = Search(tuple(variants), baseline, tuple(run.sweep.seeds), given, ladder)
     found = {
-        (chain := Chain(variant, seed)): chain_capacity(known.get(chain, {}).values(), machine)
+        (chain := Chain(variant, seed)): plan.capacity_of(known.get(chain, {}).values(), machine)
         for variant in variants
         for seed, machine in idle.items()
     }
     return Searched(
         slo,
+        ladder,
         fmean(machine.mean_s for machine in idle.values()),
-        tuple(capacities(found, variants, baseline)),
+        tuple(capacities(found, variants, baseline, ladder)),
         given or _shown_rates(known, plan, plan.common_rates(known, idle)),
         _higher(known, plan, idle),
-        _limits_s(slo, idle_jct_s.values()),
+        _limits_s(slo, idle_times_s.values()),
     )
 
 
@@ -101,34 +105,34 @@ def _higher(known: Known, plan: Search, idle: Mapping[int, Idle]) -> dict[float,
     """Return the higher rates with the variants that ran there with all seeds, without rates at
     which none did."""
     found = {
-        jps: frozenset(
+        amount: frozenset(
             variant
             for variant in plan.variants
-            if all(jps in known.get(Chain(variant, seed), {}) for seed in plan.seeds)
+            if all(amount in known.get(Chain(variant, seed), {}) for seed in plan.seeds)
         )
-        for jps in plan.higher_rates(known, idle)
+        for amount in plan.higher_rates(known, idle)
     }
-    return {jps: names for jps, names in found.items() if names}
+    return {amount: names for amount, names in found.items() if names}
 
 
-def _limits_s(slo: Slo, idle_jct_s: Collection[Jct]) -> dict[str, float]:
+def _limits_s(slo: Slo, idle_times_s: Collection[Times]) -> dict[str, float]:
     limits: dict[str, float] = {}
     for limit in slo.limits:
-        value = fmean(limit.limit_s(idle) for idle in idle_jct_s)
-        limits[limit.statistic] = min(value, limits.get(limit.statistic, value))
+        value = fmean(limit.limit_s(idle) for idle in idle_times_s)
+        limits[limit.name] = min(value, limits.get(limit.name, value))
     return limits
 
 
-def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle], Mapping[int, Jct]]:
-    """Return the outcomes, the idle machine of each seed, and its JCT by statistic."""
+def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle], Mapping[int, Times]]:
+    """Return the outcomes, the idle machine of each seed, and its times."""
     known: dict[Chain, dict[float, Outcome]] = {}
     idle: dict[int, Idle] = {}
-    idle_jct_s: dict[int, Jct] = {}
+    idle_times_s: dict[int, Times] = {}
     for cell in run.cells:
-        variant, jps, seed = cell.key
-        if jps is None or cell.done.idle_jct_s is None:
+        variant, amount, seed = cell.key
+        if amount is None or cell.done.idle_times_s is None:
             continue
-        idle_jct_s.setdefault(seed, cell.done.idle_jct_s)
-        idle.setdefault(seed, idle_of(cell.done.idle_jct_s, slo))
-        known.setdefault(Chain(variant, seed), {})[jps] = outcome_of(jps, cell.done, slo)
-    return known, idle, idle_jct_s
+        idle_times_s.setdefault(seed, cell.done.idle_times_s)
+        idle.setdefault(seed, idle_of(cell.done.idle_times_s, slo))
+        known.setdefault(Chain(variant, seed), {})[amount] = outcome_of(amount, cell.done, slo)
+    return known, idle, idle_times_s

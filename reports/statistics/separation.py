@@ -62,7 +62,7 @@ def confidence_of(contenders: int) -> float:
 
 
 def _ratio(each: VariantCapacity, best: VariantCapacity, confidence: float) -> Estimate:
-    ratio = capacity_ratio(each.per_s, best.per_s, confidence)
+    ratio = capacity_ratio(each.loads, best.loads, confidence)
     return ratio or Estimate(math.nan, math.nan, math.nan)
 
 

@@ -32,9 +32,16 @@ class CellRecord(
     offload: OffloadRecord | None = None
     jps: Rate | None
     """Jobs per second; null if the loop is closed or the arrivals are recorded."""
+    agents: Count | None = None
+    """Agents in flight, with `--arrivals agents`; absent otherwise."""
     seed: Count
     """Seed of the arrivals and of the order of programs."""
     repeat: Count = 1
     """With `--repeats`; absent in the first measurement."""
     arrivals: Name
     workload: WorkloadRecord
+
+    @property
+    def amount(self) -> float | None:
+        """The load as a number: jobs per second, or agents; None if it has none."""
+        return self.jps if self.agents is None else float(self.agents)

@@ -10,14 +10,29 @@ UsagePoint = tuple[Seconds, Blocks, Blocks, Count, Count, Blocks, Blocks]
 """Time, blocks in use, pinned blocks, waiting turns, running turns, blocks in DRAM and on SSD."""
 
 
-class Jct(Struct, frozen=True):
-    """The mean and percentiles of job completion times, in seconds."""
+class Summary(Struct, frozen=True):
+    """The mean and percentiles of times, in seconds."""
 
     mean: Seconds
     p50: Seconds
     p90: Seconds
     p95: Seconds
     p99: Seconds
+
+
+class Times(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The times of jobs and of their turns, in seconds."""
+
+    jct: Summary
+    ttft: Summary | None = None
+    """From when a turn was sent to its first token; absent if no turn finished."""
+    first_ttft: Summary | None = None
+    """The same, of the first turns of jobs."""
+    tpot: Summary | None = None
+    """Between two output tokens; absent if no answer has two."""
+    per_token: Summary | None = None
+    """From when a turn was sent to its last token, divided by its output tokens: the inverse of the
+    speed that a user sees."""
 
 
 class WindowRecord(Struct, kw_only=True, omit_defaults=True):
@@ -72,9 +87,9 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     """Whether a steady state was measured. Only in streams."""
     unstable: Name | None = None
     """Why no steady state was measured. Only in streams without one."""
-    jct_s: Jct | None = None
-    """JCT of the measured jobs that have ended. Only in streams."""
-    idle_jct_s: Jct | None = None
+    times_s: Times | None = None
+    """Times of the measured jobs that have ended. Only in streams."""
+    idle_times_s: Times | None = None
     """The same on an idle machine; equal for all cells of a seed. Only in streams."""
     jobs_in_system: JobsInSystem | None = None
     """Jobs that have arrived and not ended. Only in streams."""

@@ -72,7 +72,9 @@ class SweepRecord(
 
     variants: tuple[VariantRecord, ...]
     jps: tuple[Rate | None, ...]
-    """Rates of all variants: `[null]` without rates, empty with `--jps auto`."""
+    """Rates of all variants: `[null]` without rates, empty with `--jps auto` and with agents."""
+    agents: tuple[Count, ...] = ()
+    """Numbers of agents of all variants, with `--agents`."""
     seeds: tuple[Count, ...]
     repeats: tuple[Count, ...] = ONCE
     """Numbers of the measurements of a cell."""
@@ -84,8 +86,13 @@ class SweepRecord(
     repairs: tuple[NoteRecord, ...] = ()
     made_by: MadeBy = MadeBy()
 
+    @property
+    def amounts(self) -> tuple[float | None, ...]:
+        """The loads of all variants as numbers: jobs per second, or agents."""
+        return tuple(map(float, self.agents)) or self.jps
+
     def __post_init__(self) -> None:
-        if len(self.variants) * len(self.jps or [0]) * len(self.seeds) > MAX_CELLS:
+        if len(self.variants) * len(self.amounts or [0]) * len(self.seeds) > MAX_CELLS:
             raise ValueError(f"has more than {MAX_CELLS:,} cells")
 
 

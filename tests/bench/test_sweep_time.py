@@ -17,7 +17,7 @@ def test_duration_of_a_sweep_of_fixed_sets(benchmark: BenchmarkFixture, tmp_path
     """Every policy at nine rates on all cores; if nothing is timed, two of each."""
     plan = resolve(SweepSettings(load=Load(once=True)))
     if not benchmark.enabled:
-        plan = replace(plan, variants=plan.variants[:2], rates=plan.rates[:2])
+        plan = replace(plan, variants=plan.variants[:2], amounts=plan.amounts[:2])
 
     def sweep() -> int:
         return len(run_sweep(plan, tmp_path / "run", workers=cpu_cores()).failed)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.capacity.chain import next_rate
+from reports.capacity.chain import next_load
 from reports.capacity.estimate import Capacity, Kind, Outcome
-from reports.capacity.ladder import Ends, ends_of, position, rung
+from reports.capacity.ladder import AGENTS, RATES, Ends
 
 IDLE_S = 50.0
-ENDS = ends_of(IDLE_S)
+ENDS = RATES.ends(IDLE_S)
 IDLE = 0.5
 """The tightest ratio of mean<=2x on an idle machine."""
 Machine = Callable[[float], float | None]
@@ -43,20 +43,21 @@ def search(
     """Return the capacity, and the rates in the order in which they ran."""
     ran = list(given)
     known = {jps: Outcome(jps, machine(jps)) for jps in ran}
-    while not isinstance(found := next_rate(known, tuple(given), start, ends, IDLE), Capacity):
+    while not isinstance(found := next_load(known, tuple(given), start, ends, IDLE), Capacity):
         assert found not in known
         ran.append(found)
         known[found] = Outcome(found, machine(found))
     return found, ran
 
 
-RATES = st.floats(0.01, 10)
+SOME_RATES = st.floats(0.01, 10)
 MACHINES = st.one_of(
-    st.builds(queue, RATES, st.floats(0.5, 12), st.floats(1.01, 5)), st.builds(cliff, RATES)
+    st.builds(queue, SOME_RATES, st.floats(0.5, 12), st.floats(1.01, 5)),
+    st.builds(cliff, SOME_RATES),
 )
 
 
-@given(MACHINES, RATES, st.lists(RATES, max_size=4, unique=True))
+@given(MACHINES, SOME_RATES, st.lists(SOME_RATES, max_size=4, unique=True))
 @settings(max_examples=200, deadline=None)
 def test_every_search_ends_at_neighbouring_rungs_around_the_capacity(
     machine: Machine, start: float, given: list[float]
@@ -68,8 +69,8 @@ def test_every_search_ends_at_neighbouring_rungs_around_the_capacity(
     assert Outcome(found.sustained, machine(found.sustained)).sustained
     assert not Outcome(found.not_sustained, machine(found.not_sustained)).sustained
     assert found.not_sustained <= found.sustained * 1.051
-    assert found.sustained <= found.jobs_per_s <= found.not_sustained
-    assert len(ran) <= len(given) + 22
+    assert found.sustained <= found.load <= found.not_sustained
+    assert len(ran) <= len(given) + 23
 
 
 def test_a_search_that_starts_near_the_capacity_needs_few_cells() -> None:
@@ -93,7 +94,7 @@ def test_a_search_that_starts_far_away_needs_not_many_more() -> None:
     assert max(needed) <= 11
 
 
-@given(MACHINES, RATES, st.data())
+@given(MACHINES, SOME_RATES, st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_search_resumed_from_any_finished_cells_runs_no_other_cells(
     machine: Machine, start: float, data: st.DataObject
@@ -102,21 +103,21 @@ def test_a_search_resumed_from_any_finished_cells_runs_no_other_cells(
     kept = data.draw(st.sets(st.sampled_from(ran)))
     known = {jps: Outcome(jps, machine(jps)) for jps in kept}
     again: list[float] = []
-    while not isinstance(after := next_rate(known, (), start, ENDS, IDLE), Capacity):
+    while not isinstance(after := next_load(known, (), start, ENDS, IDLE), Capacity):
         again.append(after)
         known[after] = Outcome(after, machine(after))
     assert after == found
     assert sorted([*kept, *again]) == sorted(ran)
 
 
-@given(MACHINES, RATES, st.sets(RATES, max_size=5))
+@given(MACHINES, SOME_RATES, st.sets(SOME_RATES, max_size=5))
 @settings(max_examples=100, deadline=None)
 def test_cells_that_the_search_did_not_ask_for_do_not_change_it(
     machine: Machine, start: float, others: set[float]
 ) -> None:
     found, ran = search(machine, start)
     known = {jps: Outcome(jps, machine(jps)) for jps in {*others, *ran}}
-    assert next_rate(known, (), start, ENDS, IDLE) == found
+    assert next_load(known, (), start, ENDS, IDLE) == found
 
 
 def test_rates_that_run_in_any_case_narrow_the_search() -> None:
@@ -127,9 +128,23 @@ def test_rates_that_run_in_any_case_narrow_the_search() -> None:
     assert len(ran) <= 5
 
 
+def test_a_statistic_that_hardly_grows_until_its_limit_is_passed_in_long_strides() -> None:
+    """Such as the time per output token: 95% of its limit on an idle machine, 100% with 120."""
+
+    def machine(agents: float) -> float | None:
+        return 0.95 * agents**0.0107
+
+    known: dict[float, Outcome] = {}
+    ends = AGENTS.ends(IDLE_S)
+    while not isinstance(found := next_load(known, (), 4, ends, 0.95), Capacity):
+        known[found] = Outcome(found, machine(found))
+    assert found.load == pytest.approx(120, rel=0.05)
+    assert len(known) <= 14
+
+
 def test_a_machine_that_sustains_everything_is_tried_up_to_the_highest_rate() -> None:
     found, ran = search(lambda _: IDLE, 0.1)
-    assert (found.kind, found.sustained) == (Kind.ALWAYS, rung(ENDS.highest))
+    assert (found.kind, found.sustained) == (Kind.ALWAYS, RATES.rung(ENDS.highest))
     assert len(ran) <= 12
 
 
@@ -138,17 +153,36 @@ def test_a_machine_that_sustains_nothing_is_tried_down_to_the_lowest_rate(
     tightest: float | None,
 ) -> None:
     found, ran = search(lambda _: tightest, 0.1)
-    assert (found.kind, found.not_sustained) == (Kind.NEVER, rung(ENDS.lowest))
+    assert (found.kind, found.not_sustained) == (Kind.NEVER, RATES.rung(ENDS.lowest))
     assert len(ran) <= 12
 
 
 def test_outcomes_that_are_not_monotone_end_at_the_first_rate_that_is_not_sustained() -> None:
     """A mean of few jobs may meet the SLO by luck above a rate at which it does not."""
-    lucky = round(position(1.0))
+    lucky = round(RATES.position(1.0))
 
     def machine(jps: float) -> float | None:
-        return 0.9 if jps == rung(lucky) else queue(0.9, 4)(jps)
+        return 0.9 if jps == RATES.rung(lucky) else queue(0.9, 4)(jps)
 
     found, _ = search(machine, 1.0)
     assert found.kind is Kind.FOUND
-    assert found.jobs_per_s in (pytest.approx(0.9 * 0.5**0.25, rel=0.05), pytest.approx(1, 0.06))
+    assert found.load in (pytest.approx(0.9 * 0.5**0.25, rel=0.05), pytest.approx(1, 0.06))
+
+
+@given(st.floats(1.5, 1000), st.floats(0.5, 12), st.floats(1, 1000))
+@settings(max_examples=100, deadline=None)
+def test_a_search_for_agents_tries_whole_numbers_and_ends_at_neighbours(
+    limit: float, sharpness: float, start: float
+) -> None:
+    machine = queue(limit, sharpness)
+    found, ran = search(machine, start, ends=AGENTS.ends(IDLE_S))
+    assert all(agents == round(agents) for agents in ran)
+    if found.kind is Kind.NEVER:
+        assert found.not_sustained == 1
+        return
+    assert found.kind is Kind.FOUND
+    assert found.sustained is not None
+    assert found.not_sustained is not None
+    assert found.not_sustained - found.sustained <= max(1, 0.051 * found.sustained)
+    assert found.sustained <= found.load <= found.not_sustained
+    assert len(ran) <= 22

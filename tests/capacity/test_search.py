@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.capacity.estimate import Kind, Outcome
-from reports.capacity.ladder import nearest_rung
-from reports.capacity.search import Chain, Idle, Search, SearchPlace, chain_capacity
+from reports.capacity.ladder import RATES
+from reports.capacity.search import Chain, Idle, Search, SearchPlace
 
 SEEDS = (1, 2, 3)
 VARIANTS = ("fcfs", "continuum", "autellix")
@@ -22,7 +22,7 @@ SEARCH = Search(VARIANTS, "fcfs", SEEDS)
 
 def tightest(place: SearchPlace, limits: Mapping[str, float] = LIMITS) -> float | None:
     """Return idle ÷ (1 - load^4): the SLO is met up to 0.84 of the limit."""
-    load = (place.jps / limits[place.variant] / OF_SEED[place.seed]) ** 4
+    load = (place.load / limits[place.variant] / OF_SEED[place.seed]) ** 4
     return 0.5 / (1 - load) if load < 0.9 else None
 
 
@@ -31,7 +31,7 @@ Known = dict[Chain, dict[float, Outcome]]
 
 def add(known: Known, place: SearchPlace, limits: Mapping[str, float] = LIMITS) -> None:
     chain = Chain(place.variant, place.seed)
-    known.setdefault(chain, {})[place.jps] = Outcome(place.jps, tightest(place, limits))
+    known.setdefault(chain, {})[place.load] = Outcome(place.load, tightest(place, limits))
 
 
 def run(
@@ -56,10 +56,10 @@ def test_every_capacity_is_found() -> None:
     known, _ = run()
     for variant in VARIANTS:
         for seed in SEEDS:
-            found = chain_capacity(known[Chain(variant, seed)].values(), IDLE[seed])
+            found = SEARCH.capacity_of(known[Chain(variant, seed)].values(), IDLE[seed])
             truth = LIMITS[variant] * OF_SEED[seed] * 0.5**0.25
             assert found.kind is Kind.FOUND
-            assert found.jobs_per_s == pytest.approx(truth, rel=0.01)
+            assert found.load == pytest.approx(truth, rel=0.01)
 
 
 def test_the_baseline_comes_first_then_the_common_rates_of_all_then_the_other_searches() -> None:
@@ -71,9 +71,9 @@ def test_the_baseline_comes_first_then_the_common_rates_of_all_then_the_other_se
         "autellix",
     }
     # The geometric mean of fcfs: 0.4 · 0.5^0.25 · (1 · 1.1 · 0.93)^(1/3) = 0.3389.
-    rates = sorted({p.jps for p in rounds[common]})
+    rates = sorted({p.load for p in rounds[common]})
     assert rates == pytest.approx([share * 0.3389 for share in (0.85, 1.2)], rel=0.03)
-    assert rates == [nearest_rung(jps) for jps in rates]
+    assert rates == [RATES.nearest_rung(jps) for jps in rates]
 
 
 def test_all_variants_have_all_seeds_at_the_common_rates() -> None:
@@ -102,8 +102,8 @@ def test_a_seed_that_does_not_sustain_a_higher_rate_runs_at_none_above_it() -> N
     (high,) = SEARCH.higher_rates(known, IDLE)
     ran = {seed: known[Chain("continuum", seed)].keys() & {high} for seed in (1, 2)}
     assert ran == {1: set(), 2: {high}}
-    found = chain_capacity(known[Chain("continuum", 1)].values(), IDLE[1])
-    assert found.jobs_per_s == pytest.approx(0.4 * 1.15 * 0.5**0.25, rel=0.01)
+    found = SEARCH.capacity_of(known[Chain("continuum", 1)].values(), IDLE[1])
+    assert found.load == pytest.approx(0.4 * 1.15 * 0.5**0.25, rel=0.01)
 
 
 def test_the_cells_of_a_search_are_few() -> None:
@@ -118,8 +118,8 @@ def test_a_users_rates_run_alone_beside_the_searches_and_narrow_them() -> None:
     assert search.common_rates(known, IDLE) == (0.3, 0.9)
     assert search.higher_rates(known, IDLE) == ()
     for chain, outcomes in known.items():
-        assert chain_capacity(outcomes.values(), IDLE[chain.seed]).kind is Kind.FOUND
-    assert all(0.3 < p.jps < 0.9 for places in rounds for p in places if p.variant != "autellix")
+        assert SEARCH.capacity_of(outcomes.values(), IDLE[chain.seed]).kind is Kind.FOUND
+    assert all(0.3 < p.load < 0.9 for places in rounds for p in places if p.variant != "autellix")
 
 
 @given(st.data())
@@ -151,7 +151,7 @@ def test_a_failed_cell_of_the_baseline_ends_the_searches_of_all() -> None:
             else:
                 add(known, place)
     assert len(failed) == 1
-    assert chain_capacity(known[Chain("fcfs", 1)].values(), IDLE[1]).kind is Kind.FOUND
+    assert SEARCH.capacity_of(known[Chain("fcfs", 1)].values(), IDLE[1]).kind is Kind.FOUND
 
 
 def test_a_failed_cell_ends_its_search_and_no_other() -> None:
@@ -165,7 +165,7 @@ def test_a_failed_cell_ends_its_search_and_no_other() -> None:
                 add(known, place)
     assert {place.seed for place in failed} == {2}
     found = {
-        chain: chain_capacity(outcomes.values(), IDLE[chain.seed]).kind
+        chain: SEARCH.capacity_of(outcomes.values(), IDLE[chain.seed]).kind
         for chain, outcomes in known.items()
     }
     assert len(found) == 8
@@ -175,11 +175,11 @@ def test_a_failed_cell_ends_its_search_and_no_other() -> None:
 def test_an_slo_that_an_idle_machine_does_not_meet_runs_no_cells() -> None:
     idle = {seed: Idle(50.0, 1.2) for seed in SEEDS}
     assert SEARCH.next_cells({}, idle) == []
-    assert chain_capacity([], idle[1]).kind is Kind.NEVER
+    assert SEARCH.capacity_of([], idle[1]).kind is Kind.NEVER
 
 
 def test_others_are_searched_even_if_the_baseline_sustains_nothing() -> None:
     known, _ = run(limits={**LIMITS, "fcfs": 1e-6})
-    assert chain_capacity(known[Chain("fcfs", 1)].values(), IDLE[1]).kind is Kind.NEVER
-    assert chain_capacity(known[Chain("continuum", 1)].values(), IDLE[1]).kind is Kind.FOUND
+    assert SEARCH.capacity_of(known[Chain("fcfs", 1)].values(), IDLE[1]).kind is Kind.NEVER
+    assert SEARCH.capacity_of(known[Chain("continuum", 1)].values(), IDLE[1]).kind is Kind.FOUND
     assert SEARCH.common_rates(known, IDLE) == ()

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reports.capacity.slo import STATISTICS, Limit, parse_slo
+from reports.capacity.slo import MEASURES, SPEED, STATISTICS, Limit, parse_slo
 from servers.basics.errors import InvalidInput
-from servers.records.done import Jct
+from servers.records.done import Summary, Times
 
-IDLE_S = Jct(mean=40.0, p50=30.0, p90=80.0, p95=100.0, p99=150.0)
+JCT_S = Summary(mean=40.0, p50=30.0, p90=80.0, p95=100.0, p99=150.0)
+TTFT_S = Summary(mean=1.0, p50=0.5, p90=2.0, p95=4.0, p99=8.0)
+PER_TOKEN_S = Summary(mean=0.02, p50=0.02, p90=0.04, p95=0.05, p99=0.1)
+IDLE = Times(jct=JCT_S, ttft=TTFT_S, first_ttft=TTFT_S, per_token=PER_TOKEN_S)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,13 @@ IDLE_S = Jct(mean=40.0, p50=30.0, p90=80.0, p95=100.0, p99=150.0)
         ("p95<=300s", (Limit("p95", 300, "s"),)),
         ("P99<=5min", (Limit("p99", 5, "min"),)),
         ("p50 <= 1.5x , mean<=0.5h", (Limit("p50", 1.5, "x"), Limit("mean", 0.5, "h"))),
+        ("jct_p95<=300s", (Limit("p95", 300, "s"),)),
+        ("ttft_p95<=5s", (Limit("p95", 5, "s", "ttft"),)),
+        ("first_ttft_p99 <= 10s", (Limit("p99", 10, "s", "first_ttft"),)),
+        ("TPOT_mean<=50ms", (Limit("mean", 50, "ms", "tpot"),)),
+        ("speed_p90>=30", (Limit("p90", 30, "tok/s", "speed"),)),
+        ("speed_p90>=30tok/s", (Limit("p90", 30, "tok/s", "speed"),)),
+        ("speed_p90>=0.5x", (Limit("p90", 0.5, "x", "speed"),)),
     ],
 )
 def test_an_slo_is_a_list_of_limits(text: str, limits: tuple[Limit, ...]) -> None:
@@ -30,20 +40,22 @@ def test_an_slo_is_a_list_of_limits(text: str, limits: tuple[Limit, ...]) -> Non
 
 
 def test_the_text_of_an_slo_is_read_as_the_same_slo() -> None:
-    slo = parse_slo("mean <= 2.0x, p95<=300s")
-    assert str(slo) == "mean<=2x,p95<=300s"
+    slo = parse_slo("mean <= 2.0x, p95<=300s, ttft_p95<=5.0s, speed_p90>=30 tok/s")
+    assert str(slo) == "mean<=2x,p95<=300s,ttft_p95<=5s,speed_p90>=30"
     assert parse_slo(str(slo)) == slo
 
 
 @given(
+    st.sampled_from([*MEASURES]),
     st.sampled_from(STATISTICS),
     st.decimals(min_value="0.000001", max_value="999999999.999999", places=6),
-    st.sampled_from(["x", "s", "min", "h"]),
+    st.sampled_from(["x", "ms", "s", "min", "h"]),
 )
 def test_no_limit_is_too_large_or_too_small_for_its_own_text(
-    statistic: str, value: Decimal, unit: str
+    measure: str, statistic: str, value: Decimal, unit: str
 ) -> None:
-    slo = parse_slo(f"{statistic}<={value:f}{unit}")
+    limit = f">={value:f}" if measure == SPEED else f"<={value:f}{unit}"
+    slo = parse_slo(f"{measure}_{statistic}{limit}")
     assert parse_slo(str(slo)) == slo
 
 
@@ -57,22 +69,17 @@ def test_a_limit_of_a_million_has_no_exponent() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "'' is not STATISTIC<=VALUE; use for example 'mean<=2x' or 'mean<=2x,p95<=300s'"),
+        ("", "'' is not STATISTIC<=VALUE; use for example 'mean<=2x' or 'ttft_p95<=5s,"),
         ("mean<2x", "'mean<2x' is not STATISTIC<=VALUE; use for example"),
-        ("mean<=2", "'mean<=2' is not STATISTIC<=VALUE; use for example"),
+        ("mean<=2", "'mean<=2' needs a unit: ms, s, min, h or x; use for example"),
         ("mean<=-2x", "'mean<=-2x' is not STATISTIC<=VALUE; use for example"),
         ("mean<=2x,", "'' is not STATISTIC<=VALUE; use for example"),
-        (
-            "p93<=2x",
-            "'p93' is not a statistic of the job completion time (JCT); use mean, p50, p90, p95 or"
-            " p99",
-        ),
-        (
-            "ttft_p95<=2s",
-            "'ttft_p95' is not a statistic of the job completion time (JCT);"
-            " use mean, p50, p90, p95 or p99. TTFT does not limit a capacity: the report and"
-            " cells.csv have ttft_p95_s and tpot_p95_s of each cell",
-        ),
+        ("p93<=2x", "'p93' is not known; use mean, p50, p90, p95 or p99"),
+        ("ttfs_p95<=2s", "'ttfs' is not measured; did you mean ttft?"),
+        ("power_p95<=2s", "'power' is not measured; use jct, ttft, first_ttft, tpot or speed"),
+        ("ttft_p95>=2s", "'ttft_p95>=2s': a time has an upper limit, <="),
+        ("speed_p90<=30", "'speed_p90<=30': a speed has a lower limit, >="),
+        ("speed_p90>=30s", "'speed_p90>=30s' needs a unit: tok/s or x; use for example"),
         ("mean<=0x", "a limit of zero cannot be met; use for example"),
     ],
 )
@@ -85,21 +92,49 @@ def test_an_invalid_slo_is_one_line_with_the_option_the_value_and_a_remedy(
     assert "\n" not in str(error.value)
 
 
-def test_a_relative_limit_multiplies_the_same_statistic_on_an_idle_machine() -> None:
-    assert parse_slo("mean<=2x").limits[0].limit_s(IDLE_S) == 80
-    assert parse_slo("p95<=3x").limits[0].limit_s(IDLE_S) == 300
-    assert parse_slo("p95<=5min").limits[0].limit_s(IDLE_S) == 300
+@pytest.mark.parametrize(
+    ("text", "limit_s"),
+    [
+        ("mean<=2x", 80),
+        ("p95<=3x", 300),
+        ("p95<=5min", 300),
+        ("ttft_p95<=1.5x", 6),
+        ("tpot_p99<=50ms", 0.05),
+        ("speed_p90>=20", 0.05),  # seconds per output token
+        ("speed_p90>=0.5x", 0.08),  # twice the time per token
+    ],
+)
+def test_a_limit_in_seconds_is_absolute_or_multiplies_the_same_statistic_of_an_idle_machine(
+    text: str, limit_s: float
+) -> None:
+    assert parse_slo(text).limits[0].limit_s(IDLE) == pytest.approx(limit_s)
 
 
 def test_the_tightest_limit_decides_and_all_must_hold() -> None:
-    jct_s = replace(IDLE_S, mean=60.0, p95=250.0)
+    times = Times(
+        jct=replace(JCT_S, mean=60.0, p95=250.0),
+        ttft=replace(TTFT_S, p95=6.0),
+        per_token=replace(PER_TOKEN_S, p90=0.1),
+    )
     # 60 s of 80 s, and 250 s of 200 s.
-    assert parse_slo("mean<=2x").tightest(jct_s, IDLE_S) == 0.75
-    assert parse_slo("mean<=2x,p95<=200s").tightest(jct_s, IDLE_S) == 1.25
+    assert parse_slo("mean<=2x").tightest(times, IDLE) == 0.75
+    assert parse_slo("mean<=2x,p95<=200s").tightest(times, IDLE) == 1.25
+    # 6 s of 5 s, and 10 tokens/s of 30.
+    both = parse_slo("mean<=2x,ttft_p95<=5s,speed_p90>=30")
+    assert both.tightest(times, IDLE) == pytest.approx(3.0)
+    assert str(both.tightest_limit(times, IDLE)) == "speed_p90>=30"
+
+
+def test_what_no_turn_measures_meets_every_limit() -> None:
+    assert parse_slo("tpot_p95<=50ms").tightest(IDLE, IDLE) == 0
+    assert parse_slo("tpot_p95<=2x").tightest(IDLE, IDLE) == 0
 
 
 def test_an_slo_in_words() -> None:
     assert parse_slo("mean<=2x").describe() == "mean JCT at most 2x that of an idle machine"
     assert parse_slo("mean<=2x,p95<=5min").describe() == (
         "mean JCT at most 2x that of an idle machine and P95 JCT at most 5 min"
+    )
+    assert parse_slo("ttft_p95<=5s,speed_p90>=30").describe() == (
+        "P95 TTFT at most 5 s and at least 30 output tokens/s in 90% of the turns"
     )

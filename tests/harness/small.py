@@ -46,7 +46,7 @@ def small_plan(
         settings=SweepSettings(),
         variants=selected,
         left_out=(),
-        rates=jps,
+        amounts=jps,
         seeds=(1,),
         arrivals=arrivals,
         arrivals_text="poisson",

@@ -19,7 +19,7 @@ from harness.cells.workers import Tick
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep import search
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.idle import idle_jct
+from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.search import CapacitySearch, refuse_unreachable
@@ -29,13 +29,13 @@ from reports.answer.held import evaluate
 from reports.answer.table import ResultTable
 from reports.capacity import ladder
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import nearest_rung
+from reports.capacity.ladder import RATES
 from reports.page.write import Report
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
-from servers.records.done import Jct
+from servers.records.done import Times
 from tests.harness import worker_threads
 
 
@@ -68,6 +68,10 @@ def test_a_search_finds_the_capacity_of_each_policy_with_each_seed(run: Path) ->
         assert set(each.by_seed) == {1, 2}
 
 
+def jct_of(done: dict[str, Any], times: str = "times_s") -> float:
+    return float(done[times]["jct"]["mean"])
+
+
 def test_the_cells_around_a_capacity_are_on_both_sides_of_the_slo(run: Path) -> None:
     """The rate below has a mean JCT of at most twice the idle one; the rate above has not."""
     for each in found_in(run).found:
@@ -77,15 +81,15 @@ def test_the_cells_around_a_capacity_are_on_both_sides_of_the_slo(run: Path) -> 
                 for jps in (capacity.sustained, capacity.not_sustained)
             )
             assert below["steady"]
-            assert below["jct_s"]["mean"] <= 2 * below["idle_jct_s"]["mean"]
-            assert above.get("unstable") or above["jct_s"]["mean"] > 2 * above["idle_jct_s"]["mean"]
+            assert jct_of(below) <= 2 * jct_of(below, "idle_times_s")
+            assert above.get("unstable") or jct_of(above) > 2 * jct_of(above, "idle_times_s")
 
 
 def test_all_policies_run_at_shares_of_the_baselines_capacity(run: Path) -> None:
     rates = found_in(run).rates
-    base = found_in(run).found[0].jobs_per_s
+    base = found_in(run).found[0].load
     assert base is not None
-    assert rates == tuple(nearest_rung(share * base.value) for share in (0.85, 1.2))
+    assert rates == tuple(RATES.nearest_rung(share * base.value) for share in (0.85, 1.2))
     assert cells_of(run) >= {
         f"{variant}_jps{jps:g}_seed{seed}"
         for variant in ("fcfs", "continuum")
@@ -113,8 +117,8 @@ def test_the_answer_for_programs_has_the_numbers_of_the_report(report: Report) -
     assert document["slo"] == "mean<=2x"
     for each in report.result.capacities:
         found = document["capacities"][each.variant]
-        assert each.jobs_per_s is not None
-        assert found["low"] < found["jobs_per_s"] == each.jobs_per_s.value < found["high"]
+        assert each.load is not None
+        assert found["low"] < found["jobs_per_s"] == each.load.value < found["high"]
         assert found["by_seed"].keys() == {"1", "2"}
     assert document["ratios"].keys() == {"continuum"}
     assert {point["variant"] for point in document["points"]} == {"fcfs", "continuum"}
@@ -130,7 +134,7 @@ def test_no_speed_up_is_given_where_a_variant_is_unstable(report: Report) -> Non
 
 
 def test_jcts_are_shown_at_the_common_rates_only(run: Path, report: Report) -> None:
-    assert {point.jps for point in report.points} <= set(found_in(run).rates)
+    assert {point.amount for point in report.points} <= set(found_in(run).rates)
     assert len(report.cells) == len(cells_of(run))
 
 
@@ -158,7 +162,7 @@ def test_the_numbers_are_printed_at_the_rate_of_the_answer_or_in_full_at_all(
     run: Path, report: Report
 ) -> None:
     brief, full = (
-        {point.jps for table in report.tables(full) if isinstance(table, ResultTable)
+        {point.amount for table in report.tables(full) if isinstance(table, ResultTable)
          for point in table.points} for full in (False, True)
     )  # fmt: skip
     assert len(brief) == 1
@@ -170,7 +174,7 @@ def test_during_a_search_the_capacities_found_so_far_are_printed(
 ) -> None:
     monkeypatch.setattr("harness.sweep.progress.ANSWER_INTERVAL_S", 0.0)
     run_sweep(search_plan("fcfs,continuum"), tmp_path / "run", workers=1)
-    found = {each.variant: each.jobs_per_s for each in found_in(tmp_path / "run").found}
+    found = {each.variant: each.load for each in found_in(tmp_path / "run").found}
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("so far in jobs/s: ")]
     assert lines[0].startswith(f"so far in jobs/s: fcfs {value_of(found['fcfs'])}")
     assert set(lines[-1].removeprefix("so far in jobs/s: ").split(", ")) == {
@@ -184,7 +188,7 @@ def value_of(estimate: Estimate | None) -> str:
 
 
 def test_a_condition_on_capacities_is_evaluated(report: Report) -> None:
-    fcfs, continuum = (each.jobs_per_s for each in report.result.capacities)
+    fcfs, continuum = (each.load for each in report.result.capacities)
     assert fcfs is not None
     assert continuum is not None
     ratio = continuum.value / fcfs.value
@@ -245,7 +249,7 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_and_leaves_no_fold
     with pytest.raises(InvalidInput) as error:
         run_sweep(search_plan(slo=slo), tmp_path / "run", workers=1)
     assert str(error.value).startswith(
-        f"--slo '{slo}': not met even on an idle machine, whose JCT is mean "
+        f"--slo '{slo}': not met even on an idle machine, where the "
     )
     assert str(error.value).endswith("; use a higher limit")
     assert not (tmp_path / "run").exists()
@@ -256,11 +260,11 @@ def test_an_idle_machine_is_measured_once_for_each_seed(
 ) -> None:
     measured: list[int] = []
 
-    def counted(plan: SweepPlan, seed: int, folder: Path) -> Jct:
+    def counted(plan: SweepPlan, seed: int, folder: Path) -> Times:
         measured.append(seed)
-        return idle_jct(plan, seed, folder)
+        return idle_times(plan, seed, folder)
 
-    monkeypatch.setattr(search, "idle_jct", counted)
+    monkeypatch.setattr(search, "idle_times", counted)
     plan = search_plan(seeds=(1, 2), slo="mean<=1000s")
     assert plan.slo is not None
     folder = tmp_path / "run"
@@ -330,10 +334,10 @@ def settings(**values: Any) -> SweepSettings:
 
 def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
     plan = resolve(settings(jps="0.2"))
-    assert (str(plan.slo), plan.rates, plan.seeds) == ("mean<=2x", (0.2,), (1, 2, 3))
-    assert resolve(settings(jps="auto")).rates == ()
-    assert resolve(settings()).rates == ()
-    assert len(resolve(settings(no_capacity=True)).rates) == 9
+    assert (str(plan.slo), plan.amounts, plan.seeds) == ("mean<=2x", (0.2,), (1, 2, 3))
+    assert resolve(settings(jps="auto")).amounts == ()
+    assert resolve(settings()).amounts == ()
+    assert len(resolve(settings(no_capacity=True)).amounts) == 9
     assert resolve(settings(jps="0.2", no_capacity=True)).slo is None
     once = resolve(settings(jps="0.2", once=True))
     assert (once.slo, once.seeds) == (None, (1,))

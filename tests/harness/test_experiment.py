@@ -88,7 +88,7 @@ def test_each_experiment_file_has_valid_plans_with_the_rules_of_its_sources_engi
     for check in experiment.checks if experiment.is_sweep else ():
         assert {check.of, check.to or check.of} <= policies, check.says
         assert set(check.arms) <= {arm.name for arm in experiment.all_arms()}, check.says
-        loads = {cell.jps for plan in plan_by_arm.values() for cell in plan.cells()}
+        loads = {cell.amount for plan in plan_by_arm.values() for cell in plan.cells()}
         assert set(check.loads) <= loads, check.says
     if experiment.is_sweep:
         assert "vLLM 0.10.2" in experiment.source_engine or "vLLM 0.7.2" in experiment.source_engine
@@ -174,7 +174,7 @@ def test_an_arm_in_steady_state_draws_its_programs_from_the_recipe(small: Path) 
     small.write_text(SMALL.replace("sweep = { max_num_seqs = 2 }", steady))
     parts = [p for p in plans(load("small.toml"), Path("out")) if p.arm.name == "few at once"]
     (plan,) = [part.plan for part in parts]
-    assert (plan.steady, plan.seeds, plan.rates) == (True, (1, 2, 3), ())
+    assert (plan.steady, plan.seeds, plan.amounts) == (True, (1, 2, 3), ())
     assert plan.workload.fresh is not None
 
 

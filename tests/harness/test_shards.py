@@ -179,10 +179,10 @@ def test_measurements_of_a_rate_and_seed_stay_in_one_shard() -> None:
     live = replace(plan, engine=replace(plan.engine, kind=engine_kind("vllm")))
     for number in (1, 2, 3):
         cells = cells_of_shard({"": live}, Shard(number, 3))[""]
-        together = Counter((cell.jps, cell.seed) for cell in cells)
+        together = Counter((cell.amount, cell.seed) for cell in cells)
         assert set(together.values()) == {3}
         names = {
-            block: {c.variant for c in cells if (c.jps, c.seed) == block} for block in together
+            block: {c.variant for c in cells if (c.amount, c.seed) == block} for block in together
         }
         assert all(variants == {"fcfs", "continuum", "infercept"} for variants in names.values())
 

@@ -15,7 +15,7 @@ from harness.cells.workers import Tick
 from harness.engines.base import engine_kind
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.idle import idle_jct
+from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import fixed_by, resolve
 from tests.lines import read_lines
@@ -77,22 +77,22 @@ def test_there_is_no_drain(tmp_path: Path) -> None:
 
 def test_the_idle_jct_is_that_of_each_job_alone(tmp_path: Path) -> None:
     plan = small_plan()
-    alone = idle_jct(plan, 1, tmp_path)
+    alone = idle_times(plan, 1, tmp_path)
     # Three equal programs: gaps of 1 and 2 s, and the time of 1500 prompt and 150 output tokens.
-    assert 3.0 < alone.mean < 6.0
-    assert alone.p50 == pytest.approx(alone.p99, rel=0.01)
+    assert 3.0 < alone.jct.mean < 6.0
+    assert alone.jct.p50 == pytest.approx(alone.jct.p99, rel=0.01)
     run_sweep(replace(plan, arrivals=replace(plan.arrivals, kind="closed", in_flight=1)),
               tmp_path / "closed", workers=1)  # fmt: skip
     turns = read_lines(tmp_path / "closed/fcfs_jps0.5_seed1/turns.jsonl")
     ends = [turn["finished_at_s"] for turn in turns if turn["turn"] == 2]
-    assert alone.mean == pytest.approx(max(ends) / 3, rel=1e-6)
+    assert alone.jct.mean == pytest.approx(max(ends) / 3, rel=1e-6)
 
 
 def test_all_cells_of_a_seed_have_the_same_idle_jct(tmp_path: Path) -> None:
     run_sweep(steady_plan("fcfs,continuum", (0.2, 0.8)), tmp_path, workers=2)
     cells = [json.loads(path.read_text()) for path in tmp_path.glob("*/done.json")]
     assert len(cells) == 4
-    assert len({json.dumps(done["idle_jct_s"]) for done in cells}) == 1
+    assert len({json.dumps(done["idle_times_s"]) for done in cells}) == 1
 
 
 def test_a_rate_far_above_every_capacity_is_unstable_and_one_that_is_absurd_fails(

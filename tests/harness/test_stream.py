@@ -196,7 +196,7 @@ def test_seeds_without_arrival_times_start_jobs_in_other_orders_equal_for_all_po
 ) -> None:
     plan = replace(
         small_plan("fcfs,continuum"),
-        arrivals=parse_arrivals(arrivals), rates=(jps,), seeds=(1, 2, 3, 4),
+        arrivals=parse_arrivals(arrivals), amounts=(jps,), seeds=(1, 2, 3, 4),
     )  # fmt: skip
     run_sweep(plan, tmp_path, workers=1)
     orders: dict[int, set[tuple[str, ...]]] = {}

@@ -16,13 +16,13 @@ from harness.replay.virtual import replay_stream
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
-from servers.records.done import DoneRecord, Jct, JobsInSystem, WindowRecord
+from servers.records.done import DoneRecord, JobsInSystem, Summary, Times, WindowRecord
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sim.worlds import profile
 from traces import Fork, Program, SharedPrefix, Turn
 
-IDLE = Jct(10.0, 10.0, 10.0, 10.0, 10.0)
+IDLE = Times(jct=Summary(10.0, 10.0, 10.0, 10.0, 10.0))
 
 
 def judged(jobs_per_s: float, jct_s: Callable[[int], float]) -> tuple[SteadyWindow, int]:
@@ -79,7 +79,7 @@ def test_a_constant_number_of_jobs_in_the_system_is_accepted_when_all_measured_j
         finished_jobs=200,  # those that arrived at 235 … 434 s
         shared_prefix_tokens=0,
     )
-    assert found.jct_s == Jct(10.0, 10.0, 10.0, 10.0, 10.0)
+    assert found.times_s.jct == Summary(10.0, 10.0, 10.0, 10.0, 10.0)
     # A job finds the nine that arrived before it; the tenth has just ended.
     assert found.jobs_in_system == JobsInSystem(mean=9.0, at_end=9, growth=0.0)
 
@@ -107,7 +107,7 @@ def test_a_backlog_of_ten_idle_jcts_ends_the_cell_at_once() -> None:
     assert not found.steady
     # The window doubled once, to jobs 245 … 644, and only jobs up to 560 have ended.
     assert (found.window.jobs, found.window.to_s) == (400, 645.0)
-    assert found.jct_s.mean == pytest.approx(10 + 0.25 * (245 + 560) / 2)
+    assert found.times_s.jct.mean == pytest.approx(10 + 0.25 * (245 + 560) / 2)
 
 
 def test_a_window_that_grows_even_at_eight_times_its_length_is_unstable() -> None:
@@ -145,7 +145,7 @@ def run(
 ) -> tuple[Any, list[dict[str, Any]]]:
     turns: list[dict[str, Any]] = []
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits(max_num_seqs=1))
-    window = SteadyWindow(jobs_per_s, Jct(idle_s, idle_s, idle_s, idle_s, idle_s))
+    window = SteadyWindow(jobs_per_s, Times(jct=Summary(*[idle_s] * 5)))
     return replay_stream(stream(jobs_per_s, *members), window, engine, into(turns)), turns
 
 
@@ -155,7 +155,7 @@ ONE_TURN = Program("p", (Turn(16, 1),))
 def test_below_the_capacity_each_job_takes_its_service_time() -> None:
     done, turns = run(50.0, ONE_TURN)
     assert done.steady
-    assert done.jct_s.mean == pytest.approx(SERVICE_S, rel=1e-9)
+    assert done.times_s.jct.mean == pytest.approx(SERVICE_S, rel=1e-9)
     assert (done.window.from_s, done.window.to_s) == (4.54, 8.54)
     assert done.window.finished_jobs == 200
     # 25 + 1 jobs of the burst and 200 + 200 others: job 426 arrives at the end of the window.
@@ -176,7 +176,7 @@ def test_a_job_ends_with_its_last_sub_agent() -> None:
     # The root takes one service time, its sub-agent starts 0.5 s later and takes another.
     agent = Program("p/agent", (Turn(16, 1),), fork=Fork("p", 0, 0.5))
     done, turns = run(1.0, ONE_TURN, agent)
-    assert done.jct_s.mean == pytest.approx(0.5 + 2 * SERVICE_S, rel=1e-9)
+    assert done.times_s.jct.mean == pytest.approx(0.5 + 2 * SERVICE_S, rel=1e-9)
     assert done.window.finished_jobs == 200
     by_job = [turn["job_index"] for turn in turns if turn["program_id"].startswith("p/agent")]
     assert by_job == list(range(425))

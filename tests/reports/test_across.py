@@ -95,7 +95,7 @@ def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
 
 def test_a_cost_has_its_interval_the_other_way_round() -> None:
     found = machine("h100", 3.6, fcfs=(1.0, 2.0))
-    cost = found.usd_per_1000_jobs(found.capacities[0])
+    cost = found.usd(found.capacities[0])
     assert cost is not None
     assert cost.low < cost.value < cost.high
     assert cost.value == pytest.approx(1 / math.sqrt(2))
@@ -142,8 +142,10 @@ def run(folder: Path, hardware: str, seeds: Sequence[int] = (1, 2), **fields: An
             done = orjson.loads((cell / "done.json").read_bytes())
             jct = {name: value * mean_s / 10 for name, value in IDLE.items()}
             window = {"first_job": 0, "jobs": 1, "from_s": 0.0, "to_s": 1.0}
-            steady = {"steady": True, "unstable": None, "jct_s": jct, "window": window}
-            (cell / "done.json").write_bytes(orjson.dumps({**done, "idle_jct_s": IDLE, **steady}))
+            steady = {"steady": True, "unstable": None, "times_s": {"jct": jct}, "window": window}
+            (cell / "done.json").write_bytes(
+                orjson.dumps({**done, "idle_times_s": {"jct": IDLE}, **steady})
+            )
             seal(cell)
     return folder
 
@@ -157,7 +159,7 @@ def test_runs_are_read_with_the_seeds_that_all_have(tmp_path: Path) -> None:
     assert found.machines[0].price.usd_per_h == 3.6
     (capacity,) = found.machines[0].capacities
     assert list(capacity.by_seed) == [2]
-    assert 1.0 <= capacity.per_s[2] < 1.05
+    assert 1.0 <= capacity.loads[2] < 1.05
 
 
 @pytest.mark.parametrize(

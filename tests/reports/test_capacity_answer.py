@@ -14,6 +14,7 @@ from reports.answer.capacity import AFTER_A_BURST, capacity_answer, meaning
 from reports.answer.capacity_context import Price, capacity_context
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.ladder import RATES
 from reports.capacity.search import Chain
 from reports.capacity.slo import parse_slo
 from reports.statistics.bootstrap import Estimate
@@ -232,7 +233,7 @@ def test_gpus_and_costs_include_the_background_that_each_machine_serves() -> Non
 def test_a_thousand_jobs_cost_what_the_machine_costs_while_it_finishes_them() -> None:
     # 3.6 USD/h is 0.001 USD/s; 1,000 jobs take 2,500 s at 0.4 jobs/s and 5,000 s at 0.2.
     price = Price(1, 3.6)
-    assert price.usd_per_1000_jobs(0.4) == pytest.approx(2.5)
+    assert price.usd(0.4, RATES) == pytest.approx(2.5)
     answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), gpu={"price_usd_per_hour": 3.6})
     assert (
         "A thousand jobs cost 2.5 USD with a and 5 USD with fcfs, at capacity." in answer.findings

@@ -265,7 +265,7 @@ def test_the_matrix_of_a_fixed_set_has_a_line_per_policy_and_the_highest_rates(
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) == 1 + len({point.variant for point in report.points})
-    assert lines[0].split()[-1] == f"{max(point.jps or 0.0 for point in report.points):g}/s"
+    assert lines[0].split()[-1] == f"{max(point.amount or 0.0 for point in report.points):g}/s"
 
 
 def test_an_unwritable_folder_is_refused_in_one_line(

@@ -44,7 +44,7 @@ def steady_cell(
     )
     done = {
         "window": {"first_job": 2, "jobs": 4, "from_s": 2.0, "to_s": 6.0} | window,
-        "steady": unstable is None, "unstable": unstable, "idle_jct_s": IDLE,
+        "steady": unstable is None, "unstable": unstable, "idle_times_s": {"jct": IDLE},
         "jobs_in_system": {"growth": growth},
         "finished_programs": 8, "failed_turns": 0, "virtual_s": 20.0, "usage": [],
     }  # fmt: skip

@@ -190,7 +190,8 @@ def _compare_machines(
     found = read_across(folders, axes, dict(map(_price, prices)))
     html = html or folders[0] / ACROSS
     draw(found, html)
-    heads = ("machine", "policy", "jobs/s", "per GPU", "95% CI", "USD/1,000", "95% CI", "ratio")
+    load = found.machines[0].ladder
+    heads = ("machine", "policy", load.unit, "per GPU", "95% CI", load.cost, "95% CI", "ratio")
     show_rows(
         [
             (machine, row.name, *(cell.text for cell in row.cells))
