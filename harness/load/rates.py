@@ -60,7 +60,9 @@ def parse_agents(text: str) -> tuple[int, ...]:
     for item in _items("--agents", text):
         match = AGENTS.fullmatch(item)
         if match is None:
-            raise _bad("--agents", text, f"{_quoted(item)} is no number; use 40, or 10..50:10")
+            raise _bad(
+                "--agents", text, f"{_quoted(item)} is not a whole number; use 40, or 10..50:10"
+            )
         low, high = int(match[1]), int(match[2] or match[1])
         step = int(match[3] or 1)
         if not 1 <= low <= high <= MAX_AGENTS or not step:

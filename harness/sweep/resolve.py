@@ -57,6 +57,11 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
     kind = engines[0][1].kind
+    if arrivals.takes_agents and not kind.is_virtual:
+        raise InvalidInput(
+            f"--arrivals {first.load.process}: is for virtual time; on a live server use --arrivals "
+            "closed:N, a fixed set of jobs with N in flight"
+        )
     fixed = fixed_by(first.load, kind)
     steady = not fixed
     longest = _shortest([engine.longest for _, engine, _ in engines])

@@ -240,20 +240,19 @@ def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
 def _limits(
     best: Sequence[VariantCapacity], base: VariantCapacity | None, context: CapacityContext
 ) -> list[str]:
-    """State what the highest capacity and the baseline's miss first above them, if that differs or
-    if the SLO has several limits."""
+    """State what fails first above the highest capacity and the baseline's, if that differs or if
+    the SLO has several limits."""
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
-    shown = [c for c in both if c.missed]
-    missed = {c.variant: _missed(c) for c in shown}
-    if len(context.slo.limits) < 2 and len(set(missed.values())) < 2:
+    by_limit: dict[str, list[str]] = {}
+    for each in both:
+        if each.missed:
+            limit, seeds = each.missed[0]
+            name = f"{each.variant}{some_seeds(seeds)}"
+            by_limit.setdefault(limit or "no steady state", []).append(name)
+    if len(context.slo.limits) < 2 and len(by_limit) < 2:
         return []
-    return [f"Beyond its capacity {listed([f'{name} {what}' for name, what in missed.items()])}."]
-
-
-def _missed(capacity: VariantCapacity) -> str:
-    limit, seeds = capacity.missed[0]
-    what = f"misses {limit}" if limit else "has no steady state"
-    return what + some_seeds(seeds)
+    limits = [f"{limit} with {listed(names)}" for limit, names in by_limit.items()]
+    return [f"What fails first above the capacity: {'; '.join(limits)}."]
 
 
 def _background(context: CapacityContext) -> str:

@@ -32,7 +32,7 @@ EDGE_UNSTABLE = 0.35
 SHARPNESS = 4.0
 """How fast JCTs grow near the capacity, if only one cell shows it (`_load`)."""
 NEAR, FLAT = 3.0, 3.0
-"""A statistic that is close to its limit even on an idle machine may grow slowly, so that the limit is
+"""A statistic that is close to its limit even on an idle machine may grow slowly. The limit is then
 several times further than the few rungs within which `_beyond` expects it."""
 FAR = 1000.0
 """A factor larger than every stride."""

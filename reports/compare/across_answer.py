@@ -113,8 +113,8 @@ def _most(
     tied = [first, *(each for each in ranked[1:] if _ties(ratios[each.label]))]
     if len(tied) > 1:
         return (
-            f"{measure}, {listed([each.label for each in tied])} sustain the most {things} and are not "
-            f"distinguished with {counted(len(first.capacity.by_seed), 'seed')}: "
+            f"{measure}, {listed([each.label for each in tied])} sustain the most {things} and are "
+            f"not distinguished with {counted(len(first.capacity.by_seed), 'seed')}: "
             f"{listed([shown(each) for each in tied])}."
         )
     ratio = ratios[second.label]

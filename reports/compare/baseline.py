@@ -18,6 +18,7 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.capacity.estimate import Kind
+from reports.capacity.ladder import RATES
 from reports.metrics.cell_numbers import ended_jobs_s
 from reports.metrics.cells import collect
 from reports.metrics.measure import load_label
@@ -92,6 +93,8 @@ class Capacities(BaseModel):
     """Of seeds for which one was found."""
     bounds: dict[Name, dict[_Seed, Bounds]] = {}
     """Of the other seeds. Files of earlier versions have none."""
+    unit: Name = RATES.unit
+    """Of the numbers, which are agents if the load is a number of agents."""
 
 
 class _Saved(BaseModel):
@@ -210,7 +213,7 @@ def _capacities(run: Run) -> Capacities | None:
         for each in search.found
     }
     bounds = {variant: by_seed for variant, by_seed in bounds.items() if by_seed}
-    return Capacities(slo=str(search.slo), jobs_per_s=found, bounds=bounds)
+    return Capacities(slo=str(search.slo), jobs_per_s=found, bounds=bounds, unit=search.ladder.unit)
 
 
 def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:

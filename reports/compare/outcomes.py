@@ -103,8 +103,9 @@ def without_steady_state(base: Side, new: Side) -> Iterable[str]:
 
 
 def loads_in_words(loads: Sequence[str]) -> str:
-    rates = [load.removesuffix(" jobs/s") for load in loads]
-    return f"{listed(rates, at_most=4)}{' jobs/s' if rates != list(loads) else ''}"
+    unit = f" {loads[-1].partition(' ')[2]}" if loads else ""
+    numbers = [load.removesuffix(unit) for load in loads]
+    return f"{listed(numbers, at_most=4)}{unit if numbers != list(loads) else ''}"
 
 
 def different_cells(base: Side, new: Side) -> dict[Place, str]:
@@ -178,8 +179,8 @@ def sustained(variant: str, base: Capacities, new: Capacities, limit: float) -> 
         CAPACITY,
         SUSTAINED,
         len(some),
-        _in_words([_known(variant, seed, base) for seed in some]),
-        _in_words([_known(variant, seed, new) for seed in some]),
+        _in_words([_known(variant, seed, base) for seed in some], base.unit),
+        _in_words([_known(variant, seed, new) for seed in some], new.unit),
         Estimate(value, math.nan, math.nan),
         outcome,
         seeds_in_words(some, seeds),
@@ -205,15 +206,15 @@ def _range(variant: str, seed: int, side: Capacities) -> tuple[float, float]:
     return known.sustained or 0.0, known.not_sustained or math.inf
 
 
-def _in_words(known: Sequence[float | Bounds]) -> str:
-    return listed(list(dict.fromkeys(map(_one_in_words, known))), at_most=3)
+def _in_words(known: Sequence[float | Bounds], unit: str) -> str:
+    return listed(list(dict.fromkeys(_one_in_words(each, unit) for each in known)), at_most=3)
 
 
-def _one_in_words(known: float | Bounds) -> str:
+def _one_in_words(known: float | Bounds, unit: str) -> str:
     if isinstance(known, float):
-        return f"{known:.3g} jobs/s"
+        return f"{known:.3g} {unit}"
     if known.kind is Kind.NEVER:
         return NONE_SUSTAINED
     if known.kind is Kind.ALWAYS:
-        return f"above {known.sustained or 0.0:.3g} jobs/s"
+        return f"above {known.sustained or 0.0:.3g} {unit}"
     return "search not finished"

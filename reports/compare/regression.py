@@ -23,7 +23,7 @@ from reports.compare.outcomes import (
 )
 from reports.compare.pairs import pairs
 from reports.compare.settings import allowed_differences, refuse_different
-from reports.compare.verdict import CAPACITY, JOBS_PER_S, Change, Outcome, Verdict
+from reports.compare.verdict import CAPACITY, Change, Outcome, Verdict
 from reports.run_folder.lines import RERUN
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
@@ -176,7 +176,7 @@ def _capacity_change(
         side.jobs_per_s.get(variant, {}) | side.bounds.get(variant, {}) for side in (base, new)
     ]
     note = seeds_in_words(seeds, sorted(of_either[0].keys() & of_either[1].keys()))
-    return Change(variant, CAPACITY, JOBS_PER_S, len(seeds), before, after, change, outcome, note)
+    return Change(variant, CAPACITY, base.unit, len(seeds), before, after, change, outcome, note)
 
 
 def _unpaired(base: Side, new: Side) -> Iterable[str]:

@@ -13,7 +13,7 @@ from reports.statistics.bootstrap import Estimate
 
 CAPACITY = "capacity"
 """Load of a comparison of capacities."""
-JOBS_PER_S, SUSTAINED, STEADY = "jobs/s", "sustained", "steady state"
+SUSTAINED, STEADY = "sustained", "steady state"
 """Metrics without a JCT. `SUSTAINED` compares the capacities of seeds without a number in one of
 the runs, `STEADY` the seeds of a load of which some has no steady state."""
 
@@ -30,11 +30,12 @@ class Change:
     variant: str
     load: str
     metric: str
+    """Of a capacity, its unit."""
     pairs: int
     """Programs that were compared, each in all common seeds; in steady state, jobs; of capacities
     and of `STEADY`, seeds."""
     base: float | str
-    """Seconds, or jobs per second of a capacity. A text if there is no number."""
+    """Seconds, or a capacity. A text if there is no number."""
     new: float | str
     change: Estimate
     """new ÷ base − 1. For times, positive values mean that the new run is slower. Infinite if one
@@ -45,7 +46,7 @@ class Change:
 
     @property
     def is_capacity(self) -> bool:
-        return self.metric in (JOBS_PER_S, SUSTAINED)
+        return self.load == CAPACITY
 
     @property
     def is_collapse(self) -> bool:

@@ -104,7 +104,7 @@ def row(change: Change) -> tuple[str, ...]:
 def _value(change: Change, value: float | str) -> str:
     if isinstance(value, str):
         return value
-    return f"{value:.3g} jobs/s" if change.is_capacity else seconds(value)
+    return f"{value:.3g} {change.metric}" if change.is_capacity else seconds(value)
 
 
 def sign(change: Change) -> str:

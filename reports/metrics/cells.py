@@ -31,7 +31,8 @@ def ladder_in(cells: pd.DataFrame) -> Ladder:
 
 def amounts_of(cells: pd.DataFrame) -> pd.Series:
     """Return the loads of cells as numbers: jobs per second, or agents."""
-    return cells["agents" if "agents" in cells else "jps"]
+    name = "agents" if "agents" in cells else "jps"
+    return cells[name] if name in cells else pd.Series(dtype=float)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ TERMS: dict[str, str] = {
     ),
     "Rate (jps)": "Jobs that arrive per second.",
     "SLO": (
-        "What a load must meet to be sustained: limits of the JCT or of latencies of turns, such as "
-        "a mean JCT of at most twice that on an idle machine."
+        "What a load must meet to be sustained: limits of the JCT or of latencies of turns, such "
+        "as a mean JCT of at most twice that on an idle machine."
     ),
     "Capacity": (
         "The highest load that a variant sustains on a machine: a rate of jobs, or a number of "
-        "agents. At a sustained rate the queue does not keep growing, even after a burst of jobs, and the "
-        "SLO is met."
+        "agents. At a sustained rate the queue does not keep growing, even after a burst of jobs, "
+        "and the SLO is met."
     ),
     "Seed": (
         "The number that initialises the random draw of the arrivals and, in steady state, of the "

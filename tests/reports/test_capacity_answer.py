@@ -65,12 +65,14 @@ def answer_of(
     *,
     points: Sequence[Point] = (),
     bounds: Sequence[str] = (),
+    slo: str = "mean<=2x",
     **sweep: Any,
 ) -> Answer:
     merged = convert(SWEEP | sweep, SweepRecord)
     variants = {chain.variant: chain.variant in bounds for chain in found}
-    asked = capacity_context(merged, parse_slo("mean<=2x"), 42.0)
-    return capacity_answer(capacities(found, variants, "fcfs"), points, asked, merged, [])
+    asked = capacity_context(merged, parse_slo(slo), 42.0)
+    of_all = capacities(found, variants, "fcfs", asked.ladder)
+    return capacity_answer(of_all, points, asked, merged, [])
 
 
 def test_a_clear_winner_is_named_with_its_capacity_and_the_paired_ratio() -> None:
@@ -170,7 +172,7 @@ def test_an_slo_that_nothing_meets_is_no_number() -> None:
     answer = answer_of(chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3))
     assert answer.headline == (
         "No scheduler sustains any rate on b200: the SLO mean<=2x is missed even by jobs that"
-        " hardly ever overlap. Their mean JCT is 42.0 s."
+        " hardly ever overlap. On an idle machine the mean JCT is 42.0 s."
     )
     assert answer.winners == ()
 
@@ -325,7 +327,66 @@ def test_equal_means_within_three_percent_of_each_other() -> None:
 
 
 def test_the_answer_says_that_capacities_hold_after_a_burst_and_where_the_others_are() -> None:
-    said = meaning(parse_slo("mean<=2x"), 65.8)
+    sweep = convert(SWEEP, SweepRecord)
+    said = meaning(capacity_context(sweep, parse_slo("mean<=2x"), 65.8))
     assert "even after a burst of jobs. Differences are smaller without the initial burst" in said
     page, heading = AFTER_A_BURST.split(", ")
     assert f"### {heading}\n" in (Path(__file__).parents[2] / page).read_text()
+
+
+AGENTS = {"arrivals": "agents", "gpu": {"price_usd_per_hour": 2.0}}
+
+
+def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_agents_that_the_user_wants() -> (
+    None
+):
+    found = chains(fcfs=(12.0,) * 3, a=(20.0,) * 3)
+    answer = answer_of(found, agents=[10, 40], **AGENTS)
+    assert answer.headline.startswith("a sustains 20 agents on b200, 1.7x as many as fcfs")
+    # 40 ÷ 20 = 2 and 40 ÷ 12 = 3.3 machines of one GPU; 730 h · 2 USD ÷ 20 and ÷ 12.
+    assert "40 agents need 2 GPUs with a and 4 GPUs with fcfs." in answer.findings
+    assert (
+        "An agent that works all month costs 73 USD with a and 122 USD with fcfs, at capacity."
+        in answer.findings
+    )
+    assert answer.findings[0] == (
+        "Sustained: mean JCT at most 2x that of an idle machine, with so many agents at work, each"
+        " of which starts a new job when its last one has ended. On an idle machine the mean JCT is"
+        " 42.0 s."
+    )
+
+
+def test_without_a_wanted_number_a_round_number_of_agents_is_priced() -> None:
+    answer = answer_of(chains(fcfs=(12.0,) * 3, a=(20.0,) * 3), **AGENTS)
+    assert "100 agents need 5 GPUs with a and 9 GPUs with fcfs." in answer.findings
+
+
+def test_an_slo_that_a_single_agent_misses_is_no_number_of_agents() -> None:
+    answer = answer_of(chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3), **AGENTS)
+    assert answer.headline.startswith(
+        "No scheduler sustains any number of agents on b200: the SLO mean<=2x is missed even by a"
+        " single agent."
+    )
+
+
+def limited(load: float, limit: str) -> Capacity:
+    return Capacity(Kind.FOUND, load, load * 0.98, load * 1.02, limit)
+
+
+def test_what_fails_first_is_named_if_it_differs_or_the_slo_has_several_limits() -> None:
+    def finding(a: str, fcfs: str, slo: str) -> list[str]:
+        found = chains(fcfs=[limited(1.0, fcfs)] * 3, a=[limited(2.0, a)] * 3)
+        findings = answer_of(found, slo=slo).findings
+        return [each for each in findings if each.startswith("What fails first")]
+
+    several = "mean<=2x,ttft_p95<=5s"
+    assert finding("ttft_p95<=5s", "mean<=2x", several) == [
+        "What fails first above the capacity: ttft_p95<=5s with a; mean<=2x with fcfs."
+    ]
+    assert finding("mean<=2x", "mean<=2x", several) == [
+        "What fails first above the capacity: mean<=2x with a and fcfs."
+    ]
+    assert finding("mean<=2x", "", "mean<=2x") == [
+        "What fails first above the capacity: mean<=2x with a; no steady state with fcfs."
+    ]
+    assert finding("mean<=2x", "mean<=2x", "mean<=2x") == []

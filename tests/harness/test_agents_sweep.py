@@ -1,0 +1,214 @@
+"""Sweeps over agents in flight: their cells and capacities, resuming, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import contents, run_sweep, search_plan
+
+from harness.cells import workers
+from harness.load.arrivals import parse_arrivals
+from harness.load.rates import parse_agents
+from harness.load.settings import Load, Machine, SweepSettings
+from harness.sweep.plan import SweepPlan
+from harness.sweep.resolve import resolve
+from reports import write_report
+from reports.capacity.estimate import Kind
+from reports.capacity.ladder import AGENTS
+from reports.run_folder.read import load_run
+from reports.statistics.searched import Searched, searched
+from servers.basics.errors import InvalidInput
+from tests.harness import worker_threads
+
+
+def agents_plan(
+    policies: str = "fcfs",
+    agents: tuple[float, ...] = (),
+    seeds: tuple[int, ...] = (1,),
+    slo: str = "mean<=2x",
+    arrivals: str = "agents",
+) -> SweepPlan:
+    plan = search_plan(policies, agents, seeds, slo)
+    return replace(plan, arrivals=parse_arrivals(arrivals), arrivals_text=arrivals)
+
+
+def found_in(folder: Path) -> Searched:
+    found = searched(load_run(folder))
+    assert found is not None
+    return found
+
+
+def done_of(cell: Path) -> dict[str, Any]:
+    return dict(json.loads((cell / "done.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "agents"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_start", worker_threads.start)
+        outcome = run_sweep(agents_plan("fcfs,continuum", seeds=(1, 2)), folder, workers=1)
+    assert not outcome.failed
+    return folder
+
+
+def test_a_search_finds_how_many_agents_each_policy_sustains(run: Path) -> None:
+    found = found_in(run)
+    assert found.ladder is AGENTS
+    for each in found.found:
+        assert each.kind is Kind.FOUND
+        for seed, capacity in each.by_seed.items():
+            below, above = (
+                done_of(run / f"{each.variant}_agents{agents:g}_seed{seed}")
+                for agents in (capacity.sustained, capacity.not_sustained)
+            )
+            limit_s = 2 * below["idle_times_s"]["jct"]["mean"]
+            assert below["steady"]
+            assert below["times_s"]["jct"]["mean"] <= limit_s
+            assert above.get("unstable") or above["times_s"]["jct"]["mean"] > limit_s
+
+
+def test_littles_law_holds_in_every_steady_cell(run: Path) -> None:
+    """Agents in flight = jobs per second · mean JCT."""
+    cells = [cell for cell in load_run(run).cells if cell.done.steady]
+    assert len(cells) > 5
+    for cell in cells:
+        done, window = cell.done, cell.done.window
+        assert done.times_s is not None
+        assert window is not None
+        assert window.to_s is not None
+        assert window.from_s is not None
+        per_s = (window.finished_jobs or 0) / (window.to_s - window.from_s)
+        in_flight = per_s * done.times_s.jct.mean
+        assert in_flight == pytest.approx(cell.config.agents, rel=0.05), cell.folder.name
+
+
+def test_the_report_counts_agents(run: Path) -> None:
+    report = write_report(run)
+    assert " agents on a100-80g" in report.answer[0]
+    document = json.loads((run / "answer.json").read_text())
+    assert document["capacities"]["fcfs"]["agents"] > 1
+    assert all("agents" in point for point in document["points"])
+    header = (run / "cells.csv").read_text().splitlines()[0].split(",")
+    assert header[header.index("jps") + 1] == "agents"
+    page = (run / "report.html").read_text()
+    assert "Mean JCT against agents" in page
+    assert "jobs per second" not in page.partition("<script")[0].lower()
+
+
+def test_given_numbers_of_agents_run_in_any_case_and_narrow_the_search(tmp_path: Path) -> None:
+    run_sweep(agents_plan(agents=(2.0, 6.0)), tmp_path / "run", workers=1)
+    found = found_in(tmp_path / "run")
+    assert found.rates == (2.0, 6.0)
+    sweep = load_run(tmp_path / "run").sweep
+    assert (sweep.agents, sweep.jps) == ((2, 6), ())
+
+
+def test_an_interrupted_search_for_agents_ends_with_the_bytes_of_an_uninterrupted_one(
+    run: Path, tmp_path: Path
+) -> None:
+    plan, folder = agents_plan("fcfs,continuum", seeds=(1, 2)), tmp_path / "again"
+    run_sweep(agents_plan("fcfs", seeds=(1, 2)), folder, workers=1, reuse=False)
+    run_sweep(plan, folder, workers=2, reuse=False)
+    assert contents(folder) == contents(run)
+
+
+def test_think_times_let_a_machine_serve_more_agents(run: Path, tmp_path: Path) -> None:
+    run_sweep(agents_plan(arrivals="agents:20"), tmp_path / "run", workers=1)
+    busy, thinking = (
+        found_in(folder).found[0].by_seed[1].load for folder in (run, tmp_path / "run")
+    )
+    assert thinking > 2 * busy
+
+
+@pytest.mark.parametrize(
+    ("slo", "reason"),
+    [
+        ("ttft_p95<=1ms", "where the P95 TTFT is "),
+        ("speed_p90>=100000", "where speed_p90 is "),
+    ],
+)
+def test_an_slo_on_turns_that_an_idle_machine_does_not_meet_is_refused_with_what_it_reaches(
+    slo: str, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput) as error:
+        run_sweep(agents_plan(slo=slo), tmp_path / "run", workers=1)
+    assert str(error.value).startswith(f"--slo '{slo}': not met even on an idle machine, {reason}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_slo_on_turns_bounds_the_agents_and_names_the_limit(tmp_path: Path) -> None:
+    run_sweep(agents_plan(slo="mean<=9x,ttft_p95<=1s"), tmp_path / "run", workers=1)
+    capacity = found_in(tmp_path / "run").found[0].by_seed[1]
+    assert capacity.limit == "ttft_p95<=1s"
+    cells = {
+        which: done_of(tmp_path / f"run/fcfs_agents{agents:g}_seed1")["times_s"]["ttft"]["p95"]
+        for which, agents in (("below", capacity.sustained), ("above", capacity.not_sustained))
+    }
+    assert cells["below"] <= 1 < cells["above"]
+
+
+# Settings ------------------------------------------------------------------------------------
+
+
+def settings(**given: Any) -> SweepSettings:
+    values = {"policies": "fcfs", **given}
+    load = {n: values.pop(n) for n in ("arrivals", "once", "agents") if n in values}
+    machine = {n: values.pop(n) for n in ("engine",) if n in values}
+    return SweepSettings(load=Load(**load), machine=Machine(**machine), **values)
+
+
+def test_numbers_of_agents_imply_their_arrivals() -> None:
+    plan = resolve(settings(agents="8,16..20:2"))
+    assert (plan.arrivals_text, plan.amounts) == ("agents", (8.0, 16.0, 18.0, 20.0))
+    assert (plan.steady, str(plan.slo)) == (True, "mean<=2x")
+    assert resolve(settings(arrivals="agents:60")).amounts == ()
+    assert resolve(settings(arrivals="agents:60", agents="4")).arrivals_text == "agents:60"
+    assert resolve(settings(agents="4", no_capacity=True)).slo is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"agents": "8", "arrivals": "constant"},
+            "--agents 8: --arrivals constant has no agents; remove one",
+        ),
+        (
+            {"arrivals": "agents", "jps": "0.1"},
+            "--jps 0.1: --arrivals agents has no rate; remove --jps, or give numbers of agents with"
+            " --agents",
+        ),
+        (
+            {"arrivals": "agents", "once": True},
+            "--once: agents go on until a steady state has been measured; use --arrivals closed:N"
+            " for a fixed set of jobs, N in flight",
+        ),
+        (
+            {"arrivals": "agents", "no_capacity": True},
+            "--no-capacity: give numbers of agents with --agents, such as 8,16,32",
+        ),
+        ({"agents": "0"}, "--agents '0': '0': use numbers from 1 to 4,096, the smaller first"),
+        ({"agents": "9..3"}, "--agents '9..3': '9..3': use numbers from 1 to 4,096, the smaller"),
+        ({"agents": "1.5"}, "--agents '1.5': '1.5' is not a whole number; use 40, or 10..50:10"),
+        ({"agents": ""}, "--agents '': no value; use for example 40 or 8,16,32"),
+        ({"arrivals": "agents:-1"}, "--arrivals 'agents:-1': use poisson, "),
+        (
+            {"arrivals": "agents", "engine": "vllm"},
+            "--arrivals agents: is for virtual time; on a live server use --arrivals closed:N",
+        ),
+    ],
+)
+def test_settings_that_agents_exclude_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        resolve(settings(**given))
+    assert str(error.value).startswith(message)
+
+
+def test_agents_are_a_list_or_a_range_with_a_step() -> None:
+    assert parse_agents("40") == (40,)
+    assert parse_agents("3..5, 4, 10..30:10") == (3, 4, 5, 10, 20, 30)
