@@ -59,8 +59,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     kind = engines[0][1].kind
     if arrivals.takes_agents and not kind.is_virtual:
         raise InvalidInput(
-            f"--arrivals {first.load.process}: is for virtual time; on a live server use --arrivals "
-            "closed:N, a fixed set of jobs with N in flight"
+            f"--arrivals {first.load.process}: is for virtual time; on a live server use "
+            "--arrivals closed:N, a fixed set of jobs with N in flight"
         )
     fixed = fixed_by(first.load, kind)
     steady = not fixed

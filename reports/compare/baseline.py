@@ -90,7 +90,7 @@ class Capacities(BaseModel):
 
     slo: Name
     jobs_per_s: dict[Name, dict[_Seed, _Rate]]
-    """Of seeds for which one was found."""
+    """Of seeds for which one was found, in `unit`."""
     bounds: dict[Name, dict[_Seed, Bounds]] = {}
     """Of the other seeds. Files of earlier versions have none."""
     unit: Name = RATES.unit

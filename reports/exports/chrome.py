@@ -48,8 +48,8 @@ def chrome_trace(cell: CellRun) -> bytes:
     for thread, program in enumerate(_in_order(mine), 1):
         found += _thread(thread, program, mine[program], of_engine[program])
     found += _counters(cell.done.usage or ())
-    variant, jps, seed = cell.key
-    about = {"variant": variant, "jps": jps, "seed": seed, "engine": cell.config.engine}
+    fields = ("variant", "jps", "agents", "seed", "engine")
+    about = {field: getattr(cell.config, field) for field in fields}
     return orjson.dumps({"traceEvents": found, "displayTimeUnit": "ms", "otherData": about})
 
 

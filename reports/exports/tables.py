@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 OF_CELL: dict[str, Kind] = {
     **dict.fromkeys(("cell", "hardware", "model", "variant"), "text"), "jps": "number",
-    "seed": "whole",
+    "agents": "whole", "seed": "whole",
 }  # fmt: skip
 KINDS: dict[str, Kind] = {
     "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
@@ -75,9 +75,9 @@ Opens = Callable[[Path, Mapping[str, Kind]], Any]
 def rows_of(cell: CellRun, name: str, unstable: bool) -> tuple[list[Row], list[Row]]:
     """Return the rows of the turns and of the jobs. An unstable cell has no measured jobs. Raises
     InvalidRunFolder."""
-    variant, jps, seed = cell.key
-    machine = {"hardware": cell.config.hardware, "model": cell.config.model}
-    common = {"cell": name, **machine, "variant": variant, "jps": jps, "seed": seed}
+    config = cell.config
+    fields = ("hardware", "model", "variant", "jps", "agents", "seed")
+    common = {"cell": name, **{field: getattr(config, field) for field in fields}}
     every_turn = read_turns(cell)
     kept = measured_turns(cell, {str(name): every_turn[name].to_numpy() for name in every_turn})
     measured = frozenset() if unstable else frozenset(kept["job_id"])

@@ -409,12 +409,14 @@ ALWAYS = Bounds(kind=Kind.ALWAYS, sustained=5.0, not_sustained=None)
 OPEN = Bounds(kind=Kind.OPEN, sustained=0.2, not_sustained=None)
 
 
-def searched(*found: float | Bounds) -> Side:
+def searched(*found: float | Bounds, unit: str = "jobs/s") -> Side:
     """Return a run in which these are the capacities of fcfs with seeds 1, 2, ..."""
     seeds = dict(enumerate(found, start=1))
     numbers = {seed: each for seed, each in seeds.items() if isinstance(each, float)}
     bounds = {seed: each for seed, each in seeds.items() if isinstance(each, Bounds)}
-    own = Capacities(slo="mean<=2x", jobs_per_s={"fcfs": numbers}, bounds={"fcfs": bounds})
+    own = Capacities(
+        slo="mean<=2x", jobs_per_s={"fcfs": numbers}, bounds={"fcfs": bounds}, unit=unit
+    )
     return Side("run", SETTINGS, side(JCT_S).jobs, {}, own)
 
 
@@ -446,6 +448,14 @@ def test_a_capacity_without_a_number_is_compared_by_its_bounds(
         if change.metric == SUSTAINED
     )
     assert row(found)[3:] == cells
+
+
+def test_capacities_in_agents_are_compared_in_agents() -> None:
+    base, new = searched(20.0, ALWAYS, unit="agents"), searched(10.0, 4.0, unit="agents")
+    found = [change for change in compared(base, new).changes if change.is_capacity]
+    numbers, bounds = sorted(found, key=lambda change: change.metric)
+    assert row(numbers)[3:5] == ("20 agents", "10 agents")
+    assert row(bounds)[3:5] == ("above 5 agents", "4 agents")
 
 
 def test_a_capacity_of_none_comes_before_a_lower_capacity() -> None:

@@ -52,6 +52,10 @@ Look at one cell: its settings, its result, and where the time went:
 
   bench sweep RUN/sweep.toml --out RUN --show turnstile_jps0.02_seed2
 
+Find how many agents each policy serves at a promised speed, and the GPUs that 40 need:
+
+  bench sweep --agents 40 --slo 'ttft_p95<=5s,speed_p90>=20' --traces my-trajectories/
+
 Keep 32 jobs in flight, with 200 GB of DRAM for the KV of policies that offload:
 
   bench sweep --arrivals closed:32 --policies all --offload-gb 200
