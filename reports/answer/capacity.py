@@ -19,7 +19,7 @@ from reports.answer.provenance import provenance as provenance_of
 from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import AGENTS
+from reports.loads import AGENTS
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds, winners
 from reports.statistics.points import Point

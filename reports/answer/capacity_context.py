@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from reports.capacity.ladder import AGENTS, RATES, Ladder, ladder_of
 from reports.capacity.slo import Slo
+from reports.loads import AGENTS, RATES, Ladder, ladder_of
 from servers.basics.phrasing import gpus_in_words
 from servers.records.sweep import SweepRecord
 

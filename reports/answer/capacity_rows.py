@@ -11,7 +11,7 @@ from typing import NamedTuple
 from reports.answer.capacity_context import Price
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import AGENTS, RATES
+from reports.loads import AGENTS, RATES
 from reports.numbers import DASH, digits, limits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableCell, TableRow

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from reports.answer.capacity_context import Price, price_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
-from reports.capacity.ladder import AGENTS, RATES
+from reports.loads import AGENTS, RATES
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
 from reports.statistics.bootstrap import Estimate

@@ -15,7 +15,7 @@ from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT, PER_S
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import AGENTS
+from reports.loads import AGENTS
 from reports.numbers import DASH
 from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import Estimate, interval

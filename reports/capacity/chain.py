@@ -17,7 +17,7 @@ from reports.capacity.estimate import (
     capacity,
     crossing,
 )
-from reports.capacity.ladder import Ends, Ladder
+from reports.loads import Ends, Ladder
 
 LONGEST_STRIDE = 14
 """In rungs; about a factor of two."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reports.capacity.ladder import Ends
+from reports.loads import Ends
 
 
 @dataclass(frozen=True, slots=True)

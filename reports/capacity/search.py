@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from reports.capacity.chain import next_load
 from reports.capacity.estimate import Capacity, Kind, Outcome, capacity
-from reports.capacity.ladder import RATES, Ladder
+from reports.loads import RATES, Ladder
 
 SHARES = (0.85, 1.2)
 """Shares of the baseline's capacity: a load that it sustains, and one that only better schedulers

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from reports.answer.capacity_context import Price, price_of
-from reports.capacity.ladder import Ladder, ladder_of
 from reports.compare.settings import TRACE
+from reports.loads import Ladder, ladder_of
 from reports.numbers import DASH
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import load_run

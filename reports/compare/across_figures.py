@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from reports.capacity.ladder import Ladder
 from reports.compare.across import Across, MachineRun
 from reports.figures.drawing import Figure, Spec, Trace, bars, plain
 from reports.figures.styles import Style
+from reports.loads import Ladder
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 

@@ -18,7 +18,7 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import RATES
+from reports.loads import RATES
 from reports.metrics.cell_numbers import ended_jobs_s
 from reports.metrics.cells import collect
 from reports.metrics.measure import load_label

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.capacity.ladder import AGENTS, RATES, Ladder
+from reports.loads import AGENTS, RATES, Ladder
 from reports.metrics.cell_numbers import read_numbers
 from reports.metrics.measure import Row, measure, read_recorded, settings_of
 from reports.metrics.stalls import NO_JOBS, stalled_by_load

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from reports.capacity.ladder import ladder_of
+from reports.loads import ladder_of
 from reports.metrics.alone import machine_of
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS

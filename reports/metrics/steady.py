@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.capacity.ladder import ladder_of
+from reports.loads import ladder_of
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Turns, failed_turns
 

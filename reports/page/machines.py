@@ -20,7 +20,7 @@ from reports.answer.left_out import programs_left_out
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
 from reports.answer.unfinished import so_far
-from reports.capacity.ladder import ladder_of
+from reports.loads import ladder_of
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
 from reports.run_folder.machines import Member, read_machines

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.capacity.ladder import ladder_of
+from reports.loads import ladder_of
 from reports.run_folder.checksums import check_checksums
 from reports.run_folder.document import read_document
 from reports.run_folder.lines import RERUN, read_text

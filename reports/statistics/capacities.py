@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from reports.capacity.estimate import Capacity, Kind
-from reports.capacity.ladder import RATES, Ladder
 from reports.capacity.search import Chain
+from reports.loads import RATES, Ladder
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio
 

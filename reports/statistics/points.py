@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from reports.capacity.ladder import RATES, Ladder
+from reports.loads import RATES, Ladder
 from reports.metrics.background import REQUESTS
 from reports.metrics.cells import Results, amounts_of, ladder_in
 from reports.metrics.jct import jct_percentiles

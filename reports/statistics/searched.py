@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from reports.capacity.estimate import Outcome
-from reports.capacity.ladder import Ladder, ladder_of
 from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Search
 from reports.capacity.slo import Slo, parse_slo
+from reports.loads import Ladder, ladder_of
 from reports.metrics.cells import Results, amounts_of
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from reports.capacity.estimate import Kind, Outcome, capacity
-from reports.capacity.ladder import AGENTS, RATES, Ends, ladder_of
+from reports.loads import AGENTS, RATES, Ends, ladder_of
 
 ENDS = Ends(RATES, -100, 100)
 

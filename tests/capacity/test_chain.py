@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reports.capacity.chain import next_load
 from reports.capacity.estimate import Capacity, Kind, Outcome
-from reports.capacity.ladder import AGENTS, RATES, Ends
+from reports.loads import AGENTS, RATES, Ends
 
 IDLE_S = 50.0
 ENDS = RATES.ends(IDLE_S)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.capacity.estimate import Kind, Outcome
-from reports.capacity.ladder import RATES
 from reports.capacity.search import Chain, Idle, Search, SearchPlace
+from reports.loads import RATES
 
 SEEDS = (1, 2, 3)
 VARIANTS = ("fcfs", "continuum", "autellix")

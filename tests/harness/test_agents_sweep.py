@@ -18,7 +18,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from reports import write_report
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import AGENTS
+from reports.loads import AGENTS
 from reports.run_folder.read import load_run
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput

@@ -23,13 +23,12 @@ from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.search import CapacitySearch, refuse_unreachable
-from reports import write_report
+from reports import loads, write_report
 from reports.answer.condition import parse_condition
 from reports.answer.held import evaluate
 from reports.answer.table import ResultTable
-from reports.capacity import ladder
 from reports.capacity.estimate import Kind
-from reports.capacity.ladder import RATES
+from reports.loads import RATES
 from reports.page.write import Report
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
@@ -283,7 +282,7 @@ def test_an_slo_that_everything_meets_at_any_rate_ends_and_says_up_to_which(
 ) -> None:
     """Jobs that mostly wait for a tool of an hour: 64 of them at a time hardly ever meet. A search
     goes to 4,096, which takes minutes."""
-    monkeypatch.setattr(ladder, "MOST_JOBS", 64.0)
+    monkeypatch.setattr(loads, "MOST_JOBS", 64.0)
     plan = search_plan()
     jobs = tuple(
         replace(program, turns=(replace(program.turns[0], tool_gap_s=3600.0), program.turns[1]))

@@ -216,7 +216,10 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_with_the_name_of_t
     small.write_text(SMALL.replace("sweep = { max_num_seqs = 2 }", steady))
     code, out, err = bench("small.toml", "--out", "out")
     assert (code, out) == (2, "")
-    assert "few-at-once: --slo 'mean<=1s': not met even on an idle machine, whose JCT is " in err
+    assert (
+        "few-at-once: --slo 'mean<=1s': not met even on an idle machine, where the mean JCT is "
+        in err
+    )
     assert not list(Path("out").rglob("sweep.json"))
 
 

@@ -18,6 +18,7 @@ from small import small_plan
 
 from harness.engines.base import ENGINES
 from harness.installation import PACKAGES
+from harness.load.arrivals import parse_arrivals
 from harness.sweep import fingerprint
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.definitions import ON_IMPORT, Use, read_source
@@ -168,6 +169,10 @@ def test_a_changed_router_decides_only_the_cells_behind_it(copy: Path) -> None:
     assert [name for name in before if before[name] != after[name]] == ["power-of-two"]
 
 
+NAMES_OF_CELLS = {"Cell", "SweepPlan", "cell_name", "ladder_of"}
+"""What runs only to name the folder of a cell, which does not decide its result."""
+
+
 def definition_of(code: CodeType) -> tuple[str, str] | None:
     """Return the module and name of the definition of ours that contains some code."""
     file, name = Path(code.co_filename), code.co_qualname.partition(".")[0]
@@ -178,12 +183,22 @@ def definition_of(code: CodeType) -> tuple[str, str] | None:
 
 
 @pytest.mark.parametrize(
-    ("policies", "steady"), [("continuum,turnstile+,clairvoyant", False), ("fcfs", True)]
+    ("policies", "arrivals", "steady"),
+    [
+        ("continuum,turnstile+,clairvoyant", "poisson", False),
+        ("fcfs", "poisson", True),
+        ("fcfs", "agents:1", True),
+    ],
 )
 def test_all_code_that_a_cell_runs_decides_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policies: str, steady: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policies: str, arrivals: str, steady: bool
 ) -> None:
-    plan = replace(small_plan(policies, (0.1,)), steady=steady)
+    plan = replace(
+        small_plan(policies, (2.0 if arrivals.startswith("agents") else 0.1,)),
+        steady=steady,
+        arrivals=parse_arrivals(arrivals),
+        arrivals_text=arrivals,
+    )
     code = set(cell_code(plan.engine, plan.workload, plan.arrivals))
     code.update(*(class_code(variant.policy) for variant in plan.variants))
     records = {cell.name: plan.cell_record(cell) for cell in plan.cells()}
@@ -199,7 +214,7 @@ def test_all_code_that_a_cell_runs_decides_it(
     ours = {found for found in every if not found[0].startswith(NUMBERS)}
     assert len(ours) > 90
     assert len(every) > len(ours)
-    assert {name for _, name in ours - code} <= {"slug", "Cell", "SweepPlan"}
+    assert {name for _, name in ours - code} <= NAMES_OF_CELLS
 
 
 CODE = """

@@ -14,9 +14,9 @@ from reports.answer.capacity import AFTER_A_BURST, capacity_answer, meaning
 from reports.answer.capacity_context import Price, capacity_context
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
-from reports.capacity.ladder import RATES
 from reports.capacity.search import Chain
 from reports.capacity.slo import parse_slo
+from reports.loads import RATES
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities, equal, winners
 from reports.statistics.points import Comparison, Point
