@@ -117,8 +117,8 @@ class ActiveLoad:
         """Number of programs that have rounds left."""
         self.impacts_s = float(sum(impacts))
         """What rebuilds of their contexts cost."""
-        self.smallest = -1
-        """Tokens for which `ProgressMachine.none_fits` was asked last, and its answer."""
+        self.least = (-1, 0.0)
+        """Tokens and rebuild for which `ProgressMachine.none_fits` was asked last, and its answer."""
         self.none_fits = False
 
 
@@ -197,7 +197,7 @@ class ProgressMachine:
     def finished(self, program: ProgressProgram, prompt: int, output: int, now_s: float) -> float:
         """Count a turn that has ended. Return the seconds for which its program keeps its place, by
         the turns before it."""
-        impact_s = self.impact_s(prompt - program.shared)
+        impact_s = self._impact_s(prompt - program.shared)
         ttl_s = self.times.best_ttl_s(impact_s, self._longest_s)
         before = program.tokens
         growth = program.finished(prompt, impact_s, now_s)
@@ -215,17 +215,18 @@ class ProgressMachine:
             return False
         if self.used + program.tokens + self.reserve() <= self.limit:
             return True
-        return self._batch_gain and self._gains(program)
+        return self._gains(program.tokens, program.context, self.rebuild_s(program))
 
-    def none_fits(self, smallest: int) -> bool:
-        """Return whether no program of so many tokens or more fits, whatever its prefill costs."""
-        load = self._load()
-        if load.smallest != smallest:
+    def none_fits(self, smallest: int, cheapest_s: float) -> bool:
+        """Return whether no program fits that has so many tokens or more, and whose rebuild costs
+        so many seconds or more."""
+        load, least = self._load(), (smallest, cheapest_s)
+        if load.least != least:
             fits = self._has_place(smallest) and (
                 self.used + smallest + self.reserve() <= self.limit
-                or (self._batch_gain and self._lost_s(smallest) < math.inf)
+                or self._gains(smallest, smallest - PROGRAM_TOKENS, cheapest_s)
             )
-            load.smallest, load.none_fits = smallest, not fits
+            load.least, load.none_fits = least, not fits
         return load.none_fits
 
     def _has_place(self, tokens: int) -> bool:
@@ -271,7 +272,11 @@ class ProgressMachine:
                 paused.append(program_id)
         return paused
 
-    def impact_s(self, tokens: int) -> float:
+    def rebuild_s(self, program: ProgressProgram) -> float:
+        """Return what a rebuild of a program's context costs."""
+        return self._impact_s(program.context - program.shared)
+
+    def _impact_s(self, tokens: int) -> float:
         """Return what a rebuild of a context costs, with the decodes that it slows down."""
         return self._costs.rebuild_s(tokens) * (2 - ALPHA) if tokens > 0 else 0.0
 
@@ -284,16 +289,18 @@ class ProgressMachine:
             self._known_load = load
         return load
 
-    def _gains(self, program: ProgressProgram) -> bool:
-        """Return whether a larger batch gains more decode time than the program's prefill and the
-        shorter stay of the others cost."""
-        load, lost_s = self._load(), self._lost_s(program.tokens)
+    def _gains(self, tokens: int, context: int, rebuild_s: float) -> bool:
+        """Return whether a larger batch gains more decode time than the prefill of a program that
+        joins it and the shorter stay of the others cost."""
+        if not self._batch_gain:
+            return False
+        load, lost_s = self._load(), self._lost_s(tokens)
         if lost_s == math.inf:
             return False
-        larger_s = self._costs.decode_s(load.turns + 1, load.context + program.context)
+        larger_s = self._costs.decode_s(load.turns + 1, load.context + context)
         gain = max((load.turns + 1) / larger_s * load.step_s / load.turns - 1, 0.0)
         gain_s = self.turns.mean_output * load.step_s * gain
-        return gain_s >= self.impact_s(program.context - program.shared) + lost_s
+        return gain_s >= rebuild_s + lost_s
 
     def _lost_s(self, tokens: int) -> float:
         """Return what a shorter stay costs the active programs if one of so many tokens joins them;

@@ -148,6 +148,8 @@ class ProgressTtl(Policy):
         self._held: dict[int, HeldTurn] = {}
         self._smallest: list[tuple[int, int]] = []
         """Tokens of the programs of held turns and their ids, as a heap; some have left."""
+        self._cheapest: list[tuple[float, int]] = []
+        """The same of the costs of their rebuilds, in seconds."""
         self._deadlines: list[tuple[float, int]] = []
         self._overdue: list[int] = []
         """Held turns whose deadlines have passed since the engine last woke."""
@@ -177,6 +179,7 @@ class ProgressTtl(Policy):
         program.held_turns += 1
         insort(self._recencies, self._recency(held))
         heapq.heappush(self._smallest, (program.tokens, request.id))
+        heapq.heappush(self._cheapest, (self._machine.rebuild_s(program), request.id))
         heapq.heappush(self._deadlines, (held.deadline_s, request.id))
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
@@ -267,18 +270,21 @@ class ProgressTtl(Policy):
         held = self._held.get(request.id)
         if held is None or held.program.active or held.deadline_s <= now_s:
             return "run"
-        while self._smallest[0][1] not in self._held:
-            heapq.heappop(self._smallest)
-        if self._none_fits(self._smallest[0][0]):
+        if self._none_fits():
             return "stop"
         return "run" if self._machine.fits(held.program) else "skip"
 
-    def _none_fits(self, smallest: int) -> bool:
-        """Return whether no held turn may run, of programs with at least so many tokens."""
-        machine = self._machine
+    def _none_fits(self) -> bool:
+        """Return whether no held turn may run, whatever its rank."""
+        machine, held = self._machine, self._held
+        while self._smallest[0][1] not in held:
+            heapq.heappop(self._smallest)
+        while self._cheapest[0][1] not in held:
+            heapq.heappop(self._cheapest)
+        smallest = self._smallest[0][0]
         if machine.used + smallest > self.costs.kv_tokens:
             return True
-        return machine.none_fits(smallest) and not any(
+        return machine.none_fits(smallest, self._cheapest[0][0]) and not any(
             program.held_turns for program in machine.active.values()
         )
 
