@@ -226,6 +226,9 @@ class Policy:
     ("stuck"), or always ("pressure"). `PolicyRunner.may_reclaim` is the exact rule."""
     reviews_pins: ClassVar[bool] = False
     """Whether engines call `review` at the start of each scheduling step."""
+    reranks: ClassVar[bool] = False
+    """Whether events may change the ranks of other waiting turns. Engines then call `woke` before
+    each admission too."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -270,8 +273,9 @@ class Policy:
     def rank(self, request: Request, now_s: float) -> Rank:
         """Return the position in the waiting queue. Engines call this again when `pinned` or
         `preempted` changes and when `woke` says so; at other times the rank must not change. A
-        policy whose ranks depend on other turns or on the time returns from `wake_s` when they
-        change; the contract check refuses one whose order changes in between."""
+        policy whose ranks depend on other turns sets `reranks`, and one whose ranks depend on the
+        time returns from `wake_s` when they change; the contract check refuses one whose order
+        changes in between."""
         return (not request.preempted, request.arrival_s, request.id)
 
     def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:

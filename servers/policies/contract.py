@@ -321,7 +321,7 @@ class ContractScenario:
         before_s, self._wake_s = self._wake_s, self._call("wake_s", now_s)
         wakes = any(wake_s not in (None, math.inf) for wake_s in (before_s, self._wake_s))
         compared: list[tuple[Rank, Rank]] = []
-        changed = self._call("woke", now_s) if wakes else ()
+        changed = self._call("woke", now_s) if wakes or self._policy.reranks else ()
         for request, rank, *flags in list(self._waiting.values()):
             new = self._rank(request, now_s)
             again = changed is None or request.id in changed

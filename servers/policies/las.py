@@ -30,6 +30,7 @@ The state of a program is dropped at its end, there after an hour without a fini
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 from servers.basics.compiled_core import mypyc_attr
@@ -79,6 +80,7 @@ class Las(Policy):
     name = "las"
     source = "llm-d-router, flow control, program-aware fairness"
     checked: ClassVar[str] = "yes: against its formula in other words, on 1,000 random queues"
+    reranks: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -105,11 +107,12 @@ class Las(Policy):
         """The time from which on the ranges of the programs that wait now are in use."""
         self._refreshed: Ranges | None = None
         """Those ranges, once they have been read."""
+        self._outdated = False
+        """Whether the engine has ranks with other ranges."""
 
     # Events -------------------------------------------------------------------------------------
 
     def arrived(self, request: Request, now_s: float) -> None:
-        # A program that waits alone has the score of the middle, which is right beside any other.
         alone = not self._waiting or (len(self._waiting) == 1 and now_s >= self._refresh_s)
         self._keep_ranges(now_s)
         self._waiting.setdefault(request.program_id, {})[request.id] = request.arrival_s
@@ -135,6 +138,12 @@ class Las(Policy):
         self._keep_ranges(now_s)
         self._services.pop(program_id)
         self._changed(now_s)
+
+    def woke(self, now_s: float) -> Iterable[int] | None:
+        if now_s >= self._refresh_s:
+            self._read_ranges()
+        outdated, self._outdated = self._outdated, False
+        return None if outdated else ()
 
     # Decisions ----------------------------------------------------------------------------------
 
@@ -174,7 +183,7 @@ class Las(Policy):
 
     def _read_ranges(self) -> Ranges:
         if self._refreshed is None:
-            at_s = self._refresh_s
+            at_s, self._outdated = self._refresh_s, True
             services = [self._service(p, at_s) for p in self._waiting]
             heads_s = [next(iter(turns.values())) for turns in self._waiting.values()]
             self._refreshed = Ranges(at_s)

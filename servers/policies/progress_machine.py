@@ -118,7 +118,7 @@ class ActiveLoad:
         self.impacts_s = float(sum(impacts))
         """What rebuilds of their contexts cost."""
         self.least = (-1, 0.0)
-        """Tokens and rebuild for which `ProgressMachine.none_fits` was asked last, and its answer."""
+        """What `ProgressMachine.none_fits` was asked last, and its answer."""
         self.none_fits = False
 
 

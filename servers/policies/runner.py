@@ -110,6 +110,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """The policy for internal turns."""
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
+        self._reranks: bool = self._attributes.reranks
         self._programs = EnginePrograms(max_programs)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
@@ -245,6 +246,8 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def head(self) -> Turn:
         """Return the waiting turn of smallest rank; raise IndexError if there is none."""
+        if self._reranks:
+            self._find_unranked()
         if self._unranked:
             self._rerank()
         return self.waiting.peek()
@@ -336,14 +339,17 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def _wake(self) -> None:
         if self.wake_ps is not None and self.wake_ps <= self.now_ps:
-            changed = self.policy.woke(self.now_s)
-            turns = self.waiting.items() if changed is None else self.waiting.of(changed)
-            self._unranked += [turn for turn in turns if not turn.is_internal]
+            self._find_unranked()
         wake_s = self.policy.wake_s(self.now_s)
         if wake_s is None or math.isinf(wake_s):
             self.wake_ps = None
         else:
             self.wake_ps = max(math.ceil(wake_s * PS_PER_S), self.now_ps + 1)
+
+    def _find_unranked(self) -> None:
+        changed = self.policy.woke(self.now_s)
+        turns = self.waiting.items() if changed is None else self.waiting.of(changed)
+        self._unranked += [turn for turn in turns if not turn.is_internal]
 
     # Pins ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from policy_turns import COSTS, order, run, turn
 
 from servers.policies.base import Policy, Request
 from servers.policies.las import Las
+from servers.policies.ranked_queue import RankedQueue
 
 
 def served(policy: Policy, program: str, prompt: int, output: int, end: float) -> None:
@@ -110,6 +111,25 @@ def test_new_ranges_are_used_from_the_next_whole_second_on() -> None:
     assert policy.score(light, 11.0) == pytest.approx(0.8 * 0.75 + 0.2)
     assert policy.score(heavy, 11.0) == pytest.approx(0.8 * 0.0 + 0.2 * 0.5)
     assert policy.wake_s(11.0) is None
+
+
+def test_turns_that_arrive_at_a_quiet_time_are_ranked_beside_each_other() -> None:
+    policy = Las(COSTS)
+    for program, prompt in (("least", 1000), ("most", 5000), ("middle", 1100)):
+        served(policy, program, prompt, 0, 5.0)
+    queue: RankedQueue[str] = RankedQueue()
+    waiting = {}
+    for program, at in (("least", 10.3), ("most", 10.4), ("middle", 10.5)):
+        request = waiting[program] = turn(program, index=1, at=at)
+        policy.arrived(request, 11.2)
+        queue.push(request.id, policy.rank(request, 11.2), program)
+    changed = policy.woke(11.2)
+    for request in waiting.values():
+        if changed is None or request.id in changed:
+            queue.push(request.id, policy.rank(request, 11.2), request.program_id)
+    # `least` was ranked at first while it waited alone, as 0.5: less than the 0.58 of `middle` in
+    # the ranges of the first two.
+    assert queue.peek() == "least"
 
 
 def test_a_preempted_turn_goes_first_and_does_not_count_in_the_ranges() -> None:
