@@ -18,8 +18,8 @@ turn admitted last is preempted: a router decides neither.
 
 Departs from the source:
 - the router reads the ranges at each dispatch. Here they are read again at most once a second
-  (`REFRESH_S`), since each new range ranks all waiting turns again. In between, new turns are
-  ranked with the ranges in use;
+  (`REFRESH_S`), since each new range ranks waiting turns again. In between, new turns are ranked
+  with the ranges in use;
 - a router dispatches a turn once. A turn that is preempted afterwards goes first here, as in vLLM,
   and does not count in the ranges;
 - waits are not rounded to milliseconds;
@@ -36,6 +36,8 @@ from typing import ClassVar, NamedTuple
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
 from servers.policies.estimates.recent import Recent
+from servers.policies.ranked_queue import RankedQueue
+from servers.policies.staircase import Staircase
 
 OUTPUT_WEIGHT = 2
 HALF_LIFE_S = 60.0
@@ -107,15 +109,28 @@ class Las(Policy):
         """The time from which on the ranges of the programs that wait now are in use."""
         self._refreshed: Ranges | None = None
         """Those ranges, once they have been read."""
+        self._points = Staircase()
+        """Waiting turns by arrival and service. Its steps are the contenders: each other turn has
+        an earlier one with no more service, so that its score is not the highest."""
+        self._most_served: RankedQueue[str] = RankedQueue()
+        """Programs of the waiting turns, the most served first."""
+        self._heads: RankedQueue[float] = RankedQueue()
+        """Arrivals of the first waiting turn of each program, the latest first."""
+        self._contenders: list[int] = []
+        """Those of which the engine knows."""
         self._outdated = False
-        """Whether the engine has ranks with other ranges."""
+        """Whether it has ranks with other ranges or services."""
 
     # Events -------------------------------------------------------------------------------------
 
     def arrived(self, request: Request, now_s: float) -> None:
         alone = not self._waiting or (len(self._waiting) == 1 and now_s >= self._refresh_s)
         self._keep_ranges(now_s)
-        self._waiting.setdefault(request.program_id, {})[request.id] = request.arrival_s
+        turns = self._waiting.setdefault(request.program_id, {})
+        turns[request.id] = request.arrival_s
+        if len(turns) == 1:
+            self._lead(turns)
+        self._place(request.program_id, request.id, request.arrival_s)
         self._changed(now_s)
         if alone:
             self._refresh_s = now_s
@@ -128,6 +143,7 @@ class Las(Policy):
         cost = request.prompt_tokens + OUTPUT_WEIGHT * request.output_tokens
         tokens = self._service(request.program_id, now_s) + cost
         self._services[request.program_id] = AttainedService(tokens, now_s)
+        self._place_again(request.program_id)
         self._changed(now_s)
         return FREE
 
@@ -137,19 +153,30 @@ class Las(Policy):
     def program_ended(self, program_id: str, now_s: float) -> None:
         self._keep_ranges(now_s)
         self._services.pop(program_id)
+        self._place_again(program_id)
         self._changed(now_s)
 
-    def woke(self, now_s: float) -> Iterable[int] | None:
+    def woke(self, now_s: float) -> Iterable[int]:
+        """Return the turns that ceased to be contenders and those that began to be, or all of these
+        if the engine has other ranks of them."""
         if now_s >= self._refresh_s:
             self._read_ranges()
-        outdated, self._outdated = self._outdated, False
-        return None if outdated else ()
+        before, self._contenders = self._contenders, self._points.steps()
+        if not self._outdated and self._contenders is before:
+            return ()
+        changed = [id for id in before if id not in self._contenders]
+        changed += [id for id in self._contenders if self._outdated or id not in before]
+        self._outdated = False
+        return changed
 
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        score = 0.0 if request.preempted else self.score(request, now_s)
-        return (not request.preempted, -score, request.arrival_s, request.id)
+        if request.preempted:
+            return (False, False, 0.0, request.arrival_s, request.id)
+        if request.id in self._points and request.id not in self._points.steps():
+            return (True, True, 0.0, request.arrival_s, request.id)
+        return (True, False, -self.score(request, now_s), request.arrival_s, request.id)
 
     def score(self, request: Request, now_s: float) -> float:
         """Return the score of a waiting turn; the highest is admitted next."""
@@ -177,19 +204,49 @@ class Las(Policy):
             return
         self._keep_ranges(now_s)
         del waiting[request.id]
+        self._points.remove(request.id)
+        self._most_served.remove(request.id)
+        if request.id in self._heads:
+            self._heads.remove(request.id)
+            self._lead(waiting)
         if not waiting:
             del self._waiting[request.program_id]
         self._changed(now_s)
 
+    def _lead(self, turns: dict[int, float]) -> None:
+        """Count the first of a program's waiting turns, if there is one, as its head."""
+        for request_id, arrival_s in turns.items():
+            self._heads.push(request_id, (-arrival_s, request_id), arrival_s)
+            break
+
+    def _place(self, program_id: str, request_id: int, arrival_s: float) -> None:
+        """Place a waiting turn by its arrival and by the logarithm of its program's service, which
+        falls by the same amount for all."""
+        service, level = self._services.get(program_id), -math.inf
+        if service is not None and service.tokens > 0:
+            level = math.log2(service.tokens) + service.at_s / self._half_life_s
+        self._points.add(request_id, arrival_s, level)
+        self._most_served.push(request_id, (-level, request_id), program_id)
+
+    def _place_again(self, program_id: str) -> None:
+        """Place the waiting turns of a program again, whose service has changed."""
+        for request_id, arrival_s in self._waiting.get(program_id, {}).items():
+            self._points.remove(request_id)
+            self._place(program_id, request_id, arrival_s)
+            self._outdated = True
+
     def _read_ranges(self) -> Ranges:
         if self._refreshed is None:
             at_s, self._outdated = self._refresh_s, True
-            services = [self._service(p, at_s) for p in self._waiting]
-            heads_s = [next(iter(turns.values())) for turns in self._waiting.values()]
             self._refreshed = Ranges(at_s)
-            if services:
+            if self._waiting:
+                least = self._most_served.of(self._points.steps()[-1:])[0]
                 self._refreshed = Ranges(
-                    at_s, min(services), max(services), min(heads_s), max(heads_s)
+                    at_s,
+                    self._service(least, at_s),
+                    self._service(self._most_served.peek(), at_s),
+                    self._points.first(),
+                    self._heads.peek(),
                 )
         return self._refreshed
 

@@ -74,7 +74,7 @@ def test_a_larger_batch_is_worth_the_reserve_if_its_decodes_gain_more_than_a_pre
     and n tokens, n / 2 s are gained. The program's prefill costs 7.001 * 1.85 = 12.95 s. The other
     one loses some of its two rounds, but has no KV yet whose loss would cost anything."""
     flat = Costs(prefill_s=COSTS.prefill_s, kv_tokens=10_000, decode_step_s=lambda *_: 1.0)
-    for output, answer in ((25, "skip"), (26, "run")):
+    for output, answer in ((25, "stop"), (26, "run")):
         policy = ProgressTtl(flat, window=2)
         serves(policy, "old", 1000, 0.0)
         request = starts(policy, "old", 1200, 1.0, cached=1000)

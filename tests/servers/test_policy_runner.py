@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.policies.base import Admit, Costs, Pin, Policy, Request, Retention, pin
+from servers.policies.base import Admit, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.pin_table import ActivePin, PinTable
 from servers.policies.ranked_queue import RankedQueue
 from servers.policies.runner import EngineTurn, PolicyRunner
@@ -368,3 +368,33 @@ def test_turns_that_were_held_back_are_admitted_once_no_other_turn_runs() -> Non
     runner = waiting(Skips(), "ab")
     assert ask(runner, 1, 100) is None
     assert ask(runner, 0, 100) == "a"
+
+
+class LeastAdmittedFirst(Policy):
+    """Ranks programs by the number of their admissions."""
+
+    name = "least-admitted-first"
+    reranks = True
+
+    def __init__(self) -> None:
+        super().__init__(Costs(prefill_s=float))
+        self.admissions: dict[str, int] = {}
+
+    def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
+        self.admissions[request.program_id] = self.admissions.get(request.program_id, 0) + 1
+
+    def woke(self, now_s: float) -> None:
+        return None
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return (self.admissions.get(request.program_id, 0), request.id)
+
+
+def test_a_policy_whose_ranks_depend_on_other_turns_ranks_them_again_before_each_admission() -> (
+    None
+):
+    runner = waiting(LeastAdmittedFirst(), "aab")
+    first = runner.head()
+    runner.waiting.remove(first.view.id)
+    runner.admitted(first, 48, 0)
+    assert (first.view.program_id, runner.head().view.program_id) == ("a", "b")
