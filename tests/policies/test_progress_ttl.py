@@ -9,7 +9,7 @@ from policy_turns import order, turn
 
 from servers.basics.errors import InvalidPlugin
 from servers.policies.base import Costs, Pin, Request, Retention
-from servers.policies.estimates.lognormal import LogNormalTimes, utility
+from servers.policies.estimates.lognormal import LogNormal, LogNormalTimes
 from servers.policies.estimates.turn_window import TurnWindow
 from servers.policies.progress_ttl import ProgressTtl
 from servers.variants import variant
@@ -167,7 +167,9 @@ def test_pins_give_way_to_running_turns_only() -> None:
 
 def test_the_utility_of_a_ttl_of_the_median() -> None:
     # F = 1/2, and the times below it are worth e^(1/2) * Phi(-1) = 0.2616 s.
-    assert utility(1.0, 4.0, 0.0, 1.0) == pytest.approx(0.5 * 4 - 0.261578 - 0.5, abs=1e-5)
+    assert LogNormal(0.0, 1.0).utility(1.0, 4.0) == pytest.approx(
+        0.5 * 4 - 0.261578 - 0.5, abs=1e-5
+    )
 
 
 def test_a_fit_needs_a_full_window_of_which_zeros_are_left_out() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Final
 
 from servers.basics.clock import quotient
 
@@ -14,6 +15,8 @@ SHORTEST_S = 0.05
 """The shortest time above 0 that is tried."""
 POINTS = 32
 """Number of times that are tried, at equal ratios."""
+EXPONENTS = tuple([quotient(point, POINTS - 1) for point in range(POINTS)])
+SQRT_2: Final = math.sqrt(2)
 
 
 class LogNormalTimes:
@@ -41,27 +44,35 @@ class LogNormalTimes:
         if len(self._zeros) < self._window or not self._logs or longest_s <= 0:
             return 0.0
         mean = sum(self._logs) / len(self._logs)
-        variance = sum((log - mean) ** 2 for log in self._logs) / len(self._logs)
-        sigma = max(math.sqrt(variance), 1e-6)
+        variance = sum([(log - mean) ** 2 for log in self._logs]) / len(self._logs)
+        fit = LogNormal(mean, max(math.sqrt(variance), 1e-6))
         shortest_s = min(SHORTEST_S, longest_s)
         ratio = longest_s / shortest_s
         best_s, best = 0.0, 0.0
-        for point in range(POINTS):
-            ttl_s = shortest_s * ratio ** quotient(point, POINTS - 1)
-            gain = utility(ttl_s, rebuild_s, mean, sigma)
+        for exponent in EXPONENTS:
+            ttl_s = shortest_s * ratio**exponent
+            gain = fit.utility(ttl_s, rebuild_s)
             if gain >= best:
                 best_s, best = ttl_s, gain
         return min(best_s, longest_s)
 
 
-def utility(ttl_s: float, rebuild_s: float, mean: float, sigma: float) -> float:
-    """Return U(ttl_s) in seconds, for times whose logarithms have this mean and deviation."""
-    z = (math.log(ttl_s) - mean) / sigma
-    within = _normal(z)
-    time_within_s = math.exp(mean + sigma * sigma / 2) * _normal(z - sigma)
-    return rebuild_s * within - time_within_s - ttl_s * (1 - within)
+class LogNormal:
+    """Times whose logarithms have this mean and deviation."""
+
+    def __init__(self, mean: float, sigma: float) -> None:
+        self._mean = mean
+        self._sigma = sigma
+        self._mean_s = math.exp(mean + sigma * sigma / 2)
+
+    def utility(self, ttl_s: float, rebuild_s: float) -> float:
+        """Return U(ttl_s) in seconds."""
+        z = (math.log(ttl_s) - self._mean) / self._sigma
+        within = _normal(z)
+        time_within_s = self._mean_s * _normal(z - self._sigma)
+        return rebuild_s * within - time_within_s - ttl_s * (1 - within)
 
 
 def _normal(z: float) -> float:
     """Return the share of a standard normal distribution below z."""
-    return 0.5 * (1 + math.erf(z / math.sqrt(2)))
+    return 0.5 * (1 + math.erf(z / SQRT_2))

@@ -6,7 +6,7 @@ time since the call. It is the area of the samples' survival curve beyond t over
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
 
@@ -18,25 +18,31 @@ class RemainingTimes:
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
-        self._sums: list[float] | None = None
-        """Sums of the samples up to each one; None if a sample has been added since."""
+        self._sums = [0.0]
+        """Sums of the smallest samples, by their number."""
+        self._summed = 0
+        """Number of smallest samples up to which the sums are current."""
 
     def __len__(self) -> int:
         return len(self._sorted)
 
     def add(self, seconds: float) -> None:
         self._latest.append(seconds)
-        insort(self._sorted, seconds)
+        index = bisect_right(self._sorted, seconds)
+        self._sorted.insert(index, seconds)
         if len(self._latest) > WINDOW:
-            oldest = self._latest.popleft()
-            del self._sorted[bisect_right(self._sorted, oldest) - 1]
-        self._sums = None
+            left = bisect_right(self._sorted, self._latest.popleft()) - 1
+            del self._sorted[left]
+            index = min(index, left)
+        self._summed = min(self._summed, index)
 
     def after_s(self, elapsed_s: float) -> float | None:
         """Return the expected seconds until the end of a call that has lasted `elapsed_s`; None if
         no sample was longer."""
-        if self._sums is None:
-            self._sums = [0.0, *accumulate(self._sorted)]
+        if self._summed < len(self._sorted):
+            start = self._summed
+            self._sums[start:] = accumulate(self._sorted[start:], initial=self._sums[start])
+            self._summed = len(self._sorted)
         shorter = bisect_right(self._sorted, elapsed_s)
         longer = len(self._sorted) - shorter
         if not longer:
