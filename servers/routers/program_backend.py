@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 
@@ -86,11 +87,46 @@ class Backend(ProgressMachine):
         """Paused programs with held turns of which this is the home."""
         self.none_fits_until_s = -math.inf
         """None of them is admitted before this time, unless something changes."""
+        self._smallest: list[tuple[int, str]] = []
+        """Their tokens, as a heap, with entries that are out of date. So are the next two."""
+        self._cheapest: list[tuple[float, int, str]] = []
+        """Seconds that their rebuilds cost, and their tokens."""
+        self._deadlines: list[tuple[float, str]] = []
         self._gate = settings.admission_waiting_request_threshold
 
     def changed(self) -> None:
         super().changed()
         self.none_fits_until_s = -math.inf
+
+    def hold(self, program_id: str, program: RoutedProgram) -> None:
+        """Let a paused program wait, or note that another turn of it is held back."""
+        self.waiting[program_id] = program
+        tokens, rebuild_s = program.tokens, self.rebuild_s(program)
+        heapq.heappush(self._smallest, (tokens, program_id))
+        heapq.heappush(self._cheapest, (rebuild_s, tokens, program_id))
+        heapq.heappush(self._deadlines, (program.deadline_s, program_id))
+
+    def holds_all(self, now_s: float) -> bool:
+        """Return whether no program that waits is admitted now, whatever its rank."""
+        smallest, cheapest, deadlines = self._smallest, self._cheapest, self._deadlines
+        while not self._waits_with(smallest[0][1], smallest[0][0]):
+            heapq.heappop(smallest)
+        while not self._waits_with(cheapest[0][2], cheapest[0][1]):
+            heapq.heappop(cheapest)
+        while not self._waits_until(deadlines[0][1], deadlines[0][0]):
+            heapq.heappop(deadlines)
+        if deadlines[0][0] <= now_s or not self.none_fits(smallest[0][0], cheapest[0][0]):
+            return False
+        self.none_fits_until_s = deadlines[0][0]
+        return True
+
+    def _waits_with(self, program_id: str, tokens: int) -> bool:
+        program = self.waiting.get(program_id)
+        return program is not None and program.tokens == tokens
+
+    def _waits_until(self, program_id: str, deadline_s: float) -> bool:
+        program = self.waiting.get(program_id)
+        return program is not None and program.deadline_s == deadline_s
 
     @property
     def has_gate(self) -> bool:

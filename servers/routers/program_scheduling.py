@@ -155,8 +155,8 @@ class ProgramScheduling(Router):
             program.queued_s = now_s
         program.held.append(turn)
         self._idle.pop(turn.program_id, None)
-        backend.waiting[turn.program_id] = program
         program.deadline_s = now_s + self._patience_s(turn.program_id, program, now_s)
+        backend.hold(turn.program_id, program)
         heapq.heappush(self._deadlines, (program.deadline_s, turn.program_id))
         return None
 
@@ -167,6 +167,8 @@ class ProgramScheduling(Router):
         backend = self._backends[program.home]
         program.cached = turn.cached_tokens
         ttl_s = backend.finished(program, turn.prompt_tokens, turn.output_tokens, now_s)
+        if turn.program_id in backend.waiting:
+            backend.hold(turn.program_id, program)
         if program.open_turns or turn.is_last:
             return
         if program.leaves:
@@ -233,6 +235,8 @@ class ProgramScheduling(Router):
     def _next(self, backend: Backend, now_s: float) -> str | None:
         """Return the program that resumes next on its replica."""
         if not backend.waiting or backend.is_full or now_s < backend.none_fits_until_s:
+            return None
+        if backend.holds_all(now_s):
             return None
         by_arrival = self._by_arrival
         items = list(backend.waiting.items())

@@ -80,6 +80,20 @@ def test_a_program_is_admitted_if_its_prompt_and_100_tokens_fit() -> None:
     assert front.place("b") == SENT
 
 
+def test_a_program_that_waits_needs_less_once_its_clients_gave_up_longer_prompts() -> None:
+    front = Front()
+    assert front.arrives("a", 5000, 0.0) == SENT
+    for tokens in (8000, 2000, 2000, 2000):
+        assert front.arrives("b", tokens, 0.1) is HELD
+        if tokens > 2000:
+            given_up = front.turns["b"]
+    front.router.finished(given_up, 1.0)
+    for at in (2.0, 3.0):
+        assert front.place("b") is HELD, "a prompt shrinks only after two shorter ones"
+        front.ends("b", at)
+    assert front.place("b") == SENT
+
+
 def test_the_low_watermark_limits_admission() -> None:
     front = Front(low_watermark_ratio=0.5, high_watermark_ratio=1.0)
     assert front.arrives("a", 4901, 0.0) is HELD
