@@ -3,88 +3,93 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 
-MOST_IN_BLOCK = 128
+MOST_IN_BLOCK = 64
 Position = tuple[float, int]
 """The first coordinate, and the key, so that no two are equal."""
 
 
 class Staircase:
-    """Points by key. Points are kept in blocks, sorted by position, with the smallest second
-    coordinate of each, so that a search for `steps` passes over most blocks."""
+    """Points by key. They are kept in blocks, sorted by position, so that a search for `steps`
+    passes over most of them."""
 
     def __init__(self) -> None:
-        self._points: dict[int, tuple[float, float]] = {}
-        self._blocks: list[list[Position]] = [[]]
-        self._lows: list[float] = [math.inf]
-        """The smallest second coordinate in each block."""
+        self._positions: dict[int, Position] = {}
+        self._blocks = [_Block([], [])]
+        self._lasts: list[Position] = []
+        """The last position in each block but the last one."""
         self._steps: list[int] | None = []
         """None if they have to be searched again."""
+        self._lowest = math.inf
+        """The second coordinate of the last step."""
 
     def __contains__(self, key: int) -> bool:
-        return key in self._points
+        return key in self._positions
 
     def add(self, key: int, x: float, y: float) -> None:
-        self._points[key] = x, y
-        index = self._block_at((x, key))
+        position = self._positions[key] = x, key
+        index = bisect_left(self._lasts, position)
         block = self._blocks[index]
-        insort(block, (x, key))
-        self._lows[index] = min(self._lows[index], y)
-        if len(block) > MOST_IN_BLOCK:
-            half = len(block) // 2
-            self._blocks[index : index + 1] = [block[:half], block[half:]]
-            self._lows[index : index + 1] = [self._low(block[:half]), self._low(block[half:])]
-        if self._steps:
-            last_x, last_y = self._points[self._steps[-1]]
-            if (last_x, self._steps[-1]) < (x, key) and last_y <= y:
-                return
-        self._steps = None
+        block.insert(position, y)
+        if len(block.ys) > MOST_IN_BLOCK:
+            half = MOST_IN_BLOCK // 2
+            first = _Block(block.positions[:half], block.ys[:half])
+            second = _Block(block.positions[half:], block.ys[half:])
+            self._blocks[index : index + 1] = [first, second]
+            self._lasts.insert(index, first.positions[-1])
+        if not self._steps or y < self._lowest or position < self._positions[self._steps[-1]]:
+            self._steps = None
 
     def remove(self, key: int) -> None:
         """Remove a point. Unknown keys are ignored."""
-        if key not in self._points:
+        position = self._positions.pop(key, None)
+        if position is None:
             return
-        x, y = self._points[key]
-        index = self._block_at((x, key))
-        block = self._blocks[index]
-        del block[bisect_left(block, (x, key))]
-        del self._points[key]
-        if not block and len(self._blocks) > 1:
-            del self._blocks[index], self._lows[index]
-        elif y == self._lows[index]:
-            self._lows[index] = self._low(block)
+        index = bisect_left(self._lasts, position)
+        self._blocks[index].remove(position)
+        if not self._blocks[index].ys and self._lasts:
+            del self._blocks[index], self._lasts[min(index, len(self._lasts) - 1)]
         if self._steps is not None and key in self._steps:
             self._steps = None
 
     def first(self) -> float:
         """Return the smallest first coordinate; raise IndexError if there is no point."""
-        return self._blocks[0][0][0]
+        return self._blocks[0].positions[0][0]
 
     def steps(self) -> list[int]:
         """Return the points before which, by position, all others have a larger second coordinate,
         in order of position. The last one has the smallest second coordinate."""
         if self._steps is None:
             self._steps, low = [], math.inf
-            for block, block_low in zip(self._blocks, self._lows, strict=True):
-                if block_low >= low:
-                    continue
-                for _, key in block:
-                    if self._points[key][1] < low:
-                        self._steps.append(key)
-                        low = self._points[key][1]
+            for block in self._blocks:
+                if block.low < low:
+                    for index, y in enumerate(block.ys):
+                        if y < low:
+                            self._steps.append(block.positions[index][1])
+                            low = y
+            self._lowest = low
         return self._steps
 
-    def _block_at(self, position: Position) -> int:
-        """Return the block that has the position, or to which it belongs."""
-        low, high = 0, len(self._blocks) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._blocks[middle][-1] < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
-    def _low(self, block: list[Position]) -> float:
-        return min([self._points[key][1] for _, key in block], default=math.inf)
+class _Block:
+    __slots__ = ("low", "positions", "ys")
+
+    def __init__(self, positions: list[Position], ys: list[float]) -> None:
+        self.positions = positions
+        self.ys = ys
+        """Second coordinates."""
+        self.low = min(ys, default=math.inf)
+
+    def insert(self, position: Position, y: float) -> None:
+        index = bisect_left(self.positions, position)
+        self.positions.insert(index, position)
+        self.ys.insert(index, y)
+        self.low = min(self.low, y)
+
+    def remove(self, position: Position) -> None:
+        index = bisect_left(self.positions, position)
+        del self.positions[index]
+        y = self.ys.pop(index)
+        if y == self.low:
+            self.low = min(self.ys, default=math.inf)
