@@ -55,12 +55,12 @@ class Contents:
                 begins = pieces[-1][1] if pieces else 0
                 pieces.append((Segment(begins // self._block), begins))
                 own = True
-            context = turn.context_tokens
+            context = turn.prompt_tokens + turn.output_tokens
             kept = context if following is None else min(following.kept_tokens, context)
             kept = max(kept, pieces[-1][1])
             pieces[-1] = (pieces[-1][0], kept)
             leaf = [(Segment(kept // self._block), context)] if kept < context else []
-            yield tuple((segment, leave // self._block) for segment, leave in pieces + leaf)
+            yield tuple([(segment, leave // self._block) for segment, leave in pieces + leaf])
 
     def _shared(
         self, prefixes: Sequence[SharedPrefix], turn: Turn, following: Turn | None

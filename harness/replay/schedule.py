@@ -179,7 +179,10 @@ class TurnSchedule:
         self._send(run, at_ps, record)
 
     def _fork(self, run: ActiveProgram) -> None:
-        for child in self._children.get(run.program.id, ()):
+        children = self._children.get(run.program.id)
+        if children is None:
+            return
+        for child in children:
             fork = child.fork
             if fork is None or fork.after_turn != run.turn:
                 continue
@@ -188,7 +191,7 @@ class TurnSchedule:
             child.fork is not None
             and child.fork.joined_before_turn == run.turn + 1
             and child.id in self._runs
-            for child in self._children.get(run.program.id, ())
+            for child in children
         )
 
     def _program_ended(self, run: ActiveProgram) -> None:

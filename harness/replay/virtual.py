@@ -253,7 +253,7 @@ def _refuse_changed_request(served: Served) -> None:
     """Raise ValueError if the policy modified a request: it may only read requests."""
     view, sent = served.view, served.submission
     answered = served.error is None and view.output_tokens != sent.output_tokens
-    if answered or (view.prompt_tokens, view.is_last) != (sent.prompt_tokens, sent.is_last):
+    if answered or view.prompt_tokens != sent.prompt_tokens or view.is_last is not sent.is_last:
         raise ValueError(
             f"the policy changed a request of {sent.program_id}; a policy must not modify requests"
         )
@@ -262,27 +262,27 @@ def _refuse_changed_request(served: Served) -> None:
 def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
     """Complete the record. The fixed time of a request counts as prefill, as a live client would
     measure it."""
-    spent = served.spent_ps
-    hits = dict(served.hits or ())
+    spent, hits = served.spent_ps, served.hits
     if (prefilled := served.prefilled) is not None:
         _measure_transfer(record, served)
-        hits = dict(prefilled.hits or ())
+        hits = prefilled.hits
         spent = [a + b for a, b in zip(prefilled.spent_ps, served.spent_ps, strict=True)]
         spent[Phase.QUEUE] = prefilled.spent_ps[Phase.QUEUE]
         spent[Phase.LOAD] = prefilled.spent_ps[Phase.LOAD]
+    queue_ps, load_ps, prefill_ps, decode_ps, preempted_ps, recompute_ps = spent
     record.first_token_at_s = _seconds(served.first_token_ps)
     record.finished_at_s = _seconds(served.finished_ps)
     record.prompt_tokens = served.view.prompt_tokens
     record.output_tokens = served.view.output_tokens
-    record.device_hit_tokens = hits.get("device", 0)
-    record.dram_hit_tokens = hits.get("dram", 0)
-    record.ssd_hit_tokens = hits.get("ssd", 0)
-    record.queue_s = seconds(spent[Phase.QUEUE])
-    record.load_s = seconds(spent[Phase.LOAD])
-    record.prefill_s = seconds(spent[Phase.PREFILL] + request_ps)
-    record.decode_s = seconds(spent[Phase.DECODE])
-    record.preempted_s = seconds(spent[Phase.PREEMPTED])
-    record.recompute_s = seconds(spent[Phase.RECOMPUTE])
+    record.device_hit_tokens = _hit_tokens(hits, "device")
+    record.dram_hit_tokens = _hit_tokens(hits, "dram")
+    record.ssd_hit_tokens = _hit_tokens(hits, "ssd")
+    record.queue_s = seconds(queue_ps)
+    record.load_s = seconds(load_ps)
+    record.prefill_s = seconds(prefill_ps + request_ps)
+    record.decode_s = seconds(decode_ps)
+    record.preempted_s = seconds(preempted_ps)
+    record.recompute_s = seconds(recompute_ps)
     record.preemptions = served.preemptions + (prefilled.preemptions if prefilled else 0)
     record.pinned_hit = served.pinned_hit
     record.error = served.error
@@ -292,11 +292,18 @@ def _measure_transfer(record: TurnRecord, served: Served) -> None:
     """Complete the record of a turn of which a prefill engine computed the prompt."""
     if served.prefilled is None:
         return
-    on_device = dict(served.hits or ()).get("device", 0)
+    on_device = _hit_tokens(served.hits, "device")
     record.prefill_replica = served.prefilled.replica
     record.decode_queue_s = seconds(served.spent_ps[Phase.QUEUE])
     record.transfer_s = seconds(served.spent_ps[Phase.LOAD])
     record.transfer_tokens = served.view.prompt_tokens - on_device
+
+
+def _hit_tokens(hits: list[tuple[str, int]] | None, tier: str) -> int:
+    for name, tokens in hits or ():
+        if name == tier:
+            return tokens
+    return 0
 
 
 def _seconds(ps: int | None) -> float | None:

@@ -77,7 +77,7 @@ class Scheduler:
             runner.waiting.remove(sequence.view.id)
         elif sequence in loaded:
             loaded.remove(sequence)
-        elif sequence.phase is not Phase.LOAD:
+        elif sequence.phase != Phase.LOAD:
             self.running.remove(sequence, has_slot=False)
         self.kv.release(sequence.owner)
         sequence.close(runner.now_ps, error="aborted")

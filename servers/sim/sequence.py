@@ -178,7 +178,7 @@ class Sequence(EngineTurn):
         self.fetch: Callable[[int, int], int] | None = None
         """Fetches the prompt's last blocks from that engine: takes their number and the time in
         picoseconds, and returns when they have arrived. None: the engine computes the prompt."""
-        self.phase = Phase.QUEUE
+        self.phase: int = Phase.QUEUE
         self.since_ps = arrived_ps
         self.spent_ps = [0] * PHASES
         self.arrived = False
@@ -199,7 +199,7 @@ class Sequence(EngineTurn):
         resumed = self.preemptions and self.first_token_ps is not None
         self.enter(Phase.RECOMPUTE if resumed else Phase.PREFILL, now_ps)
 
-    def enter(self, phase: Phase, now_ps: int) -> None:
+    def enter(self, phase: int, now_ps: int) -> None:
         self.spent_ps[self.phase] += now_ps - self.since_ps
         self.phase = phase
         self.since_ps = now_ps
