@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,22 @@ import pytest
 FORKED = Path(__file__).parent / "forked"
 
 
-@pytest.fixture(scope="module")
-def forked_vllm() -> Iterator[None]:
+@contextmanager
+def forked() -> Iterator[None]:
     """vLLM's processes are forked from its first, so that a server starts in half the time.
 
     On a CPU each of a server's three processes imports vLLM, which takes eight seconds. Tests of
-    how servers start and end do without this fixture, as users do.
+    how servers start and end do without, as users do.
     """
     path = filter(None, [str(FORKED), os.environ.get("PYTHONPATH")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(path))
         # vLLM sets the threads of a new process only. Two on a busy machine wait for each other.
         patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_vllm() -> Iterator[None]:
+    with forked():
         yield

@@ -22,11 +22,12 @@ ROOT = Path(__file__).parents[2]
 TRAJECTORIES = ROOT.parent / "shared" / "data" / "mini-swe-agent"
 """Eighty published trajectories on SWE-bench, which are not part of this repository."""
 EXAMPLES = ROOT / "examples"
-PROGRAMS = 8
+PROGRAMS = 5
+"""Each is a process that needs seven CPU seconds for its imports."""
 SCALE = 0.05
 """Factor of their token counts; contexts then have some hundred to two thousand tokens."""
 BURST_JPS = "20"
-"""Jobs per second: all eight arrive within a second, so that they contend on any machine."""
+"""Jobs per second: all arrive within a second, so that they contend on any machine."""
 EXPENSIVE_PREFILL = {"base_s": 2.0, "linear_s": 0.0, "quadratic_s": 0.0}
 """Prefill takes more than 1 s, so that Continuum's first TTL is positive whatever the queue."""
 
@@ -38,7 +39,7 @@ def needs(variable: str, agent: str) -> pytest.MarkDecorator:
 
 
 def recorded() -> list[Program]:
-    """Return the eight shortest trajectories or, if they are missing, the examples."""
+    """Return the shortest trajectories or, if they are missing, the examples."""
     if not TRAJECTORIES.is_dir():
         return read_traces(EXAMPLES / "recorded.jsonl", messages=True).programs
     loaded = read_traces(TRAJECTORIES, messages=True).programs
@@ -57,7 +58,7 @@ def shape(program: Program) -> list[tuple[int, int, int]]:
 
 
 @needs("TURNSTILE_AGENT_PYTHON", "mini-swe-agent")
-def test_mini_swe_agent_completes_eight_guided_programs_under_two_schedulers(
+def test_mini_swe_agent_completes_guided_programs_under_two_schedulers(
     tmp_path: Path,
 ) -> None:
     programs = recorded()
@@ -66,7 +67,7 @@ def test_mini_swe_agent_completes_eight_guided_programs_under_two_schedulers(
     run = bench(
         tmp_path,
         *("sweep", "--agent", "mini-swe-agent", "--guided", "--traces", "t.jsonl", "--out", "o"),
-        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "90", "--jps", BURST_JPS),
+        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "60", "--jps", BURST_JPS),
         *("--programs", str(PROGRAMS), "--policies", "fcfs,continuum", "--costs", "costs.json"),
     )
     assert run.returncode in (0, 1), run.stderr
@@ -113,7 +114,7 @@ def check_replay(folder: Path, cell: Path, trace: list[Program]) -> None:
 def test_openhands_completes_guided_conversations_under_two_schedulers(tmp_path: Path) -> None:
     run = bench(
         tmp_path,
-        *("sweep", "--agent", "openhands", "--guided", "--out", "o", "--programs", "3"),
+        *("sweep", "--agent", "openhands", "--guided", "--out", "o", "--programs", "2"),
         *("--traces", str(EXAMPLES / "recorded.jsonl"), "--tasks", str(EXAMPLES / "tasks.jsonl")),
         *("--engine", "vllm", "--model", "tiny", "--jps", "1", "--policies", "fcfs,continuum"),
     )
@@ -121,9 +122,9 @@ def test_openhands_completes_guided_conversations_under_two_schedulers(tmp_path:
     for name in ("fcfs", "continuum"):
         cell = tmp_path / "o" / f"{name}_jps1_seed1"
         ends = read_lines(cell / "programs.jsonl")
-        assert Counter(end["exit_status"] for end in ends) == {"finished": 3}
+        assert Counter(end["exit_status"] for end in ends) == {"finished": 2}
         turns = Counter(turn["program_id"] for turn in read_lines(cell / "turns.jsonl"))
-        assert turns == {"toolbox-durations": 7, "toolbox-leap": 5, "toolbox-median": 8}
+        assert turns == {"toolbox-durations": 7, "toolbox-leap": 5}
         patches = {
             p["instance_id"]: p["model_patch"] for p in read_lines(cell / "predictions.jsonl")
         }

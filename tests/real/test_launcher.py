@@ -25,6 +25,7 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
 from tests.processes import group_of, wait_until, wait_until_gone, wait_until_none
+from tests.real.conftest import forked
 from tests.real.test_sweep import START_S, begin
 from traces import Message, Program, Turn
 
@@ -49,7 +50,9 @@ def complete(server: VllmServer, prompt: list[int], **options: Any) -> dict[str,
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
     config = ServerConfig(policy="continuum", kv_blocks=200)
-    with launch(config, folder, ready_within_s=READY_WITHIN_S) as started:
+    with forked():
+        server = launch(config, folder, ready_within_s=READY_WITHIN_S)
+    with server as started:
         yield started
     assert group_of(started.pid) == []
 
@@ -125,7 +128,8 @@ def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -
 
 def test_a_context_longer_than_the_pool_is_reported_with_vllms_message(tmp_path: Path) -> None:
     config = ServerConfig(kv_blocks=10, max_model_len=4096)
-    with pytest.raises(ServerFailed, match=r"exited with code 1: .*max seq len \(4096\)"):
+    message = r"exited with code 1: .*max seq len \(4096\)"
+    with forked(), pytest.raises(ServerFailed, match=message):
         launch(config, tmp_path, ready_within_s=READY_WITHIN_S)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
 from tests.processes import wait_until
+from tests.real.conftest import forked
 from traces import Program, Turn
 
 READY_WITHIN_S = 300.0
@@ -39,7 +41,10 @@ def server(
 ) -> Iterator[VllmServer]:
     config = ServerConfig(policy="infercept", kv_blocks=POOL_BLOCKS, offload=TIERS[request.param])
     folder = tmp_path_factory.mktemp("offload")
-    with launch(config, folder, ready_within_s=READY_WITHIN_S) as running:
+    # The worker of a forked vLLM does not start with LMCache.
+    with forked() if request.param == "native" else nullcontext():
+        server = launch(config, folder, ready_within_s=READY_WITHIN_S)
+    with server as running:
         yield running
 
 
@@ -116,23 +121,22 @@ def test_a_contended_workload_hits_the_offload_tier(server: VllmServer) -> None:
         assert line["load_s"] > 0 or not line["dram_hit_tokens"]
 
 
-def test_a_killed_lmcache_is_a_failure_and_leaves_no_process_or_file(tmp_path: Path) -> None:
-    with launch(
-        ServerConfig(kv_blocks=POOL_BLOCKS, offload=TIERS["lmcache, disk"]),
-        tmp_path,
-        ready_within_s=READY_WITHIN_S,
-    ) as running:
-        groups = [running.pid, running._tier.pid]
-        assert all(_alive(group) for group in groups)
-        assert len(groups) == 2
-        assert running.failure() is None
-        for process in descendants(groups[1]):
-            os.kill(process, signal.SIGKILL)
-        wait_until(running.failure)
-        lost = "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): "
-        assert str(running.failure()).startswith(lost)
+@pytest.mark.parametrize("server", ["lmcache, disk"], indirect=True, scope="module")
+def test_a_killed_lmcache_is_a_failure_and_leaves_no_process_or_file(server: VllmServer) -> None:
+    """The last test of this server, which ends."""
+    assert server._tier is not None
+    groups = [server.pid, server._tier.pid]
+    assert all(_alive(group) for group in groups)
+    assert server.failure() is None
+    assert (server.folder / "lmcache-disk").exists()
+    for process in descendants(groups[1]):
+        os.kill(process, signal.SIGKILL)
+    wait_until(server.failure)
+    lost = "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): "
+    assert str(server.failure()).startswith(lost)
+    server.stop()
     assert not any(_alive(group) for group in groups)
-    assert not (tmp_path / "lmcache-disk").exists()
+    assert not (server.folder / "lmcache-disk").exists()
 
 
 def _alive(group: int) -> bool:

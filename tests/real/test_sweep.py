@@ -18,7 +18,7 @@ from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
 pytestmark = pytest.mark.usefixtures("forked_vllm")
-POLICIES = ["fcfs", "autellix", "continuum-preview", "infercept", "thunderagent", "turnstile"]
+POLICIES = ["fcfs", "continuum-preview", "thunderagent", "turnstile"]
 """Policies that order turns, hold KV in different ways, and admit programs. Tests of the plug-in
 and of `vllm-virtual` run all policies in vLLM's scheduler."""
 PROGRAMS = [
