@@ -41,6 +41,7 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install --disable-pip-version-check -q -q --no-compile
 COMPILE := -m compileall -qq -j 0 -x /tests/
 PLUGINS := -e plugins/turnstile-formats
+CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
 PYTEST := $(BIN)/pytest -q --benchmark-disable
 # One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
 # the order of tests/conftest.py, the longest first.
@@ -69,7 +70,7 @@ sweep: .venv/installed$(if $(filter all,$(POLICIES)),-compile turnstile_core/cor
 
 # The extension modules are beside the packages, since they belong to these sources. `make sweep` of all
 # policies saves more time with them than they take to compile; of a few policies it does not.
-turnstile_core/core.json: $(shell find servers harness/replay traces -name '*.py') | .venv/installed-compile
+turnstile_core/core.json: $(CORE_SOURCES) | .venv/installed-compile
 	@if .venv/bin/python -m harness.compile --check 2>/dev/null; then \
 		echo "compiling the simulator (once; half a minute)" >&2; \
 		$(MAKE) -s compile >/dev/null 2>&1 || \
@@ -109,8 +110,8 @@ test: .venv/installed-test  ## run linters, type checks and all tests but the sl
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so
 # that none is skipped for want of one; with -j2 they are installed while `make test` runs.
-test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
-	$(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
+test-all: test .venv/axe/installed build/core/core.json $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
+	TURNSTILE_CORE=$(CURDIR)/build/core $(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
 	$(PYTEST) -m 'acceptance and serial'
 
 # Two files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory.
@@ -213,6 +214,11 @@ clean:  ## remove all environments and caches; runs/ stays
 	@.venv/bin/python $(PIP_INSTALL) -e '.[compile]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
+
+# The core that a wheel contains: slow tests compare its results with those of the sources, and
+# simulate with it in a quarter of the time. Without a C compiler they run the sources.
+build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py tests/compiled/wheel.py | .venv/installed-test
+	@if .venv/bin/python -m harness.compile --check; then .venv/bin/python -m tests.compiled.wheel build/core; fi
 
 # axe-core checks the accessibility of reports. Without npm its tests are skipped.
 .venv/axe/installed: | .venv/bin/python
