@@ -1,13 +1,43 @@
 """Python imports this file first where it is on the path (the fixture `forked_vllm`).
 
 In vLLM's server, the start method of processes is then fork, as it is vLLM's default where it does
-not run on a CPU.
+not run on a CPU. Its processes sleep while they wait for each other, after a millisecond instead of
+a second, since they share two cores with other tests.
 """
 
 import gc
 import multiprocessing
 import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
+
+MESSAGES = "vllm.distributed.device_communicators.shm_broadcast"
+BUSY_LOOP_S = 0.001
+
+
+class _SleepSooner(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != MESSAGES:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            condition = module.SpinCondition
+            record_read = condition.record_read
+
+            def record_and_sleep_sooner(waiting):
+                record_read(waiting)
+                waiting.busy_loop_s = BUSY_LOOP_S
+
+            condition.record_read = record_and_sleep_sooner
+
+        spec.loader.exec_module = exec_module
+        return spec
+
 
 if "vllm.entrypoints.openai.api_server" in sys.orig_argv:
     # The objects that vLLM's imports make all stay; to look for garbage among them takes a second.
@@ -17,3 +47,4 @@ if "vllm.entrypoints.openai.api_server" in sys.orig_argv:
     # As with new processes, this process has the one that removes shared memory. vLLM ends the
     # children of its other processes.
     resource_tracker.ensure_running()
+    sys.meta_path.insert(0, _SleepSooner())
