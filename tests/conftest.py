@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -35,22 +36,29 @@ ACCEPTANCE = (
 )
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
 SERIAL = (
-    "bench",
-    "real/test_agent_container.py",
-    "real/test_container.py",
-    "real/test_container_escapes.py",
-    "real/test_fidelity.py",
     # Beside a second server the client runs so late that it disconnects from a turn that has ended.
     "real/test_pins.py",
     "real/test_profile.py",
     "replay/test_memory.py",
     "soak",
 )
-"""Folders and files whose tests do not share the machine with others: they measure time or memory,
-or use podman, whose locks belong to the whole machine."""
+"""Folders and files whose tests do not share the machine: they measure time or memory."""
+MEASURES = "bench"
+"""A folder that measures time too, but not with `--benchmark-disable`."""
+PODMAN = (
+    "real/test_agent_container.py",
+    "real/test_container.py",
+    "real/test_container_escapes.py",
+)
+"""Files that share a worker, since the locks of podman belong to the whole machine."""
+SERIAL_RUNS = ("serial", "serial and not acceptance", "acceptance and serial")
+"""Expressions of `-m` that the Makefile runs serial tests with."""
 FIRST = (
     "real/test_sweep.py",
     "real/test_agents.py",
+    "real/test_plugin.py",
+    "real/test_crash.py",
+    "real/test_offload.py",
     "faults",
     "docs",
     "agents/test_runs.py",
@@ -82,9 +90,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Of a run of serial tests, import nothing else; all tests take five seconds to import."""
-    if config.option.markexpr not in ("serial", "serial and not acceptance"):
+    if config.option.markexpr not in SERIAL_RUNS:
         return None
-    paths = [HERE / path for path in SERIAL]
+    paths = [HERE / path for path in _serial(config)]
     near = any(
         collection_path.is_relative_to(path) or path.is_relative_to(collection_path)
         for path in paths
@@ -92,14 +100,31 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if near else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _serial(config: pytest.Config) -> tuple[str, ...]:
+    return SERIAL if config.getoption("benchmark_disable", False) else (*SERIAL, MEASURES)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("serial"):
             raise pytest.UsageError(f"{item.nodeid}: name its file in SERIAL of tests/conftest.py")
-        for marker, paths in (("acceptance", ACCEPTANCE), ("serial", SERIAL)):
+        for marker, paths in (("acceptance", ACCEPTANCE), ("serial", _serial(config))):
             if any(item.path.is_relative_to(HERE / path) for path in paths):
                 item.add_marker(marker)
     items.sort(key=_priority)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, and those of podman to the same."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = super()._split_scope(nodeid)
+            return "podman" if path.removeprefix("tests/") in PODMAN else path
+
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def _priority(item: pytest.Item) -> int:

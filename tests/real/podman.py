@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,19 +33,20 @@ SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc")]
 @contextmanager
 def podman_at(folder: Path) -> Iterator[Path]:
     """Yield a podman executable that keeps its images and containers in the folder."""
-    try:
-        yield _set_up(folder)
-    finally:
-        # A killed podman leaves a container's shm mounted, which blocks removing its folder.
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            if (mount := line.split()[1]).startswith(f"{folder}/"):
-                subprocess.run(["umount", mount], check=False)
+    with TemporaryDirectory() as runroot:  # podman takes no longer path than 50 characters
+        try:
+            yield _set_up(folder, runroot)
+        finally:
+            # A killed podman leaves a container's shm mounted, which blocks removing its folder.
+            for line in Path("/proc/self/mounts").read_text().splitlines():
+                if (mount := line.split()[1]).startswith((f"{folder}/", f"{runroot}/")):
+                    subprocess.run(["umount", mount], check=False)
 
 
-def _set_up(folder: Path) -> Path:
+def _set_up(folder: Path, runroot: str) -> Path:
     conf, podman = folder / "containers.conf", folder / "podman"
     conf.write_text(CONF)
-    storage = f"--root {folder}/root --runroot {folder}/run --storage-driver vfs"
+    storage = f"--root {folder}/root --runroot {runroot} --storage-driver vfs"
     podman.write_text(
         # After running out of memory its monitor writes a file `oom` into its working directory.
         f"#!/bin/sh\ncd {folder} || exit 1\n"
