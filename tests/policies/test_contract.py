@@ -168,7 +168,7 @@ def reachable(state: object) -> Iterator[object]:
 
 @pytest.mark.parametrize("costs", [COSTS, TIERED, SMALL], ids=["no tier", "tier", "little memory"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(events=event_lists)
 def test_any_legal_sequence_of_events_is_handled_and_ended_programs_are_forgotten(
     policy: type[Policy], costs: Any, events: list[Any]

@@ -31,7 +31,7 @@ def test_each_prompt_hits_every_whole_block_of_the_prompt_and_the_answer_before_
 ) -> None:
     subprocess.run(
         [BENCH, "sweep", "--engine", "vllm", "--model", "tiny", "--kv-blocks", "120",
-         "--traces", str(RECORDED), "--programs", "3", "--arrivals", "closed:1",
+         "--traces", str(RECORDED), "--programs", "2", "--arrivals", "closed:1",
          "--policies", "fcfs", "--prompts", "text", "--answers", "recorded",
          "--out", str(tmp_path / "run")],
         check=False, timeout=600,

@@ -27,7 +27,7 @@ EAGER = (
     "progress-ttl(most_rounds=2,resume_after_s=0.5,window=2)",
 )
 """Policies with settings that matter in worlds of a few seconds."""
-FEW_EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW_EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def policy_for(name: str, profile: Profile, step_tokens: int, offload: bool) -> Policy:

@@ -30,7 +30,7 @@ from servers.records.turns import TurnRecord
 from tests.bench.trivial_server import trivial_server
 from traces import Program, Turn
 
-WANTED_TURNS = int(os.environ.get("SOAK_TURNS", "2000"))
+WANTED_TURNS = int(os.environ.get("SOAK_TURNS", "1000"))
 FAULTS_EVERY, TURN_TIMEOUT_S = 50, 5.0
 TURNS, IN_FLIGHT = 10, 5
 """Turns of a program; programs in flight for each fifth of the load."""
