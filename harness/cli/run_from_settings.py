@@ -134,7 +134,10 @@ def _print_shard(shard: Shard, outcome: SweepOutcome, cells: int) -> None:
 
 def check_condition(condition: Condition, plan: SweepPlan) -> None:
     """Raise InvalidInput for a condition about something that the sweep does not measure."""
-    condition.check([variant.name for variant in plan.variants], plan.amounts)
+    from reports.loads import ladder_of
+
+    names = [variant.name for variant in plan.variants]
+    condition.check(names, plan.amounts, ladder_of(plan.arrivals_text))
     if condition.needs_capacity and plan.slo is None:
         raise InvalidInput(
             f"--fail-unless '{condition.text}': these settings search no capacity; remove "

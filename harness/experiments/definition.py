@@ -198,9 +198,11 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
     with _errors_name(f"{file}: sweep.seeds"):
         parse_seeds(settings.seeds or DEFAULT_SEEDS)
     with _errors_name(f"{file}: sweep.arrivals"):
-        takes_rate = parse_arrivals(settings.load.process).takes_rate
+        arrivals = parse_arrivals(settings.load.process)
+        if arrivals.takes_agents:
+            raise InvalidInput("an experiment compares rates of jobs; use poisson, or closed:N")
     with _errors_name(f"{file}: sweep.jps"):
-        fixed = takes_rate and settings.jps != AUTO
+        fixed = arrivals.takes_rate and settings.jps != AUTO
         rates = parse_rates(settings.jps or DEFAULT_JPS) if fixed else (0.0,)
     return ArmContents(names, set(rates))
 

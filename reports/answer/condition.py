@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reports.loads import RATES, Ladder
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.basics.phrasing import listed
@@ -55,18 +56,21 @@ class Condition:
     def needs_capacity(self) -> bool:
         return any(function_of(call) == "capacity" for call in self.calls)
 
-    def check(self, variants: Sequence[str], rates: Sequence[float | None]) -> None:
-        """Raise InvalidInput for variants that are not in the sweep, and for rates at which it does
-        not run all variants."""
+    def check(
+        self, variants: Sequence[str], amounts: Sequence[float | None], ladder: Ladder = RATES
+    ) -> None:
+        """Raise InvalidInput for variants that are not in the sweep, and for loads under which it
+        does not run all variants."""
         for call in self.calls:
             name = variant_of(call)
             if name not in variants:
                 close = nearest(name, variants)
                 hint = f"did you mean {close}?" if close else f"use {listed(variants, 'or')}"
                 raise _invalid(self.text, f"{name} is not a policy of this sweep; {hint}")
-            jps = rate_of(call)
-            if jps is not None and jps not in rates:
-                raise _invalid(self.text, f"no cell runs at {jps:g} jobs/s; add --jps {jps:g}")
+            at = load_of(call)
+            if at is not None and at not in amounts:
+                remedy = f"add --{ladder.option} {at:g}"
+                raise _invalid(self.text, f"no cell runs at {ladder.label(at)}; {remedy}")
 
 
 def parse_condition(text: str) -> Condition:
@@ -147,10 +151,10 @@ def _check_call(text: str, call: ast.Call) -> None:
     given = [keyword.arg for keyword in call.keywords]
     wanted = [] if name == "capacity" else ["at"]
     if given != wanted:
-        needs = "takes no rate" if name == "capacity" else "needs a rate, at=RATE"
+        needs = "takes no load" if name == "capacity" else "needs a load, at=NUMBER"
         raise _invalid(text, f"{name} {needs}; {SYNTAX}")
-    if wanted and rate_of(call) is None:
-        raise _invalid(text, f"at={ast.unparse(call.keywords[0].value)} is not a rate; {SYNTAX}")
+    if wanted and load_of(call) is None:
+        raise _invalid(text, f"at={ast.unparse(call.keywords[0].value)} is not a number; {SYNTAX}")
 
 
 def function_of(call: ast.Call) -> str:
@@ -161,7 +165,7 @@ def variant_of(call: ast.Call) -> str:
     return str(ast.literal_eval(call.args[0]))
 
 
-def rate_of(call: ast.Call) -> float | None:
+def load_of(call: ast.Call) -> float | None:
     if not call.keywords or not isinstance(value := call.keywords[0].value, ast.Constant):
         return None
     return float(value.value) if isinstance(value.value, int | float) else None

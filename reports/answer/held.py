@@ -18,12 +18,13 @@ from reports.answer.condition import (
     COMPARISONS,
     Condition,
     function_of,
-    rate_of,
+    load_of,
     variant_of,
 )
 from reports.answer.ranges import UNBOUNDED, Range, combined, compared
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
+from reports.loads import RATES
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.points import Point
@@ -110,17 +111,18 @@ def _number(node: ast.expr, value: Callable[[ast.Call], Range]) -> Range:
 
 def _value(call: ast.Call, answer: Answer, points: Sequence[Point]) -> tuple[Range, str]:
     """Return a number and `= NUMBER`, or its range and the reason why it is not exact."""
-    name, jps = variant_of(call), rate_of(call)
+    name, at = variant_of(call), load_of(call)
     if function_of(call) == "capacity":
         capacity = next((each for each in answer.capacities if each.variant == name), None)
         if capacity is None:
             raise _NoValue(f"the capacity of {name} was not searched")
         return _capacity(capacity)
-    point = next((p for p in points if p.variant == name and p.amount == jps), None)
+    point = next((p for p in points if p.variant == name and p.amount == at), None)
     if point is None:
-        raise _NoValue(f"{name} has no result at {jps:g} jobs/s")
+        ladder = points[0].ladder if points else RATES
+        raise _NoValue(f"{name} has no result at {ladder.label(at or 0.0)}")
     if point.failed_gates:
-        raise _NoValue(f"{name} has a cell at {jps:g} jobs/s that failed a validity gate")
+        raise _NoValue(f"{name} has a cell at {point.load} that failed a validity gate")
     if point.unstable:
         return UNBOUNDED, "is infinite (unstable)"
     number = JCTS[function_of(call)](point)
@@ -139,8 +141,10 @@ def _capacity(capacity: VariantCapacity) -> tuple[Range, str]:
     high = math.inf if math.inf in highs else geometric_mean(highs).value
     if capacity.kind is Kind.NEVER:
         seeds = some_seeds(capacity.never)
-        return Range(low, high), f"is below every rate searched (none sustained{seeds})"
-    return Range(low, high), f"is above {low:.4g} (no rate was too high)"
+        return Range(
+            low, high
+        ), f"is below every {capacity.ladder.noun} searched (none sustained{seeds})"
+    return Range(low, high), f"is above {low:.4g} (no {capacity.ladder.noun} was too high)"
 
 
 def _bounds(capacity: Capacity) -> Range:
@@ -152,5 +156,5 @@ def _bounds(capacity: Capacity) -> Range:
 
 
 def _shown(call: ast.Call) -> str:
-    at = "" if (jps := rate_of(call)) is None else f", at={jps:g}"
+    at = "" if (load := load_of(call)) is None else f", at={load:g}"
     return f"{function_of(call)}({variant_of(call)}{at})"

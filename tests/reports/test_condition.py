@@ -12,6 +12,7 @@ from reports.answer.condition import parse_condition
 from reports.answer.held import evaluate
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
+from reports.loads import AGENTS
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
@@ -119,6 +120,13 @@ def test_what_a_sweep_does_not_have_is_refused_before_it_runs(text: str, reason:
     assert reason in str(error.value)
 
 
+def test_a_load_of_a_condition_is_a_number_of_agents_if_the_sweep_has_agents() -> None:
+    condition = parse_condition("mean_jct(fcfs, at=8) < 9")
+    condition.check(VARIANTS, [8.0, 16.0], AGENTS)
+    with pytest.raises(InvalidInput, match="no cell runs at 8 agents; add --agents 8"):
+        condition.check(VARIANTS, [16.0], AGENTS)
+
+
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
@@ -221,9 +229,9 @@ def test_all_that_a_sweep_has_is_accepted() -> None:
         ("capacity(fcfs) > [1]", "is not supported"),
         ("capacity(fcfs, 3) > 1", "capacity takes the name of one policy"),
         ("capacity() > 1", "capacity takes the name of one policy"),
-        ("capacity(fcfs, at=1) > 1", "capacity takes no rate"),
-        ("mean_jct(fcfs) > 1", "mean_jct needs a rate, at=RATE"),
-        ("mean_jct(fcfs, at=x) > 1", "at=x is not a rate"),
+        ("capacity(fcfs, at=1) > 1", "capacity takes no load"),
+        ("mean_jct(fcfs) > 1", "mean_jct needs a load, at=NUMBER"),
+        ("mean_jct(fcfs, at=x) > 1", "at=x is not a number"),
         ("capcity(fcfs) > 1", "capcity is not a function of --fail-unless; did you mean capacity?"),
         ("open('x') > 1", "open is not a function of --fail-unless; use capacity, mean_jct, "),
         ("().__class__.mro() > 1", "is not a function of --fail-unless"),
