@@ -251,6 +251,10 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
         (("programs = 6", "programs = 0"), "workload: programs is 0: must be greater"),
         (('policies = "fcfs,', 'policies = "fifo,'), "sweep.policies: no policy is called 'fifo'"),
         (('jps = "0.1"', 'jps = "abc"'), "sweep.jps: --jps 'abc': "),
+        (
+            ('jps = "0.1"', 'agents = "8"'),
+            "sweep.arrivals: an experiment compares rates of jobs; use poisson, or closed:N",
+        ),
         (("least = 0.5", 'metric = "nope"'), "checks.0.metric is 'nope': "),
         (('of = "fcfs"', 'of = "zzz"'), "checks.0.of is 'zzz': must be one of continuum, fcfs\n"),
         (('to = "continuum"', 'to = "all"'), "checks.0.to is 'all': must be one of continuum, f"),
