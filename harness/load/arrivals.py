@@ -24,8 +24,8 @@ from traces.program import Program
 MIN_BURSTINESS = 0.01
 """Below this, most Gamma gaps underflow to zero."""
 SYNTAX = (
-    "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded, closed:N (N at least 1), "
-    "agents or agents:SECONDS of think time between the jobs of an agent"
+    "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded, closed:N (N at least 1), agents "
+    "or agents:SECONDS"
 )
 
 

@@ -37,6 +37,8 @@ def gaps_of(text: str, rate: float, seed: int = 1, n: int = N) -> np.ndarray:
         ("constant", Arrivals("constant")),
         ("recorded", Arrivals("recorded")),
         ("closed:16", Arrivals("closed", in_flight=16)),
+        ("agents", Arrivals("agents")),
+        ("agents:7.5", Arrivals("agents", think_s=7.5)),
     ],
 )
 def test_each_form_of_arrivals_is_parsed(text: str, arrivals: Arrivals) -> None:
@@ -48,11 +50,13 @@ def test_each_form_of_arrivals_is_parsed(text: str, arrivals: Arrivals) -> None:
     [
         *("", "Poisson", "poisson:2", "burst\nthen", "x" * 500),
         *("gamma", "gamma:0", "gamma:0.001", "gamma:-1", "gamma:nan", "gamma:1e3"),
-        *("closed", "closed:0", "closed:1.5", "closed:-1"),
+        *("closed", "closed:0", "closed:1.5", "closed:-1", "agents:", "agents:-1", "agents:1e3"),
     ],
 )
 def test_invalid_arrivals_are_refused_in_one_line_that_names_every_form(text: str) -> None:
-    with pytest.raises(ValueError, match=r"use poisson, gamma:BURSTINESS .* closed:N") as caught:
+    with pytest.raises(
+        ValueError, match=r"use poisson, gamma:BURSTINESS .* closed:N .* agents:SECONDS"
+    ) as caught:
         parse_arrivals(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 200
