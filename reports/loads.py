@@ -20,8 +20,8 @@ LEAST_JOBS = 0.02
 overlap there, so an SLO that is missed at this rate is missed at every rate."""
 MOST_JOBS = 4096
 """The same at the highest rate of a search, and the largest number of agents: sixteen times the
-turns that vLLM runs at a time by default. A cell has 13 times as many jobs, more than a minute of
-work in virtual time."""
+turns that vLLM runs at a time by default. A cell has about ten to twenty times as many jobs, more
+than a minute of work in virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Ladder:
     """Title of an axis of loads."""
     cost: str
     """What a cost refers to."""
+    unstable: str
+    """What happens without a steady state."""
     least: str
     """Describes the lowest load of a search."""
     option: str
@@ -92,6 +94,10 @@ class AgentLadder(Ladder):
         low, high = agents[above - 1], agents[above]
         return above - 1 + math.log(load / low) / math.log(high / low)
 
+    def text(self, load: float) -> str:
+        number = f"{load:,.0f}" if load >= 1000 else f"{load:.3g}"
+        return f"{number} {'agent' if number == '1' else 'agents'}"
+
     def label(self, load: float) -> str:
         return "1 agent" if load == 1 else f"{load:g} agents"
 
@@ -106,7 +112,7 @@ class AgentLadder(Ladder):
 def _agents() -> tuple[float, ...]:
     found = [1]
     while found[-1] < MOST_JOBS:
-        found.append(max(found[-1] + 1, int(found[-1] * STEP)))
+        found.append(min(MOST_JOBS, max(found[-1] + 1, int(found[-1] * STEP))))
     return tuple(map(float, found))
 
 
@@ -134,6 +140,7 @@ RATES = Ladder(
     short="rate",
     axis="jobs per second",
     cost="USD per 1,000 jobs",
+    unstable="more jobs arrive than finish",
     least="jobs that hardly ever overlap",
     option="jps",
 )
@@ -144,6 +151,7 @@ AGENTS = AgentLadder(
     short="agents",
     axis="agents in flight",
     cost="USD per agent-month",
+    unstable="the mean JCT drifts",
     least="a single agent",
     option="agents",
 )

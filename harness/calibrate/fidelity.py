@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 
 from harness.cells.names import slug
+from harness.load.arrivals import parse_arrivals
 from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.sweep.plan import SweepPlan
@@ -40,6 +41,10 @@ def check(settings: SweepSettings) -> None:
         raise InvalidInput(
             f"--hardware {settings.machine.hardware}: not a measured profile; give a file that "
             "bench profile wrote, or remove the option to measure the engine first"
+        )
+    if parse_arrivals(settings.load.process).takes_agents:
+        raise InvalidInput(
+            f"--arrivals {settings.load.process}: a live run has a fixed set of jobs; use closed:N"
         )
     machine = settings.machine
     refuse_list(machine)

@@ -29,15 +29,15 @@ class AgentJobs:
     agents: int
     think_s: float
     """Mean time from the end of an agent's job to the start of its next one."""
-    spread_s: float
-    """The agents start their first jobs within this time: the mean JCT on an idle machine, so that
-    their prompts, which are long, do not come at once."""
+    idle_jct_s: float
+    """Mean JCT on an idle machine. The agents start their first jobs within this and a think time,
+    so that their prompts, which are long, do not come at once."""
 
     def __iter__(self) -> Iterator[ArrivingJob]:
         """Yield the first job of each agent, in order of time, then jobs of which `at_ps` is the
         think time before them."""
         rng = rng_for(self.drawn.seed, "agents")
-        starts_s = sorted((rng.random(self.agents) * self.spread_s).tolist())
+        starts_s = sorted((rng.random(self.agents) * (self.idle_jct_s + self.think_s)).tolist())
         think_s = _think_times(self.think_s, rng_for(self.drawn.seed, "think"))
         left_out = 0
         index = 0

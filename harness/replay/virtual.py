@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -138,15 +139,14 @@ class Replay:
         """Start the first job of each agent, and the background. Each end of a job starts the next
         one, until the window is over."""
         further = iter(jobs)
-        self._window, self._agents = window, (further, window)
-        return self._started(self._first_jobs(further, agents, window))
-
-    def _first_jobs(
-        self, jobs: Iterator[ArrivingJob], agents: int, window: AgentsWindow
-    ) -> Iterator[Start]:
-        for _ in range(agents):
-            job = next(jobs)
+        first = list(islice(further, agents))
+        for job in first:
             window.job_chosen(job.at_ps, job.at_ps, self._shared_tokens(job.members))
+        self._window, self._agents = window, (further, window)
+        return self._started(self._first_jobs(first))
+
+    def _first_jobs(self, jobs: Iterable[ArrivingJob]) -> Iterator[Start]:
+        for job in jobs:
             self.left_out = job.left_out
             yield job.at_ps, partial(self.schedule.start_job, job.members, job.index, job.at_ps)
 

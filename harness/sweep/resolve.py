@@ -249,7 +249,10 @@ def _agents(settings: SweepSettings, *, searches: bool) -> tuple[float, ...]:
             "for a fixed set of jobs, N in flight"
         )
     if load.agents is None and not searches:
-        raise InvalidInput("--no-capacity: give numbers of agents with --agents, such as 8,16,32")
+        raise InvalidInput(
+            f"--arrivals {load.process}: without a search, give numbers of agents with --agents, "
+            "such as 8,16,32"
+        )
     return () if load.agents is None else tuple(map(float, parse_agents(load.agents)))
 
 

@@ -20,13 +20,19 @@ def refuse_shard(plan: SweepPlan, shard: Shard) -> None:
     if plan.slo is not None:
         raise InvalidInput(
             f"--shard {shard}: a search for capacities chooses its cells by the results of others; "
-            "add --no-capacity, with --jps for other rates than the default ones"
+            + _without_search(plan)
         )
     if plan.engine.kind.is_remote:
         raise InvalidInput(
             f"--shard {shard}: --engine {plan.engine.kind.name} is one server, on which cells run "
             "one after the other; remove --shard"
         )
+
+
+def _without_search(plan: SweepPlan) -> str:
+    if plan.has_agents:
+        return "add --no-capacity, with numbers of agents in --agents"
+    return "add --no-capacity, with --jps for other rates than the default ones"
 
 
 def cells_of_shard(

@@ -215,7 +215,8 @@ def _resources(
     if context.agents is not None:
         target = context.agents
     gpus = [
-        f"{counted(context.price.gpus_for(target, value_of(c).value), 'GPU')} with {c.variant}"
+        f"{counted(context.price.gpus_for(target, value_of(c).value, context.ladder), 'GPU')}"
+        f" with {c.variant}"
         for c in shown
     ]
     needs = "1 job/s needs" if target == 1 else f"{target:g} jobs/s need"

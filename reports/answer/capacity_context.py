@@ -24,7 +24,11 @@ class Price:
     usd_per_h: float
     """NaN if the hardware has no price."""
 
-    def gpus_for(self, load: float, capacity: float) -> int:
+    def gpus_for(self, load: float, capacity: float, ladder: Ladder = RATES) -> int:
+        """Return the GPUs of as many machines as sustain the load. A machine serves a whole number
+        of agents."""
+        if ladder is AGENTS:
+            capacity = max(1.0, math.floor(capacity * (1 + 1e-9)))
         # Slightly less, so that rounding does not turn 3 machines at exactly their capacity into 4.
         return self.gpus * math.ceil(load / capacity * (1 - 1e-9))
 

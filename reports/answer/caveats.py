@@ -121,7 +121,7 @@ def _unstable(points: Sequence[Point], results: Results) -> list[str]:
     if not unstable:
         return []
     return [
-        "Unstable (more jobs arrive than finish), so there is no JCT:"
+        f"Unstable ({unstable[0].ladder.unstable}), so there is no JCT:"
         f" {_first_loads(unstable, shown)}."
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from reports.answer.speed_headline import NEGLIGIBLE
+from reports.loads import AGENTS
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
@@ -144,4 +145,5 @@ def no_difference(points: Sequence[Point], baseline: str, *, short: bool) -> lis
     )
     if short or loads[-1] != points[-1].load:
         return [finding]
-    return [f"{finding} Higher rates or a smaller machine (--hardware) would separate them."]
+    more = "More agents" if points[-1].ladder is AGENTS else "Higher rates"
+    return [f"{finding} {more} or a smaller machine (--hardware) would separate them."]

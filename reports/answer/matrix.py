@@ -59,7 +59,9 @@ class RateMatrix(Fitted):
             cells = (variant, *values, *(" ".join(filter(None, jct)) for jct in found))
             lines.append(Line(cells, style))
         heads = [("policy", "left"), *right((*self._heads(intervals), *map(_head, loads)))]
-        return Layout(heads, lines, "\n".join(filter(None, [self.note, *_legend(marks)])))
+        unstable = self.points[0].ladder.unstable if self.points else ""
+        legend = _legend(marks, unstable)
+        return Layout(heads, lines, "\n".join(filter(None, [self.note, *legend])))
 
     def _jct(self, variant: str, load: str) -> tuple[str, str]:
         """Return the mean JCT and a mark: `GATE` if a cell is invalid, or the share of seeds that
@@ -105,12 +107,12 @@ def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:
     return loads[low : len(loads) - high]
 
 
-def _legend(marks: Collection[str]) -> list[str]:
+def _legend(marks: Collection[str], unstable: str) -> list[str]:
     shares = sorted({*marks} - {GATE, UNSTABLE, ""})
     lines = [f"{mark}: sustained with {mark.replace('/', ' of ')} seeds." for mark in shares]
     if GATE in marks:
         lines.append(f"{GATE}: a cell failed a validity gate.")
-    return [*lines, *([f"{UNSTABLE}: more jobs arrive than finish."] if UNSTABLE in marks else [])]
+    return [*lines, *([f"{UNSTABLE}: {unstable}."] if UNSTABLE in marks else [])]
 
 
 def _head(load: str) -> str:

@@ -135,4 +135,4 @@ def _p95(point: Point) -> str:
 
 
 def _place(load: str) -> str:
-    return f"At {load}" if load.endswith("jobs/s") else f"With {load} arrivals"
+    return f"At {load}" if load[:1].isdigit() else f"With {load} arrivals"

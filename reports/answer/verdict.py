@@ -43,7 +43,8 @@ from reports.answer.same_work import different_times
 from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
 from reports.answer.unfinished import so_far
-from reports.metrics.cells import Results
+from reports.loads import AGENTS
+from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import ROUNDING
@@ -201,6 +202,8 @@ def _no_answer(results: Results, noun: str) -> str:
         return "No cell has a valid result: there is no answer."
     lacking = seeds_without_steady(results.cells[~results.cells["bound"].astype(bool)])
     some = " with every seed" if any(seeds.is_mixed for seeds in lacking.values()) else ""
+    if ladder_in(results.cells) is AGENTS:
+        return f"No {noun} has a steady state{some} with these numbers of agents: run fewer."
     return f"No {noun} has a steady state{some} at the rates of this run: run lower rates."
 
 
@@ -213,8 +216,9 @@ def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
     for load in reversed(loads):
         if not all(p.saturated for p in at_load(contenders, load)):
             return load, None
-    if loads[0].endswith("jobs/s"):
-        where, remedy = f"at {loads[0]}, the lowest load of the run", "Run lower rates"
+    if contenders[0].amount is not None:
+        remedy = "Run fewer agents" if contenders[0].ladder is AGENTS else "Run lower rates"
+        where = f"at {loads[0]}, the lowest load of the run"
     else:
         where, remedy = f"with {loads[0]} arrivals", "Give lower rates with --jps, or more GPUs"
     return loads[0], (

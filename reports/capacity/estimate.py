@@ -81,8 +81,8 @@ def capacity(outcomes: Iterable[Outcome], ends: Ends) -> Capacity:
 
 def crossing(below: Outcome, above: Outcome) -> float | None:
     """Return the load at which the SLO is just met, interpolated on logarithmic axes; None if a
-    cell is unstable, because its JCT then depends on when it ended."""
-    if below.tightest is None or above.tightest is None:
+    cell is unstable, because its JCT then depends on when it ended, or has nothing to measure."""
+    if not below.tightest or above.tightest is None:
         return None
     low, high = math.log(below.tightest), math.log(above.tightest)
     share = -low / (high - low)

@@ -60,7 +60,8 @@ class Search:
     baseline: str
     seeds: tuple[int, ...]
     given: tuple[float, ...] = ()
-    """The user's loads, which run in any case. If empty: shares of the baseline's capacity."""
+    """The user's loads, which run in any case. Without rates, and with numbers of agents, which
+    are often more than one machine sustains, shares of the baseline's capacity run too."""
     ladder: Ladder = RATES
 
     def next_cells(
@@ -116,12 +117,17 @@ class Search:
     def common_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
         """Return the rates at which all variants run, in ascending order: none before the
         baseline's capacity is known."""
-        return self.given or self._shares(SHARES, known, idle)
+        if self.given and self.ladder is RATES:
+            return self.given
+        shares = self._shares(SHARES, known, idle)
+        return tuple(sorted({*self.given, *shares})) if shares else ()
 
     def higher_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
         """Return the rates at which only those variants run that sustain all lower ones, in
-        ascending order: none if the user gave rates."""
-        return () if self.given else self._shares(HIGHER_SHARES, known, idle)
+        ascending order: none if the user gave rates of jobs."""
+        if self.given and self.ladder is RATES:
+            return ()
+        return self._shares(HIGHER_SHARES, known, idle)
 
     def _shares(
         self, shares: Collection[float], known: Outcomes, idle: Mapping[int, Idle]

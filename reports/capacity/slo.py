@@ -23,7 +23,7 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 SPEED = "speed"
 LIMIT = re.compile(
     r"(?:(?P<measure>[a-z_]+)_)?(?P<statistic>mean|p\d+)\s*(?P<sign><=|>=)\s*"
-    r"(?P<value>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>x|ms|s|min|h|tok/s|)",
+    r"(?P<value>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>x|ms|s|min|h|tok(?:ens)?/s|)",
     re.ASCII | re.IGNORECASE,
 )
 EXAMPLE = "use for example 'mean<=2x' or 'ttft_p95<=5s,speed_p90>=30'"
@@ -169,7 +169,7 @@ def _checked(text: str, limit: Limit, match: re.Match[str]) -> Limit:
         )
         raise _invalid(text, f"{_quoted(match[0])}: {sides}")
     unit = limit.unit.lower()
-    if limit.is_speed and unit in ("", "tok/s"):
+    if limit.is_speed and unit in ("", "tok/s", "tokens/s"):
         return Limit(limit.statistic, limit.value, "tok/s", limit.measure)
     if unit == "x" or (unit in UNITS_S and not limit.is_speed):
         return Limit(limit.statistic, limit.value, unit, limit.measure)

@@ -103,9 +103,16 @@ def without_steady_state(base: Side, new: Side) -> Iterable[str]:
 
 
 def loads_in_words(loads: Sequence[str]) -> str:
-    unit = f" {loads[-1].partition(' ')[2]}" if loads else ""
-    numbers = [load.removesuffix(unit) for load in loads]
-    return f"{listed(numbers, at_most=4)}{unit if numbers != list(loads) else ''}"
+    ordered = sorted(loads, key=_number)
+    numbers = [load.partition(" ")[0] for load in ordered]
+    unit = ordered[-1].partition(" ")[2] if ordered else ""
+    return f"{listed(numbers, at_most=4)}{f' {unit}' if unit else ''}"
+
+
+def _number(load: str) -> float:
+    """Return the number of a load, by which loads are in order; infinity if it has none."""
+    number = load.partition(" ")[0]
+    return float(number) if number[:1].isdigit() else math.inf
 
 
 def different_cells(base: Side, new: Side) -> dict[Place, str]:

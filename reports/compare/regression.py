@@ -143,6 +143,8 @@ def _capacity_changes(
 ) -> Iterable[Change]:
     if base.capacities is None or new.capacities is None:
         return
+    if base.capacities.unit != new.capacities.unit:
+        return
     variants = {**base.capacities.jobs_per_s, **base.capacities.bounds}
     for variant in variants:
         bounded = sustained(variant, base.capacities, new.capacities, max_regression)

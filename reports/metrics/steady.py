@@ -33,7 +33,8 @@ def grows_beyond_chance(growth: float, jobs: int) -> bool:
 def unstable_cells(cells: Sequence[CellRun]) -> dict[str, str]:
     """Return the reasons why cells are unstable, by name.
 
-    A variant that has no steady state at a rate has none at a higher rate with the same seed. If a
+    A variant that has no steady state at a rate has none at a higher rate with the same seed (the
+    backlog of agents cannot grow, so this does not hold for their numbers). If a
     cell at a higher rate ended as stable, that was by chance, so it counts as unstable too.
     """
     reasons: dict[str, str] = {}
@@ -48,7 +49,7 @@ def unstable_cells(cells: Sequence[CellRun]) -> dict[str, str]:
         elif (variant, seed) in lowest:
             at = ladder_of(cell.config.arrivals).label(lowest[variant, seed])
             reasons[name] = f"unstable at {at}"
-        if name in reasons:
+        if name in reasons and cell.config.agents is None:
             lowest.setdefault((variant, seed), amount)
     return reasons
 

@@ -21,8 +21,8 @@ TERMS: dict[str, str] = {
         "closed loop."
     ),
     "Agents": (
-        "The number of jobs in flight at any time, where each agent starts a new job when its last "
-        "one has ended."
+        "Clients that each start a new job when their last one has ended, at once or after a think "
+        "time."
     ),
     "Background": (
         "Single requests served alongside the jobs. They do not count as jobs and have their own"

@@ -160,11 +160,11 @@ def _loss(answer: Answer, baseline: str) -> list[Tile]:
     the baseline."""
     winner, slowest = answer.winner, answer.slowest
     if winner is not None and (lacks := winner.baseline_without_steady) is not None:
-        return [_unstable(baseline, lacks)]
+        return [_unstable(baseline, lacks, winner)]
     if slowest is None or answer.baseline is None:
         return []
     if slowest.unstable:
-        return [_unstable(slowest.variant, slowest.without_steady)]
+        return [_unstable(slowest.variant, slowest.without_steady, slowest)]
     if slowest.against is None or slowest.against.mean.value >= 1 - NEGLIGIBLE:
         return []
     gain = slowest.against.mean
@@ -173,8 +173,8 @@ def _loss(answer: Answer, baseline: str) -> list[Tile]:
     return [Tile(times(inverse.value), what, interval(inverse))]
 
 
-def _unstable(variant: str, seeds: SeedShare | None) -> Tile:
-    why = f"more jobs arrive than finish{some_seeds(seeds)}"
+def _unstable(variant: str, seeds: SeedShare | None, point: Point) -> Tile:
+    why = f"{point.ladder.unstable}{some_seeds(seeds)}"
     return Tile("unstable", f"with {_named(variant)}", why)
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from reports.loads import AGENTS, ladder_of
 from reports.run_folder.machines import has_members
 from reports.run_folder.read import planned_amounts, read_sweep
 from servers.basics.errors import InvalidRunFolder
@@ -113,9 +114,12 @@ def _rates(sweep: SweepRecord, rates: Sequence[float | None]) -> str:
         return "capacities"
     if rates == [None]:
         return str(sweep.arrivals)
-    if len(rates) > 3:
-        return f"{len(rates)} rates from {rates[0]} to {rates[-1]} jobs/s"
-    return f"{listed([str(rate) for rate in rates])} jobs/s"
+    ladder = ladder_of(sweep.arrivals)
+    names = [f"{rate:g}" for rate in rates if rate is not None]
+    if len(names) > 3:
+        what = "numbers" if ladder is AGENTS else "rates"
+        return f"{len(names)} {what} from {names[0]} to {names[-1]} {ladder.unit}"
+    return f"{listed(names)} {ladder.unit}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

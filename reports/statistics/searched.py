@@ -14,7 +14,7 @@ from reports.capacity.estimate import Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Search
 from reports.capacity.slo import Slo, parse_slo
-from reports.loads import Ladder, ladder_of
+from reports.loads import RATES, Ladder, ladder_of
 from reports.metrics.cells import Results, amounts_of
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
@@ -86,7 +86,7 @@ def searched(run: Run) -> Searched | None:
         ladder,
         fmean(machine.mean_s for machine in idle.values()),
         tuple(capacities(found, variants, baseline, ladder)),
-        given or _shown_rates(known, plan, plan.common_rates(known, idle)),
+        _shown_rates(known, plan, plan.common_rates(known, idle)),
         _higher(known, plan, idle),
         _limits_s(slo, idle_times_s.values()),
     )
@@ -95,6 +95,8 @@ def searched(run: Run) -> Searched | None:
 def _shown_rates(known: Known, plan: Search, common: tuple[float, ...]) -> tuple[float, ...]:
     """Return the common rates once each variant has a cell there with each seed, and until then the
     rates at which that is so. Only cells at common rates keep their turns."""
+    if plan.given and plan.ladder is RATES:
+        return plan.given
     chains = [Chain(variant, seed) for variant in plan.variants for seed in plan.seeds]
     complete = set.intersection(*(set(known.get(chain, {})) for chain in chains))
     is_complete = bool(common) and complete.issuperset(common)

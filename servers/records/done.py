@@ -42,9 +42,9 @@ class WindowRecord(Struct, kw_only=True, omit_defaults=True):
     """`job_index` of the first measured job."""
     jobs: Count
     from_s: Seconds | None
-    """Arrival of the first of them; null if there was none."""
+    """Arrival of the first of them, or when an agent was free for it; null if there was none."""
     to_s: Seconds | None
-    """Arrival of the first job after them; null if there was none."""
+    """The same of the first job after them."""
     finished_jobs: Count | None = None
     """Jobs that end between `from_s` and `to_s`, whenever they arrived; absent if not all measured
     jobs have ended."""

@@ -32,6 +32,7 @@ IDLE = Times(jct=JCT_S, ttft=TTFT_S, first_ttft=TTFT_S, per_token=PER_TOKEN_S)
         ("TPOT_mean<=50ms", (Limit("mean", 50, "ms", "tpot"),)),
         ("speed_p90>=30", (Limit("p90", 30, "tok/s", "speed"),)),
         ("speed_p90>=30tok/s", (Limit("p90", 30, "tok/s", "speed"),)),
+        ("speed_p90 >= 30 tokens/s", (Limit("p90", 30, "tok/s", "speed"),)),
         ("speed_p90>=0.5x", (Limit("p90", 0.5, "x", "speed"),)),
     ],
 )

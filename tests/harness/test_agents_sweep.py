@@ -104,7 +104,10 @@ def test_the_report_counts_agents(run: Path) -> None:
 def test_given_numbers_of_agents_run_in_any_case_and_narrow_the_search(tmp_path: Path) -> None:
     run_sweep(agents_plan(agents=(2.0, 6.0)), tmp_path / "run", workers=1)
     found = found_in(tmp_path / "run")
-    assert found.rates == (2.0, 6.0)
+    base = found.found[0].load
+    assert base is not None
+    shares = {AGENTS.nearest_rung(share * base.value) for share in (0.85, 1.2)}
+    assert set(found.rates) == {2.0, 6.0} | shares
     sweep = load_run(tmp_path / "run").sweep
     assert (sweep.agents, sweep.jps) == ((2, 6), ())
 
@@ -192,7 +195,8 @@ def test_numbers_of_agents_imply_their_arrivals() -> None:
         ),
         (
             {"arrivals": "agents", "no_capacity": True},
-            "--no-capacity: give numbers of agents with --agents, such as 8,16,32",
+            "--arrivals agents: without a search, give numbers of agents with --agents, such as"
+            " 8,16,32",
         ),
         ({"agents": "0"}, "--agents '0': '0': use numbers from 1 to 4,096, the smaller first"),
         ({"agents": "9..3"}, "--agents '9..3': '9..3': use numbers from 1 to 4,096, the smaller"),

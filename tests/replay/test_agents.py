@@ -123,6 +123,21 @@ def test_without_think_time_each_job_waits_for_those_of_all_other_agents(agents:
     assert most == agents
 
 
+def test_an_agent_that_ends_its_first_job_before_others_start_takes_none_of_their_jobs() -> None:
+    def jobs() -> Iterator[ArrivingJob]:
+        for index in count():
+            at_s = float(index) if index < 3 else 0.5  # starts of three agents, then think times
+            job = (Program(f"p#{index}", (Turn(16, 1),)),)
+            yield ArrivingJob(index, job, round(at_s * PS_PER_S), 0)
+
+    _, turns = run(3, jobs())
+    starts_s = {turn["program_id"]: turn["scheduled_at_s"] for turn in turns}
+    assert [starts_s[f"p#{index}"] for index in range(3)] == [0.0, 1.0, 2.0]
+    # The first agent is free at 0.01 s, thinks for 0.5 s, and so on until the second one starts.
+    assert starts_s["p#3"] == pytest.approx(0.5 + SERVICE_S)
+    assert starts_s["p#4"] == pytest.approx(1.0 + 2 * SERVICE_S, abs=1e-3)
+
+
 def test_a_think_time_longer_than_all_other_jobs_leaves_the_machine_idle() -> None:
     done, _ = run(1, one_turn(think_s=1.0))
     assert done.times_s.jct.mean == pytest.approx(SERVICE_S, rel=1e-9)
@@ -189,7 +204,7 @@ def workload() -> Workload:
 
 
 def first(agents: int, jobs: int, think_s: float = 0.0, seed: int = 1) -> list[ArrivingJob]:
-    drawn = AgentJobs(DrawnJobs(workload(), seed), agents, think_s, spread_s=60.0)
+    drawn = AgentJobs(DrawnJobs(workload(), seed), agents, think_s, idle_jct_s=60.0)
     return list(islice(drawn, jobs))
 
 

@@ -16,6 +16,7 @@ from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.capacity.slo import parse_slo
+from reports.loads import AGENTS as LOAD_OF_AGENTS
 from reports.loads import RATES
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities, equal, winners
@@ -337,9 +338,7 @@ def test_the_answer_says_that_capacities_hold_after_a_burst_and_where_the_others
 AGENTS = {"arrivals": "agents", "gpu": {"price_usd_per_hour": 2.0}}
 
 
-def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_agents_that_the_user_wants() -> (
-    None
-):
+def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() -> None:
     found = chains(fcfs=(12.0,) * 3, a=(20.0,) * 3)
     answer = answer_of(found, agents=[10, 40], **AGENTS)
     assert answer.headline.startswith("a sustains 20 agents on b200, 1.7x as many as fcfs")
@@ -354,6 +353,12 @@ def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_agents_that_the_
         " of which starts a new job when its last one has ended. On an idle machine the mean JCT is"
         " 42.0 s."
     )
+
+
+def test_a_machine_serves_a_whole_number_of_agents() -> None:
+    assert Price(2, 1.0).gpus_for(8, 1.29, LOAD_OF_AGENTS) == 16
+    assert Price(1, 1.0).gpus_for(40, 17.9, LOAD_OF_AGENTS) == 3  # 17 each
+    assert Price(1, 1.0).gpus_for(4, 0.8, LOAD_OF_AGENTS) == 4
 
 
 def test_without_a_wanted_number_a_round_number_of_agents_is_priced() -> None:

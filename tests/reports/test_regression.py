@@ -450,6 +450,11 @@ def test_a_capacity_without_a_number_is_compared_by_its_bounds(
     assert row(found)[3:] == cells
 
 
+def test_capacities_in_agents_are_not_compared_with_those_in_jobs_per_second() -> None:
+    verdict = compared(searched(0.2, 0.3), searched(4.0, 5.0, unit="agents"))
+    assert not [change for change in verdict.changes if change.is_capacity]
+
+
 def test_capacities_in_agents_are_compared_in_agents() -> None:
     base, new = searched(20.0, ALWAYS, unit="agents"), searched(10.0, 4.0, unit="agents")
     found = [change for change in compared(base, new).changes if change.is_capacity]
