@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -36,21 +35,20 @@ ACCEPTANCE = (
 )
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
 SERIAL = (
+    # The locks of podman belong to the whole machine, and beside a server it is slow to remove.
+    "real/test_agent_container.py",
+    "real/test_container.py",
+    "real/test_container_escapes.py",
     # Beside a second server the client runs so late that it disconnects from a turn that has ended.
     "real/test_pins.py",
     "real/test_profile.py",
     "replay/test_memory.py",
     "soak",
 )
-"""Folders and files whose tests do not share the machine: they measure time or memory."""
+"""Folders and files whose tests do not share the machine: they measure time or memory, or use
+podman."""
 MEASURES = "bench"
 """A folder that measures time too, but not with `--benchmark-disable`."""
-PODMAN = (
-    "real/test_agent_container.py",
-    "real/test_container.py",
-    "real/test_container_escapes.py",
-)
-"""Files that share a worker, since the locks of podman belong to the whole machine."""
 SERIAL_RUNS = ("serial", "serial and not acceptance", "acceptance and serial")
 """Expressions of `-m` that the Makefile runs serial tests with."""
 FIRST = (
@@ -112,19 +110,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if any(item.path.is_relative_to(HERE / path) for path in paths):
                 item.add_marker(marker)
     items.sort(key=_priority)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker, and those of podman to the same."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            path = super()._split_scope(nodeid)
-            return "podman" if path.removeprefix("tests/") in PODMAN else path
-
-    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def _priority(item: pytest.Item) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.faults.test_faults import rows
 from tests.processes import wait_until, wait_until_gone
 from tests.real.test_sweep import START_S, begin
 
-pytestmark = pytest.mark.usefixtures("forked_vllm")
+pytestmark = pytest.mark.usefixtures("forked_vllm", "every_tensor_is_mapped")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TIMEOUTS = ("--lost-after-s", "12", "--stuck-after-s", "12")
 MAX_NOTICED_S = 60.0
@@ -53,6 +53,15 @@ CAUSES: dict[str, Callable[[int], None]] = {
 
 def _signal(bench: int, name: bytes, number: signal.Signals) -> None:
     os.kill(_pid_of(bench, name), number)
+
+
+@pytest.fixture(scope="module")
+def every_tensor_is_mapped() -> Iterator[None]:
+    """With a fixed threshold C's allocator maps each tensor and unmaps it when it is freed. A limit
+    on a worker's memory then stops its next step, whatever memory it has freed before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_MMAP_THRESHOLD_", "16384")
+        yield
 
 
 @pytest.fixture(scope="module")
