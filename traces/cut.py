@@ -48,7 +48,7 @@ def cut(
             raise InvalidTrace(f"{name} is {value}; must be {minimum} to {MAX_VALUE:,}")
     kept: dict[str, Program] = {}
     roots = 0
-    for program in _parents_first(programs):
+    for program in parents_first(programs):
         if program.fork is None:
             roots += 1
             if jobs is not None and roots > jobs:
@@ -65,7 +65,8 @@ def cut(
     return result
 
 
-def _parents_first(programs: Sequence[Program]) -> list[Program]:
+def parents_first(programs: Sequence[Program]) -> list[Program]:
+    """Return the programs with each sub-agent after its parent."""
     by_id = {program.id: program for program in programs}
 
     def depth(program: Program) -> int:

@@ -19,17 +19,9 @@ if TYPE_CHECKING:
 
 
 class Stream(NamedTuple):
-    """Jobs that arrive until a steady state has been measured."""
+    """Jobs that arrive, or that agents start, until a steady state has been measured."""
 
-    jobs: JobStream
-    idle: Times
-    """Times on an idle machine."""
-
-
-class AgentStream(NamedTuple):
-    """Jobs of agents that run until a steady state has been measured."""
-
-    jobs: AgentJobs
+    jobs: JobStream | AgentJobs
     idle: Times
     """Times on an idle machine."""
 
@@ -40,7 +32,7 @@ class Job:
     variant: Variant
     seed: int
     programs: Sequence[Program]
-    """Empty with a stream or agents."""
+    """Empty if there is a stream."""
     starts_s: Sequence[float] | None
     """None in a closed loop, and with a stream."""
     in_flight: int | None
@@ -50,8 +42,6 @@ class Job:
     """Real agents to run; None for a replay."""
     stream: Stream | None = None
     """None for a fixed set of programs."""
-    agent_jobs: AgentStream | None = None
-    """None without `--arrivals agents`."""
     background: Background | None = None
     """Requests that arrive until the jobs have ended."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from harness.cells.job import Job
-from harness.load.stream import with_burst
+from harness.load.agents import AgentJobs
+from harness.load.stream import ArrivingJob, with_burst
 from harness.replay.agents import AgentsWindow
 from harness.replay.steady import SteadyWindow
-from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_agents, replay_stream
+from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
 from servers.basics.errors import CellFailed
 from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in
 from servers.records.done import DoneRecord
@@ -29,17 +32,6 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
 
 def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     bound, background = job.variant.bound, job.background_arrivals()
-    if job.agent_jobs is not None:
-        agents = job.agent_jobs.jobs
-        return replay_agents(
-            agents,
-            agents.agents,
-            AgentsWindow(agents.agents, job.agent_jobs.idle),
-            engine,
-            on_turn,
-            bound=bound,
-            background=background,
-        )
     if job.stream is None:
         return replay(
             job.programs,
@@ -50,6 +42,12 @@ def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
             bound=bound,
             background=background,
         )
-    window = SteadyWindow(job.stream.jobs.jobs_per_s, job.stream.idle)
-    jobs = with_burst(job.stream.jobs, window.burst)
-    return replay_stream(jobs, window, engine, on_turn, bound=bound, background=background)
+    jobs, idle = job.stream
+    window: SteadyWindow | AgentsWindow
+    arriving: Iterable[ArrivingJob] = jobs
+    if isinstance(jobs, AgentJobs):
+        window = AgentsWindow(jobs.agents, idle)
+    else:
+        window = SteadyWindow(jobs.jobs_per_s, idle)
+        arriving = with_burst(jobs, window.burst)
+    return replay_stream(arriving, window, engine, on_turn, bound=bound, background=background)

@@ -7,7 +7,7 @@ random turn, as if the agents had been at work before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from numpy.random import Generator
@@ -16,6 +16,7 @@ from harness.load.arrivals import rng_for
 from harness.load.stream import ArrivingJob, DrawnJobs, Members
 from servers.basics.clock import PS_PER_S
 from traces import Program
+from traces.cut import parents_first
 
 THINK_TIMES = 1024
 """Number of think times drawn at once."""
@@ -63,12 +64,12 @@ def from_turn(members: Members, turn: int) -> Members:
     """Return a job without the turns of its root before `turn`, and without the sub-agents that
     started before it, the descendants of which are left out too. Its first prompt contains the
     turns that are left out, and hits none of them."""
-    root, *others = members
+    root = members[0]
     first, *later = root.turns[turn:]
     kept: dict[str, Program] = {
         root.id: replace(root, turns=(replace(first, kept_tokens=0), *later), messages=())
     }
-    for program in _parents_first(others):
+    for program in parents_first(members):
         fork = program.fork
         if fork is None or fork.program_id not in kept:
             continue
@@ -83,14 +84,3 @@ def from_turn(members: Members, turn: int) -> Members:
             )
         kept[program.id] = replace(program, fork=fork)
     return tuple(kept.values())
-
-
-def _parents_first(programs: Sequence[Program]) -> Iterator[Program]:
-    waiting, known = list(programs), {program.id for program in programs}
-    while waiting:
-        ready = [p for p in waiting if p.fork is None or p.fork.program_id not in known]
-        if not ready:
-            raise ValueError("sub-agents without a root")
-        yield from ready
-        known -= {program.id for program in ready}
-        waiting = [program for program in waiting if program.id in known]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from reports.loads import MOST_JOBS
 from servers.basics.errors import InvalidInput
 
 GRID = tuple(Fraction(r, 100) for r in (5, 10, 15, 20, 25, 30, 50, 70, 90))
@@ -19,7 +20,6 @@ NUMBER = re.compile(r"(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE]([+-]?\d+))?"
 MIN_RATE, MAX_RATE = Fraction(1, 1_000_000), Fraction(1_000_000)
 SEED = re.compile(r"\d{1,18}", re.ASCII)
 AGENTS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
-MAX_AGENTS = 4096
 EXAMPLES = {
     "--jps": "0.05..0.9 or 0.1,0.5",
     "--agents": "40 or 8,16,32",
@@ -65,8 +65,8 @@ def parse_agents(text: str) -> tuple[int, ...]:
             )
         low, high = int(match[1]), int(match[2] or match[1])
         step = int(match[3] or 1)
-        if not 1 <= low <= high <= MAX_AGENTS or not step:
-            limits = f"numbers from 1 to {MAX_AGENTS:,}, the smaller first"
+        if not 1 <= low <= high <= MOST_JOBS or not step:
+            limits = f"numbers from 1 to {MOST_JOBS:,}, the smaller first"
             raise _bad("--agents", text, f"{_quoted(item)}: use {limits}")
         found |= set(range(low, high + 1, step))
     if len(found) > MAX_VALUES:

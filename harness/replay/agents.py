@@ -11,47 +11,28 @@ from __future__ import annotations
 
 import math
 
-from harness.cells.job_times import TurnTimes
+from harness.replay.window import Window
 from servers.basics.clock import PS_PER_S
 from servers.records.done import DoneRecord, Times, WindowRecord
-from servers.records.turns import TurnRecord
 
 SETTLING_JOBS, SETTLING_PER_AGENT = 100, 2
 """So many jobs run before the measured ones, or so many for each agent if they are more, after the
 jobs that the agents began before the cell."""
 MEASURED_JOBS, MEASURED_PER_AGENT = 200, 5
 """The same for the first window, which therefore lasts about five mean JCTs or longer."""
-MAX_DOUBLINGS = 3
 MAX_DRIFT, MAX_DEVIATIONS = 0.1, 3.0
 """The halves of an accepted window do not differ in their mean JCT by more than this share of it
 and by more than this many standard deviations of the difference."""
 
 
-class AgentsWindow:
-    """The measured jobs are `first_job` … `end_job` − 1. `over`: the cell ends now."""
-
+class AgentsWindow(Window):
     def __init__(self, agents: int, idle: Times) -> None:
-        self._idle = idle
         settling = max(SETTLING_JOBS, SETTLING_PER_AGENT * agents)
-        self.first_job = agents + settling
-        self.jobs = max(MEASURED_JOBS, MEASURED_PER_AGENT * agents)
-        self.unstable: str | None = None
-        self.over = False
-        self._doublings = 0
+        measured = max(MEASURED_JOBS, MEASURED_PER_AGENT * agents)
+        super().__init__(agents + settling, measured, idle)
+        self.agents = agents
         self._free_ps: list[int] = []
         """When an agent became free for each job that has been chosen."""
-        self._starts_ps: list[int] = []
-        self._shared_tokens: list[int] = []
-        self._ends_ps: list[int] = []
-        """Ends of all jobs, in order of time."""
-        self._end_of_job_ps: dict[int, int] = {}
-        self._first_running = self.first_job
-        """The first measured job that has not finished."""
-        self._turns = TurnTimes()
-
-    @property
-    def end_job(self) -> int:
-        return self.first_job + self.jobs
 
     def job_chosen(self, free_ps: int, start_ps: int, shared_tokens: int) -> None:
         """Add the next job, for which an agent was free at `free_ps`. `shared_tokens`: tokens of
@@ -61,35 +42,10 @@ class AgentsWindow:
         self._shared_tokens.append(shared_tokens)
         self._judge()
 
-    def turn_ended(self, record: TurnRecord, job: int) -> None:
-        if job >= self.first_job:
-            self._turns.add(record, job)
+    def _has_passed(self) -> bool:
+        return len(self._free_ps) > self.end_job
 
-    def job_ended(self, index: int, end_ps: int) -> None:
-        """Add the end of a job; ends are added in order of time."""
-        self._ends_ps.append(end_ps)
-        self._end_of_job_ps[index] = end_ps
-        while self._first_running in self._end_of_job_ps:
-            self._first_running += 1
-        self._judge()
-
-    def _judge(self) -> None:
-        """End the cell, or double its window, if all its jobs have finished."""
-        while (
-            not self.over
-            and self._first_running >= self.end_job
-            and len(self._free_ps) > self.end_job
-        ):
-            drift = self._drift()
-            if drift is None:
-                self.over = True
-            elif self._doublings == MAX_DOUBLINGS:
-                self.over, self.unstable = True, drift
-            else:
-                self._doublings += 1
-                self.jobs *= 2
-
-    def _drift(self) -> str | None:
+    def _rejected(self) -> str | None:
         """Return how the mean JCT drifts; None if it does not."""
         jct_s = self._jct_s()
         half = len(jct_s) // 2
@@ -104,14 +60,8 @@ class AgentsWindow:
             f"window of {self.jobs:,} jobs"
         )
 
-    def _jct_s(self) -> list[float]:
-        """Return the JCTs of the measured jobs that have finished."""
-        ends = self._end_of_job_ps
-        measured = range(self.first_job, self.end_job)
-        return [(ends[j] - self._starts_ps[j]) / PS_PER_S for j in measured if j in ends]
-
     def record_in(self, done: DoneRecord) -> None:
-        """Set the fields of a stream, when the cell is over."""
+        super().record_in(done)
         begin_ps, end_ps = self._free_ps[self.first_job], self._free_ps[self.end_job]
         done.window = WindowRecord(
             first_job=self.first_job,
@@ -121,10 +71,6 @@ class AgentsWindow:
             finished_jobs=sum(begin_ps <= end < end_ps for end in self._ends_ps),
             shared_prefix_tokens=sum(self._shared_tokens[self.first_job : self.end_job]),
         )
-        done.steady = self.unstable is None
-        done.unstable = self.unstable
-        done.times_s = self._turns.with_jcts(self._jct_s(), self.first_job, self.end_job)
-        done.idle_times_s = self._idle
 
 
 def _moments(values: list[float]) -> tuple[float, float]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 
-from harness.cells.job_times import TurnTimes
+from harness.replay.window import Window
 from servers.basics.clock import PS_PER_S
 from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
-from servers.records.turns import TurnRecord
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
 """So many jobs, and those that arrive in this many idle JCTs, arrive together at the beginning."""
@@ -24,7 +23,6 @@ RECOVERY_JOBS, RECOVERY_IDLE_JCTS = 200, 10
 idle JCTs if they are more."""
 MEASURED_JOBS, MEASURED_IDLE_JCTS = 200, 10
 """The same for the first window."""
-MAX_DOUBLINGS = 3
 MIN_JCTS = 5
 """An accepted window is at least this many mean JCTs of its jobs long."""
 MAX_GROWTH = 0.1
@@ -35,73 +33,29 @@ MAX_IDLE_JCTS, MAX_BURST = 10, 50
 """More jobs in the system than arrive in this many idle JCTs, and a burst, are no steady state."""
 
 
-class SteadyWindow:
-    """The measured jobs are `first_job` … `end_job` − 1. `over`: the cell ends now."""
-
+class SteadyWindow(Window):
     def __init__(self, jobs_per_s: float, idle: Times) -> None:
         in_idle_jct = jobs_per_s * idle.jct.mean
-        self._jobs_per_s, self._idle = jobs_per_s, idle
+        self._jobs_per_s = jobs_per_s
         self.most_in_system = math.floor(MAX_IDLE_JCTS * in_idle_jct) + MAX_BURST
         self.burst = BURST_JOBS + math.floor(BURST_IDLE_JCTS * in_idle_jct)
         recovery = max(RECOVERY_JOBS, math.ceil(RECOVERY_IDLE_JCTS * in_idle_jct))
-        self.first_job = self.burst + recovery
-        self.jobs = max(MEASURED_JOBS, math.ceil(MEASURED_IDLE_JCTS * in_idle_jct))
-        self.unstable: str | None = None
-        self.over = False
-        self._doublings = 0
-        self._arrivals_ps: list[int] = []
-        """Of all jobs that have arrived, and of the next one."""
-        self._shared_tokens: list[int] = []
-        self._ends_ps: list[int] = []
-        """Ascending ends of all jobs."""
-        self._end_of_job_ps: dict[int, int] = {}
-        self._first_running = self.first_job
-        """The first measured job that has not finished."""
-        self._turns = TurnTimes()
-
-    @property
-    def end_job(self) -> int:
-        return self.first_job + self.jobs
+        measured = max(MEASURED_JOBS, math.ceil(MEASURED_IDLE_JCTS * in_idle_jct))
+        super().__init__(self.burst + recovery, measured, idle)
 
     def next_arrival(self, at_ps: int, shared_tokens: int) -> None:
         """Add the next job, at the time when the job before it has arrived. `shared_tokens`: tokens
         of the first prompts of its programs that programs before it have too."""
-        arrived = len(self._arrivals_ps)
-        self._arrivals_ps.append(at_ps)
+        arrived = len(self._starts_ps)
+        self._starts_ps.append(at_ps)
         self._shared_tokens.append(shared_tokens)
         in_system = arrived - len(self._ends_ps)
         if in_system > self.most_in_system:
             self._end(f"{in_system} jobs in the system, more than {self.most_in_system}")
         self._judge()
 
-    def turn_ended(self, record: TurnRecord, job: int) -> None:
-        if job >= self.first_job:
-            self._turns.add(record, job)
-
-    def job_ended(self, index: int, end_ps: int) -> None:
-        """Add the end of a job; ends are added in order of time."""
-        self._ends_ps.append(end_ps)
-        self._end_of_job_ps[index] = end_ps
-        while self._first_running in self._end_of_job_ps:
-            self._first_running += 1
-        self._judge()
-
-    def _judge(self) -> None:
-        """End the cell, or double its window, if the time of the window is over and all its jobs
-        have finished."""
-        while not self.over and self._first_running >= self.end_job:
-            if len(self._arrivals_ps) < self.end_job + 2:
-                return
-            if (reason := self._rejected()) is None:
-                self.over = True
-            elif self._doublings == MAX_DOUBLINGS:
-                self._end(reason)
-            else:
-                self._doublings += 1
-                self.jobs *= 2
-
-    def _end(self, unstable: str) -> None:
-        self.over, self.unstable = True, unstable
+    def _has_passed(self) -> bool:
+        return len(self._starts_ps) >= self.end_job + 2
 
     def _rejected(self) -> str | None:
         """Return why the complete window is not that of a steady state; None if it is."""
@@ -115,20 +69,14 @@ class SteadyWindow:
             return f"only {share:.0%} as many jobs finish as arrive in {window}"
         return None
 
-    def _jct_s(self) -> list[float]:
-        """Return the JCTs of the measured jobs that have finished."""
-        ends = self._end_of_job_ps
-        measured = range(self.first_job, self.end_job)
-        return [(ends[j] - self._arrivals_ps[j]) / PS_PER_S for j in measured if j in ends]
-
     def _finished(self) -> int:
         """Return how many jobs finish during the window, whenever they arrived."""
-        begin, end = self._arrivals_ps[self.first_job], self._arrivals_ps[self.end_job]
+        begin, end = self._starts_ps[self.first_job], self._starts_ps[self.end_job]
         return bisect_left(self._ends_ps, end) - bisect_left(self._ends_ps, begin)
 
     def _found(self, first: int, end: int) -> float:
         """Return the mean number of jobs that the jobs `first` … `end` − 1 find in the system."""
-        arrivals = self._arrivals_ps
+        arrivals = self._starts_ps
         found = sum(j - bisect_right(self._ends_ps, arrivals[j]) for j in range(first, end))
         return found / (end - first)
 
@@ -141,17 +89,11 @@ class SteadyWindow:
         return (late - early) / (self.jobs - quarter)
 
     def record_in(self, done: DoneRecord) -> None:
-        """Set the fields of a stream, when the cell is over."""
-        jct_s = self._jct_s()
+        super().record_in(done)
         complete = self._first_running >= self.end_job
-        arrived = len(self._arrivals_ps) - 1
+        arrived = len(self._starts_ps) - 1
         begin = min(self.first_job, arrived - 1)
         done.window = self._window(complete)
-        done.steady = self.unstable is None
-        done.unstable = self.unstable
-        if jct_s:
-            done.times_s = self._turns.with_jcts(jct_s, self.first_job, self.end_job)
-        done.idle_times_s = self._idle
         done.jobs_in_system = JobsInSystem(
             mean=self._found(begin, min(self.end_job, arrived)),
             at_end=arrived - len(self._ends_ps),
@@ -159,7 +101,7 @@ class SteadyWindow:
         )
 
     def _window(self, complete: bool) -> WindowRecord:
-        arrivals_ps, shared = self._arrivals_ps, self._shared_tokens[self.first_job : self.end_job]
+        arrivals_ps, shared = self._starts_ps, self._shared_tokens[self.first_job : self.end_job]
 
         def at_s(job: int) -> float | None:
             return arrivals_ps[job] / PS_PER_S if job < len(arrivals_ps) else None

@@ -17,6 +17,7 @@ from harness.replay.agents import AgentsWindow
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
+from harness.replay.window import Window
 from servers.basics.clock import seconds
 from servers.policies.base import Future
 from servers.profiles import Profile
@@ -91,7 +92,7 @@ class Replay:
         self._unfinished_jobs = sum(program.fork is None for program in programs)
         self.engine = engine(on_end=self._ended)
         self.schedule = TurnSchedule(programs, self._send, self._job_ended)
-        self._window: SteadyWindow | AgentsWindow | None = None
+        self._window: Window | None = None
         self._agents: tuple[Iterator[ArrivingJob], AgentsWindow] | None = None
         """Further jobs of agents, and their window."""
         self._earlier = SharedPrompts()
@@ -133,13 +134,11 @@ class Replay:
             self.left_out = job.left_out
             yield job.at_ps, partial(self.schedule.start_job, job.members, job.index, job.at_ps)
 
-    def circulating(
-        self, jobs: Iterable[ArrivingJob], agents: int, window: AgentsWindow
-    ) -> Iterator[None]:
+    def circulating(self, jobs: Iterable[ArrivingJob], window: AgentsWindow) -> Iterator[None]:
         """Start the first job of each agent, and the background. Each end of a job starts the next
         one, until the window is over."""
         further = iter(jobs)
-        first = list(islice(further, agents))
+        first = list(islice(further, window.agents))
         for job in first:
             window.job_chosen(job.at_ps, job.at_ps, self._shared_tokens(job.members))
         self._window, self._agents = window, (further, window)
@@ -346,36 +345,20 @@ def replay(
 
 def replay_stream(
     jobs: Iterable[ArrivingJob],
-    window: SteadyWindow,
+    window: SteadyWindow | AgentsWindow,
     engine: EngineFactory,
     on_turn: OnTurn,
     *,
     bound: bool = False,
     background: Requests = (),
 ) -> DoneRecord:
-    """Run jobs of an endless stream until its window is over. Returns the contents of done.json."""
+    """Run jobs of an endless stream, or of agents, until their window is over. Returns the contents
+    of done.json."""
     run = Replay((), engine, on_turn, bound=bound, background=background)
-    run.engine.run(run.streaming(jobs, window))
-    return _measured(run, window)
-
-
-def replay_agents(
-    jobs: Iterable[ArrivingJob],
-    agents: int,
-    window: AgentsWindow,
-    engine: EngineFactory,
-    on_turn: OnTurn,
-    *,
-    bound: bool = False,
-    background: Requests = (),
-) -> DoneRecord:
-    """Run jobs of agents until their window is over. Returns the contents of done.json."""
-    run = Replay((), engine, on_turn, bound=bound, background=background)
-    run.engine.run(run.circulating(jobs, agents, window))
-    return _measured(run, window)
-
-
-def _measured(run: Replay, window: SteadyWindow | AgentsWindow) -> DoneRecord:
+    if isinstance(window, AgentsWindow):
+        run.engine.run(run.circulating(jobs, window))
+    else:
+        run.engine.run(run.streaming(jobs, window))
     done = _summary(run)
     done.left_out_programs = run.left_out
     window.record_in(done)

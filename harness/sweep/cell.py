@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from harness.cells.folder import CellFolder
-from harness.cells.job import AgentStream, Job, Stream
+from harness.cells.job import Job, Stream
 from harness.cells.workers import Tick
 from harness.load.agents import AgentJobs
 from harness.load.settings import Keep
@@ -151,7 +151,7 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
         drawn, idle = work.drawn_jobs(cell.seed), work.idle_times(cell.seed, folder)
         if plan.has_agents:
             agents = AgentJobs(drawn, int(cell.amount), plan.arrivals.think_s, idle.jct.mean)
-            return replace(job, agent_jobs=AgentStream(agents, idle))
+            return replace(job, stream=Stream(agents, idle))
         jobs = JobStream(drawn, plan.arrivals, cell.amount)
         if (idle_jobs := cell.amount * idle.jct.mean) > MAX_IDLE_JOBS:
             raise CellFailed(

@@ -17,7 +17,8 @@ def outcome_of(load: float, done: DoneRecord, slo: Slo) -> Outcome:
     times, idle = done.times_s, done.idle_times_s
     if done.unstable is not None or times is None or idle is None:
         return Outcome(load, None)
-    return Outcome(load, slo.tightest(times, idle), str(slo.tightest_limit(times, idle)))
+    limit = slo.tightest_limit(times, idle)
+    return Outcome(load, limit.share_of(times, idle), str(limit))
 
 
 def idle_of(idle_times_s: Times, slo: Slo) -> Idle:

@@ -130,7 +130,7 @@ class Slo:
 
     def tightest(self, times: Times, idle: Times) -> float:
         """Return the largest ratio of a statistic to its limit: at most 1 if all limits hold."""
-        return max(each.share_of(times, idle) for each in self.limits)
+        return self.tightest_limit(times, idle).share_of(times, idle)
 
     def tightest_limit(self, times: Times, idle: Times) -> Limit:
         """Return the limit with the largest such ratio."""

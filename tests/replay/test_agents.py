@@ -17,7 +17,7 @@ from harness.load.agents import AgentJobs, from_turn
 from harness.load.stream import ArrivingJob, DrawnJobs
 from harness.load.workload import Workload
 from harness.replay.agents import AgentsWindow
-from harness.replay.virtual import replay_agents
+from harness.replay.virtual import replay_stream
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
@@ -102,7 +102,7 @@ def one_turn(think_s: float = 0.0, tokens: int = 1) -> Iterator[ArrivingJob]:
 def run(agents: int, jobs: Iterator[ArrivingJob]) -> tuple[Any, list[dict[str, Any]]]:
     turns: list[dict[str, Any]] = []
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits(max_num_seqs=1))
-    return replay_agents(jobs, agents, AgentsWindow(agents, IDLE), engine, into(turns)), turns
+    return replay_stream(jobs, AgentsWindow(agents, IDLE), engine, into(turns)), turns
 
 
 @pytest.mark.parametrize("agents", [1, 2, 7])
