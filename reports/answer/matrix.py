@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from reports.answer.capacity_rows import CapacityRow
+from reports.answer.speed_ups import PER_S
 from reports.numbers import DASH
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.points import Point
 from reports.table import Fitted, Layout, Line, right
 from servers.basics.phrasing import seconds
 
-UNIT = " jobs/s"
 UNSTABLE = "unstable"
 GATE = "GATE"
 MIN_RATES = 3
@@ -116,5 +116,5 @@ def _legend(marks: Collection[str], unstable: str) -> list[str]:
 
 
 def _head(load: str) -> str:
-    number = load.removesuffix(UNIT)
+    number = load.removesuffix(PER_S)
     return load if number == load else f"{float(number):.3g}/s"

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from reports.answer.verdict import Answer
+from reports.loads import RATES
 from reports.numbers import DASH
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import some_seeds
@@ -17,7 +18,7 @@ from reports.statistics.seeds_needed import DIFFERENCE
 from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted, seconds
 
-PER_S = " jobs/s"
+PER_S = f" {RATES.unit}"
 MIN_GAIN = 1.005
 """Smaller speed-ups round to 1.00 and are not marked as the fastest."""
 MIN_FULL_TINT = math.log(1.5)

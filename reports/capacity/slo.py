@@ -110,15 +110,10 @@ class Limit:
             side = "at least" if self.is_speed else "at most"
             return f"{self.title} {side} {self.number}x that of an idle machine"
         if self.is_speed:
-            who = (
-                f"{self.statistic[1:]}% of the turns" if self.statistic != "mean" else "on average"
-            )
-            return f"at least {self.number} output tokens/s {_in(who)}"
+            percent = self.statistic[1:]
+            who = "on average" if self.statistic == "mean" else f"in {percent}% of the turns"
+            return f"at least {self.number} output tokens/s {who}"
         return f"{self.title} at most {self.number} {self.unit}"
-
-
-def _in(who: str) -> str:
-    return who if who.startswith("on") else f"in {who}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,13 +56,9 @@ def _other_capacity(
     """`base`: the baseline if it is among the winners."""
     never = [each for each in answer.capacities if each.kind is Kind.NEVER and not each.bound]
     if lost := [each for each in never if base is not None or each.variant == baseline]:
-        return [
-            Tile(
-                f"no {lost[0].ladder.noun}",
-                f"sustained with {_named(lost[0].variant)}",
-                _never(lost),
-            )
-        ]
+        first = lost[0]
+        what = f"sustained with {_named(first.variant)}"
+        return [Tile(f"no {first.ladder.noun}", what, _never(lost))]
     compared = [each for each in ranked if each.ratio is not None]
     if not compared:
         return []
@@ -75,10 +71,6 @@ def _other_capacity(
         return []
     only = "the next" if lowest is highest else "the fewest"
     return _ratio_tile(lowest, f"as many with {lowest.variant}, {only}")
-
-
-def _none(each: VariantCapacity) -> str:
-    return f"no {each.ladder.noun}"
 
 
 def _is_even(each: VariantCapacity) -> bool:
