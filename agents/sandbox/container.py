@@ -33,6 +33,7 @@ STORAGE = ("Store.GraphRoot", "DockerRootDir")
 """The name of the field in podman and in Docker. A program called `docker` may be podman."""
 COMMAND_TIMEOUT_S = 60
 REMOVE_TIMEOUT_S = 120
+READY_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +118,43 @@ class Containers:
         self.remove()
         label = f"{LABEL}={self.run}"
         remover = [sys.executable, "-P", "-m", "agents.sandbox.container", self.executable, label]
-        process = SupervisedProcess(remover, os.environ, log)
+        # The supervisor's usual grace is too short for a busy container runtime: if `podman rm` is
+        # killed, the container stays.
+        process = SupervisedProcess(remover, os.environ, log, grace_s=2 * REMOVE_TIMEOUT_S)
         try:
+            _wait_until_ready(process)
             yield
         finally:
             process.stop()
             self.remove()
 
 
+def _wait_until_ready(process: SupervisedProcess) -> None:
+    """Wait until SIGTERM no longer ends the remover before it has removed anything."""
+    while not process.log.read_bytes():
+        if reason := process.exit_reason():
+            raise InvalidInput(f"containers: the process that removes them {reason}: {process.log}")
+        time.sleep(READY_POLL_S)
+
+
 def remove(executable: str, *labels: str) -> None:
+    """Remove the containers with all of the labels. Raises InvalidInput if some remain."""
+    reason = ""
     deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
     while ids := _output_of(executable, *_list_command(labels)).split():
         if time.monotonic() > deadline_s:
             raise InvalidInput(
-                f"containers: could not be removed; remove them: {executable} rm -f {ids[0]} …"
+                f"containers: could not be removed{reason}; remove them: "
+                f"{executable} rm -f {ids[0]} …"
             )
-        # Failures are ignored: --rm may have removed a container in the meantime.
-        subprocess.run(  # noqa: S603
-            [executable, "rm", "--force", *ids], capture_output=True, timeout=REMOVE_TIMEOUT_S
+        # Failures may be harmless: --rm may have removed a container in the meantime.
+        removal = subprocess.run(  # noqa: S603
+            [executable, "rm", "--force", *ids],
+            capture_output=True,
+            text=True,
+            timeout=REMOVE_TIMEOUT_S,
         )
+        reason = f" ({removal.stderr.strip().splitlines()[-1]})" if removal.stderr.strip() else ""
 
 
 def _list_command(labels: Sequence[str]) -> list[str]:
@@ -151,5 +170,6 @@ def _output_of(*command: str) -> str:
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    print("ready", flush=True)
     signal.sigwait([signal.SIGTERM])
     remove(*sys.argv[1:])

@@ -16,7 +16,7 @@ from servers.basics.errors import EngineError
 from servers.processes import supervisor
 
 GRACE_S = 10.0
-"""Time between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL, unless a process needs more."""
 
 
 class Failing(Protocol):
@@ -66,11 +66,15 @@ class SupervisedProcess:
         env: Mapping[str, str],
         log: Path,
         folder: Path | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
-        """Start the process. Its output goes to `log`, and `folder` is removed when it ends."""
+        """Start the process. Its output goes to `log`, and `folder` is removed when it ends.
+
+        After SIGTERM it has `grace_s` seconds to end.
+        """
         with liveness_pipe() as (read_end, self._write_end), log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603
-                supervised_command(command, read_end, GRACE_S, folder),
+                supervised_command(command, read_end, grace_s, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -79,6 +83,7 @@ class SupervisedProcess:
                 start_new_session=True,
             )
         self.log = log
+        self._grace_s = grace_s
         self._folder = folder
         self.pid = self._process.pid
         """Process id of the supervisor, which leads the process group."""
@@ -107,7 +112,7 @@ class SupervisedProcess:
         self._stopped = True
         os.close(self._write_end)
         try:
-            self._process.wait(GRACE_S + supervisor.KILL_TIMEOUT_S + 5)
+            self._process.wait(self._grace_s + supervisor.KILL_TIMEOUT_S + 5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

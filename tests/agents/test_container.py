@@ -9,6 +9,7 @@ import pytest
 from agents.sandbox import container
 from agents.sandbox.bubblewrap import SandboxLimits
 from agents.sandbox.container import Containers
+from servers.processes import supervised
 
 
 def test_a_missing_runtime_is_reported(tmp_path: Path) -> None:
@@ -65,6 +66,23 @@ def test_disk_usage_is_measured_only_for_a_docker_on_this_machine(tmp_path: Path
     assert Containers(str(docker), tmp_path).disk_usage("a") is None
 
 
+def test_a_runtime_that_is_slow_to_remove_a_container_is_not_killed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the run ends before the process that removes them has begun to wait."""
+    monkeypatch.setattr(supervised.SupervisedProcess.__init__, "__defaults__", (None, 0.1))
+    left, log = tmp_path / "container", tmp_path / "log"
+    podman = engine(
+        tmp_path / "podman",
+        f'case "$*" in ps*) cat {left} 2>&-; exit 0;; esac; sleep 0.5; rm {left}',
+    )
+    containers = Containers(str(podman), tmp_path)
+    monkeypatch.setattr(Containers, "remove", lambda _: None)  # only the process removes them
+    with containers.cleaned_up(log):
+        left.write_text("a1b2\n")
+    assert not left.exists(), log.read_text()
+
+
 @pytest.mark.parametrize("script", ["exit 125", "kill -9 $$", "echo 'a b\udcff'"])
 def test_a_container_that_cannot_be_removed_fails_no_cell(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -75,3 +93,15 @@ def test_a_container_that_cannot_be_removed_fails_no_cell(
     podman.write_bytes(f"#!/bin/sh\n{script}\n".encode(errors="surrogateescape"))
     podman.chmod(0o755)
     Containers(str(podman), tmp_path).remove_program("a")
+
+
+def test_a_container_that_remains_is_reported_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "REMOVE_TIMEOUT_S", 0.2)
+    script = 'case "$1" in ps) echo a1b2;; *) echo "Error: device is busy" >&2; exit 125;; esac'
+    podman = engine(tmp_path / "podman", script)
+    with pytest.raises(
+        ValueError, match=r"\(Error: device is busy\); remove them: .* rm -f a1b2 …$"
+    ):
+        Containers(str(podman), tmp_path).remove()
