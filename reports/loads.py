@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 
 STEP = 1.05
+MIN_JOBS = 25
+"""Fewer jobs within a horizon say nothing about a rate."""
 DIGITS = 4
 """Significant digits of a rate in the name of a cell's folder."""
 LEAST_JOBS = 0.02
@@ -70,9 +72,10 @@ class Ladder:
         """Return the exact load of a cell with its unit."""
         return f"{load:g} {self.unit}"
 
-    def ends(self, idle_mean_s: float) -> Ends:
-        """Return the ends of a search, for jobs whose mean JCT on an idle machine is this."""
-        low, high = LEAST_JOBS / idle_mean_s, MOST_JOBS / idle_mean_s
+    def ends(self, idle_mean_s: float, least: float = 0.0) -> Ends:
+        """Return the ends of a search, for jobs whose mean JCT on an idle machine is this, and
+        loads of at least `least`."""
+        low, high = max(LEAST_JOBS / idle_mean_s, least), MOST_JOBS / idle_mean_s
         return Ends(self, math.floor(self.position(low)), math.ceil(self.position(high)))
 
     def with_jobs(self, jobs: float, idle_mean_s: float) -> float:
@@ -101,7 +104,7 @@ class AgentLadder(Ladder):
     def label(self, load: float) -> str:
         return "1 agent" if load == 1 else f"{load:g} agents"
 
-    def ends(self, idle_mean_s: float) -> Ends:
+    def ends(self, idle_mean_s: float, least: float = 0.0) -> Ends:
         return Ends(self, 0, len(_agents()) - 1)
 
     def with_jobs(self, jobs: float, idle_mean_s: float) -> float:
@@ -155,6 +158,11 @@ AGENTS = AgentLadder(
     least="a single agent",
     option="agents",
 )
+
+
+def least_rate(horizon_s: float) -> float:
+    """Return the lowest rate at which enough jobs arrive within a horizon."""
+    return MIN_JOBS / horizon_s
 
 
 def ladder_of(arrivals: str | None) -> Ladder:

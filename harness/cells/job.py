@@ -11,6 +11,7 @@ from harness.load.agents import AgentJobs
 from harness.load.background import Background
 from harness.load.stream import JobStream
 from servers.records.done import Times
+from servers.records.settings import HorizonRecord
 from servers.variants import Variant
 from traces import Program
 
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
 
 class Stream(NamedTuple):
-    """Jobs that arrive, or that agents start, until a steady state has been measured."""
+    """Jobs that arrive, or that agents start, until a steady state or all jobs that arrive within a
+    horizon have been measured."""
 
     jobs: JobStream | AgentJobs
     idle: Times
     """Times on an idle machine."""
+    horizon: HorizonRecord | None = None
+    """For how long jobs arrive; None: until a steady state has been measured."""
 
 
 @dataclass(frozen=True, slots=True)

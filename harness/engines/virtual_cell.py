@@ -8,6 +8,7 @@ from harness.cells.job import Job
 from harness.load.agents import AgentJobs
 from harness.load.stream import ArrivingJob, with_burst
 from harness.replay.agents import AgentsWindow
+from harness.replay.horizon import HorizonWindow
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
 from servers.basics.errors import CellFailed
@@ -42,11 +43,14 @@ def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
             bound=bound,
             background=background,
         )
-    jobs, idle = job.stream
-    window: SteadyWindow | AgentsWindow
+    jobs, idle, horizon = job.stream
+    window: SteadyWindow | AgentsWindow | HorizonWindow
     arriving: Iterable[ArrivingJob] = jobs
     if isinstance(jobs, AgentJobs):
         window = AgentsWindow(jobs.agents, idle)
+    elif horizon is not None:
+        window = HorizonWindow(jobs.jobs_per_s, horizon.seconds, horizon.burst, idle)
+        arriving = with_burst(jobs, horizon.burst)
     else:
         window = SteadyWindow(jobs.jobs_per_s, idle)
         arriving = with_burst(jobs, window.burst)

@@ -150,6 +150,25 @@ class Load:
             "NUMBERS",
         ),
     ] = None
+    horizon: Annotated[
+        str | None,
+        Option(
+            "How long jobs arrive, from an empty machine: 8h, 24h or 7d. All jobs of this time are "
+            "measured, and a rate is sustained if they meet the SLO. Default: jobs arrive until a "
+            "steady state after a burst has been measured.",
+            LOAD,
+            "TIME",
+        ),
+    ] = None
+    burst: Annotated[
+        int | None,
+        Option(
+            "Jobs that arrive together at the beginning of the --horizon. Default: none.",
+            LOAD,
+            "JOBS",
+            min=1,
+        ),
+    ] = None
     background: Annotated[
         str | None,
         Option(

@@ -43,9 +43,10 @@ class SteadyWindow(Window):
         measured = max(MEASURED_JOBS, math.ceil(MEASURED_IDLE_JCTS * in_idle_jct))
         super().__init__(self.burst + recovery, measured, idle)
 
-    def next_arrival(self, at_ps: int, shared_tokens: int) -> None:
-        """Add the next job, at the time when the job before it has arrived. `shared_tokens`: tokens
-        of the first prompts of its programs that programs before it have too."""
+    def next_arrival(self, at_ps: int, shared_tokens: int) -> bool:
+        """Add the next job, at the time when the job before it has arrived, and return whether it
+        starts. `shared_tokens`: tokens of the first prompts of its programs that programs before it
+        have too."""
         arrived = len(self._starts_ps)
         self._starts_ps.append(at_ps)
         self._shared_tokens.append(shared_tokens)
@@ -53,6 +54,7 @@ class SteadyWindow(Window):
         if in_system > self.most_in_system:
             self._end(f"{in_system} jobs in the system, more than {self.most_in_system}")
         self._judge()
+        return not self.over
 
     def _has_passed(self) -> bool:
         return len(self._starts_ps) >= self.end_job + 2

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.replay.agents import AgentsWindow
 from harness.replay.contents import Contents, ProgramPaths
+from harness.replay.horizon import HorizonWindow
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
 from harness.replay.window import Window
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 OnTurn = Callable[[TurnRecord], None]
 OnEnd = Callable[[Served], None]
+Arriving = SteadyWindow | HorizonWindow
+"""The windows of jobs that arrive at a rate."""
 Start = tuple[int, Callable[[], None]]
 """When a program starts, in ps, and a function that starts it."""
 Requests = Iterable[tuple[Program, int]]
@@ -120,16 +123,17 @@ class Replay:
         for request, at_ps in self._background:
             yield at_ps, partial(self.schedule.start_background, request, at_ps)
 
-    def streaming(self, jobs: Iterable[ArrivingJob], window: SteadyWindow) -> Iterator[None]:
-        """Start the jobs of a stream, and the background, until its window is over."""
+    def streaming(self, jobs: Iterable[ArrivingJob], window: Arriving) -> Iterator[None]:
+        """Start the jobs of a stream, and the background, until its window is over or no further
+        job arrives."""
         self._window = window
         return self._started(self._until_over(jobs, window))
 
-    def _until_over(self, jobs: Iterable[ArrivingJob], window: SteadyWindow) -> Iterator[Start]:
+    def _until_over(self, jobs: Iterable[ArrivingJob], window: Arriving) -> Iterator[Start]:
         for job in jobs:
-            window.next_arrival(job.at_ps, self._shared_tokens(job.members))
-            if window.over:
-                self.engine.stop()
+            if not window.next_arrival(job.at_ps, self._shared_tokens(job.members)):
+                if window.over:
+                    self.engine.stop()
                 return
             self.left_out = job.left_out
             yield job.at_ps, partial(self.schedule.start_job, job.members, job.index, job.at_ps)
@@ -345,7 +349,7 @@ def replay(
 
 def replay_stream(
     jobs: Iterable[ArrivingJob],
-    window: SteadyWindow | AgentsWindow,
+    window: Arriving | AgentsWindow,
     engine: EngineFactory,
     on_turn: OnTurn,
     *,

@@ -158,7 +158,7 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
                 f"--jps {cell.amount:g}: {idle_jobs:,.0f} jobs would be in the system even if none "
                 f"waited, at most {MAX_IDLE_JOBS:,} are supported; lower the rate"
             )
-        return replace(job, stream=Stream(jobs, idle))
+        return replace(job, stream=Stream(jobs, idle, plan.horizon))
     programs = plan.workload.programs
     if plan.arrivals.draws_order:
         programs = in_drawn_order(programs, cell.seed)

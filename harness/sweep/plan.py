@@ -17,9 +17,10 @@ from harness.load.settings import SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.fingerprint import class_sha256
 from reports.capacity.slo import Slo
+from reports.loads import least_rate
 from reports.run_folder.read import cell_name
 from servers.records.cell import CellRecord
-from servers.records.settings import RouterRecord, SplitRecord
+from servers.records.settings import HorizonRecord, RouterRecord, SplitRecord
 from servers.records.sweep import (
     ONCE,
     NoteRecord,
@@ -72,6 +73,8 @@ class SweepPlan:
     """None: programs are replayed."""
     background: Background | None = None
     """Requests beside the jobs, at the same rate in all cells."""
+    horizon: HorizonRecord | None = None
+    """For how long jobs arrive; None: until a steady state has been measured."""
     steady: bool = False
     """Whether each cell runs a stream of jobs until its steady state, instead of a fixed set."""
     slo: Slo | None = None
@@ -107,6 +110,11 @@ class SweepPlan:
     def has_agents(self) -> bool:
         """Whether the load of a cell is a number of agents."""
         return self.arrivals.takes_agents
+
+    @property
+    def least_load(self) -> float:
+        """The lowest load that a search tries."""
+        return 0.0 if self.horizon is None else least_rate(self.horizon.seconds)
 
     @property
     def cells_reusable(self) -> bool:
@@ -164,6 +172,7 @@ class SweepPlan:
         return structs.asdict(self.engine.settings(variant)) | {
             "arrivals": self.arrivals_text,
             "steady_state": self.steady,
+            "horizon": self.horizon,
             "agent": self.agents and self.agents.record(),
             "background": self.background and self.background.record(),
             "workload": self.workload.record(),

@@ -15,6 +15,7 @@ from harness.cells.names import slug
 from harness.engines.base import EngineKind, Resolved, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.background import Background, load_background, refuse_same_ids
+from harness.load.horizon import parse_horizon, refuse_rare_jobs
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
@@ -24,6 +25,7 @@ from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
+from servers.records.settings import HorizonRecord
 from servers.variants import second_arm, variant
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     slo = _slo(first, fixed)
     jps = AUTO if first.jps is None and slo is not None else first.jps
     amounts = _amounts(jps, arrivals, first, searches=slo is not None)
+    horizon = _horizon(first.load, fixed, arrivals, amounts)
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
     if arrivals.kind == "recorded" and len(seeds) > 1 and not background:
         _refuse_equal_seeds(first, kind)
@@ -94,6 +97,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         code_sha256=code_sha256(engine, workload, arrivals, background, agents=agents),
         agents=agents,
         background=background,
+        horizon=horizon,
         steady=steady,
         slo=slo,
     )
@@ -206,6 +210,29 @@ def fixed_by(load: Load, kind: EngineKind) -> str:
     if not (arrivals.takes_rate or arrivals.takes_agents):
         return f"--arrivals {load.arrivals}"
     return "--once" if load.once else ""
+
+
+def _horizon(
+    load: Load, fixed: str, arrivals: Arrivals, rates: tuple[float | None, ...]
+) -> HorizonRecord | None:
+    """Return for how long jobs arrive; None without `--horizon`."""
+    if load.horizon is None:
+        if load.burst is not None:
+            raise InvalidInput(
+                f"--burst {load.burst}: is for cells that begin with an empty machine; give a "
+                "--horizon too, such as 24h"
+            )
+        return None
+    if fixed or arrivals.takes_agents:
+        other = fixed or f"--arrivals {load.process}"
+        why = "the jobs are a fixed set" if fixed else "agents set the load"
+        raise InvalidInput(
+            f"--horizon {load.horizon}: is for jobs that arrive at a rate in virtual time, and "
+            f"with {other} {why}; remove one of them"
+        )
+    horizon = parse_horizon(load.horizon, load.burst or 0)
+    refuse_rare_jobs(horizon, load.horizon, rates)
+    return horizon
 
 
 def _refuse_equal_seeds(settings: SweepSettings, kind: EngineKind) -> None:

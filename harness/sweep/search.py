@@ -49,7 +49,9 @@ class CapacitySearch:
         given = tuple(amount for amount in plan.amounts if amount is not None)
         self._ladder = ladder_of(plan.arrivals_text)
         names = tuple(variant.name for variant in plan.variants)
-        self._search = Search(names, plan.baseline, plan.seeds, given, self._ladder)
+        self._search = Search(
+            names, plan.baseline, plan.seeds, given, self._ladder, plan.least_load
+        )
         self.idle = idle_machines(plan, folder, idle)
         self._idle: dict[int, Idle] = {
             seed: idle_of(times, slo) for seed, times in self.idle.items()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from reports.capacity.slo import Slo
 from reports.loads import AGENTS, RATES, Ladder, ladder_of
 from servers.basics.phrasing import gpus_in_words
+from servers.records.settings import HorizonRecord
 from servers.records.sweep import SweepRecord
 
 HOURS_PER_MONTH = 730
@@ -62,6 +63,8 @@ class CapacityContext:
     """The kind of load."""
     agents: int | None = None
     """How many agents the user wants to serve, if the user said so."""
+    horizon: HorizonRecord | None = None
+    """For how long jobs arrive in a cell; None: until a steady state."""
 
 
 def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> CapacityContext:
@@ -77,6 +80,7 @@ def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Capaci
         noun_of(sweep),
         ladder_of(sweep.arrivals),
         max(sweep.agents, default=None),
+        sweep.horizon,
     )
 
 

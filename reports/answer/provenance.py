@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from reports.answer.workload import compared_with_agents
-from servers.basics.phrasing import counted, gpus_in_words, listed, share
+from servers.basics.phrasing import counted, gpus_in_words, listed, share, time_span
 from servers.records.settings import (
     AgentRecord,
     BackgroundRecord,
@@ -150,6 +150,14 @@ def _stream(workload: WorkloadRecord) -> str:
     return f"{count} of {workload.name or 'a trace'}, repeated in random orders"
 
 
+def _arrivals(sweep: SweepRecord) -> str:
+    text, horizon = sweep.arrivals or "", sweep.horizon
+    if horizon is None:
+        return text
+    burst = f", the first {counted(horizon.burst, 'job')} together" if horizon.burst else ""
+    return f"{text} for {time_span(horizon.seconds)}{burst}"
+
+
 def command(sweep: SweepRecord) -> str:
     """Return the command line that made the run, quoted for a shell."""
     return shlex.join(sweep.made_by.argv)
@@ -197,7 +205,7 @@ def facts(sweep: SweepRecord) -> list[tuple[str, str]]:
         ("Tool gaps", gaps),
         ("Token counts", inferred_tokens(workload)),
         ("Answers", _answers(sweep.server)),
-        ("Arrivals", sweep.arrivals),
+        ("Arrivals", _arrivals(sweep)),
         ("Background", _background(sweep.background)),
         ("Seeds", ", ".join(map(str, sweep.seeds))),
         ("Variants", "; ".join(_described(v) for v in sweep.variants)),

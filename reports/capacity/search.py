@@ -63,6 +63,8 @@ class Search:
     """The user's loads, which run in any case. Without rates, and with numbers of agents, which
     are often more than one machine sustains, shares of the baseline's capacity run too."""
     ladder: Ladder = RATES
+    least: float = 0.0
+    """No lower load is tried."""
 
     def next_cells(
         self,
@@ -185,11 +187,11 @@ class Search:
     ) -> float | Capacity:
         ran = [load for load in given if load in outcomes]
         first = self.ladder.with_jobs(FIRST_JOBS, idle.mean_s) if start is None else start
-        ends = self.ladder.ends(idle.mean_s)
+        ends = self.ladder.ends(idle.mean_s, self.least)
         return next_load(outcomes, ran, first, ends, idle.tightest)
 
     def capacity_of(self, outcomes: Collection[Outcome], idle: Idle) -> Capacity:
         """Return the capacity of one variant and seed from all cells of a run folder."""
         if idle.tightest > 1:
             return Capacity(Kind.NEVER, math.nan, None, None)
-        return capacity(outcomes, self.ladder.ends(idle.mean_s))
+        return capacity(outcomes, self.ladder.ends(idle.mean_s, self.least))

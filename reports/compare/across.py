@@ -26,7 +26,7 @@ from servers.basics.phrasing import gpus_in_words, listed
 from servers.records.sweep import SweepRecord
 
 AXES = ("hardware", "model")
-SAME = ("engine", "arrivals", "background", "steady_state", "baseline")
+SAME = ("engine", "arrivals", "horizon", "background", "steady_state", "baseline")
 """Settings that all runs share besides the workload and the SLO."""
 
 

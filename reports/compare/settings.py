@@ -16,7 +16,16 @@ from servers.basics.phrasing import listed
 from servers.profiles.profile import Profile
 from servers.sim.settings import Limits
 
-SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals", "background")
+SAME_QUESTION = (
+    "engine",
+    "hardware",
+    "model",
+    "profile",
+    "limits",
+    "arrivals",
+    "horizon",
+    "background",
+)
 """Settings that must be equal. Runs are compared at the rates and seeds that both have."""
 TRACE = ("trace_sha256", "programs", "turns")
 WORKLOAD = "workload"

@@ -35,8 +35,8 @@ TERMS: dict[str, str] = {
     ),
     "Capacity": (
         "The highest load that a variant sustains on a machine: a rate of jobs, or a number of "
-        "agents. At a sustained rate the queue does not keep growing, even after a burst of jobs, "
-        "and the SLO is met."
+        "agents. At a sustained load the SLO is met: after a burst of jobs and a recovery, or by "
+        "all jobs that arrive within a horizon, such as a day."
     ),
     "Seed": (
         "The number that initialises the random draw of the arrivals and, in steady state, of the "

@@ -15,7 +15,7 @@ from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.loads import RATES, Ladder
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
-from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio
+from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio, reached_by_most
 
 EQUAL_WITHIN = 0.03
 """Smaller relative differences between capacities do not matter in practice."""
@@ -90,6 +90,14 @@ class VariantCapacity:
     def load(self) -> Estimate | None:
         """The geometric mean over seeds; None unless all are found."""
         return geometric_mean(self.loads.values()) if self.kind is Kind.FOUND else None
+
+    @property
+    def on_most(self) -> float | None:
+        """A load that a new seed sustains with a probability of 95%; None unless all seeds have a
+        capacity, and with one seed."""
+        if self.kind is not Kind.FOUND or len(self.loads) < 2:
+            return None
+        return reached_by_most(self.loads.values())
 
     def text(self, load: float | None = None) -> str:
         """Return a load with its unit; without one, the capacity, which must be a number."""

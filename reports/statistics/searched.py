@@ -14,7 +14,7 @@ from reports.capacity.estimate import Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Search
 from reports.capacity.slo import Slo, parse_slo
-from reports.loads import RATES, Ladder, ladder_of
+from reports.loads import RATES, Ladder, ladder_of, least_rate
 from reports.metrics.cells import Results, amounts_of
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
@@ -75,7 +75,9 @@ def searched(run: Run) -> Searched | None:
     variants = {v.name: bool(v.bound) for v in run.sweep.variants}
     given = tuple(amount for amount in run.sweep.amounts if amount is not None)
     ladder = ladder_of(run.sweep.arrivals)
-    plan = Search(tuple(variants), baseline, tuple(run.sweep.seeds), given, ladder)
+    horizon = run.sweep.horizon
+    least = 0.0 if horizon is None else least_rate(horizon.seconds)
+    plan = Search(tuple(variants), baseline, tuple(run.sweep.seeds), given, ladder, least)
     found = {
         (chain := Chain(variant, seed)): plan.capacity_of(known.get(chain, {}).values(), machine)
         for variant in variants

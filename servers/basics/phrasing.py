@@ -14,6 +14,14 @@ def seconds(value: float) -> str:
     return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f} s"
 
 
+def time_span(value_s: float) -> str:
+    """Format a long time with the largest unit of which it is a whole number, such as `24 h`."""
+    for unit, size_s in (("h", 3600), ("min", 60)):
+        if value_s % size_s == 0:
+            return f"{value_s / size_s:,.0f} {unit}"
+    return f"{value_s:,.6g} s"
+
+
 def times(value: float) -> str:
     """Format a factor such as `1.9x`, with a second decimal below 1.1."""
     return f"{value:.{decimals(value)}f}x"

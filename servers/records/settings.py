@@ -225,6 +225,15 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     """Origin, caveats and errors of the profile, in sentences. Only in sweep.json."""
 
 
+class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
+    """For how long jobs arrive in a cell, from an empty machine."""
+
+    seconds: Seconds
+    """Its length."""
+    burst: Count = 0
+    """Jobs that arrive together at the beginning."""
+
+
 class RunSettings(EngineSettings, kw_only=True, frozen=True):
     """The settings of the engine and of the load."""
 
@@ -232,6 +241,8 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     """Arrivals as on the command line."""
     steady_state: bool = False
     """Whether the jobs are a stream."""
+    horizon: HorizonRecord | None = None
+    """The measured jobs of a stream are those that arrive within it. Only with `--horizon`."""
     agent: AgentRecord | None = None
     background: BackgroundRecord | None = None
     """Requests beside the jobs. Only with `--background`."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import convert
 
-from reports.answer.capacity import AFTER_A_BURST, capacity_answer, meaning
+from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_context import Price, capacity_context
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
@@ -327,12 +326,20 @@ def test_equal_means_within_three_percent_of_each_other() -> None:
     assert [each.variant for each in winners(found)] == ["fcfs", "a"]
 
 
-def test_the_answer_says_that_capacities_hold_after_a_burst_and_where_the_others_are() -> None:
+def test_the_answer_says_that_capacities_hold_after_a_burst_and_how_to_measure_a_day() -> None:
     sweep = convert(SWEEP, SweepRecord)
     said = meaning(capacity_context(sweep, parse_slo("mean<=2x"), 65.8))
-    assert "even after a burst of jobs. Differences are smaller without the initial burst" in said
-    page, heading = AFTER_A_BURST.split(", ")
-    assert f"### {heading}\n" in (Path(__file__).parents[2] / page).read_text()
+    assert "even after a burst of jobs. Differences are smaller for a day without" in said
+    assert "--horizon 24h" in said
+
+
+def test_the_answer_within_a_horizon_says_what_most_days_sustain() -> None:
+    day = {"horizon": {"seconds": 86_400, "burst": 5}}
+    context = capacity_context(convert(SWEEP | day, SweepRecord), parse_slo("mean<=2x"), 65.8)
+    assert meaning(context).startswith(
+        "Sustained: mean JCT at most 2x that of an idle machine, over all jobs that arrive in 24 h,"
+        " the first 5 jobs together. "
+    )
 
 
 AGENTS = {"arrivals": "agents", "gpu": {"price_usd_per_hour": 2.0}}

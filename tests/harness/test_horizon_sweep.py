@@ -1,0 +1,150 @@
+"""Sweeps of the jobs that arrive within a horizon: files, settings, and what a report says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import contents, run_sweep, small_plan
+
+from harness.cells.workers import Tick
+from harness.load.settings import Load, Machine, SweepSettings
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.resolve import resolve
+from reports import write_report
+from reports.capacity.slo import parse_slo
+from reports.run_folder.read import load_run
+from reports.statistics.over_seeds import reached_by_most
+from servers.basics.errors import InvalidInput
+from servers.records.settings import HorizonRecord
+from tests.lines import read_lines
+
+
+def horizon_plan(
+    policies: str = "fcfs", jps: tuple[float, ...] = (0.2,), burst: int = 0, slo: str = ""
+) -> SweepPlan:
+    return replace(
+        small_plan(policies, jps),
+        steady=True,
+        horizon=HorizonRecord(seconds=600.0, burst=burst),
+        slo=parse_slo(slo) if slo else None,
+    )
+
+
+def killed_before_the_end(work: Work, cell: Cell, tick: Tick) -> None:
+    run_cell(work, cell, tick)
+    (work.folder / cell.name / "done.json").unlink()
+    raise RuntimeError("killed")
+
+
+def test_a_resumed_sweep_has_the_bytes_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    plan = horizon_plan("fcfs,continuum")
+    run_sweep(plan, tmp_path / "once", workers=1)
+    run_sweep(plan, tmp_path / "resumed", workers=1, run=killed_before_the_end)
+    run_sweep(plan, tmp_path / "resumed", workers=2)
+    assert contents(tmp_path / "once") == contents(tmp_path / "resumed")
+
+
+def test_all_variants_have_the_same_jobs_all_of_which_finish(tmp_path: Path) -> None:
+    run_sweep(horizon_plan("fcfs,continuum"), tmp_path, workers=1)
+    starts = []
+    for variant in ("fcfs", "continuum"):
+        turns = read_lines(tmp_path / f"{variant}_jps0.2_seed1/turns.jsonl")
+        starts.append(
+            sorted((t["program_id"], t["scheduled_at_s"]) for t in turns if not t["turn"])
+        )
+        assert all(t["finished_at_s"] for t in turns)
+    assert starts[0] == starts[1]
+    assert all(at_s < 600 for _, at_s in starts[0])
+    # 600 s · 0.2 jobs/s, give or take three deviations.
+    assert 120 - 33 < len(starts[0]) < 120 + 33
+
+
+def test_the_same_rates_after_another_horizon_or_burst_are_other_cells(tmp_path: Path) -> None:
+    plans = (horizon_plan(), horizon_plan(burst=7), replace(horizon_plan(), horizon=None))
+    records = [plan.cell_record(plan.cells()[0]) for plan in plans]
+    assert len({str(record) for record in records}) == 3
+    run_sweep(plans[1], tmp_path, workers=1)
+    cell = json.loads((tmp_path / "fcfs_jps0.2_seed1/cell.json").read_text())
+    assert cell["horizon"] == {"seconds": 600.0, "burst": 7}
+
+
+def test_a_search_finds_the_rate_at_which_the_jobs_of_the_horizon_meet_the_slo(
+    tmp_path: Path,
+) -> None:
+    run_sweep(horizon_plan("fcfs,continuum", slo="mean<=2x"), tmp_path, workers=1)
+    report = write_report(tmp_path)
+    assert any(
+        line.startswith(
+            "Sustained: mean JCT at most 2x that of an idle machine, over all jobs that arrive in "
+            "10 min, from an empty machine."
+        )
+        for line in report.answer
+    )
+    cells = load_run(tmp_path).cells
+    assert len(cells) > 4
+    for cell in cells:
+        assert cell.done.window is not None
+        assert cell.done.unstable or cell.done.window.to_s == 600.0
+
+
+def test_what_most_draws_sustain_is_below_the_mean_by_a_prediction_bound() -> None:
+    # Logarithms 0 and 2 · ln 2: mean ln 2, deviation √2 · ln 2, t(1 degree, 95%) = 6.3138.
+    bound = 2 * 2 ** -(6.313752 * 2**0.5 * 1.5**0.5)
+    assert reached_by_most([1.0, 4.0]) == pytest.approx(bound, rel=1e-5)
+    # The lowest of 19 values is exceeded by a twentieth one with a probability of 95%.
+    assert reached_by_most([*range(2, 20), 1]) == 1
+    assert reached_by_most(range(1, 40)) == 2
+
+
+def settings(**given: Any) -> SweepSettings:
+    values = {"policies": "fcfs", **given}
+    names = ("arrivals", "once", "agents", "horizon", "burst")
+    load = {n: values.pop(n) for n in names if n in values}
+    machine = {n: values.pop(n) for n in ("engine",) if n in values}
+    return SweepSettings(load=Load(**load), machine=Machine(**machine), **values)
+
+
+def test_a_horizon_is_a_time_with_its_unit() -> None:
+    for text, expected_s in (("24h", 86_400.0), ("90 min", 5_400.0), ("7d", 604_800.0)):
+        assert resolve(settings(horizon=text)).horizon == HorizonRecord(seconds=expected_s)
+    assert resolve(settings(horizon="24h", burst=50)).horizon == HorizonRecord(
+        seconds=86_400.0, burst=50
+    )
+    assert resolve(settings()).horizon is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"horizon": "24"}, "--horizon '24': give a time with its unit, such as 8h, 24h or 7d"),
+        ({"horizon": "a day"}, "--horizon 'a day': give a time with its unit"),
+        ({"horizon": "0h"}, "--horizon 0h: must be above zero and at most 366d"),
+        ({"horizon": "9999d"}, "--horizon 9999d: must be above zero and at most 366d"),
+        (
+            {"horizon": "1h", "jps": "0.1,0.001"},
+            "--horizon 1h: only 3.6 jobs arrive at 0.001 jobs/s; give a longer horizon, or at least"
+            " 0.0069 jobs/s",
+        ),
+        (
+            {"burst": 5},
+            "--burst 5: is for cells that begin with an empty machine; give a --horizon",
+        ),
+        (
+            {"horizon": "1h", "once": True},
+            "--horizon 1h: is for jobs that arrive at a rate in virtual time, and with --once the "
+            "jobs are a fixed set; remove one of them",
+        ),
+        ({"horizon": "1h", "agents": "4"}, "--horizon 1h: is for jobs that arrive at a rate in"),
+        ({"horizon": "1h", "arrivals": "closed:2"}, "--horizon 1h: is for jobs that arrive at a"),
+        ({"horizon": "1h", "engine": "vllm"}, "--horizon 1h: is for jobs that arrive at a rate"),
+    ],
+)
+def test_settings_that_a_horizon_excludes_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        resolve(settings(**given))
+    assert str(error.value).startswith(message)
