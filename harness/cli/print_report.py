@@ -60,7 +60,7 @@ def print_report(
     from reports import write_machines_report, write_report
     from reports.metrics.agents import keep_evaluation
     from reports.run_folder.machines import has_members, refuse_members
-    from reports.statistics.separation import separation_advice
+    from reports.statistics.best import separation_advice
 
     console = Console(highlight=False, width=_width(full))
     if has_members(folder):

@@ -130,8 +130,8 @@ def separated(folder: Path, seeds: int) -> NotYet | None:
     """The rule that each scheduler is separated from the one with the highest capacity, or equal to
     it within 3%. The seeds are doubled, so that the results are looked at a few times only."""
     from reports.run_folder.read import load_run
+    from reports.statistics.best import undecided
     from reports.statistics.searched import searched
-    from reports.statistics.separation import undecided
 
     found = searched(load_run(folder))
     left = undecided(found.found) if found else []

@@ -20,8 +20,9 @@ from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS
+from reports.statistics.best import winners
 from reports.statistics.bootstrap import interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds, winners
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, time_span, times
 from servers.records.sweep import SweepRecord

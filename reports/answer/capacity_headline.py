@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from reports.answer.capacity_context import CapacityContext
 from reports.capacity.estimate import Kind
+from reports.statistics.best import undecided
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal, some_seeds
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds
 from servers.basics.phrasing import counted, listed, seconds, times
 
 MOST_NAMES = 5
@@ -86,11 +87,11 @@ def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: b
     """List tied variants, each with its own number, since a range would read as an interval. Equal
     numbers appear once."""
     count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
-    who = f"{'All' if equal(best) else 'The'} {len(best)}" if everyone else count
+    who = f"{'The' if undecided(best) else 'All'} {len(best)}" if everyone else count
     tie = f"{who} {context.noun}s {_tie(best, context)}"
     high, low = best[0], best[-1]
     most, least = high.text(), f"{value_of(low).value:.3g}"
-    if equal(best):
+    if _have_one_number(best):
         names = "" if everyone else f": {_names([c.variant for c in best])}"
         more = "" if everyone else _more([high], context)
         return f"{tie}{names}. They sustain about {most} on {context.machine}{more}."
@@ -130,9 +131,14 @@ def _baseline_wins(best: Sequence[VariantCapacity], context: CapacityContext) ->
 
 
 def _tie(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
-    if equal(best):
-        return f"are equal within {EQUAL_WITHIN:.0%}"
-    return f"are not distinguished with {counted(context.seeds, 'seed')}"
+    if undecided(best):
+        return f"are not distinguished with {counted(context.seeds, 'seed')}"
+    return f"are equal within {EQUAL_WITHIN:.0%}"
+
+
+def _have_one_number(best: Sequence[VariantCapacity]) -> bool:
+    """Return whether the capacities are so close that the highest stands for all."""
+    return value_of(best[-1]).value >= (1 - EQUAL_WITHIN) * value_of(best[0]).value
 
 
 def _names(names: Sequence[str]) -> str:

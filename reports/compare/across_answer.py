@@ -16,8 +16,9 @@ from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
 from reports.compare.across import Across, MachineRun, differing
 from reports.numbers import DASH, digits, limits
+from reports.statistics.best import winners
 from reports.statistics.bootstrap import Estimate, interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from reports.table import TableCell, TableRow
 from servers.basics.phrasing import counted, listed, seconds, times

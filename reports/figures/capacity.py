@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from reports.figures.drawing import Figure, Spec, Trace, dot, number, plain, short
 from reports.figures.styles import Style
 from reports.statistics.bootstrap import Estimate, interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
+from reports.statistics.capacities import VariantCapacity
 from servers.basics.phrasing import times
 
-TIE = f"Bold: ties with the highest (not significantly lower, or by at most {EQUAL_WITHIN:.0%})."
+TIE = "Bold: not distinguished from the highest."
 Found = tuple[VariantCapacity, Estimate]
 
 

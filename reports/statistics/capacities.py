@@ -1,6 +1,6 @@
 """Combines the capacities of a variant over seeds, and compares them with the baseline's.
 
-In: a capacity per variant and seed. Out: estimates, and which variants have the highest capacity.
+In: a capacity per variant and seed. Out: estimates.
 """
 
 from __future__ import annotations
@@ -157,37 +157,3 @@ def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) ->
     if name == base.variant or own.kind is not Kind.FOUND or base.kind is not Kind.FOUND:
         return None
     return capacity_ratio(own.loads, base.loads)
-
-
-def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
-    """Return the variants with the highest capacity, bounds excluded, the highest first.
-
-    Variants within `EQUAL_WITHIN` of the highest win too, and so do variants that are not
-    significantly lower, if there are intervals.
-    """
-    ranked = ranked_contenders(found)
-    return always_sustaining(found) or [each for each in ranked if _as_high(each, ranked[0])]
-
-
-def always_sustaining(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
-    """Return the variants that sustain every rate that was tried, bounds excluded."""
-    return [each for each in found if not each.bound and each.kind is Kind.ALWAYS]
-
-
-def ranked_contenders(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
-    """Return the variants whose capacity is a number, bounds excluded, the highest first."""
-    numbers = [
-        (each, value.value) for each in found if not each.bound and (value := each.load) is not None
-    ]
-    return [each for each, _ in sorted(numbers, key=lambda pair: -pair[1])]
-
-
-def _as_high(each: VariantCapacity, best: VariantCapacity) -> bool:
-    ratio = capacity_ratio(each.loads, best.loads)
-    return ratio is not None and (ratio.value >= 1 - EQUAL_WITHIN or ratio.high >= 1)
-
-
-def equal(found: Sequence[VariantCapacity]) -> bool:
-    """Return whether the capacities are within `EQUAL_WITHIN` of each other."""
-    values = [value.value for each in found if (value := each.load) is not None]
-    return len(values) == len(found) and min(values) >= (1 - EQUAL_WITHIN) * max(values)

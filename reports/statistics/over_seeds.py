@@ -89,15 +89,6 @@ def _half_width(numbers: npt.NDArray[np.float64], confidence: float, prior: Prio
     return t * math.sqrt(squares / degrees / len(numbers))
 
 
-def half_width_with(
-    seeds: int, half: float, count: int, confidence: float, prior: Prior = UNKNOWN
-) -> float:
-    """Return half the width of the interval that `seeds` seeds would have if they deviated as much
-    as `count` seeds, whose interval has half the width `half`."""
-    t = [student.quantile(n - 1 + prior.weight, (1 + confidence) / 2) for n in (seeds, count)]
-    return half * t[0] / t[1] * math.sqrt(count / seeds)
-
-
 def low_tail(values: Iterable[float], truth: float) -> float:
     """Return the probability of a mean over seeds this low or lower if the true value is `truth`;
     NaN for one seed. Positive values are compared by their logarithms."""

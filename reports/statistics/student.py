@@ -20,7 +20,7 @@ def probability_below(degrees: int, t: float) -> float:
     return _tail(degrees, -t) if t < 0 else 1 - _tail(degrees, t)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def quantile(degrees: int, probability: float) -> float:
     """Return the value that is exceeded with a probability of 1 - `probability`.
 

@@ -61,8 +61,8 @@ def test_the_names_of_variants_that_tie_are_bold_and_the_figure_says_so() -> Non
     figure = capacity(found, STYLE, ["a"], winners=["a", "fcfs"])
     assert figure is not None
     assert [label for _, label in figure.spec["rows"]] == ["<b>a</b>", "<b>fcfs</b>"]
-    assert figure.spec["note"].startswith("Bold: ties with the highest")
+    assert figure.spec["note"].startswith("Bold: not distinguished from the highest")
     alone = capacity(found, STYLE, ["a"], winners=["a"])
     assert alone is not None
     assert [label for _, label in alone.spec["rows"]] == ["<b>a</b>", "fcfs"]
-    assert "tie" not in alone.spec["note"]
+    assert "Bold" not in alone.spec["note"]

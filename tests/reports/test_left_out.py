@@ -14,7 +14,8 @@ from reports.capacity.search import Chain
 from reports.metrics.cells import collect
 from reports.page.write import write
 from reports.run_folder.read import load_run
-from reports.statistics.capacities import capacities, winners
+from reports.statistics.best import winners
+from reports.statistics.capacities import capacities
 from reports.statistics.points import points
 
 GATE = "1 failed turn in 1 job (first: connection reset)"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from make_run import make_run, turn, write_cell, write_sweep
-from test_capacity_answer import answer_of, chains, point
+from test_capacity_answer import NEVER, answer_of, chains, point
 
 from reports.page.page import MOST_CAVEATS
 from reports.page.tiles import Tile, tiles
@@ -82,7 +82,7 @@ def test_the_mean_jct_is_that_at_a_rate_that_only_the_winner_sustains_if_there_i
 
 
 def test_without_a_capacity_there_is_no_tile() -> None:
-    never = answer_of(chains(fcfs=(math.nan,) * 3))
+    never = answer_of(chains(fcfs=(NEVER,) * 3))
     assert never.winners == ()
     assert tiles(never, "fcfs") == []
 
