@@ -161,6 +161,27 @@ def in_drawn_order(programs: Sequence[Program], seed: int) -> tuple[Program, ...
     return tuple(program for job in jobs for program in job)
 
 
+def are_alike(programs: Sequence[Program]) -> bool:
+    """Return whether all jobs have the same content, so that their order changes nothing."""
+    first, *others = map(_content, _by_job(programs, root_ids(programs)))
+    return all(job == first for job in others)
+
+
+def _content(job: Members) -> Members:
+    """Return the job without names, times and texts."""
+    return tuple(
+        replace(
+            program,
+            turns=tuple(program.turns),
+            recorded_start_s=None,
+            source="",
+            messages=(),
+            prompt_messages=(),
+        )
+        for program in _renamed(job, "job")
+    )
+
+
 def _shuffled(jobs: Sequence[Members], rng: Generator) -> list[Members]:
     return [jobs[which] for which in rng.permutation(len(jobs)).tolist()]
 

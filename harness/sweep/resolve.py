@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from harness.cells.names import slug
 from harness.engines.base import EngineKind, Resolved, resolve_engine
-from harness.load.arrivals import Arrivals, parse_arrivals
+from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.horizon import parse_horizon, refuse_rare_jobs
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
+from harness.load.stream import are_alike
 from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
@@ -74,8 +75,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     amounts = _amounts(jps, arrivals, first, searches=slo is not None)
     horizon = _horizon(first.load, fixed, arrivals, amounts)
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
-    if arrivals.kind == "recorded" and len(seeds) > 1 and not background:
-        _refuse_equal_seeds(first, kind)
+    if len(seeds) > 1 and fixed and kind.is_virtual and not (background or agents):
+        _refuse_equal_seeds(first, arrivals, workload)
     if amounts and not arrivals.takes_agents:
         arrivals.draw(
             workload.programs, amounts[0], seeds[0]
@@ -235,14 +236,22 @@ def _horizon(
     return horizon
 
 
-def _refuse_equal_seeds(settings: SweepSettings, kind: EngineKind) -> None:
+def _refuse_equal_seeds(settings: SweepSettings, arrivals: Arrivals, workload: Workload) -> None:
     """Refuse seeds that would be copies of each other and look like agreement."""
-    if kind.is_virtual:
-        raise InvalidInput(
-            f"--seeds {settings.seeds}: with --arrivals recorded a seed draws nothing, so in "
-            "virtual time all seeds would have the same results; use one seed, or "
-            "--arrivals poisson"
-        )
+    distinct = workload.programs[: workload.distinct_programs]
+    if arrivals.kind == "recorded":
+        why = "with --arrivals recorded"
+    elif len(roots(workload.programs)) == 1:
+        why = "with one job"
+    elif arrivals.draws_order and are_alike(distinct):
+        why = f"with --arrivals {settings.load.process} and jobs that are all alike"
+    else:
+        return
+    raise InvalidInput(
+        f"--seeds {settings.seeds}: {why} a seed draws nothing, so in virtual time all seeds would "
+        "have the same results; use one seed, or --arrivals poisson"
+        + (" without --once" if settings.load.once else "")
+    )
 
 
 def _amounts(

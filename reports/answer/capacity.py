@@ -27,6 +27,11 @@ from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, time_span, times
 from servers.records.sweep import SweepRecord
 
+MOST_SPREAD = 1.5
+"""Ratios of seeds that differ by a larger factor are named beside their mean. They often have two
+modes: seeds that a policy recovers with, and others. Normal ones that deviate by 0.1 reach it with
+24 seeds only."""
+
 
 def capacity_answer(
     capacities: Sequence[VariantCapacity],
@@ -129,8 +134,7 @@ def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> lis
                 return [
                     "A capacity is the geometric mean over seeds with different arrivals:"
                     f" {base.variant} sustains {point.load} with {seeds.seeds} of {seeds.of}"
-                    " seeds, so its mean JCT there is"
-                    f" {seconds(point.jct_mean_s.value)}."
+                    " seeds, so no mean JCT is given there."
                 ]
     return []
 
@@ -312,9 +316,24 @@ def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext
             f"The search has not finished for {listed(still)}, which therefore cannot win. The same"
             " command continues it."
         )
+    caveats += [
+        f"{each.variant} sustains {times(low)} to {times(high)} as many as {context.baseline},"
+        " depending on the seed: a mean over such seeds describes none of them."
+        for each in winners(capacities)[:1]
+        if (spread := _ratios(each, capacities, context.baseline))
+        if (high := max(spread)) > MOST_SPREAD * (low := min(spread))
+    ]
     if context.seeds == 1:
         caveats.append(
             "One seed: capacities have no interval, and other arrivals and programs may change the"
             " order. Use --seeds 1..3 or more."
         )
     return caveats
+
+
+def _ratios(
+    each: VariantCapacity, capacities: Sequence[VariantCapacity], baseline: str
+) -> list[float]:
+    """Return the ratios of a capacity to the baseline's, by seed."""
+    base = next((c.loads for c in capacities if c.variant == baseline), {})
+    return [each.loads[seed] / base[seed] for seed in sorted(each.loads.keys() & base.keys())]

@@ -65,16 +65,17 @@ class RateMatrix(Fitted):
 
     def _jct(self, variant: str, load: str) -> tuple[str, str]:
         """Return the mean JCT and a mark: `GATE` if a cell is invalid, or the share of seeds that
-        sustain the rate if not all do. That share replaces `unstable` where there is no mean."""
+        sustain the rate if not all do. If some do, there is the share only, also instead of
+        `unstable`: a mean over such seeds would say nothing."""
         point = next((p for p in self.points if (p.variant, p.load) == (variant, load)), None)
         seeds = self._sustained(variant, load)
         mark = "" if seeds is None or seeds.is_all else str(seeds)
         if point is not None and point.failed_gates and not point.unstable:
             return seconds(point.jct_mean_s.value), GATE
-        if point is not None and not point.unstable:
-            return seconds(point.jct_mean_s.value), mark
         if seeds is not None and seeds.is_mixed:
             return "", mark
+        if point is not None and not point.unstable:
+            return seconds(point.jct_mean_s.value), mark
         return (DASH if point is None else UNSTABLE), ""
 
     def _sustained(self, variant: str, load: str) -> SeedShare | None:

@@ -17,7 +17,7 @@ MOST_NAMES = 5
 
 def distance_from_bound(points: Sequence[Point], load: str | None) -> list[str]:
     """Compare the mean JCTs at a load with the lower bound for the fastest variant's jobs."""
-    here = [p for p in points if p.load == load and not p.unstable]
+    here = [p for p in points if p.load == load and not (p.unstable or p.is_mixed)]
     known = sorted(
         (p for p in here if not math.isnan(p.lower_bound_s)), key=lambda p: p.jct_mean_s.value
     )

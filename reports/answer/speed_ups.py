@@ -49,7 +49,8 @@ def grid(points: Sequence[Point], answer: Answer, baseline: str) -> Table | None
 
 
 def _rank(point: Point) -> tuple[bool, bool, float]:
-    return point.unstable or point.failed_gates, point.bound, point.jct_mean_s.value
+    has_none = point.unstable or point.failed_gates or point.is_mixed
+    return has_none, point.bound, point.jct_mean_s.value
 
 
 def _cell(
@@ -61,6 +62,9 @@ def _cell(
         title = f"{point.variant}, {point.load}: no steady state{some_seeds(point.without_steady)}"
         kind, tint = ("slower", 100) if is_baseline_stable else ("none", 0)
         return TableCell("unstable", kind=kind, tint=tint, title=title, hollow=False)
+    if point.is_mixed:
+        title = f"{point.variant}, {point.load}: sustained{some_seeds(point.sustained)}"
+        return TableCell(str(point.sustained), kind="none", title=title, hollow=False)
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
     has_gain = best.baseline_without_steady is not None and best.variant != baseline
     if best.against is not None:

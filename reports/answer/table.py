@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reports.answer.speed_headline import NEGLIGIBLE
-from reports.numbers import digits
+from reports.numbers import DASH, digits
 from reports.statistics.points import Point
 from reports.table import Fitted, Head, Layout, Line
 from servers.basics.phrasing import seconds, share, times
@@ -19,7 +19,12 @@ Column = tuple[str, Callable[[Point], str]]
 
 def _flags(point: Point) -> str:
     saturated = "unstable" if point.unstable else "saturated"
-    words = (("reference", point.bound), (saturated, point.saturated), ("GATE", point.failed_gates))
+    words = (
+        ("reference", point.bound),
+        (saturated, point.saturated),
+        ("GATE", point.failed_gates),
+        (f"sustained {point.sustained}", point.is_mixed),
+    )
     return " ".join(word for word, holds in words if holds)
 
 
@@ -50,6 +55,13 @@ COLUMNS: tuple[Column, ...] = (
 """In order of importance: the last one is dropped first."""
 LEFT = ("variant", "")
 """Columns of words."""
+MIXED = ("variant", "hits", "", "jobs/s")
+"""Columns that have a value if only some seeds sustain the rate: those without JCTs."""
+
+
+def _value(point: Point, column: Column) -> str:
+    title, value = column
+    return DASH if point.is_mixed and title not in MIXED else value(point)
 
 
 def _interval(point: Point) -> str:
@@ -61,6 +73,8 @@ def _interval(point: Point) -> str:
 def are_alike(points: Sequence[Point]) -> bool:
     """Return whether the variants at one rate differ by less than matters in every number."""
     if len(points) < 2 or any(p.unstable or p.failed_gates or p.saturated for p in points):
+        return False
+    if any(p.is_mixed for p in points):
         return False
     for values in ([p.jct_mean_s.value for p in points], [p.jct_s["jct_p95_s"] for p in points]):
         if not max(values) <= (1 + NEGLIGIBLE) * min(values):
@@ -97,7 +111,7 @@ class ResultTable(Fitted):
         best = self._best()
         rows = [
             Line(
-                (load, *(value(point) for _, value in COLUMNS)),
+                (load, *(_value(point, column) for column in COLUMNS)),
                 "bold" if point in best else "dim" if point.bound else "",
                 point.load,
             )
@@ -111,6 +125,7 @@ class ResultTable(Fitted):
     def _best(self) -> list[Point]:
         """Return the fastest variant under each load, bounds excluded."""
         loads = dict.fromkeys(p.load for p in self.points)
-        ranked = [p for p in self.points if not p.bound and not p.unstable and not p.failed_gates]
+        ranked = [p for p in self.points if not (p.bound or p.unstable or p.failed_gates)]
+        ranked = [p for p in ranked if not p.is_mixed]
         contenders = [[p for p in ranked if p.load == load] for load in loads]
         return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]

@@ -43,7 +43,7 @@ from reports.run_folder.machines import siblings
 from reports.run_folder.read import CellRun, Run, load_run
 from reports.run_folder.turns import has_turns
 from reports.spreadsheet import escape_formula
-from reports.statistics.points import Point, points, with_unstable
+from reports.statistics.points import Point, points, with_sustained, with_unstable
 from reports.statistics.searched import Searched, searched
 from servers.basics.atomic import write_file
 from servers.records.sweep import SweepRecord
@@ -93,6 +93,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     shown_results = results if search is None else search.at_shown_rates(results)
     measured = points(shown_results, baseline, steady=run.sweep.steady_state)
     found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
+    found = found if search is None else with_sustained(found, search.found)
     result = _with_programs_left_out(_answer(run, results, shown_results, found, search), run.sweep)
     style = styles(run.sweep.variants)
     drawn = _draw(run, shown_results, found, result, style, named, search)

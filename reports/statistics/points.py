@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from reports.metrics.cells import Results, amounts_of, ladder_in
 from reports.metrics.jct import jct_percentiles
 from reports.metrics.measure import METRICS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
-from reports.statistics.capacities import SeedShare
+from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive
 from reports.statistics.seeds_needed import seeds_needed
 
@@ -140,6 +140,14 @@ class Point:
     only if there are any."""
     ladder: Ladder = RATES
     """The kind of load."""
+    sustained: SeedShare | None = None
+    """The seeds with which the load is sustained; None without a search for capacities."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether only some seeds sustain the load. JCTs of the others are larger by factors, so
+        that no mean over all of them is shown."""
+        return self.sustained is not None and self.sustained.is_mixed
 
     @property
     def lower_bound_s(self) -> float:
@@ -236,6 +244,17 @@ def _pooled(cells: pd.DataFrame) -> dict[str, float]:
         for name, metric in METRICS.items()
         if (pool := metric.pool) and name in cells
     }
+
+
+def with_sustained(points: Sequence[Point], found: Sequence[VariantCapacity]) -> list[Point]:
+    """Return the points with the seeds that sustain their loads; `found`: the capacities."""
+    by_variant = {each.variant: each for each in found}
+    return [
+        replace(p, sustained=by_variant[p.variant].sustained_at(p.amount))
+        if p.variant in by_variant and p.amount is not None
+        else p
+        for p in points
+    ]
 
 
 def with_unstable(points: Sequence[Point], results: Results) -> list[Point]:

@@ -62,6 +62,18 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--arrivals recorded --seeds 1..3",
             "--seeds 1..3: with --arrivals recorded a seed draws n",
         ),
+        (
+            "--arrivals closed:2 --seeds 1..3",
+            "--seeds 1..3: with --arrivals closed:2 and jobs that are all alike a seed draws n",
+        ),
+        (
+            "--arrivals closed:4 --programs 8 --seeds 1..3",
+            "--seeds 1..3: with --arrivals closed:4 and jobs that are all alike a seed draws n",
+        ),
+        (
+            "--once --jps 1 --programs 1 --seeds 1,2",
+            "--seeds 1,2: with one job a seed draws nothing, .* --arrivals poisson without --once$",
+        ),
         ("--arrivals bursts", "--arrivals 'bursts': use poisson"),
         ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
         (

@@ -11,7 +11,15 @@ from small import run_sweep, small_plan
 
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.settings import Load
-from harness.load.stream import BLOCK, ArrivingJob, DrawnJobs, JobStream, in_drawn_order, with_burst
+from harness.load.stream import (
+    BLOCK,
+    ArrivingJob,
+    DrawnJobs,
+    JobStream,
+    are_alike,
+    in_drawn_order,
+    with_burst,
+)
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
 from servers.basics.errors import CellFailed
 from tests.lines import read_lines
@@ -188,6 +196,15 @@ def test_a_fixed_set_in_drawn_order_begins_like_the_stream_of_its_seed() -> None
     assert all(order.index("a/x") == order.index("a") + 1 for order in orders.values())
     assert len({tuple(order) for order in orders.values()}) > 1
     assert orders[3] == ids(jobs(recorded(*jobs_of), 3, seed=3))
+
+
+def test_jobs_are_alike_if_they_differ_in_names_and_times_only() -> None:
+    one = (program("a"), program("a/x", fork=Fork("a", 0)))
+    other = (program("b", recorded_start_s=3.0), program("b/x", fork=Fork("b", 0)))
+    assert are_alike(one)
+    assert are_alike((*one, *other))
+    assert not are_alike((*one, *other[:1]))
+    assert not are_alike((program("a"), program("b", prefix=SharedPrefix("system", 8))))
 
 
 @pytest.mark.parametrize(("arrivals", "jps"), [("closed:1", None), ("constant", 0.5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from msgspec import convert
 from rich.console import Console
@@ -11,7 +12,9 @@ from test_capacity_answer import SWEEP, answer_of, chains, point
 from reports.answer.capacity_context import Price, also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.matrix import RateMatrix
-from reports.statistics.points import Point
+from reports.answer.speed_ups import grid
+from reports.answer.table import ResultTable
+from reports.statistics.points import Point, with_sustained
 from servers.records.sweep import SweepRecord
 
 CAPACITIES = chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.40, 0.43))
@@ -29,7 +32,7 @@ def unstable(variant: str, jps: float) -> Point:
     return point(variant, jps, float("nan"), stable=False)
 
 
-def test_a_jct_that_not_all_seeds_support_has_the_number_of_seeds_that_sustain_the_rate() -> None:
+def test_a_rate_that_some_seeds_sustain_has_their_number_and_no_mean() -> None:
     """Seeds sustain rates up to 98% of their capacities: 0.245 is one of them with two of three
     seeds of fcfs, and 0.4 with one of three seeds of a."""
     points = [
@@ -41,10 +44,27 @@ def test_a_jct_that_not_all_seeds_support_has_the_number_of_seeds_that_sustain_t
     head, a, fcfs, one, two, unstable_line = lines(points)
     assert head.split()[-4:] == ["0.1/s", "0.245/s", "0.3/s", "0.4/s"]
     assert " ".join(a.split()[-7:]) == "60.0 s 65.0 s 75.0 s 1/3"
-    assert " ".join(fcfs.split()[-7:]) == "60.0 s 450 s 2/3 unstable –"
+    assert " ".join(fcfs.split()[-5:]) == "60.0 s 2/3 unstable –"
     assert one == "1/3: sustained with 1 of 3 seeds."
     assert two == "2/3: sustained with 2 of 3 seeds."
     assert unstable_line == "unstable: more jobs arrive than finish."
+
+
+def test_the_tables_of_all_numbers_have_no_jct_and_no_ratio_of_such_rates() -> None:
+    points = [
+        replace(each, jct_s=dict.fromkeys(("jct_p50_s", "jct_p95_s", "jct_p99_s"), 9.0))
+        for each in (point("fcfs", 0.245, 450), point("a", 0.245, 65))
+    ]
+    shown = with_sustained(points, answer_of(CAPACITIES).capacities)
+    assert [str(each.sustained) for each in shown] == ["2/3", "3/3"]
+    (layout, *_) = ResultTable(shown, "fcfs").layouts()
+    fcfs, a = (line.cells for line in layout.lines)
+    assert fcfs[1:] == ("fcfs", "–", "–", "–", "50%", "sustained 2/3", "–", "0.245", "–", "–")
+    assert a[1:3] == ("a", "65.0 s")
+    table = grid(shown, answer_of(CAPACITIES), "fcfs")
+    assert table is not None
+    assert table.rows[0].cells[0].text == "2/3"
+    assert "65.0 s" in table.rows[1].cells[0].title
 
 
 def test_without_such_cells_there_is_no_legend() -> None:

@@ -94,6 +94,15 @@ def test_if_no_rate_is_sustained_with_every_seed_the_lines_have_all_rates() -> N
     assert "Dotted: the SLO's limit." in spec["note"]
 
 
+def test_if_no_seed_sustains_anything_the_lines_have_all_rates_and_no_capacity() -> None:
+    none = capacities(
+        chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3), dict.fromkeys(STYLE, False), "fcfs"
+    )
+    spec = drawn({"mean": 120.0}, capacities=none)["jct-mean"]
+    assert line(spec, "fcfs")["y"] == [60, 90, 450, 900]
+    assert all("capacity" not in text for text in line(spec, "fcfs")["text"])
+
+
 def test_the_rates_of_a_user_are_all_drawn() -> None:
     assert line(drawn({"mean": 120.0}, ends=False)["jct-mean"], "fcfs")["y"] == [60, 90, 450, 900]
 
