@@ -7,11 +7,12 @@ them. docs/design/statistics.md, "Capacity", has the rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from reports.answer.capacity_context import CapacityContext
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, value_of
+from reports.answer.fails_first import FailsFirst
 from reports.answer.findings import with_ratios
 from reports.answer.left_out import valid_points
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
@@ -31,6 +32,7 @@ MOST_SPREAD = 1.5
 """Ratios of seeds that differ by a larger factor are named beside their mean. They often have two
 modes: seeds that a policy recovers with, and others. Normal ones that deviate by 0.1 reach it with
 24 seeds only."""
+NOTHING_FAILS: Mapping[str, FailsFirst] = {}
 
 
 def capacity_answer(
@@ -40,8 +42,10 @@ def capacity_answer(
     sweep: SweepRecord,
     caveats: Sequence[str],
     left_out: Sequence[str] = (),
+    fails_first: Mapping[str, FailsFirst] = NOTHING_FAILS,
 ) -> Answer:
-    """`left_out`: sentences about the variants that `capacities` lacks."""
+    """`left_out`: sentences about the variants that `capacities` lacks. `fails_first`: what fails
+    first above the capacities, by variant."""
     points = valid_points(points)
     best = winners(capacities)
     splits = splits_of(sweep)
@@ -61,8 +65,8 @@ def capacity_answer(
         *_jct_beyond(beyond, context.baseline),
         *_tied(names),
         *_others(capacities, best, context),
-        *_limits(best, base, context),
         *_on_most_days(best, base, context),
+        *_limits(best, base, fails_first),
         *_resources(best, base, context),
         *_reference(capacities),
         *distance_from_rate_bound(capacities, points),
@@ -78,6 +82,7 @@ def capacity_answer(
         point,
         base_point,
         capacities=tuple(capacities),
+        fails_first=fails_first,
         winners=tuple(names),
         beyond=beyond,
     )
@@ -250,21 +255,17 @@ def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
 
 
 def _limits(
-    best: Sequence[VariantCapacity], base: VariantCapacity | None, context: CapacityContext
+    best: Sequence[VariantCapacity],
+    base: VariantCapacity | None,
+    fails_first: Mapping[str, FailsFirst],
 ) -> list[str]:
-    """State what fails first above the highest capacity and the baseline's, if that differs or if
-    the SLO has several limits."""
+    """State what fails first above the highest capacity and the baseline's, and why."""
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
-    by_limit: dict[str, list[str]] = {}
-    for each in both:
-        if each.missed:
-            limit, seeds = each.missed[0]
-            name = f"{each.variant}{some_seeds(seeds)}"
-            by_limit.setdefault(limit or "no steady state", []).append(name)
-    if len(context.slo.limits) < 2 and len(by_limit) < 2:
-        return []
-    limits = [f"{limit} with {listed(names)}" for limit, names in by_limit.items()]
-    return [f"What fails first above the capacity: {'; '.join(limits)}."]
+    return [
+        limit.sentence(each.variant, each.ladder)
+        for each in both
+        if (limit := fails_first.get(each.variant)) is not None
+    ]
 
 
 def _on_most_days(

@@ -9,6 +9,7 @@ import math
 from typing import NamedTuple
 
 from reports.answer.capacity_context import Price
+from reports.answer.fails_first import FailsFirst
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS, RATES
@@ -77,10 +78,18 @@ def capacity_table(answer: Answer, price: Price) -> Table | None:
     ladder = answer.capacities[0].ladder if answer.capacities else RATES
     first = ladder.unit[:1].upper() + ladder.unit[1:]
     gpus = "Agents per GPU" if ladder is AGENTS else "GPUs per job/s"
-    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", gpus]
+    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", "Fails first", gpus]
     found = []
     for row in rows:
-        more = (row.interval, row.ratio, row.ratio_interval, row.gpus, *([row.usd] * priced))
-        cells = [TableCell(row.load, row.wins), *map(TableCell, more)]
+        ratio = map(TableCell, (row.interval, row.ratio, row.ratio_interval))
+        resources = map(TableCell, (row.gpus, *([row.usd] * priced)))
+        fails = _fails_first(answer.fails_first.get(row.variant))
+        cells = [TableCell(row.load, row.wins), *ratio, fails, *resources]
         found.append(TableRow(row.variant, cells, row.bound))
     return Table([*heads, *([ladder.cost] * priced)], found) if found else None
+
+
+def _fails_first(limit: FailsFirst | None) -> TableCell:
+    if limit is None:
+        return TableCell(DASH)
+    return TableCell(limit.title, kind="words", lines=tuple(limit.reasons))

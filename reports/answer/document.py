@@ -13,6 +13,7 @@ import orjson
 from msgspec import to_builtins
 
 from reports.answer.capacity_context import Price, price_of
+from reports.answer.fails_first import FailsFirst
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
 from reports.loads import AGENTS, RATES
@@ -49,7 +50,7 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
         "baseline": sweep.baseline,
         "winners": answer.winners,
         "references": [v.name for v in sweep.variants if v.bound],
-        "capacities": {each.variant: _capacity(each, price) for each in answer.capacities},
+        "capacities": {each.variant: _capacity(each, price, answer) for each in answer.capacities},
         "ratios": {
             each.variant: _estimate(each.ratio)
             for each in answer.capacities
@@ -65,7 +66,7 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _capacity(capacity: VariantCapacity, price: Price) -> dict[str, Any]:
+def _capacity(capacity: VariantCapacity, price: Price, answer: Answer) -> dict[str, Any]:
     value = capacity.load
     unit = UNITS[capacity.ladder]
     numbers: dict[str, float | None] = {unit: None, "low": None, "high": None}
@@ -78,9 +79,22 @@ def _capacity(capacity: VariantCapacity, price: Price) -> dict[str, Any]:
         "kind": capacity.kind,
         **numbers,
         **dict(zip(names, (gpus, None if usd is None else _number(usd)), strict=True)),
+        "fails_first": _fails_first(capacity, answer.fails_first.get(capacity.variant)),
         "by_seed": {
             str(seed): _of_seed(own, unit) for seed, own in sorted(capacity.by_seed.items())
         },
+    }
+
+
+def _fails_first(capacity: VariantCapacity, found: FailsFirst | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "limit": found.limit or None,
+        "seeds": found.seeds.seeds,
+        UNITS[capacity.ladder]: found.loads,
+        "shares": found.shares,
+        "sentence": found.sentence(capacity.variant, capacity.ladder),
     }
 
 

@@ -6,8 +6,8 @@ rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -18,6 +18,7 @@ from reports.answer.caveats import (
     jobs_per_cell,
     short_run,
 )
+from reports.answer.fails_first import FailsFirst
 from reports.answer.findings import (
     at_load,
     at_rates_above,
@@ -75,6 +76,8 @@ class Answer:
     """The winner's share of the best bound's gain."""
     capacities: tuple[VariantCapacity, ...] = ()
     """Empty if the run did not search capacities."""
+    fails_first: Mapping[str, FailsFirst] = field(default_factory=dict)
+    """What fails first above the capacities, by variant."""
     winners: tuple[str, ...] = ()
     """Variants with the highest capacity, or the fastest at `load`, including ties."""
     beyond: Point | None = None

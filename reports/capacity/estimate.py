@@ -51,6 +51,11 @@ class Capacity:
     limit: str = ""
     """The limit of the SLO that is missed there; empty if the cell there is unstable."""
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether the search has found the lowest load that is not sustained."""
+        return self.kind in (Kind.FOUND, Kind.NEVER)
+
 
 def bracket(outcomes: Iterable[Outcome]) -> tuple[Outcome | None, Outcome | None]:
     """Return the highest sustained load below the lowest load that is not sustained, and that load.

@@ -206,15 +206,21 @@ def attention_ps(work: LeastWork, machine: IdleMachine) -> Column:
 
 def least_turn_s(turns: Turns, machine: IdleMachine) -> Floats:
     """Return the least time from sending each turn to its last token."""
-    profile = machine.profile
+    request_s = machine.profile.request_ps / PS_PER_S
     work = work_of(turns, machine)
+    return np.asarray(request_s + prefill_s(work, machine) + least_decode_s(work, machine))
+
+
+def least_decode_s(work: LeastWork, machine: IdleMachine) -> Floats:
+    """Return the least time from the first to the last token of each turn."""
+    profile = machine.profile
     first_s = machine.decode_step_s(work.prompt + 1)
     last_s = machine.decode_step_s(work.prompt + work.decodes)
     decode_s = work.decodes * (first_s + last_s) / 2  # at most the sum: steps are concave
     if profile.window is not None:
         read = work.window_contexts(profile.window.tokens)
         decode_s = decode_s + read * profile.window.context_ps / PS_PER_S
-    return np.asarray(profile.request_ps / PS_PER_S + prefill_s(work, machine) + decode_s)
+    return np.asarray(decode_s)
 
 
 def least_job_s(turns: Turns, codes: Column, jobs: int, machine: IdleMachine) -> Floats:

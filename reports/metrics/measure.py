@@ -26,13 +26,26 @@ from reports.metrics.stalls import NO_JOBS, stalled_jobs, without
 from reports.metrics.steady import measured_turns, span_of
 from reports.metrics.throughput import THROUGHPUT
 from reports.metrics.tokens import HITS_OF_CELL, LATENCY
+from reports.metrics.turn_time import TURN_TIME
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Column, Turns, failed_turns, read_with_background
 from servers.records.turns import EventRecord
 
 GROUPS = (
-    *(JCT, THROUGHPUT, LATENCY, HITS_OF_CELL, WAITS, PINS, FAIRNESS, ROUTING, TREND, VALIDITY),
+    *(
+        JCT,
+        THROUGHPUT,
+        LATENCY,
+        TURN_TIME,
+        HITS_OF_CELL,
+        WAITS,
+        PINS,
+        FAIRNESS,
+        ROUTING,
+        TREND,
+        VALIDITY,
+    ),
     *(BACKGROUND, BOUNDS),
 )
 """In the order of the columns of `cells.csv`."""
@@ -87,6 +100,7 @@ def measure(
     kept = without(left_out, jobs)
     facts = Facts(
         cell=cell,
+        every=every_turn,
         turns=turns,
         jobs=jobs,
         kept=kept,

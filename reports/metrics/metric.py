@@ -67,6 +67,8 @@ class Facts:
     """What the metrics of a cell are computed from."""
 
     cell: CellRun
+    every: Turns
+    """All turns of the cell, without those of the background."""
     turns: Turns
     """Of the measured jobs."""
     jobs: Turns

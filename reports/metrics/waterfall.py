@@ -99,15 +99,14 @@ def _parts(turns: Turns) -> Turns:
     """Return the parts of each turn. Prefill is in `server_s` if hits are not reported."""
     first = turns["turn"] == 0
     queue, prefill, decode, undivided = in_server(turns)
-    share = _recomputed_share(turns)
-    split = ~np.isnan(share)
-    again = np.where(split, share, 0.0) * prefill
+    again, _ = prefill_parts(turns, prefill)
+    split = ~np.isnan(again)
     return {
         "lateness_s": turns["sent_at_s"] - turns["scheduled_at_s"],
         "first_queue_s": np.where(first, queue, 0.0),
         "requeue_s": np.where(first, 0.0, queue),
         "reload_s": turns["load_s"],
-        "recomputed_prefill_s": again,
+        "recomputed_prefill_s": np.nan_to_num(again),
         "first_prefill_s": np.where(split, prefill - again, 0.0),
         "decode_queue_s": turns["decode_queue_s"],
         "transfer_s": turns["transfer_s"],
@@ -117,6 +116,13 @@ def _parts(turns: Turns) -> Turns:
         "subagents_s": turns["wait_s"],
         "server_s": undivided + np.where(split, 0.0, prefill),
     }
+
+
+def prefill_parts(turns: Turns, prefill_s: Column) -> tuple[Column, Column]:
+    """Return the time to compute what the previous turn's context contained, and what it did not;
+    NaN if hits are not reported."""
+    share = _recomputed_share(turns)
+    return share * prefill_s, (1.0 - share) * prefill_s
 
 
 def _recomputed_share(turns: Turns) -> Column:

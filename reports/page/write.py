@@ -19,6 +19,7 @@ from reports.answer.capacity_context import also_serves, capacity_context, price
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
+from reports.answer.fails_first import fails_first
 from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.matrix import RateMatrix
 from reports.answer.noise import only_tested, second_arms, with_noise
@@ -133,7 +134,8 @@ def _answer(
         *of_results(found, shown, run.sweep),
     ]
     valid, left_out = valid_capacities(search.found, results, context.baseline)
-    return capacity_answer(valid, found, context, run.sweep, caveats, left_out)
+    limits = fails_first(valid, results.cells, search.slo)
+    return capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
 
 
 def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:

@@ -76,8 +76,8 @@ class VariantCapacity:
     @property
     def missed(self) -> list[tuple[str, SeedShare]]:
         """What the lowest loads that are not sustained miss, the most frequent first: a limit of
-        the SLO, or "" for a steady state. Of seeds whose capacity is found."""
-        limits = [c.limit for c in self.by_seed.values() if c.kind is Kind.FOUND]
+        the SLO, or "" for a steady state. Of seeds whose search has found it."""
+        limits = [c.limit for c in self.by_seed.values() if c.is_missed]
         counted = Counter(limits).most_common()
         return [(limit, SeedShare(count, len(limits))) for limit, count in counted]
 

@@ -11,6 +11,7 @@ from msgspec import convert
 
 from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_context import Price, capacity_context
+from reports.answer.fails_first import FailsFirst
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
@@ -19,7 +20,7 @@ from reports.loads import AGENTS as LOAD_OF_AGENTS
 from reports.loads import RATES
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import Estimate
-from reports.statistics.capacities import capacities
+from reports.statistics.capacities import SeedShare, capacities
 from reports.statistics.points import Comparison, Point
 from servers.records.sweep import SweepRecord
 
@@ -399,24 +400,17 @@ def test_an_slo_that_a_single_agent_misses_is_no_number_of_agents() -> None:
     )
 
 
-def limited(load: float, limit: str) -> Capacity:
-    return Capacity(Kind.FOUND, load, load * 0.98, load * 1.02, limit)
-
-
-def test_what_fails_first_is_named_if_it_differs_or_the_slo_has_several_limits() -> None:
-    def finding(a: str, fcfs: str, slo: str) -> list[str]:
-        found = chains(fcfs=[limited(1.0, fcfs)] * 3, a=[limited(2.0, a)] * 3)
-        findings = answer_of(found, slo=slo).findings
-        return [each for each in findings if each.startswith("What fails first")]
-
-    several = "mean<=2x,ttft_p95<=5s"
-    assert finding("ttft_p95<=5s", "mean<=2x", several) == [
-        "What fails first above the capacity: ttft_p95<=5s with a; mean<=2x with fcfs."
+def test_the_answer_says_what_fails_first_for_the_best_and_the_baseline() -> None:
+    limits = {
+        name: FailsFirst("mean<=2x", "mean JCT", SeedShare(1, 1), (load, load), "time", {})
+        for name, load in {"fcfs": 0.2, "a": 0.4, "b": 0.3}.items()
+    }
+    merged = convert(SWEEP, SweepRecord)
+    asked = capacity_context(merged, parse_slo("mean<=2x"), 42.0)
+    found = chains(fcfs=(0.2,), a=(0.4,), b=(0.3,))
+    of_all = capacities(found, dict.fromkeys(limits, False), "fcfs", RATES)
+    findings = capacity_answer(of_all, (), asked, merged, [], fails_first=limits).findings
+    assert [each for each in findings if "fails first" in each] == [
+        "a: mean JCT fails first, at 0.4 jobs/s.",
+        "fcfs: mean JCT fails first, at 0.2 jobs/s.",
     ]
-    assert finding("mean<=2x", "mean<=2x", several) == [
-        "What fails first above the capacity: mean<=2x with a and fcfs."
-    ]
-    assert finding("mean<=2x", "", "mean<=2x") == [
-        "What fails first above the capacity: mean<=2x with a; no steady state with fcfs."
-    ]
-    assert finding("mean<=2x", "mean<=2x", "mean<=2x") == []
