@@ -19,6 +19,8 @@ from reports.capacity.estimate import Capacity
 from reports.loads import AGENTS, RATES
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
+from reports.metrics.goodput import GOODPUT
+from reports.metrics.metric import Metric
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
@@ -123,10 +125,18 @@ def _point(point: Point) -> dict[str, Any]:
         "rate_bound_jobs_per_s": _number(point.rate_bound_jobs_per_s),
         **{
             metric.column: _number(point.pooled.get(metric.column, math.nan))
-            for metric in (*FAIRNESS.metrics, *(BACKGROUND.metrics if point.has_background else ()))
+            for metric in (
+                *FAIRNESS.metrics,
+                *_goodput(point),
+                *(BACKGROUND.metrics if point.has_background else ()),
+            )
             if metric.pool
         },
     }
+
+
+def _goodput(point: Point) -> tuple[Metric, ...]:
+    return tuple(metric for metric in GOODPUT.metrics if metric.column in point.pooled)
 
 
 def _estimate(estimate: Estimate) -> dict[str, float | None]:

@@ -64,6 +64,18 @@ MEASURES = (
         "Prompt tokens that are not computed, because their KV is in the cache or a tier.",
         ("Prefix-cache hit", "Tier"),
     ),
+    Measure(
+        *("goodput-turns", "Turns within the SLO", "share of the turns"),
+        *(lambda p: p.pooled.get("goodput_turns", math.nan), False, False),
+        "Goodput: turns whose own latencies meet the limits. More is better.",
+        ("SLO", "TTFT"),
+    ),
+    Measure(
+        *("goodput-jobs", "Jobs within the SLO", "share of the jobs"),
+        *(lambda p: p.pooled.get("goodput_jobs", math.nan), False, False),
+        "Goodput: jobs that meet the limits, with all of their turns. More is better.",
+        ("SLO", "Job"),
+    ),
 )
 
 

@@ -39,6 +39,8 @@ class CellNumbers(msgspec.Struct):
     """Columns of `cells.csv`, by the cell's own verdict on its steady state. None is NaN."""
     jobs: dict[str, list[Value | None]]
     """Columns with a value per job that has ended without an error."""
+    latencies: dict[str, list[Value | None]]
+    """Columns with a value per turn of the measured jobs that ended without an error."""
     ended_jobs_s: dict[str, float]
     """By id of all jobs: seconds from the arrival to the end of the last turn that ended."""
     unstable_row: Row | None = None
@@ -47,6 +49,13 @@ class CellNumbers(msgspec.Struct):
     @property
     def is_current(self) -> bool:
         return self.code_sha256 == code_sha256()
+
+    def latency_columns(self) -> Turns:
+        kinds = {"job": int, "first": bool}
+        return {
+            name: np.array(values, dtype=kinds.get(name, float))
+            for name, values in self.latencies.items()
+        }
 
     def of(self, unstable: str | None) -> tuple[Row, Turns]:
         """Return the row and the jobs. `unstable`: why the cell is unstable, if it is."""
@@ -65,6 +74,7 @@ def compute_numbers(cell: CellRun, recorded: Recorded) -> CellNumbers:
         code_sha256(),
         _plain(measured),
         {name: values.tolist() for name, values in measured.done.items()},
+        {name: values.tolist() for name, values in measured.latencies.items()},
         _ended_jobs_s(recorded.turns),
         _plain(measure(recorded, cell, UNSTABLE)) if is_steady else None,
     )

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reports.capacity.slo import Slo
 from reports.loads import AGENTS, RATES, Ladder
 from reports.metrics.cell_numbers import read_numbers
+from reports.metrics.goodput import goodput, slo_of
 from reports.metrics.measure import Row, measure, read_recorded, settings_of
 from reports.metrics.stalls import NO_JOBS, stalled_by_load
 from reports.metrics.steady import unstable_cells
@@ -60,11 +62,12 @@ def collect(run: Run) -> Results:
     missing, by_other_code = list(run.missing), 0
     unstable = unstable_cells(run.cells)
     stalled = stalled_by_load(run.cells)
+    slo = slo_of(run)
     items = [
-        (cell, unstable.get(cell.folder.name), stalled.get(cell.key[1:], NO_JOBS))
+        (cell, unstable.get(cell.folder.name), stalled.get(cell.key[1:], NO_JOBS), slo)
         for cell in run.cells
     ]
-    for (cell, _, _), found in zip(items, each(_numbers, items), strict=True):
+    for (cell, *_), found in zip(items, each(_numbers, items), strict=True):
         if isinstance(found, str):
             missing.append((cell.folder.name, found))
             continue
@@ -79,21 +82,24 @@ def collect(run: Run) -> Results:
 
 
 def _numbers(
-    item: tuple[CellRun, str | None, frozenset[str]],
+    item: tuple[CellRun, str | None, frozenset[str], Slo | None],
 ) -> tuple[Row, Turns, bool] | str:
     """Return the row and the finished jobs of a cell, and whether other code computed them; or the
     reason why it has none."""
-    cell, unstable, stalled = item
+    cell, unstable, stalled, slo = item
     is_current = True
     try:
         if (stored := read_numbers(cell)) is not None:
             row, jobs = stored.of(unstable)
+            of_turns = stored.latency_columns()
             is_current = stored.is_current
         else:
             measured = measure(read_recorded(cell), cell, unstable, stalled)
-            row, jobs = measured.row, measured.done
+            row, jobs, of_turns = measured.row, measured.done, measured.latencies
     except InvalidRunFolder as error:
         return str(error)
+    if slo is not None and cell.done.idle_times_s is not None:
+        row = {**row, **goodput(slo, cell.done.idle_times_s, of_turns, jobs["jct_s"])}
     return settings_of(cell) | row, jobs, not is_current
 
 

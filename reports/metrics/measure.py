@@ -15,6 +15,7 @@ from reports.metrics.alone import machine_of
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
 from reports.metrics.gates import VALIDITY, failed_gates
+from reports.metrics.goodput import GOODPUT, latencies
 from reports.metrics.jct import JCT, WAITS
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import BOUNDS
@@ -46,7 +47,7 @@ GROUPS = (
         TREND,
         VALIDITY,
     ),
-    *(BACKGROUND, BOUNDS),
+    *(BACKGROUND, BOUNDS, GOODPUT),
 )
 """In the order of the columns of `cells.csv`."""
 Row = dict[str, Value | None]
@@ -67,6 +68,11 @@ class MeasuredCell(NamedTuple):
         """The jobs without a failed turn, with the columns job_id and `JOB_COLUMNS`."""
         done = ~self.jobs["failed"]
         return {name: self.jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+
+    @property
+    def latencies(self) -> Turns:
+        """Of the turns without an error."""
+        return latencies(self.turns, self.done)
 
 
 class Recorded(NamedTuple):

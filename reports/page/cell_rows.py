@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from reports.metrics.cells import amounts_of
+from reports.metrics.goodput import GOODPUT
 from reports.metrics.measure import METRICS
 from reports.metrics.metric import NONE, Metric
 from reports.numbers import DASH
@@ -32,6 +33,7 @@ def cell_table(cells: pd.DataFrame, baseline: str) -> CellTable:
     the GPU has no price."""
     priced = not cells.empty and cells["usd_per_job"].notna().any()
     shown = [m for m in METRICS.values() if m.title and m.in_cells]
+    shown = [m for m in shown if m.column in cells or m not in GOODPUT.metrics]
     shown = [m for m in shown if priced or m.column != "usd_per_job"]
     meaning = f"Mean JCT of {baseline} divided by the mean JCT of the cell, with the same seed."
     columns = [shown[0], Metric("", NONE, title=f"vs {baseline}").means(meaning), *shown[1:]]

@@ -13,12 +13,12 @@ from statistics import fmean
 from reports.capacity.estimate import Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
 from reports.capacity.search import Chain, Idle, Search
-from reports.capacity.slo import Slo, parse_slo
+from reports.capacity.slo import Slo
 from reports.loads import RATES, Ladder, ladder_of, least_rate
 from reports.metrics.cells import Results, amounts_of
+from reports.metrics.goodput import slo_of
 from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
-from servers.basics.errors import InvalidInput, InvalidRunFolder
 from servers.records.done import Times
 
 Known = Mapping[Chain, Mapping[float, Outcome]]
@@ -60,14 +60,9 @@ class Searched:
 
 def searched(run: Run) -> Searched | None:
     """Return None if the run searches no capacities, or has no finished cell in steady state."""
-    search = run.sweep.search
-    if not search:
+    slo = slo_of(run)
+    if slo is None:
         return None
-    try:
-        slo = parse_slo(search.slo)
-    except InvalidInput as error:
-        reason = str(error).removeprefix("--slo ")
-        raise InvalidRunFolder(f"{run.folder}/sweep.json: search.slo {reason}") from None
     known, idle, idle_times_s = _cells(run, slo)
     if not idle:
         return None
