@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from reports.answer.capacity_context import Price
 from reports.answer.fails_first import FailsFirst
+from reports.answer.other_units import OtherUnits
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.loads import AGENTS, RATES
+from reports.loads import AGENTS, RATES, Ladder
 from reports.numbers import DASH, digits, limits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableCell, TableRow
@@ -78,15 +79,23 @@ def capacity_table(answer: Answer, price: Price) -> Table | None:
     ladder = answer.capacities[0].ladder if answer.capacities else RATES
     first = ladder.unit[:1].upper() + ladder.unit[1:]
     gpus = "Agents per GPU" if ladder is AGENTS else "GPUs per job/s"
-    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", "Fails first", gpus]
+    other = "Jobs/s" if ladder is AGENTS else "Jobs in flight"
+    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", "Fails first", other, gpus]
     found = []
     for row in rows:
         ratio = map(TableCell, (row.interval, row.ratio, row.ratio_interval))
         resources = map(TableCell, (row.gpus, *([row.usd] * priced)))
         fails = _fails_first(answer.fails_first.get(row.variant))
-        cells = [TableCell(row.load, row.wins), *ratio, fails, *resources]
+        units = _other_units(answer.other_units.get(row.variant), ladder)
+        cells = [TableCell(row.load, row.wins), *ratio, fails, units, *resources]
         found.append(TableRow(row.variant, cells, row.bound))
     return Table([*heads, *([ladder.cost] * priced)], found) if found else None
+
+
+def _other_units(found: OtherUnits | None, ladder: Ladder) -> TableCell:
+    if found is None:
+        return TableCell(DASH)
+    return TableCell(found.text(ladder), lines=found.lines(ladder))
 
 
 def _fails_first(limit: FailsFirst | None) -> TableCell:

@@ -81,6 +81,7 @@ def _capacity(capacity: VariantCapacity, price: Price, answer: Answer) -> dict[s
         "kind": capacity.kind,
         **numbers,
         **dict(zip(names, (gpus, None if usd is None else _number(usd)), strict=True)),
+        "other_units": (other := answer.other_units.get(capacity.variant)) and other._asdict(),
         "fails_first": _fails_first(capacity, answer.fails_first.get(capacity.variant)),
         "by_seed": {
             str(seed): _of_seed(own, unit) for seed, own in sorted(capacity.by_seed.items())

@@ -39,6 +39,7 @@ from reports.answer.noise import (
     without_intervals,
 )
 from reports.answer.optimum import distance_from_bound
+from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.same_work import different_times
 from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
@@ -78,6 +79,8 @@ class Answer:
     """Empty if the run did not search capacities."""
     fails_first: Mapping[str, FailsFirst] = field(default_factory=dict)
     """What fails first above the capacities, by variant."""
+    other_units: Mapping[str, OtherUnits] = field(default_factory=dict)
+    """The capacities in other units, by variant."""
     winners: tuple[str, ...] = ()
     """Variants with the highest capacity, or the fastest at `load`, including ties."""
     beyond: Point | None = None

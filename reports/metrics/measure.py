@@ -16,6 +16,7 @@ from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
 from reports.metrics.gates import VALIDITY, failed_gates
 from reports.metrics.goodput import GOODPUT, latencies
+from reports.metrics.in_flight import IN_FLIGHT
 from reports.metrics.jct import JCT, WAITS
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import BOUNDS
@@ -37,6 +38,7 @@ GROUPS = (
     *(
         JCT,
         THROUGHPUT,
+        IN_FLIGHT,
         LATENCY,
         TURN_TIME,
         HITS_OF_CELL,

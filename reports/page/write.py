@@ -23,6 +23,7 @@ from reports.answer.fails_first import fails_first
 from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.matrix import RateMatrix
 from reports.answer.noise import only_tested, second_arms, with_noise
+from reports.answer.other_units import other_units
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable, at_one_rate
 from reports.answer.verdict import Answer, answer
@@ -135,7 +136,8 @@ def _answer(
     ]
     valid, left_out = valid_capacities(search.found, results, context.baseline)
     limits = fails_first(valid, results.cells, search.slo)
-    return capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
+    found_answer = capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
+    return replace(found_answer, other_units=other_units(valid, results.cells))
 
 
 def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
