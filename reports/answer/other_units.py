@@ -28,7 +28,7 @@ class OtherUnits(NamedTuple):
     in_flight: float
     """Jobs in flight, by Little's law."""
     counted: float
-    """Jobs in flight that were counted, ÷ the same."""
+    """Jobs in flight that were counted ÷ the same; NaN if they were not."""
 
     @property
     def is_exact(self) -> bool:
@@ -58,6 +58,8 @@ def other_units(
         rows = rows[[loads.get(seed) == amount for seed, amount in pairs]]
         if rows["seed"].nunique() < len(loads) or rows["jobs_in_flight"].isna().any():
             continue
-        means = rows[["throughput_jobs_per_s", "jobs_in_flight", "little_ratio"]].mean()
-        found[each.variant] = OtherUnits(*map(float, means))
+        in_flight = rows["jobs_in_flight"]
+        counted = float((in_flight * rows["little_ratio"]).mean() / in_flight.mean())
+        per_s = float(rows["throughput_jobs_per_s"].mean())
+        found[each.variant] = OtherUnits(per_s, float(in_flight.mean()), counted)
     return found

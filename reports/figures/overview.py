@@ -19,17 +19,19 @@ from reports.figures.drawing import (
     short,
     wide_spread,
 )
-from reports.figures.slo_lines import Mark, SloLines, band_note
+from reports.figures.knee import Knees
 from reports.figures.styles import Style
 from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
-from servers.basics.phrasing import seconds, share, times
+from servers.basics.phrasing import listed, seconds, share, times
 
 NO_HITS = "The cache-hit ratio is not drawn: this server does not report it."
 
 
 class Measure(NamedTuple):
     id: str
+    column: str
+    """Of the cells."""
     title: str
     axis: str
     value: Callable[[Point], float]
@@ -43,35 +45,39 @@ class Measure(NamedTuple):
 
 MEASURES = (
     Measure(
-        *("jct-mean", "Mean JCT", "seconds", lambda p: p.jct_mean_s.value, True, True),
+        *("jct-mean", "jct_mean_s", "Mean JCT", "seconds"),
+        *(lambda p: p.jct_mean_s.value, True, True),
         "Mean time from a job's arrival to its last token: less is better.",
         ("JCT", "95% CI"),
         "mean",
     ),
     Measure(
-        *("jct-p95", "P95 JCT", "seconds", lambda p: p.jct_s["jct_p95_s"], False, True),
+        *("jct-p95", "jct_p95_s", "P95 JCT", "seconds"),
+        *(lambda p: p.jct_s["jct_p95_s"], False, True),
         "95% of the jobs finish within this time. Less is better.",
         ("JCT", "P95"),
         "p95",
     ),
     Measure(
-        *("throughput", "Throughput", "jobs/s", lambda p: p.throughput_jobs_per_s, False, False),
+        *("throughput", "throughput_jobs_per_s", "Throughput", "jobs/s"),
+        *(lambda p: p.throughput_jobs_per_s, False, False),
         "Jobs that finish per second: equal to the rate as long as the machine keeps up.",
         ("Job", "Saturation"),
     ),
     Measure(
-        *("hits", "Cache-hit ratio", "of prompt tokens", lambda p: p.hit_ratio, False, False),
+        *("hits", "hit_ratio", "Cache-hit ratio", "of prompt tokens"),
+        *(lambda p: p.hit_ratio, False, False),
         "Prompt tokens that are not computed, because their KV is in the cache or a tier.",
         ("Prefix-cache hit", "Tier"),
     ),
     Measure(
-        *("goodput-turns", "Turns within the SLO", "share of the turns"),
+        *("goodput-turns", "goodput_turns", "Turns within the SLO", "share of the turns"),
         *(lambda p: p.pooled.get("goodput_turns", math.nan), False, False),
         "Goodput: turns whose own latencies meet the limits. More is better.",
         ("SLO", "TTFT"),
     ),
     Measure(
-        *("goodput-jobs", "Jobs within the SLO", "share of the jobs"),
+        *("goodput-jobs", "goodput_jobs", "Jobs within the SLO", "share of the jobs"),
         *(lambda p: p.pooled.get("goodput_jobs", math.nan), False, False),
         "Goodput: jobs that meet the limits, with all of their turns. More is better.",
         ("SLO", "Job"),
@@ -83,25 +89,32 @@ def figures(
     points: Sequence[Point],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
-    slo: SloLines | None = None,
+    knees: Knees | None = None,
 ) -> list[Figure]:
     """Draw metrics against the rate, or by variant if there is one load or loads are not rates.
-    Metrics that no point has are left out. Against the rate, JCT figures have a line at the limit
-    of the SLO, where each variant's line ends at its capacity.
+    Metrics that no point has are left out. If capacities were searched, lines are those of
+    `knees`.
     """
-    by_rate = len({p.load for p in points}) > 1 and all(p.amount is not None for p in points)
+    has_rates = len({p.load for p in points}) > 1 and all(p.amount is not None for p in points)
+    by_rate = knees is not None or has_rates
 
     def draw(measure: Measure) -> Spec:
-        if by_rate:
-            return _against_rate(measure, points, style, emphasised, slo)
-        return _by_variant(measure, points, style, emphasised)
+        if not by_rate:
+            return _by_variant(measure, points, style, emphasised)
+        if knees is not None:
+            return _with_knees(measure, points, style, emphasised, knees)
+        return _against_rate(measure, points, style, emphasised)
+
+    def spread(measure: Measure) -> list[float]:
+        values = [measure.value(point) for point in points]
+        return values if knees is None or not by_rate else values + knees.values(measure.column)
 
     return [
         Figure(
             measure.id,
             f"{measure.title} against {points[0].ladder.short}" if by_rate else measure.title,
             {"": draw(measure)},
-            wide_spread(map(measure.value, points)) if measure.log else None,
+            wide_spread(spread(measure)) if measure.log else None,
             terms=measure.terms,
         )
         for measure in MEASURES
@@ -114,28 +127,63 @@ def _against_rate(
     points: Sequence[Point],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
-    slo: SloLines | None,
 ) -> Spec:
-    traces: list[Trace] = []
-    banded: list[str] = []
-    for name in dict.fromkeys(p.variant for p in points):
-        mine = [p for p in points if p.variant == name]
-        ends: list[Mark] = []
-        if slo is not None and slo.ends_lines(measure.statistic, points):
-            mine = [p for p in mine if slo.is_sustained(p)]
-            ends = slo.capacity_mark(name, measure.statistic, style[name])
-        within = [
-            p for p in mine if p.jct_mean_s.has_interval and (slo is None or slo.is_sustained(p))
+    by_variant = {
+        name: [p for p in points if p.variant == name]
+        for name in dict.fromkeys(p.variant for p in points)
+    }
+    traces, note = _bands(measure, by_variant, style, emphasised)
+    traces += [_line(measure, name, mine, style[name]) for name, mine in by_variant.items()]
+    return _lines(measure, points, traces, note)
+
+
+def _with_knees(
+    measure: Measure,
+    points: Sequence[Point],
+    style: Mapping[str, Style],
+    emphasised: Sequence[str],
+    knees: Knees,
+) -> Spec:
+    """Draw every cell of a search. Bands cover the loads that all seeds sustain."""
+    sustained = {
+        name: [
+            p
+            for p in points
+            if p.variant == name and p.amount is not None and each.sustained_at(p.amount).is_all
         ]
-        if name in emphasised and measure.band and within:
-            traces.append(_band(within, style[name].colour))
-            banded.append(name)
-        if mine or ends:
-            traces.append(_line(measure, name, mine, style[name], ends))
-    notes = [measure.note, *band_note(banded)]
-    if slo is not None and measure.statistic in slo.limits_s:
-        traces.append(slo.limit(measure.statistic, [x for trace in traces for x in trace["x"]]))
-        notes += slo.notes(measure.statistic, points)
+        for name, each in knees.capacities.items()
+    }
+    traces, note = _bands(measure, sustained, style, emphasised)
+    traces += knees.draw(measure.column, measure.statistic, style)
+    how = "Dots: cells. Lines: means over seeds. Hollow: the capacity."
+    if measure.statistic in knees.limits_s:
+        how += " Dotted: the SLO."
+    spec = _lines(measure, points, traces, f"{how} {note}".strip())
+    # The others stay in grey, so that the knee of every policy can be seen.
+    spec["complete"] = True
+    return spec
+
+
+def _bands(
+    measure: Measure,
+    by_variant: Mapping[str, Sequence[Point]],
+    style: Mapping[str, Style],
+    emphasised: Sequence[str],
+) -> tuple[list[Trace], str]:
+    """Return the 95% intervals of the emphasised variants, and a note on them."""
+    if not measure.band:
+        return [], ""
+    found = {
+        name: within
+        for name, mine in by_variant.items()
+        if name in emphasised and (within := [p for p in mine if p.jct_mean_s.has_interval])
+    }
+    bands = [_band(within, style[name].colour) for name, within in found.items()]
+    word = "Bands" if len(found) > 1 else "Band"
+    return bands, f"{word}: 95% CI of {listed(list(found))}." if found else ""
+
+
+def _lines(measure: Measure, points: Sequence[Point], traces: list[Trace], note: str) -> Spec:
     return {
         "data": traces,
         "layout": {
@@ -145,38 +193,28 @@ def _against_rate(
         "alt": _alt(measure, points, "Line chart, one line per variant"),
         "value": "y",
         "labelled": True,
-        "note": " ".join(notes),
+        "note": f"{measure.note} {note}".strip(),
     }
 
 
-def _line(
-    measure: Measure, name: str, mine: Sequence[Point], style: Style, ends: Sequence[Mark]
-) -> Trace:
-    marks = sorted(
-        [*(_mark(measure, p, style) for p in mine if p.amount is not None), *ends],
-        key=lambda mark: mark.amount,
-    )
+def _line(measure: Measure, name: str, mine: Sequence[Point], style: Style) -> Trace:
+    marks = [p for p in sorted(mine, key=lambda p: p.amount or 0.0) if p.amount is not None]
     return {
         "type": "scatter",
         "name": plain(name),
-        "x": [mark.amount for mark in marks],
-        "y": [mark.value for mark in marks],
+        "x": [p.amount for p in marks],
+        "y": [number(measure.value(p)) for p in marks],
         "mode": "lines+markers",
         "line": {"width": 2.5, "dash": style.dash},
         "marker": {
-            "symbol": [mark.symbol for mark in marks],
+            "symbol": [f"{style.marker}-open" if p.saturated else style.marker for p in marks],
             "size": 8,
             "line": {"width": 1.5},
         },
-        "text": [mark.text for mark in marks],
+        "text": [_hover(p) for p in marks],
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"colour": style.colour, "variant": name, "kind": "line"},
     }
-
-
-def _mark(measure: Measure, point: Point, style: Style) -> Mark:
-    symbol = f"{style.marker}-open" if point.saturated else style.marker
-    return Mark(point.amount or 0.0, number(measure.value(point)), symbol, _hover(point))
 
 
 def _band(mine: Sequence[Point], colour: str) -> Trace:

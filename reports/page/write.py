@@ -32,10 +32,10 @@ from reports.figures.capacity import capacity
 from reports.figures.drawing import without
 from reports.figures.gantt import NO_TURNS, gantt
 from reports.figures.job_time import NO_BUBBLES, job_time
+from reports.figures.knee import Knees
 from reports.figures.memory import NO_MEMORY, memory
 from reports.figures.overview import NO_HITS, figures
 from reports.figures.replica_memory import replica_memory
-from reports.figures.slo_lines import SloLines
 from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.agents import unequal_work
@@ -98,7 +98,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     found = found if search is None else with_sustained(found, search.found)
     result = _with_programs_left_out(_answer(run, results, shown_results, found, search), run.sweep)
     style = styles(run.sweep.variants)
-    drawn = _draw(run, shown_results, found, result, style, named, search)
+    drawn = _draw(run, shown_results, found, result, style, named, search, results.cells)
     shown_points = with_unstable(found, shown_results)
     html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
     write_cells(run_folder, results.cells)
@@ -170,7 +170,9 @@ def _draw(
     style: Mapping[str, Style],
     named: Mapping[str, CellRun],
     search: Searched | None,
+    every: pd.DataFrame,
 ) -> Drawn:
+    """`every`: all cells, also those at loads that `results` leaves out."""
     baseline = run.sweep.baseline
     strong = dict.fromkeys([baseline, result.winner.variant if result.winner else baseline])
     cells = answer_cells(run, results, result)
@@ -185,10 +187,9 @@ def _draw(
         else meaning(capacity_context(run.sweep, search.slo, search.idle_mean_s))
     )
     by_name = {} if search is None else {each.variant: each for each in search.found}
-    chosen = not run.sweep.amounts
-    slo = None if search is None else SloLines(search.limits_s, by_name, chosen)
+    knees = None if search is None else Knees(every, by_name, search.limits_s, search.ladder)
     sustained = capacity(result.capacities, style, strong, rates, result.winners)
-    overview = figures(found, style, list(strong), slo)
+    overview = figures(found, style, list(strong), knees)
     parts = job_time(
         *(stable_jobs(results, found), style, list(strong), result.load),
         steady=run.sweep.steady_state,

@@ -19,7 +19,8 @@
   // Names of the variants that are not highlighted.
   const others = new Set(chips.filter((chip) => !pressed(chip)).map((chip) => chip.dataset.variant));
   const hidden = (variant) => others.has(variant) && pressed(hideOthers);
-  const rowsOf = (spec) => spec.rows.filter(([name]) => spec.complete || !hidden(name));
+  const gone = (spec, variant) => !spec.complete && hidden(variant);
+  const rowsOf = (spec) => spec.rows.filter(([name]) => !gone(spec, name));
   const paperWidth = 680;
   const mostNames = 8;
 
@@ -45,7 +46,7 @@
   const paint = (spec) => (trace) => {
     const kind = trace.meta.kind, other = kind !== "dot" && others.has(trace.meta.variant);
     const colour = css(other ? "--muted" : `--${trace.meta.colour}`);
-    const shown = (spec.complete || !hidden(trace.meta.variant)) && !(other && kind === "band");
+    const shown = !gone(spec, trace.meta.variant) && !(other && (kind === "band" || kind === "cells"));
     const painted = { ...kept(trace), visible: shown, showlegend: false };
     if (kind === "band") painted.fillcolor = fade(colour, 0.14);
     if (kind === "area") painted.fillcolor = fade(colour, 0.55);
@@ -56,6 +57,7 @@
     if (trace.line) painted.line = { ...trace.line, color: colour };
     if (trace.marker) painted.marker = { ...trace.marker, color: colour, line: { ...trace.marker.line, color: colour } };
     if (trace.error_x) painted.error_x = { ...trace.error_x, color: colour };
+    if (other && kind === "knee") painted.marker = { ...painted.marker, size: 6, line: { width: 1, color: colour } };
     if (other && kind === "line") {
       painted.line.width = 1;
       if (trace.x.length > 1) painted.mode = "lines";
@@ -72,7 +74,7 @@
   // 1, 2 and 5 in each decade, written out: plotly would write some of them as a lone digit.
   function decades(spec, most) {
     const values = spec.data
-      .flatMap((t) => (t.meta.kind === "band" || hidden(t.meta.variant) ? [] : t[spec.value]))
+      .flatMap((t) => (t.meta.kind === "band" || gone(spec, t.meta.variant) ? [] : t[spec.value]))
       .filter((v) => v > 0);
     if (!values.length) return { type: "log" };
     const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
@@ -106,7 +108,7 @@
   // those of a few seeds near a capacity may be a hundred times as long as all values.
   function valueRange(spec, log) {
     const isBand = (trace) => trace.meta.kind === "band";
-    const shown = spec.data.filter((t) => !hidden(t.meta.variant) && !(isBand(t) && others.has(t.meta.variant)));
+    const shown = spec.data.filter((t) => !gone(spec, t.meta.variant) && !(isBand(t) && others.has(t.meta.variant)));
     const valuesOf = (traces) => traces.flatMap((t) => t.y).filter((v) => v !== null && (!log || v > 0));
     const lowest = (values) => values.reduce((a, b) => Math.min(a, b)), highest = (values) => values.reduce((a, b) => Math.max(a, b));
     const all = valuesOf(shown), values = valuesOf(shown.filter((t) => !isBand(t)));
@@ -149,7 +151,7 @@
 
   // The lines that have names in a figure. Lines that differ by less than a pixel count once.
   function namedLines(spec, ...scale) {
-    const lines = spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant))
+    const lines = spec.data.filter((t) => t.meta.kind === "line" && !gone(spec, t.meta.variant))
       .map((t) => ({ lines: [t], at: placed(t, spec, ...scale) })).filter(({ at }) => at.length);
     const same = (a, b) => a.at.length === b.at.length
       && others.has(a.lines[0].meta.variant) === others.has(b.lines[0].meta.variant)
@@ -228,7 +230,7 @@
     const across = spec.value === "x";
     const value = log ? decades(spec, (across ? 2.2 : 3.5) - (narrow ? 1 : 0)) : { type: "linear" };
     const rows = rowAxis(spec, isFirst(id) && (spec.rows || []).length > 16);
-    const lines = !spec.labelled ? [] : spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant));
+    const lines = !spec.labelled ? [] : spec.data.filter((t) => t.meta.kind === "line" && !gone(spec, t.meta.variant));
     const strong = lines.filter((t) => !others.has(t.meta.variant)), all = lines.length <= mostNames;
     const labels = (all ? lines : strong).map((t) => t.meta.variant.length + 3);
     const labelled = labels.length > 0 && labels.length <= mostNames;
@@ -276,7 +278,7 @@
 
   // Where too many lines are shown for a name at each, a sentence names the grey ones.
   function greyNames(spec) {
-    const lines = spec.labelled ? spec.data.filter((t) => t.meta.kind === "line" && !hidden(t.meta.variant)) : [];
+    const lines = spec.labelled ? spec.data.filter((t) => t.meta.kind === "line" && !gone(spec, t.meta.variant)) : [];
     const grey = lines.filter((t) => others.has(t.meta.variant)).map((t) => t.meta.variant);
     return lines.length > mostNames && grey.length ? `Grey: ${grey.join(", ")}.` : "";
   }

@@ -71,7 +71,8 @@ CELLS = pd.DataFrame(
 
 def test_each_seed_counts_at_the_highest_load_that_it_sustains() -> None:
     found = other_units([capacity(0.2, 0.3)], CELLS)["a"]
-    assert found == pytest.approx((0.255, 15.0, 1.05))
+    # 8 · 1 and 22 · 1.1 in flight were counted, 32.2 ÷ 30.
+    assert found == pytest.approx((0.255, 15.0, 32.2 / 30))
     assert found.text(AGENTS) == "0.255"
     assert found.lines(AGENTS)[0] == "22,000 a day"  # 0.255 · 86,400 = 22,032
     assert found.text(RATES) == "15"

@@ -1,0 +1,170 @@
+"""Draws a metric against the load for each variant of a search, with its capacity: the knee.
+
+In: all cells of a search, and capacities. Out: drawings with a line per variant. Seeds search
+different loads, so the line of a variant is the mean of the lines of its seeds, each interpolated
+on logarithmic axes between its own cells, where all seeds have cells. Each seed counts up to the
+first load that it does not sustain: what happens above is no knee but chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from reports.figures.drawing import Trace, number, numbers, plain
+from reports.figures.styles import Style
+from reports.loads import Ladder
+from reports.metrics.cells import amounts_of
+from reports.run_folder.turns import Column
+from reports.statistics.capacities import VariantCapacity
+from servers.basics.phrasing import seconds
+
+CUT = 3.0
+"""Values above this many times the SLO's limit are left out."""
+
+
+class Knees(NamedTuple):
+    cells: pd.DataFrame
+    """All cells of the search."""
+    capacities: Mapping[str, VariantCapacity]
+    """By variant."""
+    limits_s: Mapping[str, float]
+    """The limit of each statistic of the SLO."""
+    ladder: Ladder
+
+    def draw(self, column: str, statistic: str, style: Mapping[str, Style]) -> list[Trace]:
+        """Return the cells, the line and the capacity of each variant, and the SLO's limit if the
+        column is the statistic that it limits."""
+        traces: list[Trace] = []
+        limit_s = self.limits_s.get(statistic)
+        for variant, capacity in self.capacities.items():
+            seeds = self._seeds(variant, column, CUT * limit_s if limit_s else np.inf)
+            if not seeds:
+                continue
+            x, y = _mean_line(list(seeds.values()))
+            look, knee = style[variant], self._knee(capacity, statistic, x, y)
+            if knee is not None and limit_s == knee[1]:  # where the line ends: on the SLO
+                below = x < knee[0]
+                x, y = np.append(x[below], knee[0]), np.append(y[below], knee[1])
+            if len(x):
+                traces.append(self._line(variant, x, y, look))
+            traces.append(self._cells(variant, seeds, look))
+            if knee is not None:
+                traces.append(_mark(capacity, knee, look))
+        if limit_s is not None and traces:
+            traces.append(_limit(limit_s, [x for trace in traces for x in trace["x"]]))
+        return traces
+
+    def values(self, column: str) -> list[float]:
+        """Return the values of all cells that have one."""
+        return [float(value) for value in self.cells[column].dropna()]
+
+    def _seeds(self, variant: str, column: str, most: float) -> dict[int, tuple[Column, Column]]:
+        """Return the loads and the values of each seed's valid and stable cells; nothing if a seed
+        has none, since the others would be lucky."""
+        rows = self.cells[self.cells["variant"] == variant]
+        capacity = self.capacities[variant]
+        found: dict[int, tuple[Column, Column]] = {}
+        for seed, each in capacity.by_seed.items():
+            mine = rows[(rows["seed"] == seed) & (rows["failed_gates"] == "")]
+            mine = mine[(mine["unstable"] == "") & (mine[column] <= most)]
+            loads = amounts_of(mine)
+            if each.not_sustained is not None:
+                mine = mine[loads <= each.not_sustained]
+            values = mine.groupby(amounts_of(mine))[column].mean()
+            if values.empty:
+                return {}
+            found[seed] = values.index.to_numpy(dtype=float), values.to_numpy(dtype=float)
+        return found
+
+    def _line(self, variant: str, x: Column, y: Column, look: Style) -> Trace:
+        return {
+            "type": "scatter",
+            "name": plain(variant),
+            "x": x.tolist(),
+            "y": numbers(y),
+            "mode": "lines",
+            "line": {"width": 2.5, "dash": look.dash},
+            "hoverinfo": "skip",
+            "meta": {"colour": look.colour, "variant": variant, "kind": "line"},
+        }
+
+    def _cells(
+        self, variant: str, seeds: Mapping[int, tuple[Column, Column]], look: Style
+    ) -> Trace:
+        points = [
+            (load, value, f"<b>{plain(variant)}</b><br>{self.ladder.label(load)}, seed {seed}")
+            for seed, (loads, values) in seeds.items()
+            for load, value in zip(loads.tolist(), numbers(values), strict=True)
+        ]
+        return {
+            "type": "scatter",
+            "name": plain(variant),
+            "x": [load for load, _, _ in points],
+            "y": [value for _, value, _ in points],
+            "mode": "markers",
+            "marker": {"symbol": look.marker, "size": 4, "opacity": 0.55, "line": {"width": 0}},
+            "text": [text for _, _, text in points],
+            "hovertemplate": "%{text}<br>%{y:.4g}<extra></extra>",
+            "meta": {"colour": look.colour, "variant": variant, "kind": "cells"},
+        }
+
+    def _knee(
+        self, capacity: VariantCapacity, statistic: str, x: Column, y: Column
+    ) -> tuple[float, float] | None:
+        """Return the capacity and its value: on the line, or on the SLO if it limits this statistic
+        alone. None without a number, or if the line does not reach it."""
+        if (found := capacity.load) is None:
+            return None
+        if list(self.limits_s) == [statistic]:
+            return found.value, self.limits_s[statistic]
+        if not len(x) or not x[0] <= found.value <= x[-1]:
+            return None
+        return found.value, float(_between(np.array([found.value]), x, y)[0])
+
+
+def _mark(capacity: VariantCapacity, knee: tuple[float, float], look: Style) -> Trace:
+    name = plain(capacity.variant)
+    return {
+        "type": "scatter",
+        "name": name,
+        "x": [knee[0]],
+        "y": [knee[1]],
+        "mode": "markers",
+        "marker": {"symbol": f"{look.marker}-open", "size": 12, "line": {"width": 2.5}},
+        "text": [f"<b>{name}</b><br>capacity: {capacity.text()}"],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": look.colour, "variant": capacity.variant, "kind": "knee"},
+    }
+
+
+def _mean_line(seeds: Sequence[tuple[Column, Column]]) -> tuple[Column, Column]:
+    low, high = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
+    every = np.unique(np.concatenate([x for x, _ in seeds]))
+    at = every[(every >= low) & (every <= high)]
+    return at, np.mean([_between(at, x, y) for x, y in seeds], axis=0)
+
+
+def _between(at: Column, x: Column, y: Column) -> Column:
+    """Interpolate on logarithmic axes, as capacities are; shares may be 0."""
+    if (y > 0).all():
+        return np.asarray(np.exp(np.interp(np.log(at), np.log(x), np.log(y))))
+    return np.asarray(np.interp(np.log(at), np.log(x), y))
+
+
+def _limit(limit_s: float, loads: Sequence[float]) -> Trace:
+    """Draw the limit over all loads, with its value at the left."""
+    return {
+        "type": "scatter",
+        "x": [min(loads), max(loads)],
+        "y": [number(limit_s)] * 2,
+        "mode": "lines+text",
+        "line": {"width": 1.5, "dash": "dot"},
+        "text": [f"SLO: {seconds(limit_s)}", ""],
+        "textposition": "top right",
+        "hoverinfo": "skip",
+        "meta": {"colour": "soft", "kind": "limit"},
+    }
