@@ -51,15 +51,13 @@ def fastest(points: Sequence[Point], load: str | None) -> list[str]:
 
 
 def highlighted(
-    points: Sequence[Point], strong: Collection[str], best_first: Sequence[str]
+    names: Collection[str], strong: Collection[str], best_first: Sequence[str]
 ) -> set[str]:
-    """Return the variants to highlight initially: all if they are few, else `strong`, the bounds
-    and the first of `best_first`."""
-    names = {p.variant for p in points}
+    """Return the variants to highlight initially: all if they are few, else `strong` and the first
+    of `best_first`."""
     if len(names) <= MAX_ALL_HIGHLIGHTED:
-        return names
-    bounds = {p.variant for p in points if p.bound}
-    return names & {*strong, *bounds, *best_first[:BEST_HIGHLIGHTED]}
+        return {*names}
+    return {*names} & {*strong, *best_first[:BEST_HIGHLIGHTED]}
 
 
 def legend(

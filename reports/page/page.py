@@ -100,9 +100,12 @@ def page(
     machines: Sequence[MachineLink] = (),
 ) -> str:
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
-    named = [*strong, *_worst(answer)]
-    names = list(dict.fromkeys(p.variant for p in points))
-    chosen = highlighted(points, named, _best_first(points, answer))
+    named = [*strong, run.sweep.baseline, *_worst(answer)]
+    bounds = {v.name: bool(v.bound) for v in run.sweep.variants}
+    drawn_names = {*(p.variant for p in points), *(c.variant for c in answer.capacities)}
+    names = [name for name in bounds if name in drawn_names]
+    references = [name for name in names if bounds[name]]
+    chosen = highlighted(names, [*named, *references], _best_first(points, answer))
     return (
         with_figures()
         .get_template("report.html.j2")

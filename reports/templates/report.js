@@ -114,9 +114,11 @@
     const all = valuesOf(shown), values = valuesOf(shown.filter((t) => !isBand(t)));
     if (!values.length) return undefined;
     const low = Math.max(lowest(all), lowest(values) / 2), high = Math.min(highest(all), 1.5 * highest(values));
-    if (!log) return [0, 1.06 * high || 1];
-    const margin = 0.05 * Math.max(Math.log10(high / low), 0.3);
-    return [Math.log10(low) - margin, Math.log10(high) + margin];
+    // Lines that end on the limit have their names above it.
+    const room = spec.data.some((t) => t.meta.kind === "limit") ? 0.25 : 0;
+    if (!log) return [0, (1.06 + room) * high || 1];
+    const span = Math.max(Math.log10(high / low), 0.3);
+    return [Math.log10(low) - 0.05 * span, Math.log10(high) + (0.05 + room) * span];
   }
 
   // The same along the other axis, which the names would widen.
