@@ -117,6 +117,8 @@ def read_numbers(cell: CellRun) -> CellNumbers | None:
     except FileNotFoundError:
         return None
     except (OSError, zstandard.ZstdError, *MALFORMED) as error:
+        if isinstance(error, msgspec.ValidationError) and has_turns(cell.folder):
+            return None  # other code stored other fields
         raise InvalidRunFolder(one_line(f"{path}: {error}; {RERUN}")) from None
     return numbers if numbers.is_current or not has_turns(cell.folder) else None
 

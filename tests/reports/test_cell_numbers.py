@@ -165,6 +165,19 @@ def test_numbers_of_other_code_are_computed_again_from_the_turns(
     pd.testing.assert_frame_equal(after.jobs, before.jobs, check_exact=True)
 
 
+def test_numbers_with_the_fields_of_other_code_are_computed_again_from_the_turns(
+    tmp_path: Path,
+) -> None:
+    run = sweep(small_plan(), tmp_path / "run")
+    before = collect(run).cells["jobs"].tolist()
+    for cell in run.cells:
+        path = cell.folder / CELL_NUMBERS
+        path.write_bytes(zstandard.compress(b'{"row": {}}'))
+        seal(cell.folder)
+    found = collect(run)
+    assert (found.cells["jobs"].tolist(), found.missing) == (before, ())
+
+
 def spoil(cell: Path) -> None:
     path = cell / CELL_NUMBERS
     numbers = msgspec.json.decode(
