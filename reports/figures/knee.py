@@ -45,8 +45,9 @@ class Knees(NamedTuple):
             if not seeds:
                 continue
             x, y = _mean_line(list(seeds.values()))
-            look, knee = style[variant], self._knee(capacity, statistic, x, y)
-            if knee is not None and limit_s == knee[1]:  # where the line ends: on the SLO
+            look, knee = style[variant], self._knee(capacity, statistic, seeds)
+            # The line ends at the capacity if that is on the SLO, or beyond the loads of some seed.
+            if knee is not None and (limit_s == knee[1] or not len(x) or knee[0] > x[-1]):
                 below = x < knee[0]
                 x, y = np.append(x[below], knee[0]), np.append(y[below], knee[1])
             if len(x):
@@ -113,17 +114,21 @@ class Knees(NamedTuple):
         }
 
     def _knee(
-        self, capacity: VariantCapacity, statistic: str, x: Column, y: Column
+        self,
+        capacity: VariantCapacity,
+        statistic: str,
+        seeds: Mapping[int, tuple[Column, Column]],
     ) -> tuple[float, float] | None:
-        """Return the capacity and its value: on the line, or on the SLO if it limits this statistic
-        alone. None without a number, or if the line does not reach it."""
+        """Return the capacity and the mean value of the seeds at theirs; on the SLO if it limits
+        this statistic alone. None without a number."""
         if (found := capacity.load) is None:
             return None
         if list(self.limits_s) == [statistic]:
             return found.value, self.limits_s[statistic]
-        if not len(x) or not x[0] <= found.value <= x[-1]:
-            return None
-        return found.value, float(_between(np.array([found.value]), x, y)[0])
+        values = [
+            _between(np.array([load]), *seeds[seed])[0] for seed, load in capacity.loads.items()
+        ]
+        return found.value, float(np.mean(values))
 
 
 def _mark(capacity: VariantCapacity, knee: tuple[float, float], look: Style) -> Trace:

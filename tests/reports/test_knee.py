@@ -99,7 +99,7 @@ def test_a_line_ends_at_its_capacity_on_the_slo_if_it_limits_this_statistic_alon
     assert knee["marker"]["symbol"] == "circle-open"
 
 
-def test_with_other_limits_the_capacity_is_on_the_line() -> None:
+def test_with_other_limits_the_capacity_is_at_the_mean_of_what_the_seeds_have_at_theirs() -> None:
     # The line of a doubles over a factor of 8: its slope is 1/3. 0.6 is six times 0.1.
     knee = trace(drawn({"ttft_p95": 5.0})["jct-mean"], "a", "knee")
     assert knee["y"] == pytest.approx([50.0 * 6 ** (1 / 3)])
