@@ -635,6 +635,25 @@ class SweepSettings:
             min=1,
         ),
     ] = 1
+    price: Annotated[
+        str | None,
+        Option(
+            "USD per GPU and hour: 2.5, or by hardware h100=2.5,a100-80g=1.5. Default: the price "
+            "in the GPU file, or a list price (bench list hardware).",
+            MACHINE,
+            "USD",
+        ),
+    ] = None
+    api_price: Annotated[
+        str | None,
+        Option(
+            "Also report what the same jobs cost at an API with these prices in USD per million "
+            "tokens, and from which load on the machine is cheaper: 0.5,5,25. Cached are the prompt"
+            " tokens that earlier turns of the same job contain.",
+            MACHINE,
+            "CACHED,INPUT,OUTPUT",
+        ),
+    ] = None
     load: Load = field(default_factory=Load)
     machine: Machine = field(default_factory=Machine)
     server: Server = field(default_factory=Server)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from msgspec.json import decode, encode
 
 from harness.cells.folder import read_json, write_json
@@ -47,7 +47,7 @@ GROWING = ("variants", "jps", "agents", "seeds", "repeats", "machines")
 """Fields of `sweep.json` to which a later plan may add values."""
 IGNORED_FIELDS = (
     *(MADE_BY, "baseline", "search", "turnstile_version", "profile_notes"),
-    *("left_out", "rejected_files", "repairs"),
+    *("left_out", "rejected_files", "repairs", "price", "api_price"),
 )
 """Fields of `sweep.json` that do not affect the cells."""
 SETTINGS = "sweep.toml"
@@ -62,12 +62,17 @@ SWEEP = "sweep.json"
 
 def default_folder(plan: SweepPlan) -> Path:
     """Return a readable name that ends with a hash of the plan."""
-    digest = hashlib.sha256(encode(plan.sweep_record())).hexdigest()[:8]
+    digest = hashlib.sha256(encode(without_prices(plan.sweep_record()))).hexdigest()[:8]
     engine = plan.engine
     parts = [plan.workload.name, engine.model, engine.hardware]
     if engine.kind.name != Machine().engine:
         parts.append(engine.kind.name)
     return RUNS / "_".join([*map(slug, parts), digest])
+
+
+def without_prices(sweep: SweepRecord) -> SweepRecord:
+    """Return the record of a plan without prices, which change no cell and so no folder."""
+    return structs.replace(sweep, price=None, api_price=None)
 
 
 def _stored_plan(folder: Path, document: str) -> JsonObject:

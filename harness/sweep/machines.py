@@ -22,7 +22,7 @@ from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
-from harness.sweep.folder import SETTINGS, claimed, with_copies
+from harness.sweep.folder import SETTINGS, claimed, with_copies, without_prices
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve_each
 from reports.run_folder.find import RUNS
@@ -49,7 +49,7 @@ class MachinesPlan:
 
     def default_folder(self) -> Path:
         """Return a readable name that ends with a hash of the plans."""
-        plans = [plan.sweep_record() for plan in self.plans.values()]
+        plans = [without_prices(plan.sweep_record()) for plan in self.plans.values()]
         digest = hashlib.sha256(encode(plans)).hexdigest()[:8]
         workload = next(iter(self.plans.values())).workload.name
         return RUNS / f"{slug(workload)}_{len(plans)}-machines_{digest}"

@@ -23,7 +23,9 @@ from servers.records.cell import CellRecord
 from servers.records.settings import HorizonRecord, RouterRecord, SplitRecord
 from servers.records.sweep import (
     ONCE,
+    ApiPriceRecord,
     NoteRecord,
+    PriceRecord,
     SearchRecord,
     SweepRecord,
     Unsupported,
@@ -79,6 +81,8 @@ class SweepPlan:
     """Whether each cell runs a stream of jobs until its steady state, instead of a fixed set."""
     slo: Slo | None = None
     """What a sustained rate meets. The capacity of each variant is searched; None: it is not."""
+    price: PriceRecord | None = None
+    api_price: ApiPriceRecord | None = None
 
     @property
     def turns_per_cell(self) -> int:
@@ -150,6 +154,8 @@ class SweepPlan:
             repeats=ONCE if repeats == 1 else tuple(range(1, repeats + 1)),
             search=None if self.slo is None else SearchRecord(str(self.slo)),
             baseline=self.baseline,
+            price=self.price,
+            api_price=self.api_price,
             left_out=self.left_out,
             rejected_files=self.notes("rejected_files"),
             repairs=self.notes("repairs"),

@@ -17,6 +17,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.horizon import parse_horizon, refuse_rare_jobs
 from harness.load.machines import refuse_list
+from harness.load.prices import parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.stream import are_alike
@@ -81,6 +82,12 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         arrivals.draw(
             workload.programs, amounts[0], seeds[0]
         )  # Raises if a recorded one is missing.
+    prices = parse_prices(first.price, [engine.hardware for _, engine, _ in engines])
+    if first.api_price is not None and slo is None:
+        raise InvalidInput(
+            f"--api-price {first.api_price}: needs a search for capacities; remove --no-capacity "
+            "and --once, or --api-price"
+        )
     baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
     engines = _with_second_arm(engines, baseline, first)
     chosen, engine, left_out = engines[0]
@@ -101,9 +108,17 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         horizon=horizon,
         steady=steady,
         slo=slo,
+        api_price=parse_api_price(first.api_price),
     )
     return [
-        replace(plan, settings=each, engine=engine, variants=chosen, left_out=left_out)
+        replace(
+            plan,
+            settings=each,
+            engine=engine,
+            variants=chosen,
+            left_out=left_out,
+            price=price_of_gpu(prices, engine.hardware, engine.settings().gpu),
+        )
         for each, (chosen, engine, left_out) in zip(settings, engines, strict=True)
     ]
 

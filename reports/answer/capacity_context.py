@@ -41,8 +41,8 @@ class Price:
 
 
 def price_of(sweep: SweepRecord) -> Price:
-    price = (sweep.gpu or {}).get("price_usd_per_hour")
-    return Price(sweep.gpus or 1, price if isinstance(price, int | float) else math.nan)
+    usd_per_h = math.nan if sweep.price is None else sweep.price.usd_per_gpu_hour
+    return Price(sweep.gpus or 1, usd_per_h)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import orjson
 from msgspec import to_builtins
 
 from reports.answer.capacity_context import Price, price_of
+from reports.answer.costs import JobCost
 from reports.answer.fails_first import FailsFirst
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
@@ -53,6 +54,9 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
         "winners": answer.winners,
         "references": [v.name for v in sweep.variants if v.bound],
         "capacities": {each.variant: _capacity(each, price, answer) for each in answer.capacities},
+        "price": sweep.price and to_builtins(sweep.price),
+        "api_price": sweep.api_price and to_builtins(sweep.api_price),
+        "costs": {each.variant: _cost(each) for each in answer.costs},
         "ratios": {
             each.variant: _estimate(each.ratio)
             for each in answer.capacities
@@ -98,6 +102,15 @@ def _fails_first(capacity: VariantCapacity, found: FailsFirst | None) -> dict[st
         UNITS[capacity.ladder]: found.loads,
         "shares": found.shares,
         "sentence": found.sentence(capacity.variant, capacity.ladder),
+    }
+
+
+def _cost(cost: JobCost) -> dict[str, Any]:
+    of_api = {"api_usd_per_job": cost.api_usd_per_job, "cheaper_than_api_from": cost.even_load}
+    return {
+        "usd_per_job": cost.usd_per_job,
+        "usd_per_million_tokens": {k: _number(usd) for k, usd in cost.usd_per_mtok.items()},
+        **({} if cost.api_usd_per_job is None else of_api),
     }
 
 

@@ -21,7 +21,7 @@ from servers.records.settings import (
     ServerRecord,
     WorkloadRecord,
 )
-from servers.records.sweep import SweepRecord, VariantRecord
+from servers.records.sweep import PriceRecord, SweepRecord, VariantRecord
 
 ORIGINS = {
     "analytic": " (a roofline of published peaks, not a measurement)",
@@ -194,6 +194,7 @@ def facts(sweep: SweepRecord) -> list[tuple[str, str]]:
         ("Hardware", sweep.hardware),
         ("GPUs", sweep.gpus),
         ("GPU file", _gpu(sweep.gpu or {})),
+        ("Price of a GPU", price_in_words(sweep.price)),
         ("Engine", sweep.engine),
         ("Agent", _agent(sweep.agent)),
         ("Profile", profile),
@@ -217,6 +218,14 @@ def facts(sweep: SweepRecord) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in known if value]
 
 
+def price_in_words(price: PriceRecord | None) -> str:
+    """Return the price with its source; "" if there is none."""
+    if price is None:
+        return ""
+    source = ", ".join(filter(None, [price.source, price.date]))
+    return f"{price.usd_per_gpu_hour:g} USD per hour ({source})"
+
+
 GPU_FIELDS = (
     ("memory_bytes", "memory", 2**30, "GiB"),
     ("memory_bytes_per_s", "memory bandwidth", 1e12, "TB/s"),
@@ -225,7 +234,6 @@ GPU_FIELDS = (
     ("pcie_bytes_per_s", "link to the host", 1e9, "GB/s"),
     ("link_bytes_per_s", "link between GPUs", 1e9, "GB/s"),
     ("offload_gb", "host memory per GPU", 1, "GB"),
-    ("price_usd_per_hour", "price of one GPU", 1, "USD/h"),
 )
 """Fields of a GPU, with their label, the size of the unit, and the unit."""
 

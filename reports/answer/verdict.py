@@ -18,6 +18,7 @@ from reports.answer.caveats import (
     jobs_per_cell,
     short_run,
 )
+from reports.answer.costs import JobCost
 from reports.answer.fails_first import FailsFirst
 from reports.answer.findings import (
     at_load,
@@ -85,6 +86,8 @@ class Answer:
     """Variants with the highest capacity, or the fastest at `load`, including ties."""
     beyond: Point | None = None
     """A winner at a rate that the baseline does not sustain."""
+    costs: tuple[JobCost, ...] = ()
+    """Of variants whose capacity is a number; empty if the hardware has no price."""
     slowest: Point | None = None
     """The slowest at `load`, or a variant without a steady state. None with capacities."""
 

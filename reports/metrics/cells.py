@@ -20,6 +20,7 @@ from reports.metrics.goodput import goodput, slo_of
 from reports.metrics.measure import Row, measure, read_recorded, settings_of
 from reports.metrics.stalls import NO_JOBS, stalled_by_load
 from reports.metrics.steady import unstable_cells
+from reports.metrics.throughput import usd_per_job
 from reports.parallel import each
 from reports.run_folder.read import CellRun, Run, read_cell
 from reports.run_folder.turns import Turns
@@ -71,7 +72,7 @@ def collect(run: Run) -> Results:
         if isinstance(found, str):
             missing.append((cell.folder.name, found))
             continue
-        rows.append(found[0])
+        rows.append(found[0] | {"usd_per_job": usd_per_job(run.sweep.price, found[0])})
         jobs.append(found[1])
         by_other_code += found[2]
     if any(cell.repeat > 1 for cell in run.cells):

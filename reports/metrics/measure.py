@@ -27,7 +27,7 @@ from reports.metrics.saturation import TREND
 from reports.metrics.stalls import NO_JOBS, stalled_jobs, without
 from reports.metrics.steady import measured_turns, span_of
 from reports.metrics.throughput import THROUGHPUT
-from reports.metrics.tokens import HITS_OF_CELL, LATENCY
+from reports.metrics.tokens import HITS_OF_CELL, LATENCY, TOKENS_OF_JOBS
 from reports.metrics.turn_time import TURN_TIME
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.read import CellRun
@@ -49,7 +49,7 @@ GROUPS = (
         TREND,
         VALIDITY,
     ),
-    *(BACKGROUND, BOUNDS, GOODPUT),
+    *(BACKGROUND, BOUNDS, GOODPUT, TOKENS_OF_JOBS),
 )
 """In the order of the columns of `cells.csv`."""
 Row = dict[str, Value | None]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from reports.metrics.metric import HIGHER, LOWER, NONE, PER_S, Facts, Group, Metric, Unit, Value
+from servers.records.sweep import PriceRecord
 
 
 def _throughput(facts: Facts) -> dict[str, Value]:
@@ -12,15 +14,22 @@ def _throughput(facts: Facts) -> dict[str, Value]:
     per_s = 1 / span.length_s
     jobs_per_s = span.jobs * per_s
     gpus = config.gpus or math.nan
-    price = (config.gpu or {}).get("price_usd_per_hour")
-    usd_per_s = (price if isinstance(price, int | float) else math.nan) * gpus / 3600
     return {
         "throughput_jobs_per_s": jobs_per_s,
         "throughput_ratio": jobs_per_s / (config.jps or math.nan),
         "throughput_turns_per_min": span.turns * per_s * 60,
         "throughput_jobs_per_h_per_gpu": jobs_per_s * 3600 / gpus,
-        "usd_per_job": usd_per_s * span.length_s / span.jobs if span.jobs else math.nan,
+        "usd_per_job": math.nan,
     }
+
+
+def usd_per_job(price: PriceRecord | None, row: Mapping[str, Value | None]) -> float:
+    """Return the cost of a job of a cell; NaN without a price, GPUs or finished jobs. The price is
+    the sweep's, so that another one changes no cell."""
+    per_hour_per_gpu = row["throughput_jobs_per_h_per_gpu"]
+    if price is None or not isinstance(per_hour_per_gpu, int | float) or not per_hour_per_gpu:
+        return math.nan
+    return price.usd_per_gpu_hour / per_hour_per_gpu
 
 
 THROUGHPUT = Group(
@@ -43,8 +52,8 @@ THROUGHPUT = Group(
         ),
         Metric("usd_per_job", Unit("USD/job"), LOWER, "USD per job").means(
             "Price of the GPUs for the time of the cell, divided by its jobs.",
-            "`price` of the GPU file · `gpus` · the same time ÷ finished jobs; empty without a"
-            " price. It includes the time in which the GPUs are idle, so at a rate that no variant"
+            "`price` of `sweep.json` ÷ `throughput_jobs_per_h_per_gpu`; empty without a price."
+            " It includes the time in which the GPUs are idle, so at a rate that no variant"
             " saturates it hardly depends on the variant.",
         ),
     ),

@@ -21,6 +21,7 @@ from reports.metrics.metric import (
     percentiles,
 )
 from reports.metrics.waterfall import before_first_token_s
+from reports.numbers import whole
 from reports.run_folder.turns import HITS
 
 
@@ -53,6 +54,26 @@ def _hits(facts: Facts) -> dict[str, Value]:
     }
 
 
+def _per_job(facts: Facts) -> dict[str, Value]:
+    jobs = len(facts.kept["jct_s"]) or math.nan
+    names = ("prompt_tokens", "kept_tokens", "output_tokens")
+    return {f"{name}_per_job": float(facts.good[name].sum()) / jobs for name in names}
+
+
+TOKENS = Unit("tokens", whole)
+TOKENS_OF_JOBS = Group(
+    _per_job,
+    (
+        Metric("prompt_tokens_per_job", TOKENS).means(
+            "Prompt tokens of all turns of a job, mean.",
+            "Σ `prompt_tokens` of finished turns ÷ measured jobs; the same for the next two.",
+        ),
+        Metric("kept_tokens_per_job", TOKENS).means(
+            "Those of them that earlier turns of the same job contain."
+        ),
+        Metric("output_tokens_per_job", TOKENS).means("Generated tokens of a job, mean."),
+    ),
+)
 LATENCY = Group(
     _latency,
     (

@@ -15,7 +15,8 @@ from jinja2 import Environment
 
 from reports.answer.capacity_context import also_serves, noun_of, price_of
 from reports.answer.capacity_rows import capacity_table
-from reports.answer.provenance import basis, command, facts, heading, left_out
+from reports.answer.costs import cost_table
+from reports.answer.provenance import basis, command, facts, heading, left_out, price_in_words
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
 from reports.answer.workload import compared_with_agents
@@ -121,6 +122,9 @@ def page(
             most_caveats=MOST_CAVEATS,
             most_names=MOST_NAMES,
             capacities=capacity_table(answer, price_of(run.sweep)),
+            costs=cost_table(answer.costs),
+            price=price_in_words(run.sweep.price),
+            api_price=run.sweep.api_price,
             also_serves=also_serves(run.sweep),
             ladder=ladder_of(run.sweep.arrivals),
             baseline=run.sweep.baseline,

@@ -18,6 +18,7 @@ from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_context import also_serves, capacity_context, price_of
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
+from reports.answer.costs import cost_sentences, job_costs
 from reports.answer.document import ANSWER, document
 from reports.answer.fails_first import fails_first
 from reports.answer.left_out import programs_left_out, valid_capacities
@@ -136,8 +137,15 @@ def _answer(
     ]
     valid, left_out = valid_capacities(search.found, results, context.baseline)
     limits = fails_first(valid, results.cells, search.slo)
-    found_answer = capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
-    return replace(found_answer, other_units=other_units(valid, results.cells))
+    result = capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
+    costs = job_costs(valid, results.cells, context.price, run.sweep.api_price)
+    sentences = cost_sentences(costs, result.winners, run.sweep)
+    return replace(
+        result,
+        costs=costs,
+        findings=(*result.findings, *sentences),
+        other_units=other_units(valid, results.cells),
+    )
 
 
 def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:

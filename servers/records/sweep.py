@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from servers.records.fields import Count, Name, Rate, Record, Scalar
+from servers.records.fields import Count, Name, Number, Rate, Record, Scalar
 from servers.records.settings import OffloadRecord, RouterRecord, RunSettings, SplitRecord
 
 ONCE = (1,)
@@ -37,6 +37,26 @@ class SearchRecord(Record, frozen=True):
     """The SLO of a search for capacities, for which there are cells at further rates."""
 
     slo: Name
+
+
+class PriceRecord(Record, frozen=True):
+    """What one GPU costs, and where the price comes from."""
+
+    usd_per_gpu_hour: Rate
+    source: Name
+    """`--price`, `the GPU file`, or the provider of a list price."""
+    date: Name | None = None
+    """Of a list price."""
+
+
+class ApiPriceRecord(Record, frozen=True):
+    """What an API charges, in USD per million tokens."""
+
+    cached: Number
+    """Input that a job's earlier turns contain."""
+    input: Number
+    """Other input."""
+    output: Number
 
 
 class Unsupported(Record, frozen=True):
@@ -80,6 +100,10 @@ class SweepRecord(
     """Numbers of the measurements of a cell."""
     search: SearchRecord | None = None
     baseline: Name
+    price: PriceRecord | None = None
+    """Price of the hardware, which decides costs but no cell."""
+    api_price: ApiPriceRecord | None = None
+    """`--api-price`."""
     left_out: tuple[Unsupported, ...] = ()
     """Variants of `--policies all` that the engine cannot run here."""
     rejected_files: tuple[NoteRecord, ...] = ()

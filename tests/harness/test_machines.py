@@ -352,7 +352,7 @@ def test_the_report_of_a_gpu_file_has_its_numbers_its_cost_and_the_notes_of_the_
     page = " ".join(Path("one/report.html").read_text().split())
     assert "<dt>GPUs</dt><dd>2</dd>" in page
     assert "memory 48 GiB, memory bandwidth 1.5 TB/s, BF16 300 TFLOP/s, link to the host" in page
-    assert "price of one GPU 1.2 USD/h" in page
+    assert "<dt>Price of a GPU</dt><dd>1.2 USD per hour (the GPU file)</dd>" in page
     assert sweep["profile_notes"][0][1:] in page
     assert "<code>bench sweep sweep.toml --out FOLDER</code>" in page
 

@@ -9,6 +9,7 @@ import pytest
 from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
+from servers.profiles.machines.prices import LIST_PRICES
 from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
@@ -201,5 +202,9 @@ def test_a_copy_under_another_name_describes_the_same_gpu(file: Path, tmp_path: 
     assert gpu_of_file("h100") is gpu_of_file("profile.json") is gpu_of_file(None) is None
 
 
-def test_no_listed_gpu_has_a_price() -> None:
-    assert all(gpu.price_usd_per_hour is None for gpu in HARDWARE.values())
+def test_each_listed_gpu_has_a_list_price_with_its_source_and_date() -> None:
+    assert LIST_PRICES.keys() == HARDWARE.keys()
+    for usd_per_h, source, date in LIST_PRICES.values():
+        assert 0.1 < usd_per_h < 20
+        assert source
+        assert date.startswith("20")

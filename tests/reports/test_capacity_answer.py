@@ -230,7 +230,7 @@ def test_gpus_for_a_round_rate_are_whole_machines() -> None:
 def test_gpus_and_costs_include_the_background_that_each_machine_serves() -> None:
     beside = {"requests_per_s": 0.1, "name": "chat.jsonl", "requests": 8}
     found = chains(fcfs=(0.2,) * 3, a=(0.4,) * 3)
-    one = answer_of(found, background=beside, gpu={"price_usd_per_hour": 3.6})
+    one = answer_of(found, background=beside, price={"usd_per_gpu_hour": 3.6, "source": "--price"})
     needs = "1 job/s needs 3 GPUs with a and 5 GPUs with fcfs, each alongside 0.1 background"
     assert f"{needs} requests/s." in one.findings
     # 0.001 USD/s for 1,000 jobs at 0.4 and 0.2 jobs/s.
@@ -249,7 +249,9 @@ def test_a_thousand_jobs_cost_what_the_machine_costs_while_it_finishes_them() ->
     # 3.6 USD/h is 0.001 USD/s; 1,000 jobs take 2,500 s at 0.4 jobs/s and 5,000 s at 0.2.
     price = Price(1, 3.6)
     assert price.usd(0.4, RATES) == pytest.approx(2.5)
-    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), gpu={"price_usd_per_hour": 3.6})
+    answer = answer_of(
+        chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), price={"usd_per_gpu_hour": 3.6, "source": "--price"}
+    )
     assert (
         "A thousand jobs cost 2.5 USD with a and 5 USD with fcfs, at capacity." in answer.findings
     )
@@ -361,7 +363,7 @@ def test_the_answer_within_a_horizon_says_what_most_days_sustain() -> None:
     )
 
 
-AGENTS = {"arrivals": "agents", "gpu": {"price_usd_per_hour": 2.0}}
+AGENTS = {"arrivals": "agents", "price": {"usd_per_gpu_hour": 2.0, "source": "--price"}}
 
 
 def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() -> None:

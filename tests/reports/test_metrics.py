@@ -11,7 +11,9 @@ from make_run import seal, simulate, turn, workload, write_cell, write_sweep
 from reports.metrics.cells import collect
 from reports.metrics.measure import METRICS
 from reports.metrics.metric import FLAG, TEXT
+from reports.metrics.throughput import usd_per_job
 from reports.run_folder.read import load_run
+from servers.records.sweep import PriceRecord
 
 
 def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict[str, Any]:
@@ -156,26 +158,35 @@ def test_throughput_counts_jobs_turns_and_gpus(tmp_path: Path) -> None:
     assert row["throughput_jobs_per_h_per_gpu"] == pytest.approx(2 / 7 * 3600 / 4)
 
 
+NINE_USD = PriceRecord(9.0, "--price")
+
+
+def test_a_job_has_the_tokens_of_all_its_turns(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [turn("p0", 0, 0.0), turn("p0", 1, 4.0, gap_s=3.0), turn("p1", 0, 6.0)])
+    one = row_of(tmp_path / "one", [turn("p0", 0, 0.0)])
+    for name in ("prompt_tokens_per_job", "output_tokens_per_job"):
+        assert row[name] == 3 / 2 * one[name]  # two jobs with three equal turns
+
+
 def test_a_job_costs_its_share_of_the_price_of_all_gpus(tmp_path: Path) -> None:
     # Two jobs in 7 s on two GPUs of 9 USD per hour each: 7 · 2 · 9 / 3600 / 2.
     turns = [turn("p0", 0, 0.0), turn("p1", 0, 6.0)]
-    row = row_of(tmp_path, turns, gpus=2, gpu={"price_usd_per_hour": 9.0})
-    assert row["usd_per_job"] == pytest.approx(0.0175)
+    row = row_of(tmp_path, turns, gpus=2)
+    assert usd_per_job(NINE_USD, row) == pytest.approx(0.0175)
     assert row["throughput_ratio"] == pytest.approx(2 / 7 / 0.5)
 
 
-@pytest.mark.parametrize("config", [{}, {"gpus": 2}, {"gpu": {"price_usd_per_hour": 9.0}}])
-def test_without_a_price_or_a_number_of_gpus_a_job_has_no_cost(
-    tmp_path: Path, config: dict[str, Any]
-) -> None:
-    assert math.isnan(row_of(tmp_path, [turn("p0")], **config)["usd_per_job"])
+def test_without_a_price_or_a_number_of_gpus_a_job_has_no_cost(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [turn("p0")])
+    assert math.isnan(usd_per_job(NINE_USD, row))
+    assert math.isnan(usd_per_job(None, row | {"throughput_jobs_per_h_per_gpu": 2.0}))
 
 
 def test_a_cell_in_which_every_job_failed_has_no_mean_and_no_cost(tmp_path: Path) -> None:
-    gpu = {"price_usd_per_hour": 9.0}
-    row = row_of(tmp_path, [turn("p0", error="timed out")], gpus=2, gpu=gpu)
+    row = row_of(tmp_path, [turn("p0", error="timed out")], gpus=2)
     assert row["jobs"] == 0
-    assert all(math.isnan(row[name]) for name in ("jct_mean_s", "jct_p95_s", "usd_per_job"))
+    assert all(math.isnan(row[name]) for name in ("jct_mean_s", "jct_p95_s"))
+    assert math.isnan(usd_per_job(NINE_USD, row))
     assert math.isnan(row["jain_index"])
 
 

@@ -72,12 +72,12 @@ def test_only_measured_jobs_count(tmp_path: Path) -> None:
 
 
 def test_throughput_is_what_finishes_during_the_window(tmp_path: Path) -> None:
-    row = row_of(tmp_path, gpus=2, gpu={"price_usd_per_hour": 9.0})
+    row = row_of(tmp_path, gpus=2)
     assert row["throughput_jobs_per_s"] == pytest.approx(3 / 4)
     assert row["throughput_ratio"] == pytest.approx(0.75)
     # Turns of the jobs 2 and 3 end at 4 and 5 s; that of job 4 at 6 s, when the window is over.
     assert row["throughput_turns_per_min"] == pytest.approx(2 / 4 * 60)
-    assert row["usd_per_job"] == pytest.approx(9.0 / 3600 * 2 * 4 / 3)
+    assert row["throughput_jobs_per_h_per_gpu"] == pytest.approx(3600 / 2 * 3 / 4)
 
 
 def test_there_is_no_drain_and_the_growth_is_that_of_the_replay(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 OF_SEVERAL_CELLS = (
-    *("baseline", "slo", "aa", "repeats", "fail_unless", "until", "table"),
+    *("baseline", "slo", "api_price", "aa", "repeats", "fail_unless", "until", "table"),
     *("workers", "on_error", "shard", "cluster", "show", "keep"),
 )
 """Options that `--one` does not support."""
@@ -159,7 +159,12 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
 
     # A settings file of a whole sweep may have a baseline and an SLO.
     settings = replace(
-        settings, seeds=settings.seeds or "1", baseline=None, slo=None, no_capacity=True
+        settings,
+        seeds=settings.seeds or "1",
+        baseline=None,
+        slo=None,
+        api_price=None,
+        no_capacity=True,
     )
     folder, failed = run_from_settings(
         settings, replace(execution, workers=1, keep=Keep.TURNS), sys.argv[1:], one_cell=True

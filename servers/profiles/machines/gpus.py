@@ -39,7 +39,7 @@ class Hardware:
     """Its name in `aiconfigurator-core`, if that has operator tables of vLLM for it."""
     note: str = ""
     price_usd_per_hour: float | None = None
-    """Price of one GPU. No listed GPU has one, since prices depend on provider and date."""
+    """Price of one GPU, if a GPU file states it; `prices` has those of listed GPUs."""
 
 
 HARDWARE = {

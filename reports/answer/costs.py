@@ -1,0 +1,142 @@
+"""Computes what jobs and tokens cost at the capacity of each variant, and at an API.
+
+In: capacities, the cells of a run, and prices. Out: costs in USD, sentences, and a table. Whatever
+a machine does costs its price per hour, so a cost per token divides all of it by the tokens of one
+kind. An API is assumed to cache ideally within a job and not between jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.answer.capacity_context import Price
+from reports.loads import RATES, Ladder
+from reports.metrics.cells import amounts_of
+from reports.numbers import DASH, digits
+from reports.statistics.capacities import VariantCapacity
+from reports.table import Table, TableRow, texts
+from servers.records.sweep import ApiPriceRecord, SweepRecord
+
+MILLION = 1e6
+KINDS = ("cached", "new", "generated")
+"""Tokens: prompt tokens with KV in a cache, other prompt tokens, and output tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCost:
+    """What a variant's jobs cost on one machine at capacity."""
+
+    variant: str
+    ladder: Ladder
+    capacity: float
+    usd_per_job: float
+    usd_per_mtok: Mapping[str, float]
+    """Per million tokens of each of `KINDS`; NaN if there are none."""
+    api_usd_per_job: float | None = None
+    """None without API prices."""
+    even_load: float | None = None
+    """The load above which the machine costs less than the API; None if it never does."""
+
+
+def job_costs(
+    capacities: Sequence[VariantCapacity],
+    cells: pd.DataFrame,
+    price: Price,
+    api: ApiPriceRecord | None,
+) -> tuple[JobCost, ...]:
+    """Return the costs of variants whose capacity is a number; none without a price. Tokens and
+    throughput are of the cells at the highest load that each seed sustains."""
+    if math.isnan(price.usd_per_h):
+        return ()
+    found = (_cost(each, _at_capacity(each, cells), price, api) for each in capacities)
+    return tuple(cost for cost in found if cost is not None)
+
+
+def _at_capacity(capacity: VariantCapacity, cells: pd.DataFrame) -> pd.DataFrame:
+    sustained = {seed: each.sustained for seed, each in capacity.by_seed.items()}
+    loads = zip(cells["variant"], cells["seed"], amounts_of(cells), strict=True)
+    return cells[[v == capacity.variant and sustained.get(s) == load for v, s, load in loads]]
+
+
+def _cost(
+    capacity: VariantCapacity, cells: pd.DataFrame, price: Price, api: ApiPriceRecord | None
+) -> JobCost | None:
+    if capacity.load is None or cells.empty:
+        return None
+    most = capacity.load.value
+    # By definition, a rate that is sustained is the throughput.
+    per_load = 1.0
+    if capacity.ladder is not RATES:
+        per_load = float((cells["throughput_jobs_per_s"] / amounts_of(cells)).mean())
+    usd_per_s = price.usd_per_h * price.gpus / 3600
+    usd_per_job = usd_per_s / (most * per_load)
+    prompt, output = cells["prompt_tokens_per_job"], cells["output_tokens_per_job"]
+    cached = cells["hit_ratio"] * prompt
+    tokens = zip(KINDS, (cached, prompt - cached, output), strict=True)
+    per_mtok = {kind: _per_million(usd_per_job, float(count.mean())) for kind, count in tokens}
+    if api is None:
+        return JobCost(capacity.variant, capacity.ladder, most, usd_per_job, per_mtok)
+    kept = cells["kept_tokens_per_job"]
+    api_usd = api.cached * kept + api.input * (prompt - kept) + api.output * output
+    api_usd_per_job = float(api_usd.mean()) / MILLION
+    even = usd_per_s / (api_usd_per_job * per_load) if api_usd_per_job else math.inf
+    return JobCost(
+        *(capacity.variant, capacity.ladder, most, usd_per_job, per_mtok, api_usd_per_job),
+        even if even <= most else None,
+    )
+
+
+def _per_million(usd_per_job: float, tokens_per_job: float) -> float:
+    return usd_per_job / tokens_per_job * MILLION if tokens_per_job > 0 else math.nan
+
+
+def cost_sentences(
+    costs: Sequence[JobCost], winners: Collection[str], sweep: SweepRecord
+) -> list[str]:
+    """Return the cost of a job with a winner, and what the same job costs at the API."""
+    names = [sweep.baseline] if sweep.baseline in winners else winners
+    first = next((cost for name in names for cost in costs if cost.variant == name), None)
+    if first is None:
+        if sweep.api_price is None or sweep.price is not None:
+            return []
+        return [
+            "No price is known for this hardware, so nothing is compared with the API's: give"
+            " one with --price."
+        ]
+    name, per = first.variant, first.usd_per_mtok
+    sentences = [
+        f"A job costs {first.usd_per_job:.3g} USD with {name} at capacity, that is"
+        f" {digits(per['cached'])} USD per million cached prompt tokens, {digits(per['new'])} per"
+        f" million computed ones, or {digits(per['generated'])} per million generated ones."
+    ]
+    if first.api_usd_per_job is not None:
+        at_api = f"The same job costs {first.api_usd_per_job:.3g} USD at the API"
+        capacity = first.ladder.text(first.capacity)
+        if first.even_load is None:
+            sentences.append(f"{at_api}, which is cheaper even at {name}'s capacity, {capacity}.")
+        else:
+            even = first.ladder.text(first.even_load)
+            sentences.append(
+                f"{at_api}, so one machine with {name} is cheaper from {even} on, up to {capacity}."
+            )
+    return sentences
+
+
+def cost_table(costs: Sequence[JobCost]) -> Table | None:
+    if not costs:
+        return None
+    has_api = costs[0].api_usd_per_job is not None
+    heads = ["Variant", "Job", *(f"Million {kind} tokens" for kind in KINDS)]
+    return Table([*heads, *(["Job at the API", "Cheaper from"] * has_api)], list(map(_row, costs)))
+
+
+def _row(cost: JobCost) -> TableRow:
+    numbers = [digits(cost.usd_per_job), *map(digits, cost.usd_per_mtok.values())]
+    if cost.api_usd_per_job is not None:
+        even = DASH if cost.even_load is None else cost.ladder.text(cost.even_load)
+        numbers += [digits(cost.api_usd_per_job), even]
+    return texts(cost.variant, numbers)
