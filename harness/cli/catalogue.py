@@ -7,7 +7,7 @@ from harness.console import print_message
 HEADS = {
     "policies": ("policy", "description", "source", "needs", "checked"),
     "routers": ("router", "description", "source", "checked"),
-    "hardware": ("GPU", "memory and peak rates", "price", "source of the rates"),
+    "hardware": ("GPU", "memory and peak rates", "price", "source"),
     "models": ("model", "size and context", "source"),
     "packs": ("pack", "description"),
     "experiments": ("experiment", "title and source"),
@@ -87,7 +87,7 @@ def routers() -> list[tuple[str, str, str, str]]:
 
 
 def hardware() -> list[tuple[str, str, str, str]]:
-    """Return name, memory with peak rates, price, and the source of the rates of each GPU."""
+    """Return name, memory with peak rates, price, and sources of each GPU."""
     from servers.profiles import HARDWARE
     from servers.profiles.machines.prices import LIST_PRICES
 
@@ -96,8 +96,8 @@ def hardware() -> list[tuple[str, str, str, str]]:
             gpu.name,
             f"{gpu.memory_bytes / 2**30:.0f} GiB, {gpu.memory_bytes_per_s / 1e12:.2g} TB/s, "
             f"{gpu.bf16_flops / 1e12:.0f} TFLOP/s BF16",
-            f"{price.usd_per_h:.2f} USD/h, {price.date}: {price.source}",
-            gpu.source,
+            f"{price.usd_per_h:.2f} USD/h",
+            f"{gpu.source}; price: {price.source}, {price.date}",
         )
         for gpu in HARDWARE.values()
         for price in [LIST_PRICES[gpu.name]]

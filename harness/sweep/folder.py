@@ -120,8 +120,9 @@ def _check_extends(planned: JsonObject, stored: JsonObject, folder: Path) -> Non
 
 
 def _values(sweep: JsonObject, field: str) -> Any:
-    """Return the values of a field; without repeats, each cell runs once."""
-    return sweep.get(field, [1] if field == "repeats" else None)
+    """Return the values of a field. A field is absent if each cell runs once, or if no number of
+    agents was given."""
+    return sweep.get(field, {"repeats": [1], "agents": []}.get(field))
 
 
 def _adds_to(stored: Any, planned: Any) -> bool:

@@ -37,6 +37,10 @@ ONE = ""
 """Name of a plan whose run folder is the folder itself."""
 
 
+class SloNotReached(InvalidInput):
+    """Not even an idle machine meets the SLO."""
+
+
 class Pool(Protocol):
     """Runs cells elsewhere than in worker processes of this machine."""
 
@@ -124,7 +128,7 @@ def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, T
     try:
         return refuse_unreachable(plan, folder / name)
     except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}" if name else str(error)) from None
+        raise SloNotReached(f"{name}: {error}" if name else str(error)) from None
 
 
 def default_keep(plan: SweepPlan) -> Keep:

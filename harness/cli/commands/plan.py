@@ -1,0 +1,189 @@
+"""`bench plan`: find the cheapest machines that serve a number of agents at an SLO."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from harness.cli.options import Only, takes_settings
+from harness.cli.run_from_settings import resume_hint
+from harness.console import print_message
+from harness.load.settings import LOAD, MACHINE, Execution, SweepSettings
+from servers.basics.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from reports.compare.plans import Fleet
+
+app = typer.Typer(add_completion=False)
+ALL = "all"
+HARDWARE, POLICIES = "a100-80g,h100,h200", "fcfs,turnstile,lmcache"
+
+HELP = """Find the cheapest machines that serve a number of agents at an SLO, in virtual time.
+
+Searches how many agents one machine serves, for each combination of hardware, model, GPUs, DRAM and
+policy, with a sweep each; then takes as many whole machines as the agents need. Prints the plans,
+and writes plan.html, with the Pareto front of cost and latency, and plan.json. The same command
+resumes. Exit code 1: no plan holds.
+
+[bold]Examples[/bold]
+
+  bench plan my-trajectories/ --model qwen3-coder-30b-a3b --agents 40 --slo 'ttft_p95<=5s'
+
+  bench plan claude-code --agents 40 --slo 'ttft_p95<=5s,speed_p90>=30' --hardware all --gpus 1,2
+
+  bench plan claude-code --agents 200 --policies lmcache --offload-gb 100,400 --price h100=2.5
+"""
+
+
+@app.command(help=HELP)
+@takes_settings()
+def plan(
+    *,
+    traces_given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TRACES",
+            help="Trace files, folders of them, or packs (bench list packs). Default: swe-bench.",
+            show_default=False,
+        ),
+    ] = None,
+    agents_text: Annotated[
+        str, typer.Option("--agents", metavar="N", help="Agents to serve.", rich_help_panel=LOAD)
+    ],
+    gpus_text: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="N,…",
+            help="GPUs that share one model, such as 1,2,4. Default: the model's usual number.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    offload_text: Annotated[
+        str | None,
+        typer.Option(
+            "--offload-gb",
+            metavar="GB,…",
+            help="DRAM per machine for policies that offload, such as 100,400; 0 is without. "
+            "Default: as for bench sweep.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    settings: Annotated[
+        SweepSettings,
+        Only(
+            *("slo", "policies", "seeds", "arrivals", "programs", "overlong", "model", "hardware"),
+            *("kv_cache_dtype", "max_model_len", "step_times", "replicas", "router", "price"),
+            *("columns", "tokenizer", "synthesise_gaps", "keep_names"),
+            policies=POLICIES,
+            hardware=HARDWARE,
+            arrivals="agents",
+        ),
+    ],
+    execution: Annotated[Execution, Only("out", "workers", "fresh")],
+) -> None:
+    from harness.sweep.planning import (
+        candidates,
+        default_folder,
+        parse_numbers,
+        parse_wanted,
+        search,
+    )
+
+    with one_line_errors():
+        agents = parse_wanted(agents_text)
+        gpus = parse_numbers("--gpus", gpus_text, 1)
+        sizes = parse_numbers("--offload-gb", offload_text, 0)
+        settings = replace(settings, load=replace(settings.load, traces=tuple(traces_given or ())))
+        if not settings.load.arrivals.startswith("agents"):
+            raise InvalidInput(
+                f"--arrivals {settings.load.arrivals}: a plan is for agents; use agents, or "
+                "agents:SECONDS with their think time"
+            )
+        if settings.machine.hardware == ALL:
+            from servers.profiles import HARDWARE as LISTED
+
+            machine = replace(settings.machine, hardware=",".join(LISTED))
+            settings = replace(settings, machine=machine)
+        found, left_out = candidates(settings, gpus, sizes)
+        folder = execution.out or default_folder(found, agents)
+    for sentence in left_out:
+        print_message(f"left out: {sentence}")
+    with one_line_errors(resume_hint(sys.argv[1:])):
+        searched = search(found, agents, folder, execution, sys.argv[1:])
+        every = [*left_out, *searched.left_out]
+        _report(searched.fleets, agents, settings, every, folder)
+    if searched.failed:
+        print_message(f"{len(searched.failed)} cells failed, such as {next(iter(searched.failed))}")
+    if searched.failed or not searched.fleets:
+        raise typer.Exit(1)
+
+
+def _report(
+    found: Sequence[Fleet],
+    agents: int,
+    settings: SweepSettings,
+    left_out: Sequence[str],
+    folder: Path,
+) -> None:
+    import orjson
+
+    from harness.cli.tables import show_rows
+    from reports import write_report
+    from reports.capacity.slo import DEFAULT_SLO, parse_slo
+    from reports.compare.plans import cheapest, findings, headline
+    from reports.compare.plans_page import PLAN, draw, table
+    from servers.basics.atomic import write_file
+
+    slo = parse_slo(settings.slo or DEFAULT_SLO)
+    deploy = deployment(cheapest(found), settings) if found else []
+    if found:
+        plans = table(found, slo)
+        rows = [(row.name, *(cell.text for cell in row.cells)) for row in plans.rows]
+        show_rows(rows, heads=[head.lower() for head in plans.heads])
+        for path in dict.fromkeys(fleet.folder for fleet in found):
+            write_report(path)
+        draw(found, agents, slo, left_out, deploy, folder / PLAN)
+        document = {
+            "format": "turnstile-plan-1",
+            "answer": headline(found, agents, slo),
+            "agents": agents,
+            "slo": str(slo),
+            "plans": [fleet.document() for fleet in found],
+            "left_out": left_out,
+            "deploy": deploy,
+        }
+        write_file(folder / "plan.json", orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    print("", headline(found, agents, slo), *findings(found, slo), sep="\n")
+    for sentence in left_out:
+        print(f"left out: {sentence}")
+    for line in deploy:
+        print(f"  {line}")
+    if found:
+        print_message(f"page: {folder / PLAN}")
+
+
+def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
+    """Return the commands for each machine of the fleet."""
+    replicas = settings.server.replicas
+    gpus = (fleet.sweep.gpus or 1) // replicas
+    policy, _, router = fleet.policy.partition("@")
+    words = [f"bench serve --model FOLDER_OF_{fleet.sweep.model} --policy {policy} --gpus {gpus}"]
+    if fleet.offload_gb:
+        words.append(f"--offload-gb {fleet.offload_gb:g}")
+    if router:
+        words.append(f"--replicas {replicas} --router {router}")
+    commands = [" ".join(words)]
+    if policy == "fcfs" and not router:
+        limits = fleet.sweep.limits
+        commands.append(
+            f"vllm serve FOLDER_OF_{fleet.sweep.model} --tensor-parallel-size {gpus}"
+            f" --max-num-seqs {limits.max_num_seqs} --max-num-batched-tokens {limits.step_tokens}"
+        )
+    return commands

@@ -1,0 +1,220 @@
+"""Searches the machines of a plan for a number of agents: one sweep for each combination of
+hardware, model, GPUs and offload tier, the cheapest machines first.
+
+In: settings with lists, and the number of agents. Out: an ordinary run folder for each combination,
+and its fleets. Combinations are left out if they cannot hold, or provably cannot be cheaper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from msgspec.json import encode
+
+from harness.cells.names import slug
+from harness.console import print_message
+from harness.load.machines import each_machine
+from harness.load.settings import Execution, SweepSettings
+from harness.sweep.folder import without_prices
+from harness.sweep.plan import SweepPlan
+from harness.sweep.resolve import resolve
+from harness.sweep.run import ONE, SloNotReached, run_sweeps
+from reports.answer.capacity_context import HOURS_PER_MONTH
+from reports.compare.plans import Fleet, fleets
+from reports.run_folder.find import RUNS
+from reports.run_folder.read import read_sweep
+from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.basics.phrasing import counted, gpus_in_words
+from servers.variants import variants
+
+MOST_AGENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The sweep of one machine: all policies on one combination."""
+
+    plan: SweepPlan
+    offload_gb: float | None
+    usd_per_month: float
+    """Cost of one machine, the least that a plan with it can cost."""
+
+    @property
+    def gpus(self) -> int:
+        return self.plan.engine.settings().gpus or 1
+
+    @property
+    def label(self) -> str:
+        engine = self.plan.engine
+        tier = f" with {self.offload_gb:g} GB of DRAM" if self.offload_gb else ""
+        return f"{engine.model} on {gpus_in_words(engine.hardware, self.gpus)}{tier}"
+
+    @property
+    def folder(self) -> str:
+        engine = self.plan.engine
+        tier = f"_{self.offload_gb:g}gb" if self.offload_gb else ""
+        return f"{slug(engine.model)}_{self.gpus}-{slug(engine.hardware)}{tier}"
+
+
+@dataclass(slots=True)
+class Searches:
+    """What a search for plans found."""
+
+    fleets: list[Fleet] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Sentences: what does not fit, cannot hold, does not hold, or was not searched."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Errors of failed cells by name."""
+
+
+def parse_wanted(text: str) -> int:
+    agents = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= agents <= MOST_AGENTS:
+        raise InvalidInput(
+            f"--agents {text}: must be a whole number from 1 to {MOST_AGENTS:,}, agents"
+        )
+    return agents
+
+
+def parse_numbers(option: str, text: str | None, least: int) -> tuple[int | None, ...]:
+    """Return the numbers of a list; (None,) without one, for the default."""
+    if text is None:
+        return (None,)
+    parts = [part.strip() for part in text.split(",")]
+    if not all(p.isascii() and p.isdigit() and int(p) >= least for p in parts):
+        raise InvalidInput(f"{option} {text}: must be whole numbers from {least} on, such as 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def candidates(
+    settings: SweepSettings, gpus: Sequence[int | None], offload_gb: Sequence[int | None]
+) -> tuple[list[Candidate], list[str]]:
+    """Return the combinations, the cheapest first, and why others are left out. Raise DoesNotFit if
+    no machine is left."""
+    found: list[Candidate] = []
+    left_out: list[str] = []
+    for each in each_machine(settings):
+        for count in gpus:
+            for policies, size in _tiers(settings.policies, offload_gb):
+                machine = replace(each.machine, gpus=count, offload_gb=size)
+                one = replace(each, policies=policies, machine=machine)
+                try:
+                    found.append(_candidate(resolve(one), size))
+                except DoesNotFit as error:
+                    left_out.append(str(error))
+    left_out = list(dict.fromkeys(left_out))
+    if not found:
+        raise DoesNotFit("; ".join(left_out))
+    least = min(len(c.plan.workload.left_out) for c in found)
+    kept: dict[str, Candidate] = {}
+    for candidate in sorted(found, key=lambda c: (c.usd_per_month, c.gpus)):
+        missing = len(candidate.plan.workload.left_out)
+        if missing > least:
+            jobs = f"{counted(missing, 'job')} exceed its memory or context, elsewhere {least}"
+            left_out.append(f"{candidate.label}: {jobs}")
+        else:
+            kept.setdefault(candidate.folder, candidate)
+    return list(kept.values()), left_out
+
+
+def _candidate(plan: SweepPlan, offload_gb: float | None) -> Candidate:
+    if plan.price is None:
+        name = plan.engine.hardware
+        raise InvalidInput(f"--hardware {name}: has no price; add --price {name}=USD")
+    usd_per_h = plan.price.usd_per_gpu_hour * (plan.engine.settings().gpus or 1)
+    return Candidate(plan, offload_gb, usd_per_h * HOURS_PER_MONTH)
+
+
+def _tiers(policies: str, sizes: Sequence[int | None]) -> Iterator[tuple[str, int | None]]:
+    """Yield the policies with the size of their tier. With several sizes, policies without a tier
+    run once, and those with one at each size above 0."""
+    if len(sizes) < 2:
+        yield policies, sizes[0]
+        return
+    chosen = variants(policies)
+    plain = [v.name for v in chosen if v.offload is None]
+    if plain:
+        yield ",".join(plain), None
+    if offloading := [v.name for v in chosen if v.offload is not None]:
+        yield from ((",".join(offloading), size) for size in sizes if size)
+
+
+def default_folder(found: Sequence[Candidate], agents: int) -> Path:
+    """Return a readable name that ends with a hash of the plans."""
+    plans = [without_prices(candidate.plan.sweep_record()) for candidate in found]
+    digest = hashlib.sha256(encode([agents, *plans])).hexdigest()[:8]
+    return RUNS / f"plan_{slug(found[0].plan.workload.name)}_{agents}-agents_{digest}"
+
+
+def search(
+    found: Sequence[Candidate],
+    agents: int,
+    folder: Path,
+    execution: Execution,
+    arguments: Sequence[str] = (),
+) -> Searches:
+    """Run the sweeps. The same search again resumes."""
+    result = Searches()
+    for number, candidate in enumerate(found, 1):
+        if by := _as_cheap(candidate, result.fleets):
+            result.left_out.append(
+                f"{candidate.label}: not searched, because one machine costs"
+                f" {candidate.usd_per_month:,.0f} USD per month, and {by.machine} holds for"
+                f" {by.usd_per_month:,.0f}; it may be faster, but not cheaper"
+            )
+            continue
+        print_message(f"machine {number} of {len(found)}: {candidate.label}")
+        path = folder / candidate.folder
+        try:
+            result.failed |= _run(candidate.plan, _loads_of(path), path, execution, arguments)
+        except SloNotReached as error:
+            result.left_out.append(f"{candidate.label}: {error}")
+            continue
+        loads = {float(fleet.each) for fleet in fleets(path, agents)[0]}
+        if not loads <= set(_loads_of(path)):
+            every = tuple(sorted(loads | set(_loads_of(path))))
+            result.failed |= _run(candidate.plan, every, path, execution, arguments)
+        holding, without = fleets(path, agents)
+        result.fleets += holding
+        result.left_out += without
+    return result
+
+
+def _as_cheap(candidate: Candidate, found: Sequence[Fleet]) -> Fleet | None:
+    """Return a fleet of the same hardware and model with fewer GPUs per machine that costs at most
+    as much as a single machine of the candidate."""
+    engine = candidate.plan.engine
+    same = (
+        fleet
+        for fleet in found
+        if (fleet.sweep.hardware, fleet.sweep.model) == (engine.hardware, engine.model)
+        and (fleet.sweep.gpus or 1) < candidate.gpus
+        and fleet.usd_per_month <= candidate.usd_per_month
+    )
+    return min(same, key=lambda fleet: fleet.usd_per_month, default=None)
+
+
+def _loads_of(path: Path) -> tuple[float, ...]:
+    """Return the numbers of agents that an earlier search ran in the folder."""
+    if not (path / "sweep.json").is_file():
+        return ()
+    return tuple(amount for amount in read_sweep(path).amounts if amount is not None)
+
+
+def _run(
+    plan: SweepPlan,
+    loads: Sequence[float],
+    path: Path,
+    execution: Execution,
+    arguments: Sequence[str],
+) -> Mapping[str, str]:
+    """Run the sweep, with cells at these numbers of agents. Return the errors of failed cells."""
+    if loads:
+        text = ",".join(f"{load:g}" for load in loads)
+        settings = replace(plan.settings, load=replace(plan.settings.load, agents=text))
+        plan = replace(plan, settings=settings, amounts=tuple(loads))
+    outcome = run_sweeps({ONE: plan}, path, execution, arguments=arguments)
+    return {f"{path.name}/{cell}": why for cell, why in outcome.failed.items()}

@@ -1,0 +1,209 @@
+"""Reads which machines serve a number of agents, from sweeps that searched capacities in agents.
+
+In: the run folders of a plan. Out: a `Fleet` per folder and policy, whole machines that hold the
+SLO with every seed, and the sentences of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from reports.answer.capacity_context import HOURS_PER_MONTH, price_of
+from reports.answer.provenance import price_in_words
+from reports.capacity.estimate import Kind
+from reports.capacity.slo import Limit, Slo
+from reports.run_folder.read import Run, load_run
+from reports.statistics.capacities import VariantCapacity
+from reports.statistics.searched import searched
+from servers.basics.phrasing import counted, gpus_in_words, seconds
+from servers.records.done import Times
+from servers.records.sweep import SweepRecord
+
+P95_JCT = Limit("p95", 1, "s")
+"""The statistic against which cost is drawn first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Machines that serve the agents with one policy. A machine is all GPUs of one sweep."""
+
+    sweep: SweepRecord
+    folder: Path
+    policy: str
+    offload_gb: float | None
+    """None if the policy does not offload."""
+    asked: int
+    serves: int
+    """Agents that one machine serves with every seed."""
+    limit: str
+    """What fails first with more agents; "" for a steady state."""
+    times: Mapping[str, float]
+    """By title: P95 JCT and the statistics of the SLO with `each` agents, mean over seeds, in
+    seconds. Empty if that cell has not run yet."""
+
+    @property
+    def machines(self) -> int:
+        return math.ceil(self.asked / self.serves)
+
+    @property
+    def each(self) -> int:
+        """Agents on the fullest machine."""
+        return math.ceil(self.asked / self.machines)
+
+    @property
+    def usd_per_month(self) -> float:
+        price = price_of(self.sweep)
+        return self.machines * price.gpus * price.usd_per_h * HOURS_PER_MONTH
+
+    @property
+    def could_serve(self) -> int:
+        return self.machines * self.serves
+
+    @property
+    def machine(self) -> str:
+        """The machine in words, such as `2 x h100`."""
+        return gpus_in_words(self.sweep.hardware, self.sweep.gpus)
+
+    @property
+    def name(self) -> str:
+        tier = f", {self.offload_gb:g} GB of DRAM" if self.offload_gb else ""
+        return f"{self.sweep.model} on {self.machine} with {self.policy}{tier}"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "model": self.sweep.model,
+            "hardware": self.sweep.hardware,
+            "gpus_per_machine": self.sweep.gpus,
+            "policy": self.policy,
+            "offload_gb": self.offload_gb,
+            "machines": self.machines,
+            "usd_per_month": self.usd_per_month,
+            "agents_per_machine": self.each,
+            "could_serve": self.could_serve,
+            "fails_first": self.limit or None,
+            "times_s": dict(self.times),
+            "folder": self.folder.name,
+        }
+
+
+def statistics_of(slo: Slo) -> tuple[Limit, ...]:
+    """Return P95 JCT and the statistics that the SLO limits, each once."""
+    by_name = {limit.name: limit for limit in (P95_JCT, *slo.limits)}
+    return tuple(by_name.values())
+
+
+def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
+    """Return a fleet per policy that serves at least one agent on a machine, and why others have
+    none. References are left out, since nobody can deploy them."""
+    run = load_run(folder)
+    search = searched(run)
+    if search is None:
+        return [], [f"{folder.name}: no cell has finished"]
+    found: list[Fleet] = []
+    without: list[str] = []
+    tiers = {each.name: each.offload for each in run.sweep.variants}
+    for capacity in search.found:
+        if capacity.bound:
+            continue
+        most = [int(each.sustained or 0) for each in capacity.by_seed.values()]
+        if capacity.kind is Kind.OPEN or len(most) < len(run.sweep.seeds):
+            without.append(f"{folder.name}: the search has not finished for {capacity.variant}")
+            continue
+        tier = tiers[capacity.variant]
+        fleet = Fleet(
+            run.sweep,
+            folder,
+            capacity.variant,
+            None if tier is None else tier.dram_gb,
+            agents,
+            min(most),
+            capacity.missed[0][0] if capacity.missed else "",
+            {},
+        )
+        if not fleet.serves:
+            without.append(f"{fleet.name}: fails with one agent: {_missed(capacity)}")
+            continue
+        found.append(_with_times(fleet, run, search.slo))
+    return found, without
+
+
+def _missed(capacity: VariantCapacity) -> str:
+    limits = {each.limit or "no steady state" for each in capacity.by_seed.values()}
+    return ", ".join(sorted(limits))
+
+
+def _with_times(fleet: Fleet, run: Run, slo: Slo) -> Fleet:
+    key = (fleet.policy, float(fleet.each))
+    times = [c.done.times_s for c in run.cells if c.key[:2] == key and c.done.times_s]
+    if len(times) < len(run.sweep.seeds):
+        return fleet
+    return replace(fleet, times={each.title: _mean(each, times) for each in statistics_of(slo)})
+
+
+def _mean(limit: Limit, times: Sequence[Times]) -> float:
+    return fmean(limit.of(each) for each in times)
+
+
+def front(found: Sequence[Fleet], value: Callable[[Fleet], float]) -> list[Fleet]:
+    """Return the fleets than which no other is both at most as expensive and at most as slow, the
+    cheapest first."""
+    best: list[Fleet] = []
+    for fleet in sorted(found, key=lambda f: (f.usd_per_month, value(f))):
+        if not best or value(fleet) < value(best[-1]):
+            best.append(fleet)
+    return best
+
+
+def in_words(limit: Limit, time_s: float) -> str:
+    """Format a statistic: a time, or the speed that is its inverse."""
+    return f"{1 / time_s:.3g} tok/s" if limit.is_speed and time_s else seconds(time_s)
+
+
+def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
+    if not found:
+        return f"No plan that was searched holds {slo} for {counted(agents, 'agent')}."
+    best = cheapest(found)
+    return (
+        f"{counted(agents, 'agent')}: the cheapest plan that holds is"
+        f" {counted(best.machines, 'machine')} of {best.name}, for {best.usd_per_month:,.0f} USD"
+        " per month."
+    )
+
+
+def cheapest(found: Sequence[Fleet]) -> Fleet:
+    """Return the cheapest fleet; of equal ones the one that could serve most agents."""
+    return min(found, key=lambda f: (f.usd_per_month, -f.could_serve))
+
+
+def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
+    """Return sentences on the cheapest plan: its margin, what fails first, and its latencies."""
+    if not found:
+        return []
+    best = cheapest(found)
+    margin = best.could_serve / best.asked - 1
+    with_each = ", ".join(
+        f"{limit.title} {in_words(limit, best.times[limit.title])}"
+        for limit in statistics_of(slo)
+        if limit.title in best.times
+    )
+    sentences = [
+        f"It could serve {counted(best.could_serve, 'agent')} with every seed, {margin:.0%} more"
+        f" than asked. What fails first with more: {best.limit or 'no steady state'}.",
+        f"With {counted(best.each, 'agent')} on each machine: {with_each}.",
+        f"A month has {HOURS_PER_MONTH} hours; a GPU and its DRAM cost"
+        f" {price_in_words(best.sweep.price)}.",
+    ]
+    faster = front(found, lambda f: f.times.get(P95_JCT.title, math.inf))[1:]
+    if faster:
+        last = faster[-1]
+        sentences.append(
+            f"The shortest P95 JCT, {seconds(last.times[P95_JCT.title])}, has"
+            f" {counted(last.machines, 'machine')} of {last.name}, for"
+            f" {last.usd_per_month:,.0f} USD per month."
+        )
+    return sentences

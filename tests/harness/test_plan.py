@@ -1,0 +1,211 @@
+"""`bench plan`: which machines are searched, what they cost, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import bench
+from small import GPU
+from test_agents_sweep import agents_plan
+
+from harness.cells import workers
+from harness.cli.commands.plan import deployment
+from harness.engines.sim import SimEngine
+from harness.load.settings import Execution, Machine, Server, SweepSettings
+from harness.sweep.plan import SweepPlan
+from harness.sweep.planning import (
+    Candidate,
+    candidates,
+    parse_numbers,
+    parse_wanted,
+    search,
+)
+from reports.answer.capacity_context import HOURS_PER_MONTH
+from reports.capacity.slo import parse_slo
+from reports.compare.plans import Fleet, findings, front, headline
+from reports.compare.plans_page import draw, table
+from reports.run_folder.read import read_sweep
+from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.records.sweep import PriceRecord
+from tests.harness import worker_threads
+
+ONE_USD = PriceRecord(1.0, "--price")
+AGENTS = 12
+
+
+def plan_on(gpus: int, slo: str = "mean<=2x") -> SweepPlan:
+    plan = agents_plan("fcfs,continuum", slo=slo)
+    assert isinstance(plan.engine, SimEngine)
+    return replace(plan, price=ONE_USD, engine=replace(plan.engine, gpus=gpus))
+
+
+def candidate(gpus: int, slo: str = "mean<=2x") -> Candidate:
+    return Candidate(plan_on(gpus, slo), None, gpus * HOURS_PER_MONTH)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plan")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> tuple[list[Fleet], list[str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_start", worker_threads.start)
+        result = search(
+            [candidate(2, "mean<=1ms"), candidate(1), candidate(9)],
+            *(AGENTS, folder, Execution(workers=1)),
+        )
+    assert not result.failed
+    return result.fleets, result.left_out
+
+
+def test_a_fleet_has_as_many_whole_machines_as_hold_with_every_seed(
+    found: tuple[list[Fleet], list[str]],
+) -> None:
+    assert {fleet.policy for fleet in found[0]} == {"fcfs", "continuum"}
+    for fleet in found[0]:
+        assert (fleet.machines - 1) * fleet.serves < AGENTS <= fleet.could_serve
+        assert fleet.each <= fleet.serves
+        assert fleet.usd_per_month == fleet.machines * HOURS_PER_MONTH  # one GPU for 1 USD
+        # The cell with that many agents ran, and meets the SLO.
+        assert fleet.times["mean JCT"] <= fleet.times["P95 JCT"]
+        assert float(fleet.each) in read_sweep(fleet.folder).amounts
+
+
+def test_what_cannot_be_cheaper_or_never_holds_is_left_out_with_the_reason(
+    found: tuple[list[Fleet], list[str]],
+) -> None:
+    unreachable, dominated = found[1]
+    assert "on 9 x a100-80g: not searched, because one machine costs 6,570 USD" in dominated
+    assert dominated.endswith("it may be faster, but not cheaper")
+    assert "2 x a100-80g: --slo 'mean<=1ms': not met even on an idle machine, where" in unreachable
+
+
+def test_the_same_search_resumes_and_another_number_of_agents_adds_cells(
+    found: tuple[list[Fleet], list[str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_start", worker_threads.start)
+    again = search([candidate(1)], AGENTS, folder, Execution(workers=1))
+    assert again.fleets == found[0]
+    one = search([candidate(1)], 1, folder, Execution(workers=1)).fleets
+    assert {(fleet.machines, fleet.each) for fleet in one} == {(1, 1)}
+    assert all(fleet.times for fleet in one)
+
+
+def test_the_page_has_the_front_the_plans_and_the_commands(
+    found: tuple[list[Fleet], list[str]], tmp_path: Path
+) -> None:
+    slo = parse_slo("mean<=2x")
+    draw(found[0], AGENTS, slo, found[1], ["bench serve --policy fcfs"], tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert headline(found[0], AGENTS, slo) in page
+    assert "bench serve --policy fcfs" in page
+    assert "not searched, because one machine costs" in page
+    costs = [row.cells[0].text for row in table(found[0], slo).rows]
+    assert costs == sorted(costs, key=lambda text: float(text.replace(",", "")))
+    assert findings(found[0], slo)[0].startswith("It could serve ")
+
+
+def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Fleet:
+    sweep = plan_on(1).sweep_record()
+    price = PriceRecord(usd_per_gpu_hour, "--price")
+    return Fleet(
+        type(sweep)(**{n: getattr(sweep, n) for n in sweep.__struct_fields__} | {"price": price}),
+        Path("run"),
+        "fcfs",
+        None,
+        more.get("asked", 40),
+        serves,
+        "mean<=2x",
+        {"P95 JCT": p95_s},
+    )
+
+
+def test_the_front_has_no_plan_that_another_beats_in_cost_and_latency() -> None:
+    cheap, fast = fleet(1.0, 90.0), fleet(3.0, 50.0)
+    slower, dearer = fleet(1.0, 95.0), fleet(4.0, 50.0)
+    assert front([dearer, fast, slower, cheap], lambda f: f.times["P95 JCT"]) == [cheap, fast]
+
+
+def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five() -> None:
+    one = fleet(2.0, 90.0, serves=15)
+    assert (one.machines, one.each, one.could_serve) == (3, 14, 45)
+    assert one.usd_per_month == 3 * 2 * 730
+    assert "45 agents with every seed, 12% more" in findings([one], parse_slo("p95<=99s"))[0]
+
+
+def test_the_commands_serve_the_cheapest_plan() -> None:
+    machine, server = Machine(), Server()
+    serve, vllm = deployment(fleet(1.0, 9.0), SweepSettings(machine=machine, server=server))
+    assert serve == "bench serve --model FOLDER_OF_llama-3.1-8b --policy fcfs --gpus 1"
+    assert vllm.startswith("vllm serve FOLDER_OF_llama-3.1-8b --tensor-parallel-size 1 ")
+    routed = replace(fleet(1.0, 9.0), policy="lmcache@sticky", offload_gb=50.0)
+    (command,) = deployment(routed, SweepSettings(server=Server(replicas=1)))
+    assert command.endswith("--offload-gb 50 --replicas 1 --router sticky")
+
+
+def settings(**machine: Any) -> SweepSettings:
+    load = replace(SweepSettings().load, traces=("execution-note",), arrivals="agents")
+    return SweepSettings(policies="fcfs,lmcache", load=load, machine=Machine(**machine))
+
+
+def test_policies_without_a_tier_run_once_and_those_with_one_at_each_size() -> None:
+    found, left_out = candidates(settings(hardware="h100,l4"), (None,), (0, 50, 100))
+    assert [c.folder for c in found] == [
+        *("llama-3.1-8b_1-l4", "llama-3.1-8b_1-l4_50gb", "llama-3.1-8b_1-l4_100gb"),
+        *("llama-3.1-8b_1-h100", "llama-3.1-8b_1-h100_50gb", "llama-3.1-8b_1-h100_100gb"),
+    ]
+    assert [v.name for v in found[0].plan.variants] == ["fcfs"]
+    assert [v.name for v in found[1].plan.variants] == ["lmcache"]
+    assert not left_out
+
+
+def test_a_model_that_does_not_fit_a_machine_leaves_it_out_and_one_that_fits_none_is_refused() -> (
+    None
+):
+    large = settings(hardware="l4,b300", model="qwen3-32b")
+    found, left_out = candidates(large, (1,), (None,))
+    assert [c.folder for c in found] == ["qwen3-32b_1-b300"]
+    assert len(left_out) == 1
+    assert "qwen3-32b" in left_out[0]
+    with pytest.raises(DoesNotFit, match="l4"):
+        candidates(settings(hardware="l4", model="qwen3-32b"), (1,), (None,))
+
+
+def test_hardware_without_a_price_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GPU.replace('price = "1.2 USD/h"\n', ""))
+    with pytest.raises(InvalidInput, match="--hardware mine: has no price; add --price mine=USD"):
+        candidates(settings(hardware=str(file)), (None,), (None,))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "4.5", "many", "", "1000001"])
+def test_the_wanted_agents_are_a_whole_number(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"must be a whole number from 1 to 1,000,000"):
+        parse_wanted(text)
+
+
+def test_lists_of_numbers_are_whole_and_sorted() -> None:
+    assert parse_numbers("--gpus", "4,1,2", 1) == (1, 2, 4)
+    assert parse_numbers("--gpus", None, 1) == (None,)
+    for text in ("0", "1,", "two", "1.5"):
+        with pytest.raises(InvalidInput, match=r"--gpus .*: must be whole numbers from 1 on"):
+            parse_numbers("--gpus", text, 1)
+
+
+def test_arrivals_other_than_agents_are_refused() -> None:
+    code, _, err = bench("plan", "execution-note", "--agents", "4", "--arrivals", "poisson")
+    assert code == 2
+    assert "--arrivals poisson: a plan is for agents" in err
+
+
+def test_a_plan_document_has_what_a_script_needs() -> None:
+    document = json.loads(json.dumps(fleet(2.0, 90.0, serves=15).document()))
+    assert document["machines"] == 3
+    assert document["could_serve"] == 45
+    assert document["fails_first"] == "mean<=2x"
