@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from reports.answer.capacity_context import Price
-from reports.loads import RATES, Ladder
+from reports.loads import AGENTS, RATES, Ladder
 from reports.metrics.cells import amounts_of
 from reports.numbers import DASH, digits
 from reports.statistics.capacities import VariantCapacity
@@ -39,7 +39,8 @@ class JobCost:
     api_usd_per_job: float | None = None
     """None without API prices."""
     even_load: float | None = None
-    """The load above which the machine costs less than the API; None if it never does."""
+    """The load from which one machine costs less than the API, a whole number of agents; None if
+    it never does."""
 
 
 def job_costs(
@@ -84,6 +85,8 @@ def _cost(
     api_usd = api.cached * kept + api.input * (prompt - kept) + api.output * output
     api_usd_per_job = float(api_usd.mean()) / MILLION
     even = usd_per_s / (api_usd_per_job * per_load) if api_usd_per_job else math.inf
+    if capacity.ladder is AGENTS and math.isfinite(even):
+        even = math.ceil(even * (1 - 1e-9))
     return JobCost(
         *(capacity.variant, capacity.ladder, most, usd_per_job, per_mtok, api_usd_per_job),
         even if even <= most else None,
@@ -114,15 +117,17 @@ def cost_sentences(
         f" million computed ones, or {digits(per['generated'])} per million generated ones."
     ]
     if first.api_usd_per_job is not None:
-        at_api = f"The same job costs {first.api_usd_per_job:.3g} USD at the API"
+        at_api = (
+            "At the API, with what its earlier turns contain cached, the same job costs"
+            f" {first.api_usd_per_job:.3g} USD"
+        )
         capacity = first.ladder.text(first.capacity)
         if first.even_load is None:
-            sentences.append(f"{at_api}, which is cheaper even at {name}'s capacity, {capacity}.")
+            less = f"less than on a machine at capacity, {capacity} with {name}"
         else:
             even = first.ladder.text(first.even_load)
-            sentences.append(
-                f"{at_api}, so one machine with {name} is cheaper from {even} on, up to {capacity}."
-            )
+            less = f"so a machine with {name}, which serves {capacity}, is cheaper from {even} on"
+        sentences.append(f"{at_api}, {less}.")
     return sentences
 
 
