@@ -15,6 +15,8 @@ from servers.profiles.machines.prices import LIST_PRICES
 from servers.records.settings import Numbers
 from servers.records.sweep import ApiPriceRecord, PriceRecord
 
+GIVEN = "--price"
+"""Source of a given price."""
 EVERY = ""
 """Stands for all hardware in parsed prices."""
 
@@ -58,7 +60,7 @@ def price_of_gpu(
     one."""
     usd = given.get(hardware or EVERY, given.get(EVERY))
     if usd is not None:
-        return PriceRecord(usd, "--price")
+        return PriceRecord(usd, GIVEN)
     in_file = (gpu or {}).get("price_usd_per_hour")
     if isinstance(in_file, int | float):
         return PriceRecord(in_file, "the GPU file")

@@ -17,6 +17,8 @@ from msgspec.json import encode
 from harness.cells.names import slug
 from harness.console import print_message
 from harness.load.machines import each_machine
+from harness.load.option import elements
+from harness.load.prices import GIVEN, parse_prices, price_of_gpu
 from harness.load.settings import Execution, SweepSettings
 from harness.sweep.folder import without_prices
 from harness.sweep.plan import SweepPlan
@@ -94,20 +96,23 @@ def candidates(
 ) -> tuple[list[Candidate], list[str]]:
     """Return the combinations, the cheapest first, and why others are left out. Raise DoesNotFit if
     no machine is left."""
-    found: list[Candidate] = []
+    plans: list[tuple[SweepPlan, int | None]] = []
     left_out: list[str] = []
     for each in each_machine(settings):
         for count in gpus:
             for policies, size in _tiers(settings.policies, offload_gb):
                 machine = replace(each.machine, gpus=count, offload_gb=size)
-                one = replace(each, policies=policies, machine=machine)
+                one = replace(each, policies=policies, machine=machine, price=None)
                 try:
-                    found.append(_candidate(resolve(one), size))
+                    plans.append((resolve(one), size))
                 except DoesNotFit as error:
                     left_out.append(str(error))
     left_out = list(dict.fromkeys(left_out))
-    if not found:
+    if not plans:
         raise DoesNotFit("; ".join(left_out))
+    named = [*elements(settings.machine.hardware), *(plan.engine.hardware for plan, _ in plans)]
+    prices = parse_prices(settings.price, named)
+    found = [_candidate(plan, size, prices) for plan, size in plans]
     least = min(len(c.plan.workload.left_out) for c in found)
     kept: dict[str, Candidate] = {}
     for candidate in sorted(found, key=lambda c: (c.usd_per_month, c.gpus)):
@@ -120,11 +125,16 @@ def candidates(
     return list(kept.values()), left_out
 
 
-def _candidate(plan: SweepPlan, offload_gb: float | None) -> Candidate:
-    if plan.price is None:
-        name = plan.engine.hardware
-        raise InvalidInput(f"--hardware {name}: has no price; add --price {name}=USD")
-    usd_per_h = plan.price.usd_per_gpu_hour * (plan.engine.settings().gpus or 1)
+def _candidate(plan: SweepPlan, offload_gb: float | None, prices: Mapping[str, float]) -> Candidate:
+    engine, machine = plan.engine, plan.engine.settings()
+    price = price_of_gpu(prices, engine.hardware, machine.gpu)
+    if price is None:
+        raise InvalidInput(
+            f"--hardware {engine.hardware}: has no price; add --price {engine.hardware}=USD"
+        )
+    given = str(price.usd_per_gpu_hour) if price.source == GIVEN else None
+    plan = replace(plan, price=price, settings=replace(plan.settings, price=given))
+    usd_per_h = price.usd_per_gpu_hour * (machine.gpus or 1)
     return Candidate(plan, offload_gb, usd_per_h * HOURS_PER_MONTH)
 
 

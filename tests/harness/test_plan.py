@@ -184,6 +184,18 @@ def test_hardware_without_a_price_is_refused_with_the_remedy(tmp_path: Path) -> 
         candidates(settings(hardware=str(file)), (None,), (None,))
 
 
+def test_prices_by_hardware_are_for_the_machines_that_they_name() -> None:
+    given = replace(settings(hardware="h100,l4"), price="h100=0.1")
+    found, _ = candidates(given, (None,), (None,))
+    assert [(c.plan.engine.hardware, c.usd_per_month) for c in found] == [
+        ("h100", pytest.approx(73)),
+        ("l4", pytest.approx(0.44 * 730)),  # the list price
+    ]
+    assert [c.plan.settings.price for c in found] == ["0.1", None]
+    with pytest.raises(InvalidInput, match=r"--price h10=1: no run is on this hardware; did you"):
+        candidates(replace(given, price="h10=1"), (None,), (None,))
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "4.5", "many", "", "1000001"])
 def test_the_wanted_agents_are_a_whole_number(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"must be a whole number from 1 to 1,000,000"):
