@@ -76,7 +76,7 @@ def parse_wanted(text: str) -> int:
     agents = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= agents <= MOST_AGENTS:
         raise InvalidInput(
-            f"--agents {text}: must be a whole number from 1 to {MOST_AGENTS:,}, agents"
+            f"--agents {text}: must be a whole number of agents from 1 to {MOST_AGENTS:,}"
         )
     return agents
 

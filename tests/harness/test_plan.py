@@ -198,7 +198,7 @@ def test_prices_by_hardware_are_for_the_machines_that_they_name() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "4.5", "many", "", "1000001"])
 def test_the_wanted_agents_are_a_whole_number(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"must be a whole number from 1 to 1,000,000"):
+    with pytest.raises(InvalidInput, match=r"must be a whole number of agents from 1 to 1,000,000"):
         parse_wanted(text)
 
 
