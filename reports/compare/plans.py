@@ -25,7 +25,7 @@ from servers.records.done import Times
 from servers.records.sweep import SweepRecord
 
 P95_JCT = Limit("p95", 1, "s")
-"""The statistic against which cost is drawn first."""
+"""The statistic that is drawn besides those of the SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Fleet:
     limit: str
     """What fails first with more agents; "" for a steady state."""
     times: Mapping[str, float]
-    """By title: P95 JCT and the statistics of the SLO with `each` agents, mean over seeds, in
+    """By title: the statistics of the SLO and P95 JCT with `each` agents, mean over seeds, in
     seconds. Empty if that cell has not run yet."""
 
     @property
@@ -92,8 +92,9 @@ class Fleet:
 
 
 def statistics_of(slo: Slo) -> tuple[Limit, ...]:
-    """Return P95 JCT and the statistics that the SLO limits, each once."""
-    by_name = {limit.name: limit for limit in (P95_JCT, *slo.limits)}
+    """Return the statistics that the SLO limits and P95 JCT, each once. The first is what plans are
+    compared by, besides their cost: the JCT of sessions is mostly tools and pauses."""
+    by_name = {limit.name: limit for limit in (*slo.limits, P95_JCT)}
     return tuple(by_name.values())
 
 
@@ -185,24 +186,26 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
     if not found:
         return []
     best = cheapest(found)
-    margin = best.could_serve / best.asked - 1
+    more = best.could_serve / best.asked - 1
+    margin = f"{more:.0%} more than asked" if more else "just as many as asked, without a margin"
     with_each = ", ".join(
         f"{limit.title} {in_words(limit, best.times[limit.title])}"
         for limit in statistics_of(slo)
         if limit.title in best.times
     )
     sentences = [
-        f"It could serve {counted(best.could_serve, 'agent')} with every seed, {margin:.0%} more"
-        f" than asked. What fails first with more: {best.limit or 'no steady state'}.",
+        f"It could serve {counted(best.could_serve, 'agent')} with every seed, {margin}. What fails"
+        f" first with more: {best.limit or 'no steady state'}.",
         f"With {counted(best.each, 'agent')} on each machine: {with_each}.",
         f"A month has {HOURS_PER_MONTH} hours; a GPU and its DRAM cost"
         f" {price_in_words(best.sweep.price)}.",
     ]
-    faster = front(found, lambda f: f.times.get(P95_JCT.title, math.inf))[1:]
+    first = statistics_of(slo)[0]
+    faster = front(found, lambda f: f.times.get(first.title, math.inf))[1:]
     if faster:
         last = faster[-1]
         sentences.append(
-            f"The shortest P95 JCT, {seconds(last.times[P95_JCT.title])}, has"
+            f"The best {first.title}, {in_words(first, last.times[first.title])}, has"
             f" {counted(last.machines, 'machine')} of {last.name}, for"
             f" {last.usd_per_month:,.0f} USD per month."
         )

@@ -3,6 +3,7 @@ latency with the Pareto front, a table, and the commands that deploy the cheapes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def draw(
             slo=slo,
             seeds=sweep.seeds,
             table=table(found, slo),
+            first=statistics_of(slo)[0].title,
             prices=prices,
         )
     )
@@ -57,9 +59,10 @@ def draw(
 
 
 def table(found: Sequence[Fleet], slo: Slo) -> Table:
-    """Return the plans, the cheapest first. Bold: the Pareto front of cost and P95 JCT."""
+    """Return the plans, the cheapest first. Bold: the Pareto front of cost and the first
+    statistic."""
     statistics = statistics_of(slo)
-    best = {id(f) for f in front(found, lambda f: f.times.get(statistics[0].title, 0.0))}
+    best = {id(f) for f in front(found, lambda f: f.times.get(statistics[0].title, math.inf))}
     heads = ["Plan", AXIS, "Machines", "Could serve", "Agents each"]
     rows = []
     for fleet in sorted(found, key=lambda f: (f.usd_per_month, -f.could_serve)):
