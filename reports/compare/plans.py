@@ -200,6 +200,10 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
         f"A month has {HOURS_PER_MONTH} hours; a GPU and its DRAM cost"
         f" {price_in_words(best.sweep.price)}.",
     ]
+    if len(best.sweep.seeds) == 1:
+        sentences.insert(
+            1, "One seed: with other jobs this plan may not hold. Use --seeds 1..3 or more."
+        )
     first = statistics_of(slo)[0]
     faster = front(found, lambda f: f.times.get(first.title, math.inf))[1:]
     if faster:
