@@ -91,7 +91,7 @@ def test_the_same_contents_under_another_path_are_the_same_cell(file: Path) -> N
 
 
 def test_a_settings_file_can_name_it_and_its_errors_are_one_line(file: Path) -> None:
-    Path("s.toml").write_text('policies="fcfs"\njps="0.5"\ntraces=["three.jsonl"]\n'
+    Path("s.toml").write_text('policies="fcfs"\njps="0.5"\nonce=true\ntraces=["three.jsonl"]\n'
                               'hardware="my-gpu.toml"\n')  # fmt: skip
     run("sweep", "s.toml", "--out", "one")
     assert read("one/sweep.json")["hardware"] == "my-gpu"

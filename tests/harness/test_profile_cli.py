@@ -142,7 +142,9 @@ def test_a_profile_of_operator_tables_can_be_made_shown_and_swept(
     shown = run("profile --show --hardware h100-ours.json")
     assert made == f"{shown}profile: h100-ours.json\n"
     assert "fit error, mixed steps\t" in shown
-    sweep = "sweep --hardware h100-ours.json --jps 0.3 --policies fcfs --programs 3 --out runs/h"
+    sweep = (
+        "sweep --hardware h100-ours.json --once --jps 0.3 --policies fcfs --programs 3 --out runs/h"
+    )
     assert run(sweep)
     assert run(sweep)
     profile = json.loads((tmp_path / "runs/h/sweep.json").read_text())["profile"]

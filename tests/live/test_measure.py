@@ -54,7 +54,7 @@ def test_streams_that_do_not_overlap_give_no_step_time() -> None:
 
 
 def test_if_answers_are_too_short_for_a_step_time_longer_ones_are_requested_if_they_fit() -> None:
-    server = Server(chunk_s=0.1, chunk_tokens=48, cached_tokens=0)
+    server = Server(chunk_s=0.03, chunk_tokens=48, cached_tokens=0)
     # 48 tokens are one chunk; 96 are two, so one step time, at a context of 128 + (48 + 96) / 2.
     assert measured(server, longest=300).decode[0].context == 200
     short = measured(server, longest=180)
