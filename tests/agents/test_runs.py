@@ -19,6 +19,7 @@ from servers.processes.supervisor import descendants
 from tests.agents import small_agent
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
+from tests.harness import in_process
 from tests.lines import read_lines
 from tests.processes import wait_until, wait_until_gone
 
@@ -263,39 +264,24 @@ def test_a_crashed_agent_is_recorded_with_its_exit_code(
     ],
 )
 def test_invalid_options_for_agents_are_refused_in_one_line(
-    options: list[str], complaint: str, bench: str, tmp_path: Path, url: str
+    options: list[str],
+    complaint: str,
+    tmp_path: Path,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "t").write_text('{"id": "a", "task": "b"}')
-    refused = subprocess.run(
-        [bench, "sweep", "--one", "--engine", url, "--jps", "1", *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert refused.returncode == 2
-    assert complaint in refused.stderr
-    assert refused.stderr.count("\n") == 1
+    code, _, err = in_process.bench("sweep", "--one", "--engine", url, "--jps", "1", *options)
+    assert code == 2
+    assert complaint in err
+    assert err.count("\n") == 1
     assert os.listdir(tmp_path) == ["t"]
 
 
-def test_agents_need_a_live_server(bench: str, tmp_path: Path) -> None:
-    refused = subprocess.run(
-        [
-            bench,
-            "sweep",
-            "--one",
-            "--agent",
-            "mini-swe-agent",
-            "--tasks",
-            "t",
-            "--policies",
-            "fcfs",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert refused.returncode == 2
-    assert "agents need a live server; use --engine vllm or a server's URL" in refused.stderr
+def test_agents_need_a_live_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = ("--agent", "mini-swe-agent", "--tasks", "t")
+    code, _, err = in_process.bench("sweep", "--one", *agent, "--policies", "fcfs")
+    assert code == 2
+    assert "agents need a live server; use --engine vllm or a server's URL" in err

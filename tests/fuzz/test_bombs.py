@@ -185,10 +185,10 @@ def test_control_characters_in_a_file_name_are_escaped(name: str, tmp_path: Path
 
 def test_many_files_with_one_program_id_are_numbered_in_linear_time(tmp_path: Path) -> None:
     """Comparing each with all numbers before it would take 50 million steps for 10,000 files."""
-    for number in range(3_000):
+    for number in range(1_000):
         (tmp_path / f"{number}.jsonl").write_bytes(GOOD)
     ids = [program.id for program in read_traces(tmp_path).programs]
-    assert (len(set(ids)), ids[0], ids[-1]) == (3_000, "p", "p#3000")
+    assert (len(set(ids)), ids[0], ids[-1]) == (1_000, "p", "p#1000")
 
 
 def test_a_chain_of_sub_agents_is_read_in_linear_time(tmp_path: Path) -> None:
