@@ -111,21 +111,23 @@ def check_replay(folder: Path, cell: Path, trace: list[Program]) -> None:
 
 
 @needs("TURNSTILE_OPENHANDS_PYTHON", "OpenHands")
-def test_openhands_completes_guided_conversations_under_two_schedulers(tmp_path: Path) -> None:
+def test_openhands_completes_guided_conversations_whose_tools_continuum_knows(
+    tmp_path: Path,
+) -> None:
     run = bench(
         tmp_path,
         *("sweep", "--agent", "openhands", "--guided", "--out", "o", "--programs", "2"),
         *("--traces", str(EXAMPLES / "recorded.jsonl"), "--tasks", str(EXAMPLES / "tasks.jsonl")),
-        *("--engine", "vllm", "--model", "tiny", "--jps", "1", "--policies", "fcfs,continuum"),
+        *("--engine", "vllm", "--model", "tiny", "--jps", "1", "--policies", "continuum"),
     )
     assert run.returncode in (0, 1), run.stderr
-    for name in ("fcfs", "continuum"):
-        cell = tmp_path / "o" / f"{name}_jps1_seed1"
-        ends = read_lines(cell / "programs.jsonl")
-        assert Counter(end["exit_status"] for end in ends) == {"finished": 2}
-        turns = Counter(turn["program_id"] for turn in read_lines(cell / "turns.jsonl"))
-        assert turns == {"toolbox-durations": 7, "toolbox-leap": 5}
-        patches = {
-            p["instance_id"]: p["model_patch"] for p in read_lines(cell / "predictions.jsonl")
-        }
-        assert '"h": 3600' in patches["toolbox-durations"]
+    cell = tmp_path / "o" / "continuum_jps1_seed1"
+    ends = read_lines(cell / "programs.jsonl")
+    assert Counter(end["exit_status"] for end in ends) == {"finished": 2}
+    turns = read_lines(cell / "turns.jsonl")
+    assert Counter(turn["program_id"] for turn in turns) == {
+        "toolbox-durations": 7,
+        "toolbox-leap": 5,
+    }
+    patches = {p["instance_id"]: p["model_patch"] for p in read_lines(cell / "predictions.jsonl")}
+    assert '"h": 3600' in patches["toolbox-durations"]
