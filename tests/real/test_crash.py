@@ -61,7 +61,7 @@ def test_a_sweep_killed_at_random_moments_measures_each_turn_once(tmp_path: Path
         launch(ServerConfig(), tmp_path / "server", ready_within_s=600) as server,
         trials.warm() as warm,
     ):
-        survives(int(os.environ.get("TURNSTILE_KILLS", "4")), warm, server.base_url, tmp_path)
+        survives(int(os.environ.get("TURNSTILE_KILLS", "2")), warm, server.base_url, tmp_path)
 
 
 def lines_of(cell: Path) -> int:

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.metrics.cells import failed_gates_of
-from servers.processes.supervisor import descendants
 from tests.lines import read_lines
-from tests.processes import wait_until, wait_until_gone
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -54,25 +51,10 @@ def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def test_policies_of_each_kind_complete_a_contended_workload_even_after_sigkill(
-    tmp_path: Path,
-) -> None:
-    options = ("--jps", BURST_JPS, "--policies", ",".join(POLICIES))
-    first = begin(tmp_path, *options)
-    second_cell = tmp_path / f"o/{POLICIES[1]}_jps{BURST_JPS}_seed1"
-    wait_until(second_cell.exists, START_S, first)
-    processes = descendants(first.pid)
-    first.kill()
-    first.communicate()
-    wait_until_gone(processes)
-    first_is_valid = not failed_gates_of(tmp_path / f"o/{POLICIES[0]}_jps{BURST_JPS}_seed1")
-
-    second = begin(tmp_path, *options)
-    output, complaints = second.communicate(timeout=1800)
-    assert second.returncode in (0, 1), complaints
-    # On a busy machine the first cell may fail a gate, and then it is measured again.
-    finished = f"1 of {len(POLICIES)} cells were finished already"
-    assert (finished in complaints) == first_is_valid, complaints
+def test_policies_of_each_kind_complete_a_contended_workload(tmp_path: Path) -> None:
+    sweep = begin(tmp_path, "--jps", BURST_JPS, "--policies", ",".join(POLICIES))
+    output, complaints = sweep.communicate(timeout=1800)
+    assert sweep.returncode in (0, 1), complaints
     assert output.startswith("engine vllm: vLLM 0.")
     rows = {row["variant"]: row for row in json.loads((tmp_path / "o/cells.json").read_text())}
     assert rows.keys() == set(POLICIES)
