@@ -75,8 +75,11 @@ class Ladder:
     def ends(self, idle_mean_s: float, least: float = 0.0) -> Ends:
         """Return the ends of a search, for jobs whose mean JCT on an idle machine is this, and
         loads of at least `least`."""
-        low, high = max(LEAST_JOBS / idle_mean_s, least), MOST_JOBS / idle_mean_s
-        return Ends(self, math.floor(self.position(low)), math.ceil(self.position(high)))
+        low, high = LEAST_JOBS / idle_mean_s, MOST_JOBS / idle_mean_s
+        lowest = math.floor(self.position(low))
+        if least > low:
+            lowest = math.ceil(self.position(least))
+        return Ends(self, lowest, max(lowest, math.ceil(self.position(high))))
 
     def with_jobs(self, jobs: float, idle_mean_s: float) -> float:
         """Return the load under which so many jobs would run if none waited."""

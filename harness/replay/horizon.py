@@ -2,7 +2,7 @@
 
 In: arrivals and ends of jobs. Out: whether the cell is over, and then its fields of done.json. No
 job arrives after the horizon, and the cell ends when all have finished, so the jobs are the same
-for all variants, none is left out, and Little's law holds exactly.
+for all variants, and none is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
 
 MAX_IDLE_JCTS, MAX_BURST = 50, 50
 """More jobs in the system than a burst, as many more, and those that arrive in this many mean JCTs
-on an idle machine, end the cell. A mean JCT that is promised is far below."""
+on an idle machine, end the cell. No realistic SLO allows so many."""
 
 
 class HorizonWindow(Window):

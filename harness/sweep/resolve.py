@@ -241,7 +241,7 @@ def _horizon(
         return None
     if fixed or arrivals.takes_agents:
         other = fixed or f"--arrivals {load.process}"
-        why = "the jobs are a fixed set" if fixed else "agents set the load"
+        why = "the jobs are a fixed set" if fixed else "the number of agents sets the load"
         raise InvalidInput(
             f"--horizon {load.horizon}: is for jobs that arrive at a rate in virtual time, and "
             f"with {other} {why}; remove one of them"

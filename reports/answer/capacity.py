@@ -95,7 +95,11 @@ def _compared(
     there and of the baseline. It is the highest load that the baseline sustains with every seed and
     at which both are stable; above it, the baseline's JCTs differ by factors between seeds."""
     most = min(base.loads.values(), default=math.inf) if base is not None else math.inf
-    stable = [p for p in points if not p.saturated and p.amount is not None and p.amount <= most]
+    stable = [
+        p
+        for p in points
+        if not (p.saturated or p.is_mixed) and p.amount is not None and p.amount <= most
+    ]
     for load in dict.fromkeys(p.load for p in sorted(stable, key=lambda p: -(p.amount or 0))):
         here = {p.variant: p for p in stable if p.load == load}
         best = next((here[name] for name in names if name in here), None)
@@ -123,8 +127,8 @@ def meaning(context: CapacityContext) -> str:
         )
     return (
         f"Sustained: {context.slo.describe()}, and a queue that does not grow, even after a burst"
-        " of jobs. Differences are smaller for a day without such a burst, which --horizon 24h"
-        f" measures. {idle}"
+        " of jobs. Differences are usually smaller for a day without such a burst, which"
+        f" --horizon 24h measures (docs/design/statistics.md, Within a horizon). {idle}"
     )
 
 
@@ -280,8 +284,8 @@ def _on_most_days(
     if not rates:
         return []
     return [
-        f"With 95% of all draws of such {time_span(context.horizon.seconds)} these jobs/s or more"
-        f" are sustained, judging from {counted(context.seeds, 'seed')}: {listed(rates)}."
+        f"95% of such periods of {time_span(context.horizon.seconds)} sustain at least, in jobs/s:"
+        f" {listed(rates)} (predicted from {counted(context.seeds, 'seed')})."
     ]
 
 

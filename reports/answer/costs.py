@@ -86,7 +86,8 @@ def _cost(
     api_usd_per_job = float(api_usd.mean()) / MILLION
     even = usd_per_s / (api_usd_per_job * per_load) if api_usd_per_job else math.inf
     if capacity.ladder is AGENTS and math.isfinite(even):
-        even = math.ceil(even * (1 - 1e-9))
+        # At most the capacity, which need not be whole.
+        even = min(max(even, most), math.ceil(even * (1 - 1e-9)))
     return JobCost(
         *(capacity.variant, capacity.ladder, most, usd_per_job, per_mtok, api_usd_per_job),
         even if even <= most else None,
@@ -112,9 +113,10 @@ def cost_sentences(
         ]
     name, per = first.variant, first.usd_per_mtok
     sentences = [
-        f"A job costs {first.usd_per_job:.3g} USD with {name} at capacity, that is"
-        f" {digits(per['cached'])} USD per million cached prompt tokens, {digits(per['new'])} per"
-        f" million computed ones, or {digits(per['generated'])} per million generated ones."
+        f"A job costs {first.usd_per_job:.3g} USD with {name} at capacity. Divided by one kind of"
+        f" token alone, that is {digits(per['cached'])} USD per million cached prompt tokens,"
+        f" {digits(per['new'])} per million computed ones, or {digits(per['generated'])} per"
+        " million generated ones."
     ]
     if first.api_usd_per_job is not None:
         at_api = (

@@ -76,13 +76,13 @@ class FailsFirst:
     def sentence(self, variant: str, ladder: Ladder) -> str:
         low, high = (ladder.text(load) for load in self.loads)
         at = low if low == high else f"{low.split()[0]} to {high}"
-        fails = "fails first" if self.limit else "comes first"
-        first = f"{variant}: {self.title} {fails}{some_seeds(self.seeds)}"
+        what = f"first misses the limit of {self.title}" if self.limit else f"has {self.title}"
+        first = f"{variant} {what}{some_seeds(self.seeds)} at {at}."
         if not self._largest:
-            return f"{first}, at {at}."
+            return first
         (name, value), *second = self._largest
         more = f", and {share(second[0][1])} {second[0][0]}" if second else ""
-        return f"{first}; at {at} {share(value)} of {self.time} is {name}{more}."
+        return f"{first} There, {share(value)} of {self.time} is {name}{more}."
 
 
 def fails_first(

@@ -53,8 +53,9 @@ class Capacity:
 
     @property
     def is_missed(self) -> bool:
-        """Whether the search has found the lowest load that is not sustained."""
-        return self.kind in (Kind.FOUND, Kind.NEVER)
+        """Whether the search has found the lowest load that is not sustained. It tries none if not
+        even an idle machine meets the SLO."""
+        return self.kind in (Kind.FOUND, Kind.NEVER) and self.not_sustained is not None
 
 
 def bracket(outcomes: Iterable[Outcome]) -> tuple[Outcome | None, Outcome | None]:

@@ -24,10 +24,14 @@ def _in_flight(facts: Facts) -> dict[str, Value]:
         in_flight = per_s * jct_s
         # The others are between two jobs.
         counted = config.agents - per_s * _think_s(config.arrivals)
+    elif config.horizon is not None:
+        # Until the last job has ended, so that the law holds by definition.
+        in_flight = len(facts.jobs["jct_s"]) / (done.virtual_s or math.nan) * jct_s
     elif done.window is not None and done.jobs_in_system is not None:
         in_flight = done.window.jobs / length_s * jct_s
         found = done.jobs_in_system.mean
-        counted = math.nan if found is None else found
+        if found is not None and config.arrivals == "poisson":  # others do not find the mean
+            counted = found
     return dict(zip(IN_FLIGHT.columns, (in_flight, counted / in_flight), strict=True))
 
 
@@ -42,13 +46,15 @@ IN_FLIGHT = Group(
         Metric("jobs_in_flight", Unit("jobs"), title="In flight", in_cells=False).means(
             "Mean number of jobs in flight, by Little's law.",
             "λ × mean JCT of a stream, where λ is measured jobs ÷ the time of the cell, and"
-            " throughput × mean JCT of agents. Unknown for a fixed set of jobs.",
+            " throughput × mean JCT of agents. Within a horizon over the time until the last job"
+            " has ended. Unknown for a fixed set of jobs.",
         ),
         Metric("little_ratio", NONE).means(
             "Jobs in flight that were counted ÷ those by Little's law.",
             "Counted: of a stream those that measured jobs find in the system (`jobs_in_system` of"
             " `done.json`), of agents their number, without those that think. In a window that the"
-            " jobs in the system grow or shrink in, it is not 1.",
+            " jobs in the system grow or shrink in, it is not 1. Unknown within a horizon, and if"
+            " arrivals are not Poisson.",
         ),
     ),
 )

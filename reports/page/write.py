@@ -128,7 +128,7 @@ def _answer(
     search: Searched | None,
 ) -> Answer:
     """`shown`: the results at the rates of `found`."""
-    if search is None:
+    if search is None or results.cells.empty:
         return answer(found, shown, run.sweep, also=unequal_work(run))
     context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
     caveats = [

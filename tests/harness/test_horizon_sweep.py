@@ -17,6 +17,7 @@ from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
 from reports import write_report
 from reports.capacity.slo import parse_slo
+from reports.loads import RATES, least_rate
 from reports.run_folder.read import load_run
 from reports.statistics.over_seeds import reached_by_most
 from servers.basics.errors import InvalidInput
@@ -148,3 +149,10 @@ def test_settings_that_a_horizon_excludes_are_refused(given: dict[str, Any], mes
     with pytest.raises(InvalidInput) as error:
         resolve(settings(**given))
     assert str(error.value).startswith(message)
+
+
+def test_a_search_within_a_horizon_ends_at_the_lowest_rate_with_25_jobs() -> None:
+    # 25 jobs in 600 s; 1.05^-65 is 0.0419 and the first rung above 0.0417.
+    ends = RATES.ends(10.0, least_rate(600.0))
+    assert ends.lowest_load == RATES.rung(-65)
+    assert RATES.rung(-66) < 25 / 600 <= RATES.rung(-65)

@@ -64,6 +64,13 @@ def test_an_api_caches_what_earlier_turns_of_the_job_contain() -> None:
     assert [cell.text for cell in table.rows[0].cells][-2:] == ["0.1", "5 agents"]
 
 
+def test_a_break_even_between_the_capacity_and_the_next_whole_agent_is_the_capacity() -> None:
+    # An agent costs 0.00081 USD/s at this API: 12.35 cost as much as the machine, which has 12.5.
+    (cost,) = job_costs([fcfs()], CELLS, ONE_CENT_PER_S, ApiPriceRecord(0.0, 0.2025, 0.0))
+    assert cost.api_usd_per_job == pytest.approx(0.0405)
+    assert cost.even_load == pytest.approx(12.5)
+
+
 def test_an_api_that_is_cheaper_even_at_capacity_has_no_break_even() -> None:
     (cost,) = job_costs([fcfs()], CELLS, ONE_CENT_PER_S, ApiPriceRecord(0.01, 0.02, 0.2))
     assert cost.api_usd_per_job == pytest.approx(0.014)

@@ -92,8 +92,8 @@ def test_the_reason_is_the_largest_part_of_the_wait_at_the_first_load_that_is_no
     # 7.1 of the 10 s before the first token; the rest of the turn does not count.
     assert limit.shares["recomputing evicted context"] == pytest.approx(0.71)
     assert limit.sentence("a", AGENTS) == (
-        "a: P95 TTFT fails first; at 24 agents 71% of the wait for the first token is recomputing"
-        " evicted context."
+        "a first misses the limit of P95 TTFT at 24 agents. There, 71% of the wait for the first"
+        " token is recomputing evicted context."
     )
 
 
@@ -103,22 +103,22 @@ def test_a_second_part_is_named_if_it_is_a_fifth_and_seeds_may_fail_at_different
         {"agents": 26, "seed": 2, "turn_batching_s": 6.0, "turn_stalled_s": 2.0, "turn_queue_s": 4},
     )
     assert found(capacity("speed_p90>=30", 24, 26), rows).sentence("a", AGENTS) == (
-        "a: P90 output tokens/s fails first; at 24 to 26 agents 60% of the time of a turn is"
-        " decoding in a batch, and 30% queueing."
+        "a first misses the limit of P90 output tokens/s at 24 to 26 agents. There, 60% of the time"
+        " of a turn is decoding in a batch, and 30% queueing."
     )
 
 
 def test_without_a_steady_state_all_time_counts_and_decoding_as_alone_is_no_reason() -> None:
     rows = cells({"agents": 9, "seed": 1, "turn_queue_s": 4.0, "turn_alone_s": 6.0})
     assert found(capacity("", 9), rows).sentence("a", AGENTS) == (
-        "a: no steady state comes first; at 9 agents 40% of the time in the server is queueing."
+        "a has no steady state at 9 agents. There, 40% of the time in the server is queueing."
     )
 
 
 def test_a_server_that_reports_no_parts_has_no_reason() -> None:
     rows = cells({"agents": 9, "seed": 1, "turn_queue_s": math.nan})
     assert found(capacity("ttft_p95<=5s", 9), rows).sentence("a", AGENTS) == (
-        "a: P95 TTFT fails first, at 9 agents."
+        "a first misses the limit of P95 TTFT at 9 agents."
     )
 
 
@@ -127,3 +127,13 @@ def test_only_a_search_that_has_found_the_load_says_what_fails(kind: Kind, named
     rows = cells({"agents": 1, "seed": 1, "turn_queue_s": 1.0})
     each = capacity("ttft_p95<=5s", 1, kind=kind)
     assert bool(fails_first([each], rows, SLO)) == named
+
+
+def test_a_seed_that_an_idle_machine_misses_says_nothing_about_the_others() -> None:
+    by_seed = {
+        1: Capacity(Kind.NEVER, math.nan, None, None),
+        2: Capacity(Kind.NEVER, math.nan, None, None),
+        3: Capacity(Kind.FOUND, 8.5, 8.0, 9.0, "ttft_p95<=5s"),
+    }
+    rows = cells({"agents": 9, "seed": 3, "turn_queue_s": 1.0})
+    assert str(found(VariantCapacity("a", False, by_seed, None, AGENTS), rows).seeds) == "1/1"

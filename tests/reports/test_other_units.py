@@ -40,6 +40,21 @@ def test_jobs_in_flight_are_those_that_arrive_times_their_mean_jct(tmp_path: Pat
     assert row["little_ratio"] == pytest.approx(1.25)
 
 
+def test_arrivals_that_are_not_poisson_do_not_find_the_mean(tmp_path: Path) -> None:
+    sweep = {"jps": 0.2, "arrivals": "constant"}
+    row = row_of(tmp_path, sweep=sweep, done={"jobs_in_system": {"mean": 1.0}})
+    assert row["jobs_in_flight"] == pytest.approx(0.8)
+    assert math.isnan(row["little_ratio"])
+
+
+def test_within_a_horizon_jobs_are_in_flight_until_the_last_has_ended(tmp_path: Path) -> None:
+    sweep = {"jps": 0.2, "horizon": {"seconds": 10.0}}
+    done = {"jobs_in_system": {"mean": 0.5}, "virtual_s": 16.0}
+    row = row_of(tmp_path, sweep=sweep, done=done)
+    assert row["jobs_in_flight"] == pytest.approx((3 + 5) / 16)
+    assert math.isnan(row["little_ratio"])
+
+
 @pytest.mark.parametrize(("arrivals", "agents", "ratio"), [("agents", 2, 1.25), ("agents:6", 4, 1)])
 def test_agents_are_those_at_work_and_those_that_think(
     tmp_path: Path, arrivals: str, agents: int, ratio: float
