@@ -15,7 +15,7 @@ import pandas as pd
 
 from reports.answer.capacity_context import Price
 from reports.loads import AGENTS, RATES, Ladder
-from reports.metrics.cells import amounts_of
+from reports.metrics.cells import amounts_of, cells_at
 from reports.numbers import DASH, digits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableRow, texts
@@ -53,14 +53,11 @@ def job_costs(
     throughput are of the cells at the highest load that each seed sustains."""
     if math.isnan(price.usd_per_h):
         return ()
-    found = (_cost(each, _at_capacity(each, cells), price, api) for each in capacities)
+    found = (
+        _cost(each, cells_at(cells, each.variant, each.sustained_by_seed), price, api)
+        for each in capacities
+    )
     return tuple(cost for cost in found if cost is not None)
-
-
-def _at_capacity(capacity: VariantCapacity, cells: pd.DataFrame) -> pd.DataFrame:
-    sustained = {seed: each.sustained for seed, each in capacity.by_seed.items()}
-    loads = zip(cells["variant"], cells["seed"], amounts_of(cells), strict=True)
-    return cells[[v == capacity.variant and sustained.get(s) == load for v, s, load in loads]]
 
 
 def _cost(

@@ -14,7 +14,7 @@ import pandas as pd
 
 from reports.capacity.slo import Slo
 from reports.loads import Ladder
-from reports.metrics.cells import amounts_of
+from reports.metrics.cells import cells_at
 from reports.metrics.turn_time import AFTER_FIRST_TOKEN, BEFORE_FIRST_TOKEN, OF_FIRST_TURNS
 from reports.statistics.capacities import SeedShare, VariantCapacity, some_seeds
 from servers.basics.phrasing import share
@@ -102,10 +102,6 @@ def _of(capacity: VariantCapacity, cells: pd.DataFrame, slo: Slo) -> FailsFirst 
         for seed, each in capacity.by_seed.items()
         if each.is_missed and each.limit == limit and each.not_sustained is not None
     }
-    rows = cells[cells["variant"] == capacity.variant]
-    wanted = [
-        loads.get(seed) == load for seed, load in zip(rows["seed"], amounts_of(rows), strict=True)
-    ]
     missing = next((each for each in slo.limits if str(each) == limit), None)
     time, parts = TIMES.get(missing.measure if missing else "", SERVER_TIME)
     return FailsFirst(
@@ -114,7 +110,7 @@ def _of(capacity: VariantCapacity, cells: pd.DataFrame, slo: Slo) -> FailsFirst 
         seeds,
         (min(loads.values()), max(loads.values())),
         time,
-        _shares(rows[wanted], parts),
+        _shares(cells_at(cells, capacity.variant, loads), parts),
     )
 
 

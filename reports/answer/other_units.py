@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from reports.loads import AGENTS, Ladder
-from reports.metrics.cells import amounts_of
+from reports.metrics.cells import cells_at
 from reports.metrics.in_flight import LITTLE_WITHIN
 from reports.statistics.capacities import VariantCapacity
 
@@ -51,12 +51,8 @@ def other_units(
     """Return numbers by variant, without variants that sustain nothing with some seed."""
     found: dict[str, OtherUnits] = {}
     for each in capacities:
-        loads = {seed: own.sustained for seed, own in each.by_seed.items()}
-        rows = cells[cells["variant"] == each.variant]
-        amounts = amounts_of(rows)
-        pairs = zip(rows["seed"], amounts, strict=True)
-        rows = rows[[loads.get(seed) == amount for seed, amount in pairs]]
-        if rows["seed"].nunique() < len(loads) or rows["jobs_in_flight"].isna().any():
+        rows = cells_at(cells, each.variant, each.sustained_by_seed)
+        if rows["seed"].nunique() < len(each.by_seed) or rows["jobs_in_flight"].isna().any():
             continue
         in_flight = rows["jobs_in_flight"]
         counted = float((in_flight * rows["little_ratio"]).mean() / in_flight.mean())

@@ -13,7 +13,7 @@ from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity
 from servers.basics.phrasing import times
 
-TIE = "Bold: not distinguished from the highest."
+TIE = "Bold: not distinguished from the highest, or equal to it within 3%."
 Found = tuple[VariantCapacity, Estimate]
 
 

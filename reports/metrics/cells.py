@@ -38,6 +38,13 @@ def amounts_of(cells: pd.DataFrame) -> pd.Series:
     return cells[name] if name in cells else pd.Series(dtype=float)
 
 
+def cells_at(cells: pd.DataFrame, variant: str, loads: Mapping[int, float | None]) -> pd.DataFrame:
+    """Return the cells of a variant at a load for each seed."""
+    rows = cells[cells["variant"] == variant]
+    pairs = zip(rows["seed"], amounts_of(rows), strict=True)
+    return rows[[loads.get(seed) == amount for seed, amount in pairs]]
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     cells: pd.DataFrame

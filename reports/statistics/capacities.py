@@ -87,6 +87,11 @@ class VariantCapacity:
         return {s: c.load for s, c in self.by_seed.items() if c.kind is Kind.FOUND}
 
     @property
+    def sustained_by_seed(self) -> dict[int, float | None]:
+        """The highest load that is sustained, by seed."""
+        return {seed: each.sustained for seed, each in self.by_seed.items()}
+
+    @property
     def load(self) -> Estimate | None:
         """The geometric mean over seeds; None unless all are found."""
         return geometric_mean(self.loads.values()) if self.kind is Kind.FOUND else None
