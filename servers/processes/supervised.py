@@ -66,15 +66,16 @@ class SupervisedProcess:
         env: Mapping[str, str],
         log: Path,
         folder: Path | None = None,
-        grace_s: float = GRACE_S,
+        grace_s: float | None = None,
     ) -> None:
         """Start the process. Its output goes to `log`, and `folder` is removed when it ends.
 
-        After SIGTERM it has `grace_s` seconds to end.
+        After SIGTERM it has `grace_s` seconds to end, or GRACE_S.
         """
+        self._grace_s = GRACE_S if grace_s is None else grace_s
         with liveness_pipe() as (read_end, self._write_end), log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603
-                supervised_command(command, read_end, grace_s, folder),
+                supervised_command(command, read_end, self._grace_s, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -83,7 +84,6 @@ class SupervisedProcess:
                 start_new_session=True,
             )
         self.log = log
-        self._grace_s = grace_s
         self._folder = folder
         self.pid = self._process.pid
         """Process id of the supervisor, which leads the process group."""

@@ -70,7 +70,7 @@ def test_a_runtime_that_is_slow_to_remove_a_container_is_not_killed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even if the run ends before the process that removes them has begun to wait."""
-    monkeypatch.setattr(supervised.SupervisedProcess.__init__, "__defaults__", (None, 0.1))
+    monkeypatch.setattr(supervised, "GRACE_S", 0.1)
     left, log = tmp_path / "container", tmp_path / "log"
     podman = engine(
         tmp_path / "podman",
