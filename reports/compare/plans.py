@@ -42,9 +42,9 @@ class Fleet:
     """Agents that one machine serves with every seed."""
     limit: str
     """What fails first with more agents; "" for a steady state."""
-    times: Mapping[str, float]
-    """By title: the statistics of the SLO and P95 JCT with `each` agents, mean over seeds, in
-    seconds. Empty if that cell has not run yet."""
+    times: Mapping[Limit, float]
+    """`statistics_of` the SLO with `each` agents, mean over seeds, in seconds, and of a speed in
+    seconds per token. Empty if that cell has not run yet."""
 
     @property
     def machines(self) -> int:
@@ -86,7 +86,7 @@ class Fleet:
             "agents_per_machine": self.each,
             "could_serve": self.could_serve,
             "fails_first": self.limit or None,
-            "times_s": dict(self.times),
+            "statistics": {each.name: shown(each, time_s) for each, time_s in self.times.items()},
             "folder": self.folder.name,
         }
 
@@ -143,7 +143,7 @@ def _with_times(fleet: Fleet, run: Run, slo: Slo) -> Fleet:
     times = [c.done.times_s for c in run.cells if c.key[:2] == key and c.done.times_s]
     if len(times) < len(run.sweep.seeds):
         return fleet
-    return replace(fleet, times={each.title: _mean(each, times) for each in statistics_of(slo)})
+    return replace(fleet, times={each: _mean(each, times) for each in statistics_of(slo)})
 
 
 def _mean(limit: Limit, times: Sequence[Times]) -> float:
@@ -160,9 +160,14 @@ def front(found: Sequence[Fleet], value: Callable[[Fleet], float]) -> list[Fleet
     return best
 
 
+def shown(limit: Limit, time_s: float) -> float:
+    """Return a statistic as SLOs are written: a time in seconds, or a speed in tokens/s."""
+    return 1 / time_s if limit.is_speed and time_s else time_s
+
+
 def in_words(limit: Limit, time_s: float) -> str:
-    """Format a statistic: a time, or the speed that is its inverse."""
-    return f"{1 / time_s:.3g} tok/s" if limit.is_speed and time_s else seconds(time_s)
+    value = shown(limit, time_s)
+    return f"{value:.3g} tok/s" if limit.is_speed else seconds(value)
 
 
 def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
@@ -189,9 +194,7 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
     more = best.could_serve / best.asked - 1
     margin = f"{more:.0%} more than asked" if more else "just as many as asked, without a margin"
     with_each = ", ".join(
-        f"{limit.title} {in_words(limit, best.times[limit.title])}"
-        for limit in statistics_of(slo)
-        if limit.title in best.times
+        f"{limit.title} {in_words(limit, time_s)}" for limit, time_s in best.times.items()
     )
     sentences = [
         f"It could serve {counted(best.could_serve, 'agent')} with every seed, {margin}. What fails"
@@ -205,11 +208,11 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
             1, "One seed: with other jobs this plan may not hold. Use --seeds 1..3 or more."
         )
     first = statistics_of(slo)[0]
-    faster = front(found, lambda f: f.times.get(first.title, math.inf))[1:]
+    faster = front(found, lambda f: f.times.get(first, math.inf))[1:]
     if faster:
         last = faster[-1]
         sentences.append(
-            f"The best {first.title}, {in_words(first, last.times[first.title])}, has"
+            f"The best {first.title}, {in_words(first, last.times[first])}, has"
             f" {counted(last.machines, 'machine')} of {last.name}, for"
             f" {last.usd_per_month:,.0f} USD per month."
         )

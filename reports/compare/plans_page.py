@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reports.answer.provenance import heading, price_in_words
 from reports.capacity.slo import Limit, Slo
-from reports.compare.plans import Fleet, findings, front, headline, in_words, statistics_of
+from reports.compare.plans import Fleet, findings, front, headline, in_words, shown, statistics_of
 from reports.figures.drawing import Figure, Spec, Trace, plain
 from reports.figures.legend import legend
 from reports.figures.styles import Style, styles
@@ -62,13 +62,13 @@ def table(found: Sequence[Fleet], slo: Slo) -> Table:
     """Return the plans, the cheapest first. Bold: the Pareto front of cost and the first
     statistic."""
     statistics = statistics_of(slo)
-    best = {id(f) for f in front(found, lambda f: f.times.get(statistics[0].title, math.inf))}
+    best = {id(f) for f in front(found, lambda f: f.times.get(statistics[0], math.inf))}
     heads = ["Plan", AXIS, "Machines", "Could serve", "Agents each"]
     rows = []
     for fleet in sorted(found, key=lambda f: (f.usd_per_month, -f.could_serve)):
         values = [
             *(f"{fleet.machines:,}", f"{fleet.could_serve:,}", f"{fleet.each:,}"),
-            *(in_words(s, fleet.times[s.title]) if fleet.times else "–" for s in statistics),
+            *(in_words(s, fleet.times[s]) if fleet.times else "–" for s in statistics),
             fleet.limit or "no steady state",
         ]
         first = TableCell(
@@ -81,13 +81,13 @@ def table(found: Sequence[Fleet], slo: Slo) -> Table:
 
 
 def _figure(limit: Limit, found: Sequence[Fleet], style: Mapping[str, Style]) -> Figure:
-    drawn = [fleet for fleet in found if limit.title in fleet.times]
-    best = front(drawn, lambda f: f.times[limit.title])
+    drawn = [fleet for fleet in found if limit in fleet.times]
+    best = front(drawn, lambda f: f.times[limit])
     names = list(dict.fromkeys(fleet.policy for fleet in drawn))
     line: Trace = {
         "type": "scatter",
         "x": [f.usd_per_month for f in best],
-        "y": [_shown(limit, f) for f in best],
+        "y": [shown(limit, f.times[limit]) for f in best],
         "mode": "lines",
         "line": {"width": 1.5, "dash": "dot"},
         "hoverinfo": "skip",
@@ -111,11 +111,6 @@ def _figure(limit: Limit, found: Sequence[Fleet], style: Mapping[str, Style]) ->
     return Figure(f"cost-{limit.name}", title, {"": spec}, None, terms=("SLO",))
 
 
-def _shown(limit: Limit, fleet: Fleet) -> float:
-    time_s = fleet.times[limit.title]
-    return 1 / time_s if limit.is_speed and time_s else time_s
-
-
 def _dots(
     name: str, limit: Limit, drawn: Sequence[Fleet], best: Sequence[Fleet], look: Style
 ) -> Trace:
@@ -124,7 +119,7 @@ def _dots(
         "type": "scatter",
         "name": plain(name),
         "x": [f.usd_per_month for f in own],
-        "y": [_shown(limit, f) for f in own],
+        "y": [shown(limit, f.times[limit]) for f in own],
         "mode": "markers+text",
         "text": [plain(f"{f.machines} × {f.machine}") if f in best else "" for f in own],
         "textposition": "top center",
@@ -133,7 +128,7 @@ def _dots(
         "hovertext": [
             f"<b>{plain(f.name)}</b><br>{counted(f.machines, 'machine')},"
             f" {f.usd_per_month:,.0f} {AXIS}<br>"
-            f"{limit.title} {in_words(limit, f.times[limit.title])}"
+            f"{limit.title} {in_words(limit, f.times[limit])}"
             for f in own
         ],
         "hovertemplate": "%{hovertext}<extra></extra>",

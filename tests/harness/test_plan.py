@@ -26,7 +26,7 @@ from harness.sweep.planning import (
 )
 from reports.answer.capacity_context import HOURS_PER_MONTH
 from reports.capacity.slo import parse_slo
-from reports.compare.plans import Fleet, findings, front, headline
+from reports.compare.plans import P95_JCT, Fleet, findings, front, headline
 from reports.compare.plans_page import draw, table
 from reports.run_folder.read import read_sweep
 from servers.basics.errors import DoesNotFit, InvalidInput
@@ -35,6 +35,7 @@ from tests.harness import worker_threads
 
 ONE_USD = PriceRecord(1.0, "--price")
 AGENTS = 12
+(MEAN_JCT,) = parse_slo("mean<=2x").limits
 
 
 def plan_on(gpus: int, slo: str = "mean<=2x") -> SweepPlan:
@@ -73,7 +74,7 @@ def test_a_fleet_has_as_many_whole_machines_as_hold_with_every_seed(
         assert fleet.each <= fleet.serves
         assert fleet.usd_per_month == fleet.machines * HOURS_PER_MONTH  # one GPU for 1 USD
         # The cell with that many agents ran, and meets the SLO.
-        assert fleet.times["mean JCT"] <= fleet.times["P95 JCT"]
+        assert fleet.times[MEAN_JCT] <= fleet.times[P95_JCT]
         assert float(fleet.each) in read_sweep(fleet.folder).amounts
 
 
@@ -122,14 +123,14 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
         more.get("asked", 40),
         serves,
         "mean<=2x",
-        {"P95 JCT": p95_s},
+        more.get("times", {P95_JCT: p95_s}),
     )
 
 
 def test_the_front_has_no_plan_that_another_beats_in_cost_and_latency() -> None:
     cheap, fast = fleet(1.0, 90.0), fleet(3.0, 50.0)
     slower, dearer = fleet(1.0, 95.0), fleet(4.0, 50.0)
-    assert front([dearer, fast, slower, cheap], lambda f: f.times["P95 JCT"]) == [cheap, fast]
+    assert front([dearer, fast, slower, cheap], lambda f: f.times[P95_JCT]) == [cheap, fast]
 
 
 def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five() -> None:
@@ -223,3 +224,9 @@ def test_a_plan_document_has_what_a_script_needs() -> None:
     assert document["machines"] == 3
     assert document["could_serve"] == 45
     assert document["fails_first"] == "mean<=2x"
+
+
+def test_speeds_of_a_document_are_tokens_per_second_and_times_are_seconds() -> None:
+    (speed,) = parse_slo("speed_p90>=30").limits
+    document = fleet(2.0, 0.0, times={speed: 0.025, P95_JCT: 90.0}).document()
+    assert document["statistics"] == {"speed_p90": 40.0, "p95": 90.0}
