@@ -30,6 +30,7 @@ from reports.compare.plans import P95_JCT, Fleet, findings, front, headline
 from reports.compare.plans_page import draw, table
 from reports.run_folder.read import read_sweep
 from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.records.sweep import PriceRecord
 from tests.harness import worker_threads
 
@@ -150,6 +151,12 @@ def test_the_commands_serve_the_cheapest_plan() -> None:
     routed = replace(fleet(1.0, 9.0), policy="lmcache@sticky", offload_gb=50.0)
     (command,) = deployment(routed, SweepSettings(server=Server(replicas=1)))
     assert command.endswith("--offload-gb 50 --replicas 1 --router sticky")
+    machine = Machine(kv_cache_dtype=KvCacheDtype.FP8, max_model_len=32768)
+    serve, vllm = deployment(fleet(1.0, 9.0), SweepSettings(machine=machine))
+    for command in (serve, vllm):
+        assert command.endswith(" --kv-cache-dtype fp8 --max-model-len 32768")
+    (command,) = deployment(replace(fleet(1.0, 9.0), policy="continuum(k=50)"), SweepSettings())
+    assert " --policy 'continuum(k=50)' " in command
 
 
 def settings(**machine: Any) -> SweepSettings:

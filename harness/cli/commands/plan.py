@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
 from harness.load.settings import LOAD, MACHINE, Execution, SweepSettings
 from servers.basics.errors import InvalidInput
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 
 if TYPE_CHECKING:
     from reports.compare.plans import Fleet
@@ -171,19 +173,25 @@ def _report(
 
 def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
     """Return the commands for each machine of the fleet."""
-    replicas = settings.server.replicas
-    gpus = (fleet.sweep.gpus or 1) // replicas
+    replicas, machine = settings.server.replicas, settings.machine
+    gpus = str((fleet.sweep.gpus or 1) // replicas)
     policy, _, router = fleet.policy.partition("@")
-    words = [f"bench serve --model FOLDER_OF_{fleet.sweep.model} --policy {policy} --gpus {gpus}"]
+    model = f"FOLDER_OF_{fleet.sweep.model}"
+    both = []
+    if machine.kv_cache_dtype != KvCacheDtype.AUTO:
+        both += ["--kv-cache-dtype", machine.kv_cache_dtype]
+    if machine.max_model_len is not None:
+        both += ["--max-model-len", str(machine.max_model_len)]
+    words = ["bench", "serve", "--model", model, "--policy", policy, "--gpus", gpus, *both]
     if fleet.offload_gb:
-        words.append(f"--offload-gb {fleet.offload_gb:g}")
+        words += ["--offload-gb", f"{fleet.offload_gb:g}"]
     if router:
-        words.append(f"--replicas {replicas} --router {router}")
-    commands = [" ".join(words)]
+        words += ["--replicas", str(replicas), "--router", router]
+    commands = [shlex.join(words)]
     if policy == "fcfs" and not router:
         limits = fleet.sweep.limits
-        commands.append(
-            f"vllm serve FOLDER_OF_{fleet.sweep.model} --tensor-parallel-size {gpus}"
-            f" --max-num-seqs {limits.max_num_seqs} --max-num-batched-tokens {limits.step_tokens}"
-        )
+        words = ["vllm", "serve", model, "--tensor-parallel-size", gpus]
+        words += ["--max-num-seqs", str(limits.max_num_seqs)]
+        words += ["--max-num-batched-tokens", str(limits.step_tokens), *both]
+        commands.append(shlex.join(words))
     return commands
