@@ -178,16 +178,18 @@ def search(
             continue
         print_message(f"machine {number} of {len(found)}: {candidate.label}")
         path = folder / candidate.folder
+        loads = _loads_of(path)
         try:
-            result.failed |= _run(candidate.plan, _loads_of(path), path, execution, arguments)
+            result.failed |= _run(candidate.plan, loads, path, execution, arguments)
         except SloNotReached as error:
             result.left_out.append(f"{candidate.label}: {error}")
             continue
-        loads = {float(fleet.each) for fleet in fleets(path, agents)[0]}
-        if not loads <= set(_loads_of(path)):
-            every = tuple(sorted(loads | set(_loads_of(path))))
-            result.failed |= _run(candidate.plan, every, path, execution, arguments)
         holding, without = fleets(path, agents)
+        # Cells that are added may move a capacity, and with it the agents on each machine.
+        while more := {float(fleet.each) for fleet in holding}.difference(loads):
+            loads = tuple(sorted({*loads, *more}))
+            result.failed |= _run(candidate.plan, loads, path, execution, arguments)
+            holding, without = fleets(path, agents)
         result.fleets += holding
         result.left_out += without
     return result

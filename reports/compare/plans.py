@@ -199,7 +199,11 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
     sentences = [
         f"It could serve {counted(best.could_serve, 'agent')} with every seed, {margin}. What fails"
         f" first with more: {best.limit or 'no steady state'}.",
-        f"With {counted(best.each, 'agent')} on each machine: {with_each}.",
+        *(
+            [f"With {counted(best.each, 'agent')} on each machine: {with_each}."]
+            if with_each
+            else []
+        ),
         f"A month has {HOURS_PER_MONTH} hours; a GPU and its DRAM cost"
         f" {price_in_words(best.sweep.price)}.",
     ]

@@ -16,6 +16,7 @@ from harness.cells import workers
 from harness.cli.commands.plan import deployment
 from harness.engines.sim import SimEngine
 from harness.load.settings import Execution, Machine, Server, SweepSettings
+from harness.sweep import planning
 from harness.sweep.plan import SweepPlan
 from harness.sweep.planning import (
     Candidate,
@@ -36,6 +37,7 @@ from tests.harness import worker_threads
 
 ONE_USD = PriceRecord(1.0, "--price")
 AGENTS = 12
+P95_SLO = parse_slo("p95<=99s")
 (MEAN_JCT,) = parse_slo("mean<=2x").limits
 
 
@@ -99,6 +101,30 @@ def test_the_same_search_resumes_and_another_number_of_agents_adds_cells(
     assert all(fleet.times for fleet in one)
 
 
+def test_cells_are_added_until_the_agents_on_each_machine_have_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[float, ...]] = []
+
+    def run(plan: SweepPlan, loads: tuple[float, ...], *_: object) -> dict[str, str]:
+        ran.append(loads)
+        return {}
+
+    def found(path: Path, agents: int) -> tuple[list[Fleet], list[str]]:
+        serves = 6 if len(ran) == 1 else 5  # The cell with 6 agents lowers the capacity.
+        return [fleet(1.0, 9.0, serves=serves, asked=agents)], []
+
+    monkeypatch.setattr(planning, "_run", run)
+    monkeypatch.setattr(planning, "fleets", found)
+    result = search([candidate(1)], 30, tmp_path, Execution(workers=1))
+    assert ran == [(), (6.0,), (5.0, 6.0)]
+    assert [each.machines for each in result.fleets] == [6]
+
+
+def test_statistics_that_have_not_run_are_not_announced() -> None:
+    assert not any("on each machine" in s for s in findings([fleet(2.0, 9.0, times={})], P95_SLO))
+
+
 def test_the_page_has_the_front_the_plans_and_the_commands(
     found: tuple[list[Fleet], list[str]], tmp_path: Path
 ) -> None:
@@ -138,7 +164,7 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
     one = fleet(2.0, 90.0, serves=15)
     assert (one.machines, one.each, one.could_serve) == (3, 14, 45)
     assert one.usd_per_month == 3 * 2 * 730
-    margin, seeds, *_ = findings([one], parse_slo("p95<=99s"))
+    margin, seeds, *_ = findings([one], P95_SLO)
     assert "45 agents with every seed, 12% more" in margin
     assert seeds.startswith("One seed: with other jobs this plan may not hold.")
 
