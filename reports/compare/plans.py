@@ -14,9 +14,11 @@ from statistics import fmean
 from typing import Any
 
 from reports.answer.capacity_context import HOURS_PER_MONTH, price_of
+from reports.answer.left_out import valid_capacities
 from reports.answer.provenance import price_in_words
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Limit, Slo
+from reports.metrics.cells import collect
 from reports.run_folder.read import Run, load_run
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.searched import searched
@@ -106,9 +108,10 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
     if search is None:
         return [], [f"{folder.name}: no cell has finished"]
     found: list[Fleet] = []
-    without: list[str] = []
+    valid, invalid = valid_capacities(search.found, collect(run), run.sweep.baseline)
+    without = [f"{folder.name}: {sentence}" for sentence in invalid]
     tiers = {each.name: each.offload for each in run.sweep.variants}
-    for capacity in search.found:
+    for capacity in valid:
         if capacity.bound:
             continue
         most = [int(each.sustained or 0) for each in capacity.by_seed.values()]

@@ -27,9 +27,11 @@ from harness.sweep.planning import (
 )
 from reports.answer.capacity_context import HOURS_PER_MONTH
 from reports.capacity.slo import parse_slo
-from reports.compare.plans import P95_JCT, Fleet, findings, front, headline
+from reports.compare import plans
+from reports.compare.plans import P95_JCT, Fleet, findings, fleets, front, headline
 from reports.compare.plans_page import draw, table
-from reports.run_folder.read import read_sweep
+from reports.metrics.cells import Results, collect
+from reports.run_folder.read import Run, read_sweep
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.records.sweep import PriceRecord
@@ -106,11 +108,11 @@ def test_cells_are_added_until_the_agents_on_each_machine_have_run(
 ) -> None:
     ran: list[tuple[float, ...]] = []
 
-    def run(plan: SweepPlan, loads: tuple[float, ...], *_: object) -> dict[str, str]:
+    def run(_: SweepPlan, loads: tuple[float, ...], *_more: object) -> dict[str, str]:
         ran.append(loads)
         return {}
 
-    def found(path: Path, agents: int) -> tuple[list[Fleet], list[str]]:
+    def found(_: Path, agents: int) -> tuple[list[Fleet], list[str]]:
         serves = 6 if len(ran) == 1 else 5  # The cell with 6 agents lowers the capacity.
         return [fleet(1.0, 9.0, serves=serves, asked=agents)], []
 
@@ -119,6 +121,21 @@ def test_cells_are_added_until_the_agents_on_each_machine_have_run(
     result = search([candidate(1)], 30, tmp_path, Execution(workers=1))
     assert ran == [(), (6.0,), (5.0, 6.0)]
     assert [each.machines for each in result.fleets] == [6]
+
+
+def test_a_policy_with_a_cell_that_failed_a_validity_gate_is_left_out(
+    found: tuple[list[Fleet], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def invalid(run: Run) -> Results:
+        results = collect(run)
+        rows = results.cells["variant"] == "continuum"
+        results.cells.loc[rows, "failed_gates"] = "G3: too few turns"
+        return results
+
+    monkeypatch.setattr(plans, "collect", invalid)
+    holding, left_out = fleets(found[0][0].folder, AGENTS)
+    assert [each.policy for each in holding] == ["fcfs"]
+    assert "continuum is left out, because " in left_out[0]
 
 
 def test_statistics_that_have_not_run_are_not_announced() -> None:
