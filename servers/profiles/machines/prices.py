@@ -17,13 +17,13 @@ class ListPrice(NamedTuple):
     """A year, month or day in ISO 8601."""
 
 
-LAMBDA = "Lambda, on demand, per GPU of the largest instance (SkyPilot catalog v8, 0f40703)"
-VERDA = "Verda, on demand (SkyPilot catalog v8, 000c1d0)"
-RUNPOD = "Runpod, secure cloud (SkyPilot catalog v8, 01acdfd)"
-NEBIUS = "Nebius, on demand, smallest instance (SkyPilot catalog v8, 0082b04)"
-RUNPOD_LIST = "Runpod, lowest price (deploybase.ai/articles/runpod-gpu-pricing)"
-SPHERON = "Spheron, half a superchip (spheron.network/blog/nvidia-h200-vs-b200-vs-gb200)"
-TENSORWAVE = "TensorWave (cliffcenter.com/research/amd-inference-economics)"
+LAMBDA = "Lambda, on demand, per GPU of the largest instance, SkyPilot catalog v8 0f40703"
+VERDA = "Verda, on demand, SkyPilot catalog v8 000c1d0"
+RUNPOD = "Runpod, secure cloud, SkyPilot catalog v8 01acdfd"
+NEBIUS = "Nebius, on demand, smallest instance, SkyPilot catalog v8 0082b04"
+RUNPOD_LIST = "Runpod, lowest price, deploybase.ai/articles/runpod-gpu-pricing"
+SPHERON = "Spheron, half a superchip, spheron.network/blog/nvidia-h200-vs-b200-vs-gb200"
+TENSORWAVE = "TensorWave, cliffcenter.com/research/amd-inference-economics"
 
 LIST_PRICES = {
     "a100-40g": ListPrice(1.99, LAMBDA, "2026"),
