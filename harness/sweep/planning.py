@@ -2,7 +2,7 @@
 hardware, model, GPUs and offload tier, the cheapest machines first.
 
 In: settings with lists, and the number of agents. Out: an ordinary run folder for each combination,
-and its fleets. Combinations are left out if they cannot hold, or provably cannot be cheaper.
+and its fleets. Combinations are left out that cannot meet the SLO, or provably cannot be cheaper.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Searches:
 
     fleets: list[Fleet] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """Sentences: what does not fit, cannot hold, does not hold, or was not searched."""
+    """Sentences: what does not fit, cannot meet the SLO, misses it, or was not searched."""
     failed: dict[str, str] = field(default_factory=dict)
     """Errors of failed cells by name."""
 
@@ -172,8 +172,8 @@ def search(
         if by := _as_cheap(candidate, result.fleets):
             result.left_out.append(
                 f"{candidate.label}: not searched, because one machine costs"
-                f" {candidate.usd_per_month:,.0f} USD per month, and {by.machine} holds for"
-                f" {by.usd_per_month:,.0f}; it may be faster, but not cheaper"
+                f" {candidate.usd_per_month:,.0f} USD per month, and {by.machine} meets the SLO"
+                f" for {by.usd_per_month:,.0f}; it may be faster, but not cheaper"
             )
             continue
         print_message(f"machine {number} of {len(found)}: {candidate.label}")

@@ -1,6 +1,6 @@
 """Reads which machines serve a number of agents, from sweeps that searched capacities in agents.
 
-In: the run folders of a plan. Out: a `Fleet` per folder and policy, whole machines that hold the
+In: the run folders of a plan. Out: a `Fleet` per folder and policy, whole machines that meet the
 SLO with every seed, and the sentences of the answer.
 """
 
@@ -14,15 +14,17 @@ from statistics import fmean
 from typing import Any
 
 from reports.answer.capacity_context import HOURS_PER_MONTH, price_of
+from reports.answer.fails_first import NO_STEADY_STATE
 from reports.answer.left_out import valid_capacities
 from reports.answer.provenance import price_in_words
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Limit, Slo
+from reports.loads import MOST_JOBS
 from reports.metrics.cells import collect
 from reports.run_folder.read import Run, load_run
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.searched import searched
-from servers.basics.phrasing import counted, gpus_in_words, seconds
+from servers.basics.phrasing import counted, gpus_in_words, listed, seconds
 from servers.records.done import Times
 from servers.records.sweep import SweepRecord
 
@@ -42,8 +44,9 @@ class Fleet:
     asked: int
     serves: int
     """Agents that one machine serves with every seed."""
-    limit: str
-    """What fails first with more agents; "" for a steady state."""
+    limit: str | None
+    """What fails first with more agents: a limit of the SLO, or `NO_STEADY_STATE`; None if one
+    machine sustains the most that a search tries."""
     times: Mapping[Limit, float]
     """`statistics_of` the SLO with `each` agents, mean over seeds, in seconds, and of a speed in
     seconds per token. Empty if that cell has not run yet."""
@@ -87,7 +90,7 @@ class Fleet:
             "usd_per_month": self.usd_per_month,
             "agents_per_machine": self.each,
             "could_serve": self.could_serve,
-            "fails_first": self.limit or None,
+            "fails_first": self.limit,
             "statistics": {each.name: shown(each, time_s) for each, time_s in self.times.items()},
             "folder": self.folder.name,
         }
@@ -126,7 +129,7 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
             None if tier is None else tier.dram_gb,
             agents,
             min(most),
-            capacity.missed[0][0] if capacity.missed else "",
+            capacity.missed[0][0] or NO_STEADY_STATE if capacity.missed else None,
             {},
         )
         if not fleet.serves:
@@ -137,7 +140,10 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
 
 
 def _missed(capacity: VariantCapacity) -> str:
-    limits = {each.limit or "no steady state" for each in capacity.by_seed.values()}
+    """Return what one agent misses, with the seeds with which it does."""
+    never = [each for each in capacity.by_seed.values() if each.kind is Kind.NEVER]
+    on_idle = "the SLO is missed even on an idle machine"
+    limits = {each.limit or NO_STEADY_STATE if each.not_sustained else on_idle for each in never}
     return ", ".join(sorted(limits))
 
 
@@ -175,10 +181,10 @@ def in_words(limit: Limit, time_s: float) -> str:
 
 def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
     if not found:
-        return f"No plan that was searched holds {slo} for {counted(agents, 'agent')}."
+        return f"No plan that was searched meets {slo} for {counted(agents, 'agent')}."
     best = cheapest(found)
     return (
-        f"{counted(agents, 'agent')}: the cheapest plan that holds is"
+        f"{counted(agents, 'agent')}: the cheapest plan that meets the SLO is"
         f" {counted(best.machines, 'machine')} of {best.name}, for {best.usd_per_month:,.0f} USD"
         " per month."
     )
@@ -195,24 +201,24 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
         return []
     best = cheapest(found)
     more = best.could_serve / best.asked - 1
-    margin = f"{more:.0%} more than asked" if more else "just as many as asked, without a margin"
+    margin = f"{more:.0%} more than asked" if more else "so there is no margin"
     with_each = ", ".join(
         f"{limit.title} {in_words(limit, time_s)}" for limit, time_s in best.times.items()
     )
     sentences = [
-        f"It could serve {counted(best.could_serve, 'agent')} with every seed, {margin}. What fails"
-        f" first with more: {best.limit or 'no steady state'}.",
+        f"It serves at {'most' if best.limit else 'least'} {counted(best.could_serve, 'agent')}"
+        f" with every seed, {margin}. {_with_more(best)}",
         *(
             [f"With {counted(best.each, 'agent')} on each machine: {with_each}."]
             if with_each
             else []
         ),
-        f"A month has {HOURS_PER_MONTH} hours; a GPU and its DRAM cost"
-        f" {price_in_words(best.sweep.price)}.",
+        f"A month has {HOURS_PER_MONTH} hours; a GPU with its share of the host costs"
+        f" {price_in_words(best.sweep.price)}. More DRAM costs nothing extra here.",
     ]
     if len(best.sweep.seeds) == 1:
         sentences.insert(
-            1, "One seed: with other jobs this plan may not hold. Use --seeds 1..3 or more."
+            1, "One seed: with other jobs this plan may miss the SLO. Use --seeds 1..3 or more."
         )
     first = statistics_of(slo)[0]
     faster = front(found, lambda f: f.times.get(first, math.inf))[1:]
@@ -223,4 +229,24 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
             f" {counted(last.machines, 'machine')} of {last.name}, for"
             f" {last.usd_per_month:,.0f} USD per month."
         )
+    if relative := [str(limit) for limit in slo.limits if limit.unit == "x"]:
+        one = len(relative) == 1
+        sentences.append(
+            f"{listed(relative)} {'is' if one else 'are'} relative to each idle machine, and"
+            f" {'asks' if one else 'ask'} more of a faster one. Limits in seconds or tokens/s ask"
+            " the same of all."
+        )
     return sentences
+
+
+def fails_first(fleet: Fleet) -> str:
+    """Return what fails first in words."""
+    return fleet.limit or f"nothing up to {MOST_JOBS:,} agents each"
+
+
+def _with_more(fleet: Fleet) -> str:
+    if fleet.limit is None:
+        return f"No search tries more than {MOST_JOBS:,} agents on one machine."
+    if fleet.limit == NO_STEADY_STATE:
+        return "With more, there is no steady state."
+    return f"With more, {fleet.limit} is missed first."

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from reports.answer.provenance import heading, price_in_words
 from reports.capacity.slo import Limit, Slo
-from reports.compare.plans import Fleet, findings, front, headline, in_words, shown, statistics_of
+from reports.compare.plans import (
+    Fleet,
+    fails_first,
+    findings,
+    front,
+    headline,
+    in_words,
+    shown,
+    statistics_of,
+)
 from reports.figures.drawing import Figure, Spec, Trace, plain
 from reports.figures.legend import legend
 from reports.figures.styles import Style, styles
@@ -30,7 +39,7 @@ def draw(
     deploy: Sequence[str],
     out: Path,
 ) -> None:
-    """Write the page. `left_out`: sentences on what was not searched or does not hold. `deploy`:
+    """Write the page. `left_out`: sentences on what was not searched or misses the SLO. `deploy`:
     the commands for the cheapest plan."""
     variants = {v.name: v for fleet in found for v in fleet.sweep.variants}
     style, sweep = styles(variants.values()), found[0].sweep
@@ -69,7 +78,7 @@ def table(found: Sequence[Fleet], slo: Slo) -> Table:
         values = [
             *(f"{fleet.machines:,}", f"{fleet.could_serve:,}", f"{fleet.each:,}"),
             *(in_words(s, fleet.times[s]) if fleet.times else "–" for s in statistics),
-            fleet.limit or "no steady state",
+            fails_first(fleet),
         ]
         first = TableCell(
             f"{fleet.usd_per_month:,.0f}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ from harness.sweep.planning import (
     search,
 )
 from reports.answer.capacity_context import HOURS_PER_MONTH
+from reports.answer.fails_first import NO_STEADY_STATE
+from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.slo import parse_slo
 from reports.compare import plans
 from reports.compare.plans import P95_JCT, Fleet, findings, fleets, front, headline
 from reports.compare.plans_page import draw, table
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, read_sweep
+from reports.statistics.capacities import VariantCapacity
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.records.sweep import PriceRecord
@@ -153,7 +157,7 @@ def test_the_page_has_the_front_the_plans_and_the_commands(
     assert "not searched, because one machine costs" in page
     costs = [row.cells[0].text for row in table(found[0], slo).rows]
     assert costs == sorted(costs, key=lambda text: float(text.replace(",", "")))
-    assert findings(found[0], slo)[0].startswith("It could serve ")
+    assert findings(found[0], slo)[0].startswith("It serves at most ")
 
 
 def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Fleet:
@@ -166,7 +170,7 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
         None,
         more.get("asked", 40),
         serves,
-        "mean<=2x",
+        more.get("limit", "mean<=2x"),
         more.get("times", {P95_JCT: p95_s}),
     )
 
@@ -182,8 +186,39 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
     assert (one.machines, one.each, one.could_serve) == (3, 14, 45)
     assert one.usd_per_month == 3 * 2 * 730
     margin, seeds, *_ = findings([one], P95_SLO)
-    assert "45 agents with every seed, 12% more" in margin
-    assert seeds.startswith("One seed: with other jobs this plan may not hold.")
+    assert margin == (
+        "It serves at most 45 agents with every seed, 12% more than asked. With more, mean<=2x is"
+        " missed first."
+    )
+    assert seeds.startswith("One seed: with other jobs this plan may miss the SLO.")
+
+
+def test_a_machine_that_sustains_all_that_a_search_tries_misses_nothing() -> None:
+    most = fleet(2.0, 90.0, serves=4096, limit=None)
+    assert findings([most], P95_SLO)[0].startswith("It serves at least 4,096 agents ")
+    assert most.document()["fails_first"] is None
+    assert table([most], P95_SLO).rows[0].cells[-1].text == "nothing up to 4,096 agents each"
+    unstable = fleet(2.0, 90.0, limit=NO_STEADY_STATE)
+    assert (
+        "so there is no margin. With more, there is no steady state."
+        in (findings([unstable], P95_SLO)[0])
+    )
+
+
+def test_one_agent_misses_a_limit_or_has_no_steady_state_or_even_an_idle_machine_misses() -> None:
+    limit, unstable = (Capacity(Kind.NEVER, math.nan, None, 1.0, of) for of in ("mean<=2x", ""))
+    idle, serves = Capacity(Kind.NEVER, math.nan, None, None), Capacity(Kind.FOUND, 5.0, 5.0, 6.0)
+    by_seed = dict(enumerate([limit, unstable, idle, serves]))
+    assert plans._missed(VariantCapacity("fcfs", False, by_seed, None)) == (
+        "mean<=2x, no steady state, the SLO is missed even on an idle machine"
+    )
+
+
+def test_limits_relative_to_an_idle_machine_are_pointed_out() -> None:
+    assert findings([fleet(2.0, 90.0)], parse_slo("mean<=2x"))[-1].startswith(
+        "mean<=2x is relative to each idle machine, and asks more of a faster one."
+    )
+    assert not any("relative" in each for each in findings([fleet(2.0, 90.0)], P95_SLO))
 
 
 def test_the_commands_serve_the_cheapest_plan() -> None:

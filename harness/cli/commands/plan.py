@@ -31,7 +31,8 @@ HELP = """Find the cheapest machines that serve a number of agents at an SLO, in
 Searches how many agents one machine serves, for each combination of hardware, model, GPUs, DRAM and
 policy, with a sweep each; then takes as many whole machines as the agents need. Prints the plans,
 and writes plan.html, with the Pareto front of cost and latency, and plan.json. The same command
-resumes. --hardware all searches every GPU of bench list hardware. Exit code 1: no plan holds.
+resumes. --hardware all searches every GPU of bench list hardware. Exit code 1: no plan meets the
+SLO.
 
 [bold]Examples[/bold]
 
