@@ -68,6 +68,13 @@ def price_of_gpu(
     return None if listed is None else PriceRecord(*listed)
 
 
+def own_price(price: PriceRecord | None) -> str | None:
+    """Return the `--price` of a single machine; None if it was not given for this machine."""
+    if price is None or price.source != GIVEN:
+        return None
+    return f"{price.usd_per_gpu_hour:.15g}"
+
+
 def _number(text: str) -> float:
     """Return NaN for a text that is no number."""
     try:

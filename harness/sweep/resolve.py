@@ -17,7 +17,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.horizon import parse_horizon, refuse_rare_jobs
 from harness.load.machines import refuse_list
-from harness.load.prices import parse_api_price, parse_prices, price_of_gpu
+from harness.load.prices import own_price, parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.stream import are_alike
@@ -113,13 +113,14 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     return [
         replace(
             plan,
-            settings=each,
+            settings=replace(each, price=own_price(price)),
             engine=engine,
             variants=chosen,
             left_out=left_out,
-            price=price_of_gpu(prices, engine.hardware, engine.settings().gpu),
+            price=price,
         )
         for each, (chosen, engine, left_out) in zip(settings, engines, strict=True)
+        for price in [price_of_gpu(prices, engine.hardware, engine.settings().gpu)]
     ]
 
 

@@ -25,6 +25,11 @@ class Price:
     usd_per_h: float
     """NaN if the hardware has no price."""
 
+    @property
+    def usd_per_month(self) -> float:
+        """Cost of one machine."""
+        return self.gpus * self.usd_per_h * HOURS_PER_MONTH
+
     def gpus_for(self, load: float, capacity: float, ladder: Ladder = RATES) -> int:
         """Return the GPUs of as many machines as sustain the load. A machine serves a whole number
         of agents."""

@@ -62,8 +62,7 @@ class Fleet:
 
     @property
     def usd_per_month(self) -> float:
-        price = price_of(self.sweep)
-        return self.machines * price.gpus * price.usd_per_h * HOURS_PER_MONTH
+        return self.machines * price_of(self.sweep).usd_per_month
 
     @property
     def could_serve(self) -> int:

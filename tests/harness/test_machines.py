@@ -163,6 +163,15 @@ def test_sweep_toml_has_the_lists_and_repeats_the_run_from_any_place(folder: Pat
     assert cells("again") == cells("elsewhere/moved")
 
 
+def test_sweep_toml_of_each_machine_has_its_own_price_and_repeats_its_run() -> None:
+    command = ("sweep", *LOAD, "--hardware", "a100-80g,h100", "--price", "a100-80g=1.25,h100=2")
+    run(*command, "--out", "all")
+    assert 'price = "a100-80g=1.25,h100=2"' in Path("all/sweep.toml").read_text()
+    one = Path("all/a100-80g_llama-3.1-8b/sweep.toml")
+    assert 'price = "1.25"' in one.read_text()
+    assert "finished already" in run("sweep", str(one), "--out", str(one.parent))
+
+
 def test_a_config_json_may_be_an_element_and_is_copied() -> None:
     Path("ours.json").write_text(json.dumps(CONFIG))
     run("sweep", *LOAD, "--model", "llama-3.1-8b,ours.json", "--out", "all")
