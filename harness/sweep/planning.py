@@ -18,17 +18,17 @@ from harness.cells.names import slug
 from harness.console import print_message
 from harness.load.machines import each_machine
 from harness.load.option import elements
-from harness.load.prices import GIVEN, parse_prices, price_of_gpu
+from harness.load.prices import own_price, parse_prices, price_of_gpu
 from harness.load.settings import Execution, SweepSettings
 from harness.sweep.folder import without_prices
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import ONE, SloNotReached, run_sweeps
-from reports.answer.capacity_context import HOURS_PER_MONTH
+from reports.answer.capacity_context import Price
 from reports.compare.plans import Fleet, fleets
 from reports.run_folder.find import RUNS
 from reports.run_folder.read import read_sweep
-from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.basics.phrasing import counted, gpus_in_words
 from servers.variants import variants
 
@@ -105,7 +105,7 @@ def candidates(
                 one = replace(each, policies=policies, machine=machine, price=None)
                 try:
                     plans.append((resolve(one), size))
-                except DoesNotFit as error:
+                except (DoesNotFit, CannotShare) as error:
                     left_out.append(str(error))
     left_out = list(dict.fromkeys(left_out))
     if not plans:
@@ -132,20 +132,24 @@ def _candidate(plan: SweepPlan, offload_gb: float | None, prices: Mapping[str, f
         raise InvalidInput(
             f"--hardware {engine.hardware}: has no price; add --price {engine.hardware}=USD"
         )
-    given = str(price.usd_per_gpu_hour) if price.source == GIVEN else None
-    plan = replace(plan, price=price, settings=replace(plan.settings, price=given))
-    usd_per_h = price.usd_per_gpu_hour * (machine.gpus or 1)
-    return Candidate(plan, offload_gb, usd_per_h * HOURS_PER_MONTH)
+    plan = replace(plan, price=price, settings=replace(plan.settings, price=own_price(price)))
+    month = Price(machine.gpus or 1, price.usd_per_gpu_hour).usd_per_month
+    return Candidate(plan, offload_gb, month)
 
 
 def _tiers(policies: str, sizes: Sequence[int | None]) -> Iterator[tuple[str, int | None]]:
     """Yield the policies with the size of their tier. With several sizes, policies without a tier
-    run once, and those with one at each size above 0."""
-    if len(sizes) < 2:
+    run once, and those with one at each size above 0; with 0 alone, only the former."""
+    if len(sizes) == 1 and sizes[0] != 0:
         yield policies, sizes[0]
         return
     chosen = variants(policies)
     plain = [v.name for v in chosen if v.offload is None]
+    if not plain and not any(sizes):
+        raise InvalidInput(
+            f"--offload-gb 0: all of --policies {policies} offload; add a policy without a tier, or"
+            " a size above 0"
+        )
     if plain:
         yield ",".join(plain), None
     if offloading := [v.name for v in chosen if v.offload is not None]:
@@ -154,9 +158,10 @@ def _tiers(policies: str, sizes: Sequence[int | None]) -> Iterator[tuple[str, in
 
 def default_folder(found: Sequence[Candidate], agents: int) -> Path:
     """Return a readable name that ends with a hash of the plans."""
-    plans = [without_prices(candidate.plan.sweep_record()) for candidate in found]
+    ordered = sorted(found, key=lambda candidate: candidate.folder)
+    plans = [without_prices(candidate.plan.sweep_record()) for candidate in ordered]
     digest = hashlib.sha256(encode([agents, *plans])).hexdigest()[:8]
-    return RUNS / f"plan_{slug(found[0].plan.workload.name)}_{agents}-agents_{digest}"
+    return RUNS / f"plan_{slug(ordered[0].plan.workload.name)}_{agents}-agents_{digest}"
 
 
 def search(

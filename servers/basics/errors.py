@@ -76,6 +76,10 @@ class DoesNotFit(InvalidInput):
     """The model, or one request of the longest length, does not fit into memory."""
 
 
+class CannotShare(InvalidInput):
+    """So many GPUs cannot share the heads of the model."""
+
+
 class CannotWrite(InvalidInput):
     """A file or folder cannot be written."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from servers.admission import STEP_TOKENS
 from servers.basics.clock import PS_PER_S
-from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import longest_turn, pool, turn_blocks
@@ -224,7 +224,7 @@ def _check(
     if str(n) not in possible:
         kv_heads = llm.kinds[0].kv_heads
         *rest, last = possible
-        raise InvalidInput(
+        raise CannotShare(
             f"--gpus {n}: {llm.name} has {llm.heads} heads and {kv_heads} KV heads, which {n} GPUs"
             f" cannot share; use {' or '.join(filter(None, (', '.join(rest), last)))}"
         )

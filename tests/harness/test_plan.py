@@ -22,6 +22,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.planning import (
     Candidate,
     candidates,
+    default_folder,
     parse_numbers,
     parse_wanted,
     search,
@@ -251,6 +252,30 @@ def test_policies_without_a_tier_run_once_and_those_with_one_at_each_size() -> N
     assert [v.name for v in found[0].plan.variants] == ["fcfs"]
     assert [v.name for v in found[1].plan.variants] == ["lmcache"]
     assert not left_out
+
+
+def test_without_a_tier_only_policies_without_one_are_left() -> None:
+    (one,), _ = candidates(settings(hardware="h100"), (None,), (0,))
+    assert [v.name for v in one.plan.variants] == ["fcfs"]
+    offloading = replace(settings(hardware="h100"), policies="lmcache")
+    with pytest.raises(InvalidInput, match="--offload-gb 0: all of --policies lmcache offload"):
+        candidates(offloading, (None,), (0,))
+
+
+def test_gpus_that_cannot_share_the_heads_are_left_out_with_the_reason() -> None:
+    found, left_out = candidates(settings(hardware="h100"), (1, 3), (None,))
+    assert [c.gpus for c in found] == [1]
+    (reason,) = left_out
+    assert reason.startswith("--gpus 3: llama-3.1-8b has 32 heads and 8 KV heads, which 3 GPUs")
+
+
+def test_another_price_is_another_order_in_the_same_folder() -> None:
+    cheap, dear = (
+        candidates(replace(settings(hardware="h100,l4"), price=f"l4={usd}"), (None,), (None,))[0]
+        for usd in (0.5, 9)
+    )
+    assert [c.folder for c in cheap] == [c.folder for c in dear][::-1]
+    assert default_folder(cheap, 40) == default_folder(dear, 40)
 
 
 def test_a_model_that_does_not_fit_a_machine_leaves_it_out_and_one_that_fits_none_is_refused() -> (

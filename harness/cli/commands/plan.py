@@ -73,8 +73,8 @@ def plan(
         typer.Option(
             "--offload-gb",
             metavar="GB,…",
-            help="DRAM per machine for policies that offload, such as 100,400; 0 is without. "
-            "Default: as for bench sweep.",
+            help="DRAM per machine for policies that offload, such as 100,400; 0 alone leaves them "
+            "out. Default: as for bench sweep.",
             rich_help_panel=MACHINE,
         ),
     ] = None,
