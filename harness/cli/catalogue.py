@@ -96,11 +96,11 @@ def hardware() -> list[tuple[str, str, str, str]]:
             gpu.name,
             f"{gpu.memory_bytes / 2**30:.0f} GiB, {gpu.memory_bytes_per_s / 1e12:.2g} TB/s, "
             f"{gpu.bf16_flops / 1e12:.0f} TFLOP/s BF16",
-            f"{price.usd_per_h:.2f} USD/h",
-            f"{gpu.source}; price: {price.source}, {price.date}",
+            f"{price.usd_per_h:.2f} USD/h" if price else "",
+            f"{gpu.source}; price: {price.source}, {price.date}" if price else gpu.source,
         )
         for gpu in HARDWARE.values()
-        for price in [LIST_PRICES[gpu.name]]
+        for price in [LIST_PRICES.get(gpu.name)]
     ]
 
 

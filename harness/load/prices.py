@@ -24,7 +24,7 @@ EVERY = ""
 def parse_prices(text: str | None, hardware: Collection[str | None]) -> dict[str, float]:
     """Return USD per GPU and hour by name of the hardware, or for `EVERY` hardware."""
     found: dict[str, float] = {}
-    known = [name for name in hardware if name]
+    known = list(dict.fromkeys(name for name in hardware if name))
     for part in elements(text):
         name, equals, number = part.rpartition("=")
         usd = _number(number)
@@ -37,6 +37,8 @@ def parse_prices(text: str | None, hardware: Collection[str | None]) -> dict[str
             close = nearest(name, known)
             hint = f"did you mean {close}?" if close else f"it has {', '.join(known) or 'none'}"
             raise InvalidInput(f"--price {part}: no run is on this hardware; {hint}")
+        if name in found:
+            raise InvalidInput(f"--price {text}: {name} is given twice; remove one")
         found[name] = usd
     return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import catalogue
 from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
@@ -202,9 +203,15 @@ def test_a_copy_under_another_name_describes_the_same_gpu(file: Path, tmp_path: 
     assert gpu_of_file("h100") is gpu_of_file("profile.json") is gpu_of_file(None) is None
 
 
-def test_each_listed_gpu_has_a_list_price_with_its_source_and_date() -> None:
-    assert LIST_PRICES.keys() == HARDWARE.keys()
+def test_list_prices_are_those_of_listed_gpus_with_their_source_and_date() -> None:
+    assert LIST_PRICES.keys() <= HARDWARE.keys()
     for usd_per_h, source, date in LIST_PRICES.values():
         assert 0.1 < usd_per_h < 20
         assert source
         assert date.startswith("20")
+
+
+def test_a_gpu_without_a_list_price_is_listed_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(LIST_PRICES, "l4")
+    (l4,) = (row for row in catalogue.hardware() if row[0] == "l4")
+    assert l4[2:] == ("", HARDWARE["l4"].source)
