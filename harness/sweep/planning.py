@@ -20,13 +20,14 @@ from harness.load.machines import each_machine
 from harness.load.option import elements
 from harness.load.prices import own_price, parse_prices, price_of_gpu
 from harness.load.settings import Execution, SweepSettings
-from harness.sweep.folder import without_prices
+from harness.sweep.folder import SWEEP, without_prices
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import ONE, SloNotReached, run_sweeps
 from reports.answer.capacity_context import Price
 from reports.compare.plans import Fleet, fleets
 from reports.run_folder.find import RUNS
+from reports.run_folder.machines import MACHINES
 from reports.run_folder.read import read_sweep
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.basics.phrasing import counted, gpus_in_words
@@ -164,6 +165,14 @@ def default_folder(found: Sequence[Candidate], agents: int) -> Path:
     return RUNS / f"plan_{slug(ordered[0].plan.workload.name)}_{agents}-agents_{digest}"
 
 
+def refuse_run(folder: Path) -> None:
+    """Raise InvalidInput for the folder of a sweep."""
+    if any((folder / name).is_file() for name in (SWEEP, MACHINES)):
+        raise InvalidInput(
+            f"--out {folder}: is the run folder of a sweep; name another folder for the plan"
+        )
+
+
 def search(
     found: Sequence[Candidate],
     agents: int,
@@ -216,7 +225,7 @@ def _as_cheap(candidate: Candidate, found: Sequence[Fleet]) -> Fleet | None:
 
 def _loads_of(path: Path) -> tuple[float, ...]:
     """Return the numbers of agents that an earlier search ran in the folder."""
-    if not (path / "sweep.json").is_file():
+    if not (path / SWEEP).is_file():
         return ()
     return tuple(amount for amount in read_sweep(path).amounts if amount is not None)
 

@@ -323,10 +323,26 @@ def test_lists_of_numbers_are_whole_and_sorted() -> None:
             parse_numbers("--gpus", text, 1)
 
 
-def test_arrivals_other_than_agents_are_refused() -> None:
-    code, _, err = bench("plan", "execution-note", "--agents", "4", "--arrivals", "poisson")
-    assert code == 2
-    assert "--arrivals poisson: a plan is for agents" in err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("execution-note --arrivals poisson", "--arrivals poisson: a plan is for agents"),
+        ("run/sweep.toml", "run/sweep.toml: a plan takes no settings file; give traces, and"),
+        ("execution-note --hardware all,h100", "--hardware all,h100: all stands alone; remove"),
+    ],
+)
+def test_what_a_plan_cannot_take_is_refused_in_one_line(arguments: str, message: str) -> None:
+    code, _, err = bench("plan", *arguments.split(), "--agents", "4")
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+
+
+@pytest.mark.parametrize("document", ["sweep.json", "machines.json"])
+def test_the_run_folder_of_a_sweep_is_no_folder_for_a_plan(tmp_path: Path, document: str) -> None:
+    (tmp_path / document).write_text("{}")
+    code, _, err = bench("plan", "execution-note", "--agents", "4", "--out", str(tmp_path))
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.endswith("is the run folder of a sweep; name another folder for the plan\n")
 
 
 def test_a_plan_document_has_what_a_script_needs() -> None:

@@ -15,6 +15,7 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
+from harness.load.option import elements
 from harness.load.settings import LOAD, MACHINE, Execution, SweepSettings
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -59,6 +60,16 @@ def plan(
     agents_text: Annotated[
         str, typer.Option("--agents", metavar="N", help="Agents to serve.", rich_help_panel=LOAD)
     ],
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            "--arrivals",
+            metavar="PROCESS",
+            help="agents: each agent starts a new job when its last one ends. agents:SECONDS: "
+            "after a think time with this mean.",
+            rich_help_panel=LOAD,
+        ),
+    ] = "agents",
     gpus_text: Annotated[
         str | None,
         typer.Option(
@@ -81,12 +92,11 @@ def plan(
     settings: Annotated[
         SweepSettings,
         Only(
-            *("slo", "policies", "seeds", "arrivals", "programs", "overlong", "model", "hardware"),
+            *("slo", "policies", "seeds", "programs", "overlong", "model", "hardware"),
             *("kv_cache_dtype", "max_model_len", "step_times", "replicas", "router", "price"),
             *("columns", "tokenizer", "synthesise_gaps", "keep_names"),
             policies=POLICIES,
             hardware=HARDWARE,
-            arrivals="agents",
         ),
     ],
     execution: Annotated[Execution, Only("out", "workers", "fresh")],
@@ -96,6 +106,7 @@ def plan(
         default_folder,
         parse_numbers,
         parse_wanted,
+        refuse_run,
         search,
     )
 
@@ -103,19 +114,32 @@ def plan(
         agents = parse_wanted(agents_text)
         gpus = parse_numbers("--gpus", gpus_text, 1)
         sizes = parse_numbers("--offload-gb", offload_text, 0)
-        settings = replace(settings, load=replace(settings.load, traces=tuple(traces_given or ())))
-        if not settings.load.arrivals.startswith("agents"):
+        traces = tuple(traces_given or ())
+        for path in traces:
+            if path.endswith(".toml"):
+                raise InvalidInput(
+                    f"{path}: a plan takes no settings file; give traces, and settings as options"
+                )
+        load = replace(settings.load, traces=traces, arrivals=arrivals)
+        settings = replace(settings, load=load)
+        if not arrivals.startswith("agents"):
             raise InvalidInput(
-                f"--arrivals {settings.load.arrivals}: a plan is for agents; use agents, or "
+                f"--arrivals {arrivals}: a plan is for agents; use agents, or "
                 "agents:SECONDS with their think time"
             )
-        if settings.machine.hardware == ALL:
+        hardware = elements(settings.machine.hardware)
+        if ALL in hardware:
+            if len(hardware) > 1:
+                raise InvalidInput(
+                    f"--hardware {','.join(hardware)}: {ALL} stands alone; remove the other names"
+                )
             from servers.profiles import HARDWARE as LISTED
 
             machine = replace(settings.machine, hardware=",".join(LISTED))
             settings = replace(settings, machine=machine)
         found, left_out = candidates(settings, gpus, sizes)
         folder = execution.out or default_folder(found, agents)
+        refuse_run(folder)
     for sentence in left_out:
         print_message(f"left out: {sentence}")
     with one_line_errors(resume_hint(sys.argv[1:])):
