@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity, from_seeds
 from reports.statistics.searched import searched
-from servers.basics.errors import InvalidInput, NotComparable
+from servers.basics.errors import NotComparable
 from servers.basics.phrasing import gpus_in_words, listed
 from servers.records.sweep import SweepRecord
 
@@ -82,6 +82,19 @@ class Across:
     dropped_seeds: Mapping[str, Sequence[int]]
     """Seeds that not all runs have, by label of the machine."""
 
+    @property
+    def hardware(self) -> list[str]:
+        return [str(machine.sweep.hardware) for machine in self.machines]
+
+    def with_prices(self, usd_per_h: Mapping[str, float | None]) -> Across:
+        """Replace the prices of one GPU, by hardware, that are not None."""
+        machines = [
+            machine if usd is None else replace(machine, price=Price(machine.price.gpus, usd))
+            for machine in self.machines
+            for usd in [usd_per_h[str(machine.sweep.hardware)]]
+        ]
+        return replace(self, machines=machines)
+
     def label(self, machine: MachineRun) -> str:
         """Return what distinguishes the machine from the others."""
         models = len({each.model for each in self.machines}) > 1
@@ -91,16 +104,11 @@ class Across:
         return machine.model if models else machine.hardware
 
 
-def read_across(
-    folders: Sequence[Path], axes: Sequence[str], usd_per_h: Mapping[str, float] | None = None
-) -> Across:
-    """Read runs, or sweeps on several machines. `usd_per_h` has prices of one GPU by hardware,
-    which replace those of the runs."""
-    found = [_read(path, usd_per_h or {}) for path in _expanded(folders)]
+def read_across(folders: Sequence[Path], axes: Sequence[str]) -> Across:
+    """Read runs, or sweeps on several machines."""
+    found = [_read(path) for path in _expanded(folders)]
     if len(found) < 2:
         raise NotComparable(f"{found[0].folder}: give at least two runs for --across")
-    if unknown := sorted((usd_per_h or {}).keys() - {str(m.sweep.hardware) for m in found}):
-        raise InvalidInput(f"--price {unknown[0]}: no run is on this hardware")
     for other in found[1:]:
         _refuse_different(found[0], other, axes)
     _refuse_repeated(found)
@@ -128,21 +136,19 @@ def _expanded(folders: Iterable[Path]) -> Iterable[Path]:
             yield folder
 
 
-def _read(folder: Path, usd_per_h: Mapping[str, float]) -> MachineRun:
+def _read(folder: Path) -> MachineRun:
     run = load_run(folder)
     search = searched(run)
     if search is None:
         raise NotComparable(
             f"{folder}: has no capacities; run the sweep without --once and --no-capacity"
         )
-    price = price_of(run.sweep)
-    own = usd_per_h.get(str(run.sweep.hardware), price.usd_per_h)
     return MachineRun(
         folder,
         run.sweep,
         str(search.slo),
         search.idle_mean_s,
-        Price(price.gpus, own),
+        price_of(run.sweep),
         search.found,
     )
 

@@ -19,7 +19,7 @@ from reports.compare.across_answer import caveats, findings, headline, rows
 from reports.compare.across_figures import figures
 from reports.figures.styles import styles
 from reports.statistics.capacities import capacities
-from servers.basics.errors import InvalidInput, NotComparable
+from servers.basics.errors import NotComparable
 from servers.records.sweep import SweepRecord, VariantRecord
 from tests.harness.in_process import bench
 from tests.reports.make_run import seal, turn, write_cell, write_sweep
@@ -152,7 +152,7 @@ def run(folder: Path, hardware: str, seeds: Sequence[int] = (1, 2), **fields: An
 
 def test_runs_are_read_with_the_seeds_that_all_have(tmp_path: Path) -> None:
     one, other = run(tmp_path / "one", "h100", (1, 2)), run(tmp_path / "two", "b200", (2, 3))
-    found = read_across([one, other], ["hardware"], {"h100": 3.6})
+    found = read_across([one, other], ["hardware"]).with_prices({"h100": 3.6, "b200": None})
     assert found.seeds == [2]
     assert found.dropped_seeds == {"h100": [1], "b200": [3]}
     assert "Not used, because not all runs have them: seeds 1 of h100." in caveats(found)
@@ -184,10 +184,20 @@ def test_differences_besides_the_machine_are_refused(
         read_across([one, two], ["hardware"])
 
 
-def test_a_price_of_other_hardware_is_refused(tmp_path: Path) -> None:
-    folders = [run(tmp_path / name, name) for name in ("h100", "b200")]
-    with pytest.raises(InvalidInput, match="--price h200: no run is on this hardware"):
-        read_across(folders, ["hardware"], {"h200": 1.0})
+@pytest.mark.parametrize(
+    ("price", "message"),
+    [
+        ("h200=1", "--price h200=1: no run is on this hardware; did you mean h100?"),
+        ("h100=2EUR", "--price h100=2EUR: must be USD per GPU and hour"),
+    ],
+)
+def test_a_price_of_other_hardware_or_currency_is_refused(
+    tmp_path: Path, price: str, message: str
+) -> None:
+    folders = [str(run(tmp_path / name, name)) for name in ("h100", "b200")]
+    code, _, err = bench("compare", "--across", "hardware", *folders, "--price", price)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
 
 
 def test_the_command_prints_a_table_and_writes_a_page(
@@ -207,7 +217,6 @@ def test_the_command_prints_a_table_and_writes_a_page(
     [
         (["--across", "gpus", "a", "b"], "--across gpus: unknown; use hardware, model or"),
         (["--across", "hardware", "h100"], "h100: give at least two runs for --across"),
-        (["--across", "model", "h100", "h100", "--price", "h100"], "--price h100: use NAME=USD"),
         (["h100", "h100", "h100"], "more than two runs, and --price, are for --across"),
         (["h100", "h100", "--price", "h100=2"], "more than two runs, and --price, are for"),
     ],

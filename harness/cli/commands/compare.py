@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -57,8 +56,8 @@ def compare(
         list[str] | None,
         typer.Option(
             "--price",
-            metavar="NAME=USD",
-            help="With --across: price per hour of one GPU, such as h100=2.5; repeatable.",
+            metavar="USD|NAME=USD,…",
+            help="With --across: USD per GPU and hour, as for bench sweep; repeatable.",
         ),
     ] = None,
     metric: Annotated[
@@ -179,6 +178,7 @@ def _compare_machines(
     folders: list[Path], axes_text: str, prices: list[str], html: Path | None
 ) -> None:
     from harness.cli.tables import show_rows
+    from harness.load.prices import EVERY, parse_prices
     from reports.compare.across import AXES, read_across
     from reports.compare.across_answer import caveats, findings, headline, rows
     from reports.compare.across_page import ACROSS, draw
@@ -187,7 +187,9 @@ def _compare_machines(
     for name in axes:
         if name not in AXES:
             raise InvalidInput(f"--across {name}: unknown; use hardware, model or hardware,model")
-    found = read_across(folders, axes, dict(map(_price, prices)))
+    found = read_across(folders, axes)
+    given = parse_prices(",".join(prices) or None, found.hardware)
+    found = found.with_prices({name: given.get(name, given.get(EVERY)) for name in found.hardware})
     html = html or folders[0] / ACROSS
     draw(found, html)
     load = found.machines[0].ladder
@@ -205,19 +207,6 @@ def _compare_machines(
     for caveat in caveats(found):
         print(f"caveat: {caveat}")
     print_message(f"page: {html}")
-
-
-def _price(text: str) -> tuple[str, float]:
-    name, _, value = text.rpartition("=")
-    try:
-        usd = float(value)
-    except ValueError:
-        usd = -1.0
-    if not name or not 0 < usd < math.inf:
-        raise InvalidInput(
-            f"--price {text}: use NAME=USD, the price of one GPU per hour, such as h100=2.5"
-        )
-    return name, usd
 
 
 def _metrics(text: str) -> list[str]:
