@@ -30,7 +30,7 @@ from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
 from reports.run_folder.read import read_sweep
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
-from servers.basics.phrasing import counted, gpus_in_words
+from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.variants import variants
 
 MOST_AGENTS = 1_000_000
@@ -201,6 +201,8 @@ def search(
         holding, without = fleets(path, agents)
         # Cells that are added may move a capacity, and with it the agents on each machine.
         while more := {float(fleet.each) for fleet in holding}.difference(loads):
+            added = listed([counted(int(each), "agent") for each in sorted(more)])
+            print_message(f"adds cells with {added}, of which the plan needs the latencies")
             loads = tuple(sorted({*loads, *more}))
             result.failed |= _run(candidate.plan, loads, path, execution, arguments)
             holding, without = fleets(path, agents)

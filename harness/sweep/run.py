@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -174,11 +174,17 @@ def core_for(engine: ResolvedEngine) -> Core:
         return SOURCES_ONLY
     core = find_core()
     if core.is_outdated:
-        print_message(
-            f"cells run in Python, which takes three times as long: the compiled core is "
-            f"{core.finding}; run {make_or('compile', REINSTALL)}"
-        )
+        _say_outdated(core.finding)
     return core
+
+
+@cache
+def _say_outdated(finding: str) -> None:
+    """Print it once, though a plan runs many sweeps."""
+    print_message(
+        f"cells run in Python, which takes three times as long: the compiled core is {finding};"
+        f" run {make_or('compile', REINSTALL)}"
+    )
 
 
 class Searches:
