@@ -208,13 +208,11 @@ def _policies(variants: Sequence[Variant]) -> str:
 def _jobs(plan: SweepPlan) -> str:
     """Return whether the jobs of a cell are a stream or a fixed set, and why."""
     from harness.sweep.resolve import fixed_by
-    from servers.basics.phrasing import counted, time_span
 
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
         if (horizon := plan.horizon) is not None:
-            burst = f", the first {counted(horizon.burst, 'job')} together" if horizon.burst else ""
-            return f"all jobs that arrive in {time_span(horizon.seconds)}{burst}{search}"
+            return f"all jobs that arrive in {horizon.in_words}{search}"
         how = "agents start jobs" if plan.has_agents else "jobs arrive"
         return f"steady state: {how} until all measured jobs have finished{search}"
     fixed = fixed_by(plan.settings.load, plan.engine.kind)

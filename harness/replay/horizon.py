@@ -8,7 +8,7 @@ for all variants, and none is left out.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 
 from harness.replay.window import Window
 from servers.basics.clock import PS_PER_S
@@ -64,7 +64,6 @@ class HorizonWindow(Window):
             finished_jobs=bisect_left(ends, until_ps) if self._is_past else None,
             shared_prefix_tokens=sum(self._shared_tokens[: self.jobs]),
         )
-        found = sum(job - bisect_right(ends, at) for job, at in enumerate(starts))
         done.jobs_in_system = JobsInSystem(
-            mean=found / len(starts), at_end=len(starts) - bisect_left(ends, until_ps)
+            mean=self._found(0, self.jobs), at_end=len(starts) - bisect_left(ends, until_ps)
         )

@@ -10,7 +10,7 @@ constants are in docs/design/statistics.md, "Steady state".
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 
 from harness.replay.window import Window
 from servers.basics.clock import PS_PER_S
@@ -75,12 +75,6 @@ class SteadyWindow(Window):
         """Return how many jobs finish during the window, whenever they arrived."""
         begin, end = self._starts_ps[self.first_job], self._starts_ps[self.end_job]
         return bisect_left(self._ends_ps, end) - bisect_left(self._ends_ps, begin)
-
-    def _found(self, first: int, end: int) -> float:
-        """Return the mean number of jobs that the jobs `first` … `end` − 1 find in the system."""
-        arrivals = self._starts_ps
-        found = sum(j - bisect_right(self._ends_ps, arrivals[j]) for j in range(first, end))
-        return found / (end - first)
 
     def _growth(self) -> float:
         """Return the growth of the number of jobs in the system from the first to the last quarter

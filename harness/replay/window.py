@@ -6,6 +6,8 @@ done.json. `harness.replay.steady` and `harness.replay.agents` decide whether a 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from harness.cells.job_times import TurnTimes
 from servers.basics.clock import PS_PER_S
 from servers.records.done import DoneRecord, Times
@@ -77,6 +79,12 @@ class Window:
         ends = self._end_of_job_ps
         measured = range(self.first_job, self.end_job)
         return [(ends[j] - self._starts_ps[j]) / PS_PER_S for j in measured if j in ends]
+
+    def _found(self, first: int, end: int) -> float:
+        """Return the mean number of jobs that the jobs `first` … `end` − 1 find in the system."""
+        arrivals = self._starts_ps
+        found = sum(j - bisect_right(self._ends_ps, arrivals[j]) for j in range(first, end))
+        return found / (end - first)
 
     def record_in(self, done: DoneRecord) -> None:
         """Set the fields of a stream, when the cell is over."""

@@ -118,12 +118,10 @@ def meaning(context: CapacityContext) -> str:
             f" starts a new job when its last one has ended. {idle}"
         )
     if (horizon := context.horizon) is not None:
-        begin = "from an empty machine"
-        if horizon.burst:
-            begin = f"the first {counted(horizon.burst, 'job')} together"
+        begin = "" if horizon.burst else ", from an empty machine"
         return (
             f"Sustained: {context.slo.describe()}, over all jobs that arrive in"
-            f" {time_span(horizon.seconds)}, {begin}. {idle}"
+            f" {horizon.in_words}{begin}. {idle}"
         )
     return (
         f"Sustained: {context.slo.describe()}, and a queue that does not grow, even after a burst"

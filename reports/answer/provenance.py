@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from reports.answer.workload import compared_with_agents
-from servers.basics.phrasing import counted, gpus_in_words, listed, share, time_span
+from servers.basics.phrasing import counted, gpus_in_words, listed, share
 from servers.records.settings import (
     AgentRecord,
     BackgroundRecord,
@@ -154,8 +154,7 @@ def _arrivals(sweep: SweepRecord) -> str:
     text, horizon = sweep.arrivals or "", sweep.horizon
     if horizon is None:
         return text
-    burst = f", the first {counted(horizon.burst, 'job')} together" if horizon.burst else ""
-    return f"{text} for {time_span(horizon.seconds)}{burst}"
+    return f"{text} for {horizon.in_words}"
 
 
 def command(sweep: SweepRecord) -> str:

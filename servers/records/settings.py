@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
+from servers.basics.phrasing import counted, time_span
 from servers.records.fields import (
     Count,
     Integer,
@@ -232,6 +233,12 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
     """Its length."""
     burst: Count = 0
     """Jobs that arrive together at the beginning."""
+
+    @property
+    def in_words(self) -> str:
+        """Such as `24 h, the first 50 jobs together`."""
+        burst = f", the first {counted(self.burst, 'job')} together" if self.burst else ""
+        return f"{time_span(self.seconds)}{burst}"
 
 
 class RunSettings(EngineSettings, kw_only=True, frozen=True):
