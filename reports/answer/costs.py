@@ -98,7 +98,8 @@ def _per_million(usd_per_job: float, tokens_per_job: float) -> float:
 def cost_sentences(
     costs: Sequence[JobCost], winners: Collection[str], sweep: SweepRecord
 ) -> list[str]:
-    """Return the cost of a job with a winner, and what the same job costs at the API."""
+    """Return what tokens cost with a winner, and a job at the API. The cost per load is among the
+    findings on capacities."""
     names = [sweep.baseline] if sweep.baseline in winners else winners
     first = next((cost for name in names for cost in costs if cost.variant == name), None)
     if first is None:
@@ -110,23 +111,22 @@ def cost_sentences(
         ]
     name, per = first.variant, first.usd_per_mtok
     sentences = [
-        f"A job costs {first.usd_per_job:.3g} USD with {name} at capacity. Divided by one kind of"
-        f" token alone, that is {digits(per['cached'])} USD per million cached prompt tokens,"
-        f" {digits(per['new'])} per million computed ones, or {digits(per['generated'])} per"
-        " million generated ones."
+        f"If one kind of token paid for all of it, {name} at capacity would cost"
+        f" {digits(per['cached'])} USD per million cached prompt tokens, {digits(per['new'])} per"
+        f" million computed ones, or {digits(per['generated'])} per million generated ones."
     ]
     if first.api_usd_per_job is not None:
-        at_api = (
-            "At the API, with what its earlier turns contain cached, the same job costs"
-            f" {first.api_usd_per_job:.3g} USD"
-        )
         capacity = first.ladder.text(first.capacity)
         if first.even_load is None:
-            less = f"less than on a machine at capacity, {capacity} with {name}"
+            so = "which is less"
         else:
             even = first.ladder.text(first.even_load)
-            less = f"so a machine with {name}, which serves {capacity}, is cheaper from {even} on"
-        sentences.append(f"{at_api}, {less}.")
+            so = f"so a machine with {name} is cheaper from {even} on"
+        sentences.append(
+            f"A job costs {first.usd_per_job:.3g} USD with {name} at its capacity of {capacity},"
+            f" and {first.api_usd_per_job:.3g} USD at the API, which caches what its earlier turns"
+            f" contain, {so}."
+        )
     return sentences
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reports.answer.costs import JobCost
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
@@ -33,9 +34,10 @@ def tiles(answer: Answer, baseline: str) -> list[Tile]:
 
 
 def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
-    """Return three tiles: the highest capacity, or the baseline's if none is significantly higher;
-    the ratio of the highest to the baseline's, or of the lowest if none is higher; and a mean JCT,
-    at a rate that the baseline does not sustain if there is one."""
+    """Return four tiles: the highest capacity, or the baseline's if none is significantly higher;
+    the ratio of the highest to the baseline's, or of the lowest if none is higher; the cost of a
+    job with the first; and a mean JCT, at a rate that the baseline does not sustain if there is
+    one."""
     ranked = sorted(
         (each for each in answer.capacities if each.load is not None and not each.bound),
         key=_number,
@@ -47,7 +49,8 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     base = next((each for each in winners if each.variant == baseline), None)
     shown = base or winners[0]
     most = Tile(shown.text(), f"sustained with {_named(shown.variant)}", _ci(shown))
-    return [most, *_other_capacity(answer, ranked, base, baseline), *_jct(answer)]
+    ratio = _other_capacity(answer, ranked, base, baseline)
+    return [most, *ratio, *_cost(answer.costs, shown.variant, baseline), *_jct(answer)]
 
 
 def _other_capacity(
@@ -71,6 +74,22 @@ def _other_capacity(
         return []
     only = "the next" if lowest is highest else "the fewest"
     return _ratio_tile(lowest, f"as many with {lowest.variant}, {only}")
+
+
+def _cost(costs: Sequence[JobCost], shown: str, baseline: str) -> list[Tile]:
+    by_variant = {cost.variant: cost for cost in costs}
+    if (cost := by_variant.get(shown)) is None:
+        return []
+    base = by_variant.get(baseline, cost)
+    compared = [] if base is cost else [f"{baseline}: {_usd(base.usd_per_job)}"]
+    if cost.api_usd_per_job is not None:
+        compared.append(f"at the API: {_usd(cost.api_usd_per_job)}")
+    what = f"per job with {_named(shown)}"
+    return [Tile(_usd(cost.usd_per_job), what, "; ".join(["at capacity", *compared]))]
+
+
+def _usd(value: float) -> str:
+    return f"{value:.3g} USD"
 
 
 def _is_even(each: VariantCapacity) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 from make_run import make_run, turn, write_cell, write_sweep
 from test_capacity_answer import NEVER, answer_of, chains, point
 
+from reports.answer.costs import JobCost
+from reports.loads import RATES
 from reports.page.page import MOST_CAVEATS
 from reports.page.tiles import Tile, tiles
 from reports.page.write import write
@@ -78,6 +80,19 @@ def test_the_mean_jct_is_that_at_a_rate_that_only_the_winner_sustains_if_there_i
     answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), points=points)
     assert tiles(answer, "fcfs")[2] == Tile(
         "80.0 s", "mean JCT with a", "at 0.3 jobs/s, which fcfs does not sustain"
+    )
+
+
+def test_the_cost_of_a_job_is_compared_with_the_baselines_and_an_apis() -> None:
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3))
+    costs = [JobCost("a", RATES, 0.4, 0.0125, {}, 0.5), JobCost("fcfs", RATES, 0.2, 0.025, {}, 0.5)]
+    found = tiles(replace(answer, costs=costs), "fcfs")
+    assert found[2] == Tile(
+        "0.0125 USD", "per job with a", "at capacity; fcfs: 0.025 USD; at the API: 0.5 USD"
+    )
+    own = tiles(replace(answer_of(chains(fcfs=(0.2,) * 3)), costs=costs[1:]), "fcfs")
+    assert own[1] == Tile(
+        "0.025 USD", "per job with fcfs, stock vLLM", "at capacity; at the API: 0.5 USD"
     )
 
 
