@@ -159,10 +159,8 @@ def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | No
         return [f"At {point.load}{share}, {own}."]
     gain = point.against
     ratio = f", {times(gain.mean.value)} as long ({interval(gain.mean)})" if gain else ""
-    return [
-        f"At {point.load}{share}, {own} and {seconds(base.jct_mean_s.value)} with"
-        f" {base.variant}{ratio}."
-    ]
+    theirs = f"{base.variant} takes {seconds(base.jct_mean_s.value)}"
+    return [f"At {point.load}{share}, {own}; {theirs}{ratio}."]
 
 
 def _beyond(

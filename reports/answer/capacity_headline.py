@@ -101,10 +101,11 @@ def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: b
         all_of_them = listed([f"{high.variant} sustains {most}", *others])
         more = "" if everyone else _more(best, context)
         return f"{tie}: on {context.machine} {all_of_them}{more}."
-    above, below = ("", "") if everyone else (_more([c], context) for c in (high, low))
+    above = "" if everyone else _more([high], context)
+    below = "" if not above or low.ratio is None else f", {times(low.ratio.value)}"
     return (
-        f"{tie}, from {high.variant}, which sustains {most} on {context.machine}{above}, to"
-        f" {low.variant} with {least}{below}."
+        f"{tie}: the highest, {high.variant}, sustains {most} on {context.machine}{above}, and the"
+        f" lowest, {low.variant}, {least}{below}."
     )
 
 

@@ -155,7 +155,7 @@ def _with_knees(
     }
     traces, note = _bands(measure, sustained, style, emphasised)
     traces += knees.draw(measure.column, measure.statistic, style)
-    how = "Dots: cells. Lines: means over seeds. Hollow: the capacity."
+    how = "Dots: one cell each. Lines: means over seeds. Hollow marks: capacities."
     if measure.statistic in knees.limits_s:
         how += " Dotted: the SLO."
     spec = _lines(measure, points, traces, f"{how} {note}".strip())

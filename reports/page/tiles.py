@@ -125,7 +125,7 @@ def _jct(answer: Answer) -> list[Tile]:
     if point is None or base is None:
         return []
     if beyond is not None:
-        sure = f"at {_at(beyond)}, which {base.variant} does not sustain"
+        sure = f"at {_at(beyond)}, more than {base.variant} sustains"
         return [Tile(seconds(beyond.jct_mean_s.value), f"mean JCT with {beyond.variant}", sure)]
     other = f"; {_interval_s(point)}" if point.jct_mean_s.has_interval else ""
     if base is not point:

@@ -269,7 +269,7 @@ def test_jcts_are_compared_at_the_highest_rate_that_the_baseline_sustains_with_e
     answer = answer_of(chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.4, 0.41)), points=points)
     assert answer.load == "0.2 jobs/s"
     assert (
-        "At 0.2 jobs/s, 80% of fcfs's capacity, the mean JCT is 60.0 s with a and 90.0 s with fcfs,"
+        "At 0.2 jobs/s, 80% of fcfs's capacity, the mean JCT is 60.0 s with a; fcfs takes 90.0 s,"
         " 1.5x as long (95% CI 1.4–1.7)." in answer.findings
     )
     # 0.3 jobs/s is more than 0.26, and less than 0.39; 0.4 is not.
@@ -297,10 +297,8 @@ def test_of_many_winners_the_highest_and_the_lowest_are_named_and_the_others_in_
     # The logs of b ÷ fcfs are 0.405, 0.742 and 0.615: 0.588 ± 2.776 · √(0.0778 ÷ 4) ÷ √3 = 0.224.
     answer = answer_of(found)
     assert answer.headline == (
-        "Five schedulers are not distinguished with 3 seeds, from a, which sustains 0.4 jobs/s"
-        " on b200,"
-        " 2.0x as many as fcfs (95% CI 1.8–2.2), to b with 0.36, 1.8x as many as fcfs (95% CI"
-        " 1.4–2.3)."
+        "Five schedulers are not distinguished with 3 seeds: the highest, a, sustains 0.4 jobs/s"
+        " on b200, 2.0x as many as fcfs (95% CI 1.8–2.2), and the lowest, b, 0.36, 1.8x."
     )
     assert "The 5 that tie, the highest first: a, c, d, e and b." in answer.findings
 

@@ -79,7 +79,7 @@ def test_the_mean_jct_is_that_at_a_rate_that_only_the_winner_sustains_if_there_i
     points = [point("fcfs", 0.1, 60.0), point("a", 0.1, 60.0), point("a", 0.3, 80.0)]
     answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), points=points)
     assert tiles(answer, "fcfs")[2] == Tile(
-        "80.0 s", "mean JCT with a", "at 0.3 jobs/s, which fcfs does not sustain"
+        "80.0 s", "mean JCT with a", "at 0.3 jobs/s, more than fcfs sustains"
     )
 
 
