@@ -22,7 +22,7 @@ from servers.basics.redact import REDACTED, redact_command_line
 
 if TYPE_CHECKING:
     from harness.cluster.tasks import RayPool
-    from harness.load.settings import Execution, SweepSettings
+    from harness.load.settings import Execution, Load, SweepSettings
     from harness.load.shard import Shard
     from harness.sweep.plan import SweepPlan
     from harness.sweep.run import SweepOutcome
@@ -66,6 +66,7 @@ def run_from_settings(
         plans = list(by_name.values())
         if condition is not None:
             check_condition(condition, plans[0])
+            _refuse_other_unit(condition, settings.load, plans[0])
         if shard is not None:
             from harness.sweep.shards import refuse_shard
 
@@ -145,6 +146,16 @@ def check_condition(condition: Condition, plan: SweepPlan) -> None:
         )
 
 
+def _refuse_other_unit(condition: Condition, load: Load, plan: SweepPlan) -> None:
+    """Raise InvalidInput for a number that may be jobs per second, where nobody chose agents."""
+    was_chosen = load.arrivals is not None or load.agents is not None
+    if plan.has_agents and not was_chosen and condition.depends_on_unit:
+        raise InvalidInput(
+            f"--fail-unless '{condition.text}': compares a capacity with a number, which may be "
+            "agents or jobs/s; add --arrivals agents or --arrivals poisson"
+        )
+
+
 def resume_hint(arguments: Sequence[str]) -> str:
     return f"; finished cells are kept, resume with: {same_command(arguments)}"
 
@@ -211,6 +222,10 @@ def _jobs(plan: SweepPlan) -> str:
 
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
+        if plan.slo is not None and plan.has_agents:
+            search = f"; searching how many agents meet the SLO {plan.slo}"
+            if plan.settings.load.agents is None:
+                search += " (--arrivals poisson searches jobs/s)"
         if (horizon := plan.horizon) is not None:
             return f"all jobs that arrive in {horizon.in_words}{search}"
         how = "agents start jobs" if plan.has_agents else "jobs arrive"

@@ -131,15 +131,16 @@ class Load:
         ),
     ] = None
     arrivals: Annotated[
-        str,
+        str | None,
         Option(
             "poisson, gamma:BURSTINESS, constant or recorded; closed:N (a fixed set of jobs, N in "
             "flight); agents, or agents:SECONDS with a mean think time between the jobs of an "
-            "agent. The last three without --jps.",
+            "agent. The last three without --jps. Default: poisson; agents if capacities of "
+            "recorded sessions are searched without --jps and --horizon.",
             LOAD,
             "PROCESS",
         ),
-    ] = "poisson"
+    ] = None
     agents: Annotated[
         str | None,
         Option(
@@ -204,9 +205,11 @@ class Load:
 
     @property
     def process(self) -> str:
-        """The arrival process: that of `agents` if they are given."""
-        implied = self.agents is not None and self.arrivals == "poisson"
-        return "agents" if implied else self.arrivals
+        """The arrival process: that of `agents` if they are given. `harness.sweep.resolve` chooses
+        another one for recorded sessions."""
+        arrivals = self.arrivals or "poisson"
+        implied = self.agents is not None and arrivals == "poisson"
+        return "agents" if implied else arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,7 +568,7 @@ class SweepSettings:
         Option(
             "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, "
             "0.1..0.5:0.1 with a step, or auto: rates around the baseline's capacity. Default: "
-            "auto; for a fixed set of jobs 0.05..0.9.",
+            "auto; none for agents; for a fixed set of jobs 0.05..0.9.",
             LOAD,
             "RATES",
         ),

@@ -167,6 +167,11 @@ class Workload:
         )
 
 
+def are_recorded(load: Load) -> bool:
+    """Return whether sessions are read from files, not only drawn from built-in recipes."""
+    return any(source not in traces.RECIPES for source in load.traces)
+
+
 def load_workload(
     load: Load, longest: Longest, *, messages: bool = False, stream: bool = False
 ) -> Workload:

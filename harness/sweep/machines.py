@@ -76,7 +76,8 @@ class MachinesPlan:
             return ",".join(copies.get(name, name) for name in elements(text)) or None
 
         machine = replace(machine, hardware=listed(machine.hardware), model=listed(machine.model))
-        return {SETTINGS: settings_toml(replace(self.settings, machine=machine))}
+        load = next(iter(self.plans.values())).settings.load
+        return {SETTINGS: settings_toml(replace(self.settings, machine=machine, load=load))}
 
 
 def resolve_machines(settings: SweepSettings) -> MachinesPlan:

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from harness.cells.names import slug
-from harness.engines.base import EngineKind, Resolved, resolve_engine
+from harness.engines.base import EngineKind, Resolved, engine_kind, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.horizon import parse_horizon, refuse_rare_jobs
@@ -21,7 +21,7 @@ from harness.load.prices import own_price, parse_api_price, parse_prices, price_
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.stream import are_alike
-from harness.load.workload import Longest, Workload, load_workload
+from harness.load.workload import Longest, Workload, are_recorded, load_workload
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
@@ -51,8 +51,10 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
 
     All plans have the same programs: those that fit every machine.
     """
+    load = _with_arrivals(settings[0])
+    settings = [replace(each, load=load) for each in settings]
     first = settings[0]
-    arrivals = parse_arrivals(first.load.process)
+    arrivals = parse_arrivals(load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
             f"--background {first.load.background}: is replayed beside recorded programs, not "
@@ -122,6 +124,19 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         for each, (chosen, engine, left_out) in zip(settings, engines, strict=True)
         for price in [price_of_gpu(prices, engine.hardware, engine.settings().gpu)]
     ]
+
+
+def _with_arrivals(settings: SweepSettings) -> Load:
+    """Return the load with its arrival process. How many agents each policy sustains is the
+    question of recorded sessions, unless an option asks for rates, a fixed set, or no search."""
+    load = settings.load
+    asks_for_other = load.arrivals or load.once or load.horizon or settings.jps
+    searches_agents = (
+        not (asks_for_other or settings.no_capacity)
+        and are_recorded(load)
+        and engine_kind(settings.machine.engine).is_virtual
+    )
+    return replace(load, arrivals="agents" if searches_agents else load.process)
 
 
 def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
@@ -243,9 +258,10 @@ def _horizon(
     if fixed or arrivals.takes_agents:
         other = fixed or f"--arrivals {load.process}"
         why = "the jobs are a fixed set" if fixed else "the number of agents sets the load"
+        remedy = "remove one of them" if fixed else "use --arrivals poisson without --agents"
         raise InvalidInput(
             f"--horizon {load.horizon}: is for jobs that arrive at a rate in virtual time, and "
-            f"with {other} {why}; remove one of them"
+            f"with {other} {why}; {remedy}"
         )
     horizon = parse_horizon(load.horizon, load.burst or 0)
     refuse_rare_jobs(horizon, load.horizon, rates)
@@ -292,8 +308,8 @@ def _agents(settings: SweepSettings, *, searches: bool) -> tuple[float, ...]:
     load = settings.load
     if settings.jps is not None:
         raise InvalidInput(
-            f"--jps {settings.jps}: --arrivals {load.process} has no rate; remove --jps, or give "
-            "numbers of agents with --agents"
+            f"--jps {settings.jps}: --arrivals {load.process} has no rate; use --arrivals "
+            "poisson, or give numbers of agents with --agents instead of --jps"
         )
     if load.once:
         raise InvalidInput(

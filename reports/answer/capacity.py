@@ -113,9 +113,10 @@ def meaning(context: CapacityContext) -> str:
     """Return sentences that explain what a sustained load is."""
     idle = f"On an idle machine the mean JCT is {seconds(context.idle_mean_s)}."
     if context.ladder is AGENTS:
+        other = "" if context.agents else " --arrivals poisson searches jobs/s instead."
         return (
             f"Sustained: {context.slo.describe()}, with so many agents at work, each of which"
-            f" starts a new job when its last one has ended. {idle}"
+            f" starts a new job when its last one has ended.{other} {idle}"
         )
     if (horizon := context.horizon) is not None:
         begin = "" if horizon.burst else ", from an empty machine"

@@ -50,7 +50,7 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) ->
     """Return the caveats on all cells, most important first; a page shows three at the top."""
     return [
         *_incomplete(results, sweep),
-        *_few_programs(sweep),
+        *_few_programs(results, sweep),
         *_saturated(points),
         *_few_seeds(sweep, results),
         *_unstable(points, results),
@@ -61,26 +61,45 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) ->
 def of_results(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
     """Return the caveats that apply to every kind of answer, most important first."""
     incomplete = _incomplete(results, sweep)
-    return [*incomplete, *_few_programs(sweep), *_of_cells(points, results, sweep)]
+    return [*incomplete, *_few_programs(results, sweep), *_of_cells(points, results, sweep)]
 
 
 def _incomplete(results: Results, sweep: SweepRecord) -> list[str]:
     return [*cells_without_a_valid_result(results), *_traces_left_out(sweep)]
 
 
-def _few_programs(sweep: SweepRecord) -> list[str]:
-    """Return a caveat if few distinct programs are repeated. A recipe draws new ones."""
+def _few_programs(results: Results, sweep: SweepRecord) -> list[str]:
+    """Return a caveat if few distinct programs are repeated, or if there are fewer sessions than
+    agents. A recipe draws new ones."""
     workload = sweep.workload
     count = workload.programs if sweep.steady_state else None
     distinct = workload.distinct_programs or count
-    if workload.recipe or not distinct or distinct >= MIN_PROGRAMS:
+    if workload.recipe or not distinct:
         return []
+    at_once = _at_once(results, distinct - workload.sub_agents)
+    if distinct >= MIN_PROGRAMS:
+        return [f"Repeated sessions: {at_once}."] if at_once else []
     one = distinct == 1
+    how_often = f" ({at_once})" if at_once else ""
     return [
-        f"Few programs: {counted(distinct, 'distinct program')} {'is' if one else 'are'} repeated,"
-        f" so the result holds for agents like {'this' if one else 'these'}, and no interval"
-        f" covers other programs. Use at least {MIN_PROGRAMS}."
+        f"Few programs: {counted(distinct, 'distinct program')} {'is' if one else 'are'} repeated"
+        f"{how_often}, so the result holds for agents like {'this' if one else 'these'}, and no"
+        f" interval covers other programs. Use at least {MIN_PROGRAMS}."
     ]
+
+
+def _at_once(results: Results, sessions: int) -> str:
+    """State how often recorded sessions ran, if there were more agents than sessions; else ""."""
+    rows = [row for row in results.cells.to_dict("records") if row["steady"]]
+    most = max(rows, key=lambda row: float(row.get("agents", 0)), default=None)
+    if most is None or most.get("agents", 0) <= sessions:
+        return ""
+    agents, jobs = most["agents"], most["jobs"]
+    return (
+        f"the {agents:.0f} agents of {most['cell']} ran {jobs:,.0f} measured sessions, drawn from"
+        f" {counted(sessions, 'recorded one')} and so each about {jobs / sessions:.0f} times, also"
+        " at the same time"
+    )
 
 
 def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:

@@ -56,6 +56,13 @@ class Condition:
     def needs_capacity(self) -> bool:
         return any(function_of(call) == "capacity" for call in self.calls)
 
+    @property
+    def depends_on_unit(self) -> bool:
+        """Whether a capacity is compared with a number other than 0, which has no unit."""
+        comparisons = (node for node in ast.walk(self.tree) if isinstance(node, ast.Compare))
+        sides = ((node.left, *node.comparators) for node in comparisons)
+        return any(len({_degree(s) for s in each if ast.unparse(s) != "0"}) > 1 for each in sides)
+
     def check(
         self, variants: Sequence[str], amounts: Sequence[float | None], ladder: Ladder = RATES
     ) -> None:
@@ -69,7 +76,8 @@ class Condition:
                 raise _invalid(self.text, f"{name} is not a policy of this sweep; {hint}")
             at = load_of(call)
             if at is not None and at not in amounts:
-                remedy = f"add --{ladder.option} {at:g}"
+                # A number of agents is whole.
+                remedy = f"add --{(ladder if at.is_integer() else RATES).option} {at:g}"
                 raise _invalid(self.text, f"no cell runs at {ladder.label(at)}; {remedy}")
 
 
@@ -169,6 +177,21 @@ def load_of(call: ast.Call) -> float | None:
     if not call.keywords or not isinstance(value := call.keywords[0].value, ast.Constant):
         return None
     return float(value.value) if isinstance(value.value, int | float) else None
+
+
+def _degree(node: ast.expr) -> int:
+    """Return the power of the unit of capacities that an expression has."""
+    match node:
+        case ast.Call():
+            return int(function_of(node) == "capacity")
+        case ast.UnaryOp(operand=operand):
+            return _degree(operand)
+        case ast.BinOp(op=op, left=left, right=right):
+            one, other = _degree(left), _degree(right)
+            if isinstance(op, ast.Mult | ast.Div):
+                return one + other if isinstance(op, ast.Mult) else one - other
+            return max(one, other)
+    return 0
 
 
 def _invalid(text: str, reason: str) -> InvalidInput:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import contents, run_sweep, search_plan
+from in_process import bench
+from small import contents, programs, run_sweep, search_plan
 
 from harness.cells import workers
 from harness.load.arrivals import parse_arrivals
+from harness.load.option import build
 from harness.load.rates import parse_agents
 from harness.load.settings import Load, Machine, SweepSettings
+from harness.load.settings_file import read_settings
+from harness.sweep.folder import settings_files
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from reports import write_report
@@ -23,6 +27,7 @@ from reports.run_folder.read import load_run
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
 from tests.harness import worker_threads
+from traces.formats.native import write_programs
 
 
 def agents_plan(
@@ -162,7 +167,8 @@ def test_an_slo_on_turns_bounds_the_agents_and_names_the_limit(tmp_path: Path) -
 
 def settings(**given: Any) -> SweepSettings:
     values = {"policies": "fcfs", **given}
-    load = {n: values.pop(n) for n in ("arrivals", "once", "agents") if n in values}
+    names = ("arrivals", "once", "agents", "traces", "programs", "horizon")
+    load = {n: values.pop(n) for n in names if n in values}
     machine = {n: values.pop(n) for n in ("engine",) if n in values}
     return SweepSettings(load=Load(**load), machine=Machine(**machine), **values)
 
@@ -176,6 +182,66 @@ def test_numbers_of_agents_imply_their_arrivals() -> None:
     assert resolve(settings(agents="4", no_capacity=True)).slo is None
 
 
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    write_programs(path := tmp_path / "t.jsonl", programs(3))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "arrivals"),
+    [
+        ({}, "agents"),
+        ({"programs": 2}, "agents"),
+        ({"traces": ("t.jsonl", "swe-bench")}, "agents"),
+        ({"traces": ("swe-bench",)}, "poisson"),
+        ({"traces": ("swe-bench",), "programs": 2}, "poisson"),
+        ({"traces": ()}, "poisson"),
+        ({"arrivals": "poisson"}, "poisson"),
+        ({"jps": "auto"}, "poisson"),
+        ({"jps": "0.1"}, "poisson"),
+        ({"horizon": "24h"}, "poisson"),
+        ({"once": True}, "poisson"),
+        ({"no_capacity": True}, "poisson"),
+        ({"arrivals": "poisson", "agents": "4"}, "agents"),
+        ({"arrivals": "agents:60"}, "agents:60"),
+    ],
+    ids=str,
+)
+def test_agents_are_the_load_of_recorded_sessions_unless_an_option_asks_for_another(
+    given: dict[str, Any], arrivals: str, recorded: str
+) -> None:
+    traces = tuple(name.replace("t.jsonl", recorded) for name in given.get("traces", ("t.jsonl",)))
+    plan = resolve(settings(**{**given, "traces": traces}))
+    assert (plan.arrivals_text, plan.settings.load.arrivals) == (arrivals, arrivals)
+    assert plan.amounts or plan.slo is not None
+
+
+def test_the_settings_of_a_run_name_the_load_that_was_chosen(recorded: str, tmp_path: Path) -> None:
+    plan = resolve(settings(traces=(recorded,)))
+    path = tmp_path / "sweep.toml"
+    path.write_bytes(settings_files(plan.settings)["sweep.toml"])
+    again = resolve(build(SweepSettings, read_settings(path)))
+    assert again.settings.load.arrivals == "agents"
+    assert again.sweep_record() == plan.sweep_record()
+    with pytest.raises(InvalidInput, match=r"^--jps 0.3: .* use --arrivals poisson,"):
+        resolve(build(SweepSettings, {**read_settings(path), "jps": "0.3"}))
+    rates = {**read_settings(path), "jps": "0.3", "arrivals": "poisson"}
+    assert resolve(build(SweepSettings, rates)).amounts == (0.3,)
+
+
+@pytest.mark.parametrize("arrivals", [(), ("--arrivals", "agents")])
+def test_a_number_of_unknown_unit_is_refused_as_a_condition(
+    arrivals: tuple[str, ...], recorded: str, tmp_path: Path
+) -> None:
+    """With agents, 0.02 jobs/s would hold for every policy that serves one agent."""
+    command = ("sweep", "--traces", recorded, "--policies", "fcfs", "--out", str(tmp_path / "run"))
+    limits = ("--slo", "ttft_p95<=1ms", "--seeds", "1")  # refused after the condition
+    code, _, err = bench(*command, *limits, *arrivals, "--fail-unless", "capacity(fcfs) >= 0.02")
+    assert code == 2
+    assert ("; add --arrivals agents or --arrivals poisson\n" in err) == (not arrivals), err
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -185,8 +251,8 @@ def test_numbers_of_agents_imply_their_arrivals() -> None:
         ),
         (
             {"arrivals": "agents", "jps": "0.1"},
-            "--jps 0.1: --arrivals agents has no rate; remove --jps, or give numbers of agents with"
-            " --agents",
+            "--jps 0.1: --arrivals agents has no rate; use --arrivals poisson, or give numbers of"
+            " agents with --agents instead of --jps",
         ),
         (
             {"arrivals": "agents", "once": True},

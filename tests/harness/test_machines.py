@@ -293,17 +293,15 @@ def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> 
     machines = ("--hardware", "a100-80g,h100", "--kv-blocks", "200", "--workers", "1")
     condition = ("--fail-unless", "capacity(fcfs) > 0")
     out = run("sweep", *load, *machines, "--out", "all", *condition)
-    stated = (
-        "\nsteady state: jobs arrive until all measured jobs have finished; searching capacities"
-    )
-    assert f"{stated} for " in out
+    assert "; searching how many agents meet the SLO mean<=2x (--arrivals poisson sea" in out
+    assert 'arrivals = "agents"\n' in Path("all/sweep.toml").read_text()
     overview = Path("all/report.html").read_text()
     assert "Highest capacity by machine" in overview
     for machine in ("a100-80g", "h100"):
         answer = read(f"all/{machine}_llama-3.1-8b/answer.json")
         found = answer["capacities"][answer["winners"][0]]
         assert found["kind"] == "found"
-        assert f"{found['jobs_per_s']:.3g} jobs/s" in overview
+        assert f"{found['agents']:.3g} agents" in overview
         assert f"\nllama-3.1-8b on {machine}: capacity(fcfs) > 0: holds," in out
 
 

@@ -196,7 +196,6 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "keep-names": False,
         "repeats": 1,
         "policies": "all",
-        "arrivals": "poisson",
         "once": False,
         "overlong": "drop",
         "engine": "sim",

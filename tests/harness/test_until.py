@@ -101,8 +101,9 @@ def test_schedulers_get_more_seeds_in_the_same_folder_until_they_are_separated(
     same command repeats none."""
     monkeypatch.chdir(tmp_path)
     write_programs(Path("t.jsonl"), programs(3))
-    load = ("--traces", "t.jsonl", "--policies", "fcfs,continuum", "--kv-blocks", "2000")
-    command = ("sweep", *load, "--until", "separated", "--workers", "1", "--out", "run")
+    load = ("--traces", "t.jsonl", "--arrivals", "poisson", "--kv-blocks", "2000")
+    options = ("--policies", "fcfs,continuum", "--until", "separated", "--workers", "1")
+    command = ("sweep", *load, *options, "--out", "run")
     code, _, err = bench(*command)
     assert code == 0, err
     reason = "continuum is not yet separated from fcfs, nor shown to be equal"

@@ -1,7 +1,9 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from make_run import turn, workload, write_cell, write_sweep
 from msgspec import structs
@@ -385,3 +387,42 @@ def test_few_programs_that_are_repeated_are_a_caveat(
     for caveats in (caveats_of([], results, sweep), of_results([], results, sweep)):
         few = [caveat for caveat in caveats if caveat.startswith("Few programs")]
         assert [caveat.startswith(says) for caveat in few] == [True] * bool(says)
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        (
+            {"programs": 20, "sub_agents": 3},
+            "Few programs: 20 distinct programs are repeated (the 40 agents of fcfs_agents40_seed1"
+            " ran 250 measured sessions, drawn from 17 recorded ones and so each about 15 times,"
+            " also at the same time), so the result holds",
+        ),
+        (
+            {"programs": 39},
+            "Repeated sessions: the 40 agents of fcfs_agents40_seed1 ran 250 measured sessions,"
+            " drawn from 39 recorded ones and so each about 6 times, also at the same time.",
+        ),
+        ({"programs": 40}, ""),
+        ({"programs": 40, "sub_agents": 1}, "Repeated sessions: the 40 agents of "),
+        ({"programs": 39, "recipe": "swe-bench"}, ""),
+    ],
+    ids=["few", "fewer sessions than agents", "as many", "with a sub-agent", "drawn afresh"],
+)
+def test_fewer_recorded_sessions_than_agents_are_a_caveat_with_how_often_each_ran(
+    tmp_path: Path, shape: dict[str, Any], says: str
+) -> None:
+    """250 ÷ 17 = 14.7 and 250 ÷ 39 = 6.4."""
+    run = write_sweep(tmp_path, ["fcfs"], workload=shape)
+    write_cell(run, "fcfs", idle(10.0))
+    loaded = load_run(run)
+    cell = {"cell": "fcfs_agents40_seed1", "agents": 40, "jobs": 250, "steady": True}
+    fewer = {**cell, "cell": "fcfs_agents30_seed1", "agents": 30}
+    drifts = {**cell, "cell": "fcfs_agents50_seed1", "agents": 50, "steady": False}
+    found = collect(loaded)
+    row = found.cells.iloc[0].to_dict()
+    results = replace(found, cells=pd.DataFrame([{**row, **c} for c in (fewer, cell, drifts)]))
+    sweep = structs.replace(loaded.sweep, steady_state=True)
+    caveats = of_results([], results, sweep)
+    about = [each for each in caveats if each.startswith(("Few programs", "Repeated sessions"))]
+    assert [each.startswith(says) for each in about] == [True] * bool(says)

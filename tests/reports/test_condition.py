@@ -276,3 +276,21 @@ def test_any_text_is_a_condition_or_one_line(text: str) -> None:
     else:
         message = evaluate(condition, ANSWER, POINTS).sentence.removeprefix(text)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "depends"),
+    [
+        ("capacity(fcfs) >= 8", True),
+        ("not 2 * capacity(fcfs) + 1 < 30", True),
+        ("mean_jct(fcfs, at=0.3) < 60 and capacity(fcfs) > 1", True),
+        ("capacity(continuum) >= 1.3 * capacity(fcfs)", False),
+        ("capacity(continuum) / capacity(fcfs) >= 1.3", False),
+        ("capacity(fcfs) > 0", False),
+        ("mean_jct(fcfs, at=0.3) <= 60", False),
+    ],
+)
+def test_a_condition_depends_on_the_unit_of_a_capacity_that_is_compared_with_a_number(
+    text: str, depends: bool
+) -> None:
+    assert parse_condition(text).depends_on_unit == depends
