@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from harness.cells.names import slug
-from harness.engines.base import EngineKind, Resolved, engine_kind, resolve_engine
+from harness.engines.base import EngineKind, Resolved, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
 from harness.load.horizon import parse_horizon, refuse_rare_jobs
@@ -51,10 +51,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
 
     All plans have the same programs: those that fit every machine.
     """
-    load = _with_arrivals(settings[0])
-    settings = [replace(each, load=load) for each in settings]
     first = settings[0]
-    arrivals = parse_arrivals(load.process)
+    arrivals = parse_arrivals(first.load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
             f"--background {first.load.background}: is replayed beside recorded programs, not "
@@ -72,6 +70,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     steady = not fixed
     longest = _shortest([engine.longest for _, engine, _ in engines])
     agents, workload = _load(first, longest, kind, steady)
+    first = replace(first, load=_with_arrivals(first, kind, workload))
+    arrivals = parse_arrivals(first.load.process)
     background = _background(first, longest, workload)
     slo = _slo(first, fixed)
     jps = AUTO if first.jps is None and slo is not None else first.jps
@@ -115,7 +115,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     return [
         replace(
             plan,
-            settings=replace(each, price=own_price(price)),
+            settings=replace(each, load=first.load, price=own_price(price)),
             engine=engine,
             variants=chosen,
             left_out=left_out,
@@ -126,15 +126,17 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     ]
 
 
-def _with_arrivals(settings: SweepSettings) -> Load:
+def _with_arrivals(settings: SweepSettings, kind: EngineKind, workload: Workload) -> Load:
     """Return the load with its arrival process. How many agents each policy sustains is the
-    question of recorded sessions, unless an option asks for rates, a fixed set, or no search."""
+    question of recorded sessions, unless an option asks for rates, a fixed set, or no search.
+    Single requests are no sessions."""
     load = settings.load
     asks_for_other = load.arrivals or load.once or load.horizon or settings.jps
     searches_agents = (
-        not (asks_for_other or settings.no_capacity)
+        kind.is_virtual
+        and not (asks_for_other or settings.no_capacity)
         and are_recorded(load)
-        and engine_kind(settings.machine.engine).is_virtual
+        and workload.turns > len(workload.programs)
     )
     return replace(load, arrivals="agents" if searches_agents else load.process)
 

@@ -194,6 +194,7 @@ def recorded(tmp_path: Path) -> str:
         ({}, "agents"),
         ({"programs": 2}, "agents"),
         ({"traces": ("t.jsonl", "swe-bench")}, "agents"),
+        ({"traces": ("requests.jsonl",)}, "poisson"),
         ({"traces": ("swe-bench",)}, "poisson"),
         ({"traces": ("swe-bench",), "programs": 2}, "poisson"),
         ({"traces": ()}, "poisson"),
@@ -211,7 +212,12 @@ def recorded(tmp_path: Path) -> str:
 def test_agents_are_the_load_of_recorded_sessions_unless_an_option_asks_for_another(
     given: dict[str, Any], arrivals: str, recorded: str
 ) -> None:
-    traces = tuple(name.replace("t.jsonl", recorded) for name in given.get("traces", ("t.jsonl",)))
+    """Single requests, of one turn each, are no sessions."""
+    requests = tuple(replace(each, turns=each.turns[:1]) for each in programs(3))
+    write_programs(Path(recorded).with_name("requests.jsonl"), requests)
+    names = given.get("traces", ("t.jsonl",))
+    folder = Path(recorded).parent
+    traces = tuple(str(folder / name) if name.endswith("l") else name for name in names)
     plan = resolve(settings(**{**given, "traces": traces}))
     assert (plan.arrivals_text, plan.settings.load.arrivals) == (arrivals, arrivals)
     assert plan.amounts or plan.slo is not None

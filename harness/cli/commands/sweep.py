@@ -40,11 +40,15 @@ Find the rate that each policy sustains, for the built-in trace on a simulated G
 
   bench sweep
 
-Compare job completion times at given rates, or those of your own traces on another GPU:
+Find how many agents with your recorded sessions each policy serves on another GPU, or jobs/s:
 
-  bench sweep --jps 0.1,0.3 --policies fcfs,continuum
+  bench sweep --traces my-trajectories/ --hardware h100
 
-  bench sweep --traces my-trajectories/ --hardware h100 --jps 0.3 --seeds 1..5
+  bench sweep --traces my-trajectories/ --hardware h100 --arrivals poisson
+
+Compare job completion times at given rates:
+
+  bench sweep --jps 0.1,0.3 --policies fcfs,continuum --seeds 1..5
 
 Look at one cell: its settings, its result, and where the time went:
 
