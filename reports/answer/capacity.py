@@ -113,7 +113,7 @@ def meaning(context: CapacityContext) -> str:
     """Return sentences that explain what a sustained load is."""
     idle = f"On an idle machine the mean JCT is {seconds(context.idle_mean_s)}."
     if context.ladder is AGENTS:
-        other = "" if context.agents else " --arrivals poisson searches jobs/s instead."
+        other = "" if context.agents else " With --arrivals poisson the search is for jobs/s."
         return (
             f"Sustained: {context.slo.describe()}, with so many agents at work, each of which"
             f" starts a new job when its last one has ended.{other} {idle}"
