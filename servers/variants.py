@@ -54,6 +54,7 @@ POLICIES = Registry(
         "las": "servers.policies.las:Las",
         "mori": "servers.policies.mori:Mori",
         "turnstile": "servers.policies.turnstile:Turnstile",
+        "unlimited-kv": "servers.policies.unlimited_kv:UnlimitedKv",
         "clairvoyant": "servers.policies.clairvoyant:Clairvoyant",
     },
     remedy="give your own as my_module:MyPolicy",
@@ -63,13 +64,13 @@ LMCACHE = "lmcache"
 PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
 ONLY_OVER_TIER = ("mori",)
 OURS_OVER_TIER = "turnstile+"
-*_PLAIN, _BOUND = POLICIES.built_in
+REFERENCES = ("unlimited-kv", "clairvoyant")
 ALL = (
-    *(name for name in _PLAIN if name not in ONLY_OVER_TIER),
+    *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES)),
     *PUBLISHED_OVER_TIER,
     *(f"{name}+" for name in ONLY_OVER_TIER),
     OURS_OVER_TIER,
-    _BOUND,
+    *REFERENCES,
 )
 """Names of the built-in variants, in the order of reports."""
 
@@ -89,8 +90,6 @@ class Variant:
     offload: Tier | None
     """The offload tier (DRAM, with an SSD behind it): LMCache's or vLLM's own. In virtual time both
     are the same."""
-    bound: bool
-    """The policy knows the trace's future, which no server can."""
     description: str
     source: str
     arguments: tuple[tuple[str, Value], ...] = ()
@@ -107,6 +106,17 @@ class Variant:
         """What the variant makes use of."""
         needs = self.policy.needs
         return needs if self.offload is None or "tier" in needs else ("tier", *needs)
+
+    @property
+    def impossible(self) -> str | None:
+        """Why the variant is a reference, which no server can run; None for others."""
+        if issubclass(self.policy, Oracle):
+            return "it knows the trace's future"
+        return "it has unlimited KV memory" if "unlimited KV" in self.policy.needs else None
+
+    @property
+    def bound(self) -> bool:
+        return self.impossible is not None
 
     @property
     def policy_path(self) -> str:
@@ -173,6 +183,10 @@ def variant(text: str) -> Variant:
             f"--policies {text}: {policy.name} needs an offload tier; write {text.strip()}+ for "
             f"LMCache, or {text.strip()}+native for vLLM's own offloading"
         )
+    if "unlimited KV" in policy.needs and suffix:
+        raise InvalidVariant(
+            f"--policies {text}: {policy.name} never offloads KV; write {text.removesuffix(suffix)}"
+        )
     ours = base in POLICIES.built_in or base == LMCACHE
     arguments = check_arguments(policy, parse_arguments(given, text), text) if given else ()
     if arguments or not ours:
@@ -190,7 +204,6 @@ def variant(text: str) -> Variant:
         name=name,
         policy=policy,
         offload="lmcache" if base == LMCACHE else TIERS.get(suffix),
-        bound=issubclass(policy, Oracle),
         description=_description(policy, "lmcache" if base == LMCACHE else TIERS.get(suffix)),
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.virtual import EngineFactory
 from servers.basics.errors import InvalidInput
+from servers.policies.unlimited_kv import KV_BLOCKS
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.files import (
@@ -121,6 +122,8 @@ class SimEngine:
         return f"{self.gpus} x {self.hardware}, the fewest that have room for it"
 
     def profile_of(self, variant: Variant) -> Profile:
+        if "unlimited KV" in variant.needs:
+            return replace(self.profile, kv_blocks=KV_BLOCKS)
         return self.profile_with_offload if variant.offload else self.profile
 
     def settings(self, variant: Variant | None = None) -> EngineSettings:

@@ -158,12 +158,16 @@ def _as_served(policies: str) -> Variant:
     with contextlib.suppress(UnknownName, InvalidVariant):
         if not is_path(name):
             known = variant(name)
+            if known.impossible:
+                raise Unavailable(
+                    f"--policies {policies}: {known.impossible}, so it runs in virtual time only; "
+                    "name the server's scheduler"
+                )
             name, policy = known.name, known.policy
     return Variant(
         name=name,
         policy=policy,
         offload=None,
-        bound=False,
         description="named by the user" if name != AS_SERVED else "the server's own scheduler",
         source="not checked",
     )

@@ -12,6 +12,7 @@ from harness.replay.horizon import HorizonWindow
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
 from servers.basics.errors import CellFailed
+from servers.policies.base import Oracle
 from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in
 from servers.records.done import DoneRecord
 
@@ -32,7 +33,7 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
 
 
 def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
-    bound, background = job.variant.bound, job.background_arrivals()
+    bound, background = issubclass(job.variant.policy, Oracle), job.background_arrivals()
     if job.stream is None:
         return replay(
             job.programs,

@@ -108,14 +108,19 @@ def virtual_engine(
     check_admission(settings.machine.admission, vllm)
 
     def check(variant: Variant) -> None:
-        _refuse_tier(variant)
+        _refuse_memory(variant)
         check_loads(variant.policy_spec, vllm.python)
 
     chosen, left_out = split_supported(settings.policies, check)
     return chosen, VllmVirtualEngine(sim_engine(settings, chosen), vllm), left_out
 
 
-def _refuse_tier(variant: Variant) -> None:
+def _refuse_memory(variant: Variant) -> None:
+    if "unlimited KV" in variant.needs:
+        raise InvalidInput(
+            f"--policies {variant.name}: vLLM creates every block when it starts, so its KV memory "
+            "has a limit; use --engine sim"
+        )
     if variant.offload is not None:
         raise InvalidInput(
             f"--policies {variant.name}: vllm-virtual has no offload tier; use --engine sim"

@@ -5,12 +5,12 @@ of the run, with one exception: policies that are not part of Turnstile, and var
 arguments, take the style that a digest of their name selects, or the next one if another variant of
 the page has it.
 
-- The policy decides the colour. `fcfs` is s0 (ink), policies that know the future are s1 (grey),
+- The policy decides the colour. `fcfs` is s0 (ink), references are s1 (grey),
   and the others follow in the order of the registry, starting over after the last colour. The
   colours are in `reports/templates/report.css`. They can be distinguished with any kind of colour
   blindness. - The policy also decides the marker, so that colour is never the only difference.
   Policies that share a colour have different markers.
-- A line is dashed with an offload tier, and dotted if the policy knows the future.
+- A line is dashed with an offload tier, and dotted for a reference.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from servers.policies.unlimited_kv import UnlimitedKv
 from servers.records.sweep import VariantRecord
-from servers.variants import FORM, LMCACHE, POLICIES, SECOND
+from servers.variants import FORM, LMCACHE, POLICIES, REFERENCES, SECOND
 
 MARKERS = (
     *("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon"),
@@ -31,7 +32,7 @@ COLOURS = 10
 """Number of colours besides ink and grey."""
 SHIFT = 3
 """Number of markers between policies of one colour; not a divisor of the number of markers."""
-_STOCK, *_PUBLISHED, _BOUND = POLICIES.built_in
+_STOCK, *_PUBLISHED = (name for name in POLICIES.built_in if name not in REFERENCES)
 OURS = (_STOCK, LMCACHE, *_PUBLISHED)
 Choice = TypeVar("Choice")
 DASHES = {"": "solid", "+": "dash", "+native": "dashdot"}
@@ -50,15 +51,15 @@ class Style(NamedTuple):
 
 def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
     """Return the styles by name, for the variants of a sweep. A variant has `name`, and `bound` if
-    its policy may know the future."""
+    it may be a reference."""
     rows = list(variants)
     slots = _slots([row.name for row in rows])
     found: dict[str, Style] = {}
     for row in rows:
         name = row.name
         base, arguments, tier = _parts(name)
-        if row.bound or base == _BOUND:
-            found[name] = Style(GREY, "x", "dot")
+        if row.bound or base in REFERENCES:
+            found[name] = Style(GREY, "cross" if base == UnlimitedKv.name else "x", "dot")
             continue
         slot = slots[base]
         marker = MARKERS[(slot if slot == INK else slot - 1 + _shift(base)) % len(MARKERS)]

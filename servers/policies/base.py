@@ -195,9 +195,10 @@ class Future(NamedTuple):
     """Output tokens of this and all later turns."""
 
 
-Need = Literal["tier", "tool names", "ends of programs", "the future"]
+Need = Literal["tier", "tool names", "ends of programs", "the future", "unlimited KV"]
 """What a policy cannot work without, or uses if it is known: an offload tier, the tools that an
-answer calls, which turn of a program is the last, and the trace's future."""
+answer calls, which turn of a program is the last, the trace's future, and KV memory without a
+limit."""
 Rank = tuple[Any, ...]
 """Numbers that sort ascending. The last one is `request.id`, so that no two ranks are equal."""
 Admit = Literal["run", "skip", "stop"]
@@ -317,7 +318,7 @@ class Policy:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Oracle(Policy):
-    """A bound: engines in virtual time call `foresee` before `arrived`."""
+    """A reference: engines in virtual time call `foresee` before `arrived`."""
 
     def foresee(self, request: Request, future: Future) -> None:
         raise NotImplementedError

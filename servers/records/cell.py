@@ -26,7 +26,7 @@ class CellRecord(
     policy_sha256: str | None = None
     """Hash of a user's policy and of the modules that it imports."""
     bound: bool = False
-    """True for a reference, which knows the future."""
+    """True for a reference, which no server can run: it knows the future, or has unlimited KV."""
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
     offload: OffloadRecord | None = None

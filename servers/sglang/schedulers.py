@@ -141,7 +141,6 @@ def _variant(text: str) -> Variant:
         name=base + arguments_text(arguments),
         policy=scheduler,
         offload=None,
-        bound=False,
         description=(scheduler.__doc__ or "").strip(),
         source=scheduler.source,
         arguments=arguments,

@@ -220,10 +220,15 @@ def test_an_unreachable_url_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_options_that_a_running_server_cannot_change_are_refused(tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3))) as url:
         two_policies = sweep(tmp_path, url, "--policies", "fcfs,continuum")
+        reference = sweep(tmp_path, url, "--policies", "unlimited-kv")
         other_model = sweep(tmp_path, url, "--model", "n")
         replicas = sweep(tmp_path, url, "--replicas", "2")
     assert (two_policies[0], other_model[0], replicas[0]) == (2, 2, 2)
     assert "a running server has one scheduler" in two_policies[2]
+    assert reference[2] == (
+        "bench: --policies unlimited-kv: it has unlimited KV memory, so it runs in virtual time "
+        "only; name the server's scheduler\n"
+    )
     assert other_model[2] == f"bench: --model n: {url} serves m\n"
     assert replicas[2] == (
         f"bench: --replicas 2: not supported by --engine {url}; for several servers, start "

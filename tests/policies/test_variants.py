@@ -12,19 +12,22 @@ from servers.policies.fcfs import Fcfs
 from servers.variants import ALL, ONLY_OVER_TIER, POLICIES, variant, variants
 
 
-def test_all_has_each_built_in_policy_once_from_stock_vllm_to_the_bound() -> None:
+def test_all_has_each_built_in_policy_once_from_stock_vllm_to_the_references() -> None:
     names = [v.name for v in variants("all")]
     assert names == list(ALL)
     plain = {name.removesuffix("+") if name[:-1] in ONLY_OVER_TIER else name for name in names}
     assert sorted(plain & set(POLICIES.built_in)) == sorted(POLICIES.built_in)
-    assert (names[0], names[-1]) == ("fcfs", "clairvoyant")
+    assert (names[0], *names[-2:]) == ("fcfs", "unlimited-kv", "clairvoyant")
 
 
-def test_variants_with_offload_and_the_bound_are_marked() -> None:
+def test_variants_with_offload_and_the_references_are_marked() -> None:
     assert [v.name for v in variants("all") if v.offload] == [
         "lmcache", "autellix+", "infercept+", "continuum+", "mori+", "turnstile+",
     ]  # fmt: skip
-    assert [v.name for v in variants("all") if v.bound] == ["clairvoyant"]
+    assert {v.name: v.impossible for v in variants("all") if v.bound} == {
+        "unlimited-kv": "it has unlimited KV memory",
+        "clairvoyant": "it knows the trace's future",
+    }
     assert variant("lmcache").policy is Fcfs
     assert all(v.description and v.source for v in variants("all"))
 
@@ -38,6 +41,11 @@ def test_a_policy_that_needs_a_tier_is_refused_without_one() -> None:
         assert f"mori needs an offload tier; write {text}+ for LMCache" in str(refused.value)
     assert variant("mori(tick_s=2)+").offload == "lmcache"
     assert variant("mori+native").offload == "native"
+
+
+def test_unlimited_kv_is_refused_over_a_tier_which_it_would_never_use() -> None:
+    with pytest.raises(InvalidVariant, match="never offloads KV; write unlimited-kv"):
+        variant("unlimited-kv+")
 
 
 def test_names_keep_their_order() -> None:

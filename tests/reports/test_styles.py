@@ -46,9 +46,10 @@ def test_no_two_policies_share_both_colour_and_marker() -> None:
     assert len({style.slot for style in first}) == len({style.marker for style in first}) == 11
 
 
-def test_policies_that_know_the_future_are_grey_and_dotted() -> None:
+def test_references_are_grey_and_dotted() -> None:
     found = styles([VariantRecord(name="clairvoyant"), VariantRecord(name="mine", bound=True)])
     assert list(found.values()) == [Style(1, "x", "dot")] * 2
+    assert styles_of("unlimited-kv") == {"unlimited-kv": Style(1, "cross", "dot")}
 
 
 def test_a_variant_with_arguments_has_its_policys_colour_and_a_marker_of_its_own() -> None:

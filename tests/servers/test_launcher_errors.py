@@ -255,6 +255,7 @@ def test_an_unusable_python_is_named(python: str) -> None:
             "have no reload cost; add reload_s_per_token",
         ),
         (ServerConfig(policy="clairvoyant"), "knows the trace's future"),
+        (ServerConfig(policy="unlimited-kv"), "unlimited KV memory, so it runs in virtual time"),
         (ServerConfig(policy="fcfs", hardware="h100"), "no profile has tiny"),
         (ServerConfig(policy="fcfs", model="org/model"), "use --costs FILE"),
         (ServerConfig(kv_blocks=1), "--kv-blocks 1: vLLM reserves one"),

@@ -114,9 +114,9 @@ def check_policy(name: str) -> None:
     policies = variants(name)
     if len(policies) != 1:
         raise InvalidInput(f"--policy {name}: a server runs one policy; give one name")
-    if policies[0].bound:
+    if policies[0].impossible:
         raise InvalidInput(
-            f"--policy {name}: it knows the trace's future, so it runs in virtual time only"
+            f"--policy {name}: {policies[0].impossible}, so it runs in virtual time only"
         )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from servers.basics.errors import InvalidInput
-from servers.policies.base import Costs, Oracle, Policy
+from servers.policies.base import Costs, Policy
 from servers.variants import make_policy, variants
 
 
@@ -31,10 +31,10 @@ def read_policy(environment: Mapping[str, str], kv_tokens: int) -> Policy:
     chosen = variants(spec)
     if len(chosen) != 1:
         raise InvalidInput(f"TURNSTILE_POLICY is {spec}: a server runs one policy; name one")
-    if issubclass(chosen[0].policy, Oracle):
+    if chosen[0].impossible:
         raise InvalidInput(
-            f"TURNSTILE_POLICY is {spec}: this policy knows the trace's future, so it runs in "
-            "virtual time only (--engine sim)"
+            f"TURNSTILE_POLICY is {spec}: {chosen[0].impossible}, so it runs in virtual time only "
+            "(--engine sim)"
         )
     return make_policy(chosen[0], _read_costs(environment, kv_tokens))
 
