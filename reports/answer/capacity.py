@@ -15,6 +15,7 @@ from reports.answer.capacity_headline import MOST_NUMBERS, headline, value_of
 from reports.answer.fails_first import FailsFirst
 from reports.answer.findings import with_ratios
 from reports.answer.left_out import valid_points
+from reports.answer.limited_by import limited_by, unlimited_kv_sentences
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
@@ -23,7 +24,12 @@ from reports.capacity.estimate import Kind
 from reports.loads import AGENTS
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds
+from reports.statistics.capacities import (
+    EQUAL_WITHIN,
+    VariantCapacity,
+    has_unlimited_kv,
+    some_seeds,
+)
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, time_span, times
 from servers.records.sweep import SweepRecord
@@ -46,7 +52,7 @@ def capacity_answer(
 ) -> Answer:
     """`left_out`: sentences about the variants that `capacities` lacks. `fails_first`: what fails
     first above the capacities, by variant."""
-    points = valid_points(points)
+    points = [point for point in valid_points(points) if not has_unlimited_kv(point.variant)]
     best = winners(capacities)
     splits = splits_of(sweep)
     compared = splits_by_capacity(capacities, splits, context.baseline, context.machine)
@@ -54,6 +60,8 @@ def capacity_answer(
         compared.append(headline(capacities, best, context))
     base = next((c for c in capacities if c.variant == context.baseline), None)
     names = [c.variant for c in best]
+    both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
+    limits = limited_by(capacities, burst=context.begins_with_burst)
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
     shown = [context.baseline] if context.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
@@ -66,7 +74,8 @@ def capacity_answer(
         *_tied(names),
         *_others(capacities, best, context),
         *_on_most_days(best, base, context),
-        *_limits(best, base, fails_first),
+        *_limits(both, fails_first),
+        *unlimited_kv_sentences(both, limits),
         *_resources(best, base, context),
         *_reference(capacities),
         *distance_from_rate_bound(capacities, points),
@@ -83,6 +92,7 @@ def capacity_answer(
         base_point,
         capacities=tuple(capacities),
         fails_first=fails_first,
+        limited_by=limits,
         winners=tuple(names),
         beyond=beyond,
     )
@@ -255,16 +265,11 @@ def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
     )
 
 
-def _limits(
-    best: Sequence[VariantCapacity],
-    base: VariantCapacity | None,
-    fails_first: Mapping[str, FailsFirst],
-) -> list[str]:
+def _limits(shown: Sequence[VariantCapacity], fails_first: Mapping[str, FailsFirst]) -> list[str]:
     """State what fails first above the highest capacity and the baseline's, and why."""
-    both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
     return [
         limit.sentence(each.variant, each.ladder)
-        for each in both
+        for each in shown
         if (limit := fails_first.get(each.variant)) is not None
     ]
 
@@ -299,7 +304,7 @@ def _reference(capacities: Sequence[VariantCapacity]) -> list[str]:
     return [
         f"For reference: {c.variant}, which knows the future, sustains {c.text()}."
         for c in capacities
-        if c.bound and c.load is not None
+        if c.bound and c.load is not None and not has_unlimited_kv(c.variant)
     ]
 
 

@@ -71,6 +71,11 @@ class CapacityContext:
     horizon: HorizonRecord | None = None
     """For how long jobs arrive in a cell; None: until a steady state."""
 
+    @property
+    def begins_with_burst(self) -> bool:
+        burst = self.horizon is None or self.horizon.burst > 0
+        return burst and self.ladder is RATES
+
 
 def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> CapacityContext:
     machine = gpus_in_words(sweep.hardware or "this machine", sweep.gpus)

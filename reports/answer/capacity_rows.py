@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from reports.answer.capacity_context import Price
 from reports.answer.fails_first import FailsFirst
+from reports.answer.limited_by import LimitedBy
 from reports.answer.other_units import OtherUnits
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
@@ -32,7 +33,7 @@ class CapacityRow(NamedTuple):
     ratio: str
     ratio_interval: str
     gpus: str
-    """GPUs for one job per second, or agents per GPU; fractional."""
+    """GPUs for one job per second, or agents per GPU; fractional. None for a reference."""
     usd: str
     """Cost of a thousand jobs, or of an agent for a month."""
 
@@ -58,6 +59,8 @@ def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
     gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
     if capacity.ladder is AGENTS:
         gpus = 1 / gpus
+    if capacity.bound:
+        gpus = usd = math.nan
     return CapacityRow(
         capacity.variant,
         capacity.bound,
@@ -80,14 +83,16 @@ def capacity_table(answer: Answer, price: Price) -> Table | None:
     first = ladder.unit[:1].upper() + ladder.unit[1:]
     gpus = "Agents per GPU" if ladder is AGENTS else "GPUs per job/s"
     other = "Jobs/s" if ladder is AGENTS else "Jobs in flight"
-    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", "Fails first", other, gpus]
+    limited = ["Limited by"] if answer.limited_by else []
+    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", *limited, "Fails first", other, gpus]
     found = []
     for row in rows:
         ratio = map(TableCell, (row.interval, row.ratio, row.ratio_interval))
         resources = map(TableCell, (row.gpus, *([row.usd] * priced)))
         fails = _fails_first(answer.fails_first.get(row.variant))
         units = _other_units(answer.other_units.get(row.variant), ladder)
-        cells = [TableCell(row.load, row.wins), *ratio, fails, units, *resources]
+        by = [_limited_by(answer.limited_by.get(row.variant))] if limited else []
+        cells = [TableCell(row.load, row.wins), *ratio, *by, fails, units, *resources]
         found.append(TableRow(row.variant, cells, row.bound))
     return Table([*heads, *([ladder.cost] * priced)], found) if found else None
 
@@ -96,6 +101,10 @@ def _other_units(found: OtherUnits | None, ladder: Ladder) -> TableCell:
     if found is None:
         return TableCell(DASH)
     return TableCell(found.text(ladder), lines=found.lines(ladder))
+
+
+def _limited_by(found: LimitedBy | None) -> TableCell:
+    return TableCell(DASH) if found is None else TableCell(found.limit, kind="words")
 
 
 def _fails_first(limit: FailsFirst | None) -> TableCell:

@@ -49,13 +49,14 @@ def job_costs(
     price: Price,
     api: ApiPriceRecord | None,
 ) -> tuple[JobCost, ...]:
-    """Return the costs of variants whose capacity is a number; none without a price. Tokens and
-    throughput are of the cells at the highest load that each seed sustains."""
+    """Return the costs of variants whose capacity is a number, references excluded; none without a
+    price. Tokens and throughput are of the cells at the highest load that each seed sustains."""
     if math.isnan(price.usd_per_h):
         return ()
     found = (
         _cost(each, cells_at(cells, each.variant, each.sustained_by_seed), price, api)
         for each in capacities
+        if not each.bound
     )
     return tuple(cost for cost in found if cost is not None)
 

@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from reports.answer.capacity_context import Price, price_of
 from reports.answer.costs import JobCost
 from reports.answer.fails_first import FailsFirst
+from reports.answer.limited_by import Limit, LimitedBy
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
 from reports.loads import AGENTS, RATES
@@ -79,17 +80,27 @@ def _capacity(capacity: VariantCapacity, price: Price, answer: Answer) -> dict[s
     gpus = usd = None
     if value is not None:
         numbers = {unit: value.value, **_limits(value)}
-        gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
+        if not capacity.bound:
+            gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
     names = RESOURCES[capacity.ladder]
     return {
         "kind": capacity.kind,
         **numbers,
         **dict(zip(names, (gpus, None if usd is None else _number(usd)), strict=True)),
         "other_units": (other := answer.other_units.get(capacity.variant)) and other._asdict(),
+        **_limited_by(answer.limited_by.get(capacity.variant)),
         "fails_first": _fails_first(capacity, answer.fails_first.get(capacity.variant)),
         "by_seed": {
             str(seed): _of_seed(own, unit) for seed, own in sorted(capacity.by_seed.items())
         },
+    }
+
+
+def _limited_by(found: LimitedBy | None) -> dict[str, Any]:
+    known = None if found is None or found.limit is Limit.UNCLEAR else found.limit
+    return {
+        "limited_by": known,
+        "share_of_unlimited_kv": None if found is None else _estimate(found.share),
     }
 
 

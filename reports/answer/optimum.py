@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.capacities import VariantCapacity, has_unlimited_kv
 from reports.statistics.points import Point
 from servers.basics.phrasing import listed, seconds, share
 
@@ -38,7 +38,11 @@ def distance_from_rate_bound(
     """Compare the capacities with the rate above which no schedule has a steady state. Points
     measure different jobs, so the highest such rate counts."""
     rates = [p.rate_bound_jobs_per_s for p in points if not math.isnan(p.rate_bound_jobs_per_s)]
-    known = [(c.variant, value.value) for c in capacities if (value := c.load) is not None]
+    known = [
+        (c.variant, value.value)
+        for c in capacities
+        if (value := c.load) is not None and not has_unlimited_kv(c.variant)
+    ]
     if not rates or not known:
         return []
     known.sort(key=lambda pair: -pair[1])

@@ -30,6 +30,7 @@ from reports.answer.findings import (
     possible_gain,
 )
 from reports.answer.left_out import points_left_out, valid_points
+from reports.answer.limited_by import LimitedBy
 from reports.answer.noise import (
     in_words,
     is_noise_covered,
@@ -49,7 +50,7 @@ from reports.answer.unfinished import so_far
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by
-from reports.statistics.capacities import VariantCapacity, some_seeds
+from reports.statistics.capacities import VariantCapacity, has_unlimited_kv, some_seeds
 from reports.statistics.over_seeds import ROUNDING
 from reports.statistics.points import (
     Comparison,
@@ -80,6 +81,8 @@ class Answer:
     """Empty if the run did not search capacities."""
     fails_first: Mapping[str, FailsFirst] = field(default_factory=dict)
     """What fails first above the capacities, by variant."""
+    limited_by: Mapping[str, LimitedBy] = field(default_factory=dict)
+    """What limits the capacities, by variant; empty without a reference with unlimited KV."""
     other_units: Mapping[str, OtherUnits] = field(default_factory=dict)
     """The capacities in other units, by variant."""
     winners: tuple[str, ...] = ()
@@ -104,7 +107,7 @@ def answer(
     noun, different = noun_of(sweep), different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
     arms, every = second_arms(sweep), points
-    measured = [p for p in points if p.variant not in arms]
+    measured = [p for p in points if not (p.variant in arms or has_unlimited_kv(p.variant))]
     points = valid_points(measured)
     contenders = [p for p in points if not p.bound]
     if not contenders:
@@ -114,7 +117,11 @@ def answer(
     left_out = points_left_out(measured, results, load)
     here = [p for p in points if p.load == load]
     there = at_load(contenders, load)
-    shown = [p for p in with_unstable(measured, results) if not p.failed_gates]
+    shown = [
+        p
+        for p in with_unstable(measured, results)
+        if not (p.failed_gates or has_unlimited_kv(p.variant))
+    ]
     lost = [p for p in at_load(shown, load) if p.unstable and not p.bound]
     winner = min([p for p in there if not p.saturated] or there, key=mean_s)
     base = next((p for p in here if p.variant == baseline), None)

@@ -12,6 +12,7 @@ import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, thinned
 from reports.run_folder.read import CellRun
+from servers.policies.unlimited_kv import KV_BLOCKS
 
 NO_MEMORY = "Memory over time is not drawn: only virtual time records it."
 MAX_POINTS = 150
@@ -47,8 +48,7 @@ def _spec(label: str, cell: CellRun) -> Spec:
     usage = np.asarray(cell.done.usage, dtype=float)
     t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), MAX_POINTS)].T
     x = [round(float(v), 2) for v in t]
-    profile = cell.config.profile
-    blocks = cell.done.kv_blocks or profile.kv_blocks
+    blocks = blocks_of(cell)
     held = [
         _area(x, used - pinned, 0, "blocks held by turns"),
         _area(x, pinned, 1, "blocks pinned between turns"),
@@ -81,6 +81,12 @@ def _spec(label: str, cell: CellRun) -> Spec:
         "note": f"{f'The cache has {blocks:,} blocks; what' if blocks else 'What'} is neither held"
         " nor pinned is free or holds KV that may be evicted. Sampled when turns end.",
     }
+
+
+def blocks_of(cell: CellRun) -> int:
+    """Return the size of the cache; 0 if it is unknown or unlimited."""
+    blocks = cell.done.kv_blocks or cell.config.profile.kv_blocks or 0
+    return blocks if blocks < KV_BLOCKS else 0
 
 
 def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> Trace:

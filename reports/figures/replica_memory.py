@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
-from reports.figures.memory import MAX_POINTS, line
+from reports.figures.memory import MAX_POINTS, blocks_of, line
 from reports.metrics.routing import replicas_of
 from reports.run_folder.read import CellRun
 
@@ -37,7 +37,7 @@ def _spec(label: str, cell: CellRun) -> Spec:
     kept = thinned(len(usage), MAX_POINTS)
     t = np.asarray(usage, dtype=float)[kept, 0]
     blocks = np.asarray(cell.done.replica_blocks, dtype=float)[kept]
-    size = (cell.done.kv_blocks or 0) // replicas_of(cell)
+    size = blocks_of(cell) // replicas_of(cell)
     x = [round(float(v), 2) for v in t]
     lines = (blocks.mean(axis=1), blocks.max(axis=1), blocks.min(axis=1))
     return {
@@ -50,10 +50,10 @@ def _spec(label: str, cell: CellRun) -> Spec:
             },
         },
         "alt": f"Lines over time, {label}: KV blocks in use on {blocks.shape[1]} replicas, on"
-        f" average {blocks.mean():,.0f} of {size:,}; the fullest replica has"
+        f" average {blocks.mean():,.0f}{f' of {size:,}' if size else ''}; the fullest replica has"
         f" {lines[1].mean():,.0f} on average, the emptiest {lines[2].mean():,.0f}.",
         "value": "y",
         "height": 320,
-        "note": f"{blocks.shape[1]} replicas of {size:,} blocks each. Which replica is fullest or"
-        " emptiest changes over time. Sampled when turns end.",
+        "note": f"{blocks.shape[1]} replicas{f' of {size:,} blocks each' if size else ''}. Which"
+        " replica is fullest or emptiest changes over time. Sampled when turns end.",
     }

@@ -71,8 +71,13 @@ TERMS: dict[str, str] = {
     "Variant": "A policy with or without an offload tier.",
     "Baseline": "The variant that the others are compared with.",
     "Reference": (
-        "A policy that knows the future, as no real system can. It shows how much a scheduler "
-        "could gain."
+        "A policy that no real system can run: it knows the future, or has unlimited KV memory. It "
+        "shows how much could be gained, and never wins."
+    ),
+    "Limited by": (
+        "What keeps a capacity from being higher. KV memory, or the recovery from a burst, if fcfs "
+        "with unlimited KV memory sustains more; otherwise the SLO if it is missed first, or "
+        "compute if there is no steady state."
     ),
     "Lower bound": (
         "A mean JCT that no schedule of the same jobs can beat, which follows from the profile."

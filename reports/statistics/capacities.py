@@ -16,6 +16,7 @@ from reports.capacity.search import Chain
 from reports.loads import RATES, Ladder
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio, reached_by_most
+from servers.policies.unlimited_kv import UnlimitedKv
 
 EQUAL_WITHIN = 0.03
 """Smaller relative differences between capacities do not matter in practice."""
@@ -56,7 +57,8 @@ class VariantCapacity:
     bound: bool
     by_seed: Mapping[int, Capacity]
     ratio: Estimate | None
-    """Capacity ÷ the baseline's capacity; None for the baseline, and if either has no number."""
+    """Capacity ÷ the baseline's capacity; None for the baseline, with unlimited KV memory, and if
+    either has no number."""
     ladder: Ladder = RATES
     """The kind of load."""
 
@@ -117,6 +119,12 @@ class VariantCapacity:
         return SeedShare(sum(most is not None and load <= most for most in highest), len(highest))
 
 
+def has_unlimited_kv(variant: str) -> bool:
+    """Return whether a variant is the reference with unlimited KV memory, behind any router. It is
+    compared with others by capacity only: its machine is not theirs."""
+    return variant.partition("@")[0] == UnlimitedKv.name
+
+
 def capacity_ratio(
     above: Mapping[int, float], below: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Estimate | None:
@@ -159,6 +167,11 @@ def from_seeds(
 
 def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) -> Estimate | None:
     own = VariantCapacity(name, False, by_seed, None)
-    if name == base.variant or own.kind is not Kind.FOUND or base.kind is not Kind.FOUND:
+    if (
+        has_unlimited_kv(name)
+        or name == base.variant
+        or own.kind is not Kind.FOUND
+        or base.kind is not Kind.FOUND
+    ):
         return None
     return capacity_ratio(own.loads, base.loads)

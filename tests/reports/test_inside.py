@@ -11,6 +11,7 @@ from reports.figures.drawing import Spec
 from reports.figures.gantt import gantt
 from reports.figures.memory import memory
 from reports.run_folder.read import CellRun, load_run
+from servers.policies.unlimited_kv import KV_BLOCKS
 
 
 def cell(tmp_path: Path, turns: Sequence[dict[str, Any]], **fields: Any) -> CellRun:
@@ -122,6 +123,14 @@ def test_memory_is_split_into_blocks_of_turns_and_blocks_of_pins(tmp_path: Path)
     assert all(t["x"] == [1.0, 2.0] for t in figure.spec["data"])
     assert figure.spec["layout"]["shapes"][0]["y0"] == 40
     assert "at most 12 of 40" in figure.spec["alt"]
+
+
+def test_unlimited_memory_has_no_size(tmp_path: Path) -> None:
+    unlimited = cell(tmp_path, [turn()], usage=[[0.0, 80, 0, 1, 2]], kv_blocks=2 * KV_BLOCKS)
+    figure = memory({"unlimited-kv": unlimited})
+    assert figure is not None
+    assert figure.spec["layout"]["yaxis"]["range"] == [0, 1.04 * 80]
+    assert "at most 80;" in figure.spec["alt"]
 
 
 def test_long_memory_curves_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:

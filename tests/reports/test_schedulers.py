@@ -49,6 +49,10 @@ def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_bound
         "+ and lmcache: with an offload tier in host memory",
         "clairvoyant knows the future and cannot win",
     ]
+    unlimited = {"name": "unlimited-kv", "bound": True}
+    assert schedulers_of([FCFS, unlimited], "fcfs").legend()[1:] == [
+        "unlimited-kv has unlimited KV memory and cannot win"
+    ]
     assert schedulers_of([FCFS, CONTINUUM, LMCACHE], "continuum").legend() == [
         "fcfs is stock vLLM",
         "continuum is the baseline",

@@ -1,0 +1,105 @@
+"""Decides what limits each capacity: the SLO, compute, KV memory, or the recovery from a burst.
+
+In: capacities, among them that of `unlimited-kv`. Out: the limit of each, and sentences; nothing
+without that reference. docs/design/statistics.md, "Which limit binds", has the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reports.capacity.estimate import Kind
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import (
+    EQUAL_WITHIN,
+    VariantCapacity,
+    capacity_ratio,
+    has_unlimited_kv,
+)
+from servers.basics.phrasing import counted, listed, times
+from servers.policies.fcfs import Fcfs
+from servers.policies.unlimited_kv import UnlimitedKv
+
+
+class Limit(StrEnum):
+    SLO = "SLO"
+    COMPUTE = "compute"
+    KV_MEMORY = "KV memory"
+    RECOVERY = "recovery"
+    UNCLEAR = "unclear"
+    """The seeds do not show whether unlimited KV memory sustains more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedBy:
+    limit: Limit
+    share: Estimate
+    """The capacity ÷ that with unlimited KV memory, paired by seed."""
+    reference: VariantCapacity
+    """That capacity, behind the same router."""
+
+    def sentence(self, variant: str, seeds: int) -> str:
+        more = f"unlimited KV memory allows {times(1 / self.share.value)} as many"
+        match self.limit:
+            case Limit.SLO:
+                return f"The SLO limits {variant}, not KV memory."
+            case Limit.COMPUTE:
+                return f"Compute limits {variant}, not KV memory."
+            case Limit.KV_MEMORY:
+                return f"KV memory limits {variant}: {more}."
+            case Limit.RECOVERY:
+                return f"The recovery from a burst limits {variant}: {more}."
+        return f"Whether KV memory limits {variant} is unclear with {counted(seeds, 'seed')}."
+
+
+def limited_by(capacities: Sequence[VariantCapacity], *, burst: bool) -> dict[str, LimitedBy]:
+    """Return the limits by variant, for capacities that are numbers. `burst`: cells begin with a
+    burst of jobs."""
+    found = [c for c in capacities if c.kind is Kind.FOUND]
+    references = {_placement(c.variant): c for c in found if has_unlimited_kv(c.variant)}
+    limits = {}
+    for each in found:
+        reference = references.get(_placement(each.variant))
+        if each.bound or reference is None:
+            continue
+        share = capacity_ratio(each.loads, reference.loads)
+        if share is not None:
+            limits[each.variant] = LimitedBy(_limit(each, share, burst), share, reference)
+    return limits
+
+
+def _placement(variant: str) -> str:
+    """Return the end of the name that states the router and the split of engines."""
+    return "".join(variant.partition("@")[1:])
+
+
+def _limit(capacity: VariantCapacity, share: Estimate, burst: bool) -> Limit:
+    settles = bool(capacity.missed and capacity.missed[0][0])
+    if share.value >= 1 - EQUAL_WITHIN:
+        return Limit.SLO if settles else Limit.COMPUTE
+    if share.has_interval and share.high >= 1:
+        return Limit.UNCLEAR
+    return Limit.RECOVERY if burst and not settles else Limit.KV_MEMORY
+
+
+def unlimited_kv_sentences(
+    shown: Iterable[VariantCapacity], limits: Mapping[str, LimitedBy]
+) -> list[str]:
+    """State what unlimited KV memory would sustain, how much of it is reached, and the limits."""
+    known = [(each, limit) for each in shown if (limit := limits.get(each.variant)) is not None]
+    sentences = []
+    for reference in {limit.reference.variant: limit.reference for _, limit in known}.values():
+        fcfs = reference.variant.replace(UnlimitedKv.name, Fcfs.name, 1)
+        verb, shares = "reaches ", []
+        for each, limit in known:
+            if limit.reference is reference:
+                shares.append(f"{each.variant} {verb}{100 * limit.share.value:.3g}%")
+                verb = ""
+        sentences.append(
+            f"With unlimited KV memory {fcfs} would sustain {reference.text()}, of which"
+            f" {listed(shares)}."
+        )
+    binding = [limit.sentence(each.variant, len(each.by_seed)) for each, limit in known]
+    return [*sentences, *filter(None, [" ".join(binding)])]
