@@ -12,7 +12,7 @@ from reports.answer.verdict import Answer
 from reports.loads import RATES
 from reports.numbers import DASH
 from reports.statistics.bootstrap import interval
-from reports.statistics.capacities import has_unlimited_kv, some_seeds
+from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
 from reports.statistics.seeds_needed import DIFFERENCE
 from reports.table import Table, TableCell, TableRow
@@ -30,7 +30,6 @@ def grid(points: Sequence[Point], answer: Answer, baseline: str) -> Table | None
     baseline."""
     if not any(p.against is not None or p.baseline_without_steady is not None for p in points):
         return None
-    points = [p for p in points if not has_unlimited_kv(p.variant)]
     stable = {p.load for p in points if p.variant == baseline and not p.unstable}
     loads = list(dict.fromkeys(p.load for p in points))
     at = {(p.variant, p.load): p for p in points}

@@ -117,11 +117,7 @@ def answer(
     left_out = points_left_out(measured, results, load)
     here = [p for p in points if p.load == load]
     there = at_load(contenders, load)
-    shown = [
-        p
-        for p in with_unstable(measured, results)
-        if not (p.failed_gates or has_unlimited_kv(p.variant))
-    ]
+    shown = [p for p in with_unstable(measured, results) if not p.failed_gates]
     lost = [p for p in at_load(shown, load) if p.unstable and not p.bound]
     winner = min([p for p in there if not p.saturated] or there, key=mean_s)
     base = next((p for p in here if p.variant == baseline), None)

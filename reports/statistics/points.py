@@ -18,7 +18,7 @@ from reports.metrics.cells import Results, amounts_of, ladder_in
 from reports.metrics.jct import jct_percentiles
 from reports.metrics.measure import METRICS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
-from reports.statistics.capacities import SeedShare, VariantCapacity
+from reports.statistics.capacities import SeedShare, VariantCapacity, has_unlimited_kv
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive
 from reports.statistics.seeds_needed import seeds_needed
 
@@ -198,6 +198,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
         if (
             base is not None
             and variant != baseline
+            and not has_unlimited_kv(str(variant))
             and is_valid
             and (load, baseline) not in unstable
         ):

@@ -84,6 +84,19 @@ def test_a_bound_that_is_beaten_is_reported_as_no_bound(tmp_path: Path) -> None:
     assert any("less than continuum." in f for f in found.findings)
 
 
+def test_unlimited_kv_is_not_compared_with_schedulers_of_the_machine(tmp_path: Path) -> None:
+    times = {"fcfs": idle(20.0), "continuum": idle(12.8), "clairvoyant": idle(8.0)}
+    without = answer_of(run_of(tmp_path / "without", **times))
+    run = write_sweep(tmp_path / "with", [*times, "unlimited-kv"], workload=workload(idle(1.0)))
+    for name, turns in times.items():
+        write_cell(run, name, turns)
+    write_cell(run, "unlimited-kv", idle(5.0), bound=True)
+    assert answer_of(run).headline == without.headline
+    assert answer_of(run).findings == without.findings
+    found = {p.variant: p for p in points(collect(load_run(run)), "fcfs")}
+    assert found["unlimited-kv"].against is None
+
+
 def test_variants_without_a_significant_difference_are_not_ranked(tmp_path: Path) -> None:
     # The same times for other programs, so the means are equal.
     up = [float(k) for k in range(20)]

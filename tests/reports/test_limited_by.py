@@ -14,7 +14,6 @@ from reports.answer.capacity_context import Price
 from reports.answer.capacity_rows import capacity_rows, capacity_table
 from reports.answer.document import document
 from reports.answer.limited_by import Limit, limited_by, unlimited_kv_sentences
-from reports.answer.speed_ups import grid
 from reports.capacity.estimate import Capacity
 from reports.capacity.search import Chain
 from reports.statistics.capacities import VariantCapacity, capacities
@@ -118,7 +117,7 @@ def test_compute_and_what_the_seeds_do_not_show_have_sentences_too() -> None:
     )
 
 
-def test_a_reference_has_no_ratio_no_cost_and_no_speed_up() -> None:
+def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:
     points = [point("fcfs", 0.04, 90), point("a", 0.04, 60), point("unlimited-kv", 0.04, 50)]
     points[2] = replace(points[2], bound=True, pooled={"rate_bound_jobs_per_s": 9.0})
     answer = answer_of(WITH_REFERENCE, points=points, bounds=["unlimited-kv"])
@@ -128,9 +127,6 @@ def test_a_reference_has_no_ratio_no_cost_and_no_speed_up() -> None:
     assert rows["a"].gpus == "10.1"
     assert answer.winners == ("a",)
     assert not any("9 jobs/s" in each for each in answer.findings)
-    table = grid(points, answer, "fcfs")
-    assert table is not None
-    assert [row.name for row in table.rows] == ["fcfs", "a"]
 
 
 def test_the_table_and_answer_json_have_a_word_per_capacity() -> None:
