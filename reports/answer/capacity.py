@@ -75,7 +75,7 @@ def capacity_answer(
         *_others(capacities, best, context),
         *_on_most_days(best, base, context),
         *_limits(both, fails_first),
-        *unlimited_kv_sentences(both, limits),
+        *unlimited_kv_sentences(both, capacities, limits),
         *_resources(best, base, context),
         *_reference(capacities),
         *distance_from_rate_bound(capacities, points),
@@ -309,8 +309,9 @@ def _reference(capacities: Sequence[VariantCapacity]) -> list[str]:
 
 
 def _without_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
-    never = [c for c in capacities if c.kind is Kind.NEVER]
-    if not never or len(never) == len(capacities):
+    own = [c for c in capacities if not c.bound]
+    never = [c for c in own if c.kind is Kind.NEVER]
+    if not never or len(never) == len(own):
         return []
     names = [f"{c.variant}{some_seeds(c.never)}" for c in never]
     return [f"No {context.ladder.noun} that was tried is sustained: {listed(names)}."]

@@ -148,6 +148,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> str:
+    capacities = [c for c in capacities if not c.bound]
     kinds, load = {c.kind for c in capacities}, context.ladder
     if not kinds:
         return f"No {context.noun} has a valid capacity: there is no answer."

@@ -20,7 +20,6 @@ from reports.statistics.capacities import (
 )
 from servers.basics.phrasing import counted, listed, times
 from servers.policies.fcfs import Fcfs
-from servers.policies.unlimited_kv import UnlimitedKv
 
 
 class Limit(StrEnum):
@@ -36,9 +35,7 @@ class Limit(StrEnum):
 class LimitedBy:
     limit: Limit
     share: Estimate
-    """The capacity ÷ that with unlimited KV memory, paired by seed."""
-    reference: VariantCapacity
-    """That capacity, behind the same router."""
+    """The capacity ÷ that with unlimited KV memory behind the same router, paired by seed."""
 
     def sentence(self, variant: str, seeds: int) -> str:
         more = f"unlimited KV memory allows {times(1 / self.share.value)} as many"
@@ -66,7 +63,7 @@ def limited_by(capacities: Sequence[VariantCapacity], *, burst: bool) -> dict[st
             continue
         share = capacity_ratio(each.loads, reference.loads)
         if share is not None:
-            limits[each.variant] = LimitedBy(_limit(each, share, burst), share, reference)
+            limits[each.variant] = LimitedBy(_limit(each, share, burst), share)
     return limits
 
 
@@ -85,21 +82,29 @@ def _limit(capacity: VariantCapacity, share: Estimate, burst: bool) -> Limit:
 
 
 def unlimited_kv_sentences(
-    shown: Iterable[VariantCapacity], limits: Mapping[str, LimitedBy]
+    shown: Sequence[VariantCapacity],
+    capacities: Iterable[VariantCapacity],
+    limits: Mapping[str, LimitedBy],
 ) -> list[str]:
     """State what unlimited KV memory would sustain, how much of it is reached, and the limits."""
-    known = [(each, limit) for each in shown if (limit := limits.get(each.variant)) is not None]
     sentences = []
-    for reference in {limit.reference.variant: limit.reference for _, limit in known}.values():
-        fcfs = reference.variant.replace(UnlimitedKv.name, Fcfs.name, 1)
-        verb, shares = "reaches ", []
-        for each, limit in known:
-            if limit.reference is reference:
-                shares.append(f"{each.variant} {verb}{100 * limit.share.value:.3g}%")
-                verb = ""
+    for reference in capacities:
+        place = _placement(reference.variant)
+        beside = [each.variant for each in shown if _placement(each.variant) == place]
+        if not has_unlimited_kv(reference.variant) or reference.load is None or not beside:
+            continue
+        known = [name for name in beside if name in limits]
+        shares = [
+            f"{name} {'reaches ' if name == known[0] else ''}{100 * limits[name].share.value:.3g}%"
+            for name in known
+        ]
         sentences.append(
-            f"With unlimited KV memory {fcfs} would sustain {reference.text()}, of which"
-            f" {listed(shares)}."
+            f"With unlimited KV memory {Fcfs.name}{place} would sustain {reference.text()}"
+            f"{', of which ' if shares else ''}{listed(shares)}."
         )
-    binding = [limit.sentence(each.variant, len(each.by_seed)) for each, limit in known]
+    binding = [
+        limit.sentence(each.variant, len(each.by_seed))
+        for each in shown
+        if (limit := limits.get(each.variant)) is not None
+    ]
     return [*sentences, *filter(None, [" ".join(binding)])]

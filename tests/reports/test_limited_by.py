@@ -8,7 +8,7 @@ from dataclasses import replace
 import orjson
 import pytest
 from msgspec import convert
-from test_capacity_answer import SWEEP, answer_of, chains, number, point
+from test_capacity_answer import NEVER, SWEEP, answer_of, chains, number, point
 
 from reports.answer.capacity_context import Price
 from reports.answer.capacity_rows import capacity_rows, capacity_table
@@ -80,7 +80,7 @@ def test_each_variant_is_compared_behind_its_own_router() -> None:
         "a@x": Limit.SLO,
         "a@y": Limit.KV_MEMORY,
     }
-    assert unlimited_kv_sentences(every[:2], limits) == [
+    assert unlimited_kv_sentences(every[:2], every, limits) == [
         "With unlimited KV memory fcfs@x would sustain 0.05 jobs/s, of which a@x reaches 100%.",
         "With unlimited KV memory fcfs@y would sustain 0.1 jobs/s, of which a@y reaches 50%.",
         "The SLO limits a@x, not KV memory. KV memory limits a@y: unlimited KV memory allows 2.0x"
@@ -109,10 +109,18 @@ def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline_and_what
     assert agents.limited_by["fcfs"].limit is Limit.KV_MEMORY
 
 
+def test_a_rate_that_only_the_reference_sustains_is_said() -> None:
+    answer = answer_of(
+        by_name(fcfs=[NEVER] * 3, a=[NEVER] * 3, unlimited=[0.1] * 3), bounds=["unlimited-kv"]
+    )
+    assert answer.headline.startswith("No scheduler sustains any rate on b200")
+    assert "With unlimited KV memory fcfs would sustain 0.1 jobs/s." in answer.findings
+
+
 def test_compute_and_what_the_seeds_do_not_show_have_sentences_too() -> None:
     found = by_name(a=failing(0.1, *[NONE] * 3), b=failing(0.092, *[JCT] * 3), unlimited=[0.1] * 3)
     every = of_all(found)
-    assert unlimited_kv_sentences(every[:2], limited_by(every, burst=True))[1] == (
+    assert unlimited_kv_sentences(every[:2], every, limited_by(every, burst=True))[1] == (
         "Compute limits a, not KV memory. Whether KV memory limits b is unclear with 3 seeds."
     )
 
