@@ -104,7 +104,7 @@ def _other_units(found: OtherUnits | None, ladder: Ladder) -> TableCell:
 
 
 def _limited_by(found: LimitedBy | None) -> TableCell:
-    return TableCell(DASH) if found is None else TableCell(found.limit)
+    return TableCell(DASH) if found is None else TableCell(found.bottleneck)
 
 
 def _fails_first(limit: FailsFirst | None) -> TableCell:

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from reports.answer.capacity_context import Price, price_of
 from reports.answer.costs import JobCost
 from reports.answer.fails_first import FailsFirst
-from reports.answer.limited_by import Limit, LimitedBy
+from reports.answer.limited_by import Bottleneck, LimitedBy
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
 from reports.loads import AGENTS, RATES
@@ -97,7 +97,7 @@ def _capacity(capacity: VariantCapacity, price: Price, answer: Answer) -> dict[s
 
 
 def _limited_by(found: LimitedBy | None) -> dict[str, Any]:
-    known = None if found is None or found.limit is Limit.UNCLEAR else found.limit
+    known = None if found is None or found.bottleneck is Bottleneck.UNCLEAR else found.bottleneck
     return {
         "limited_by": known,
         "share_of_unlimited_kv": None if found is None else _estimate(found.share),

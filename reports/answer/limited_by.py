@@ -22,7 +22,7 @@ from servers.basics.phrasing import counted, listed, times
 from servers.policies.fcfs import Fcfs
 
 
-class Limit(StrEnum):
+class Bottleneck(StrEnum):
     SLO = "SLO"
     COMPUTE = "compute"
     KV_MEMORY = "KV memory"
@@ -33,20 +33,20 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimitedBy:
-    limit: Limit
+    bottleneck: Bottleneck
     share: Estimate
     """The capacity ÷ that with unlimited KV memory behind the same router, paired by seed."""
 
     def sentence(self, variant: str, seeds: int) -> str:
         more = f"unlimited KV memory allows {times(1 / self.share.value)} as many"
-        match self.limit:
-            case Limit.SLO:
+        match self.bottleneck:
+            case Bottleneck.SLO:
                 return f"The SLO limits {variant}, not KV memory."
-            case Limit.COMPUTE:
+            case Bottleneck.COMPUTE:
                 return f"Compute limits {variant}, not KV memory."
-            case Limit.KV_MEMORY:
+            case Bottleneck.KV_MEMORY:
                 return f"KV memory limits {variant}: {more}."
-            case Limit.RECOVERY:
+            case Bottleneck.RECOVERY:
                 return f"The recovery from a burst limits {variant}: {more}."
         return f"Whether KV memory limits {variant} is unclear with {counted(seeds, 'seed')}."
 
@@ -72,13 +72,13 @@ def _placement(variant: str) -> str:
     return "".join(variant.partition("@")[1:])
 
 
-def _limit(capacity: VariantCapacity, share: Estimate, burst: bool) -> Limit:
-    settles = bool(capacity.missed and capacity.missed[0][0])
+def _limit(capacity: VariantCapacity, share: Estimate, burst: bool) -> Bottleneck:
+    misses_slo = bool(capacity.missed and capacity.missed[0][0])
     if share.value >= 1 - EQUAL_WITHIN:
-        return Limit.SLO if settles else Limit.COMPUTE
+        return Bottleneck.SLO if misses_slo else Bottleneck.COMPUTE
     if share.has_interval and share.high >= 1:
-        return Limit.UNCLEAR
-    return Limit.RECOVERY if burst and not settles else Limit.KV_MEMORY
+        return Bottleneck.UNCLEAR
+    return Bottleneck.RECOVERY if burst and not misses_slo else Bottleneck.KV_MEMORY
 
 
 def unlimited_kv_sentences(

@@ -13,7 +13,7 @@ from test_capacity_answer import NEVER, SWEEP, answer_of, chains, number, point
 from reports.answer.capacity_context import Price
 from reports.answer.capacity_rows import capacity_rows, capacity_table
 from reports.answer.document import document
-from reports.answer.limited_by import Limit, limited_by, unlimited_kv_sentences
+from reports.answer.limited_by import Bottleneck, limited_by, unlimited_kv_sentences
 from reports.capacity.estimate import Capacity
 from reports.capacity.search import Chain
 from reports.statistics.capacities import VariantCapacity, capacities
@@ -46,26 +46,26 @@ def by_name(**per_seed: Sequence[float | Capacity]) -> Found:
 @pytest.mark.parametrize(
     ("load", "limits", "burst", "expected"),
     [
-        (0.098, (JCT,) * 3, True, Limit.SLO),
-        (0.098, (NONE,) * 3, True, Limit.COMPUTE),
-        (0.12, (JCT,) * 3, True, Limit.SLO),  # in another order turns wait less
-        (0.05, (JCT,) * 3, True, Limit.KV_MEMORY),
-        (0.05, (NONE,) * 3, True, Limit.RECOVERY),
-        (0.05, (NONE,) * 3, False, Limit.KV_MEMORY),
-        (0.05, (NONE, NONE, JCT), True, Limit.RECOVERY),  # most seeds decide
+        (0.098, (JCT,) * 3, True, Bottleneck.SLO),
+        (0.098, (NONE,) * 3, True, Bottleneck.COMPUTE),
+        (0.12, (JCT,) * 3, True, Bottleneck.SLO),  # in another order turns wait less
+        (0.05, (JCT,) * 3, True, Bottleneck.KV_MEMORY),
+        (0.05, (NONE,) * 3, True, Bottleneck.RECOVERY),
+        (0.05, (NONE,) * 3, False, Bottleneck.KV_MEMORY),
+        (0.05, (NONE, NONE, JCT), True, Bottleneck.RECOVERY),  # most seeds decide
         # With the prior of 2 · 0.1² the interval of three equal ratios is a factor of e^0.113 up
         # and down (test_capacity_answer): 0.92 reaches 1.03, and 0.88 reaches 0.985.
-        (0.092, (JCT,) * 3, True, Limit.UNCLEAR),
-        (0.088, (JCT,) * 3, True, Limit.KV_MEMORY),
-        (0.092, (JCT,), True, Limit.KV_MEMORY),  # one seed has no interval
+        (0.092, (JCT,) * 3, True, Bottleneck.UNCLEAR),
+        (0.088, (JCT,) * 3, True, Bottleneck.KV_MEMORY),
+        (0.092, (JCT,), True, Bottleneck.KV_MEMORY),  # one seed has no interval
     ],
 )
 def test_the_limit_follows_from_the_share_of_unlimited_kv_and_what_fails_first(
-    load: float, limits: Sequence[str], burst: bool, expected: Limit
+    load: float, limits: Sequence[str], burst: bool, expected: Bottleneck
 ) -> None:
     found = by_name(a=failing(load, *limits), unlimited=failing(0.1, *[JCT] * len(limits)))
     (only,) = limited_by(of_all(found), burst=burst).items()
-    assert (only[0], only[1].limit) == ("a", expected)
+    assert (only[0], only[1].bottleneck) == ("a", expected)
     assert only[1].share.value == pytest.approx(load / 0.1)
 
 
@@ -76,9 +76,9 @@ def test_each_variant_is_compared_behind_its_own_router() -> None:
     )  # fmt: skip
     every = of_all(found)
     limits = limited_by(every, burst=True)
-    assert {name: limit.limit for name, limit in limits.items()} == {
-        "a@x": Limit.SLO,
-        "a@y": Limit.KV_MEMORY,
+    assert {name: limit.bottleneck for name, limit in limits.items()} == {
+        "a@x": Bottleneck.SLO,
+        "a@y": Bottleneck.KV_MEMORY,
     }
     assert unlimited_kv_sentences(every[:2], every, limits) == [
         "With unlimited KV memory fcfs@x would sustain 0.05 jobs/s, of which a@x reaches 100%.",
@@ -106,7 +106,7 @@ def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline_and_what
     ]
     assert not any("For reference" in each for each in answer.findings)
     agents = answer_of(WITH_REFERENCE, bounds=["unlimited-kv"], arrivals="agents")
-    assert agents.limited_by["fcfs"].limit is Limit.KV_MEMORY
+    assert agents.limited_by["fcfs"].bottleneck is Bottleneck.KV_MEMORY
 
 
 def test_a_rate_that_only_the_reference_sustains_is_said() -> None:
