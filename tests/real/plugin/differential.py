@@ -36,7 +36,7 @@ from tests.lines import into
 from tests.real.plugin.random_worlds import World, unruly, windowed, world
 
 SUMMARY = ("finished_programs", "failed_turns", "virtual_s", "steps")
-POLICIES = [v.name for v in variants("all") if not v.offload]
+POLICIES = [v.name for v in variants("all") if not {"tier", "unlimited KV"} & {*v.needs}]
 HOLDING = [
     f"tests.sim.holding:{policy}"
     for policy in (
