@@ -133,12 +133,12 @@ class _SessionAgents:
         parents = {key: self._parent(key, started_by) for key in self.agents}
         self._name(parents)
         for key, agent in self.agents.items():
-            started, parent = started_by.get(key), parents[key]
-            kind = started.kind if started else ""
+            started, parent = started_by.get(key, []), parents[key]
+            kind = started[0].kind if started else ""
             if agent.system and (kind or key in self.sessions):
                 agent.thread.prefix_of = ("claude-code", kind, *agent.system)
-            if parent is not None:
-                agent.thread.launch = self._launch(agent, self.agents[parent], started)
+            if parent is not None and self.agents[parent].thread.calls:
+                self._add_launches(agent, self.agents[parent], started)
         sessions_first = sorted(self.agents, key=lambda key: key not in self.sessions)
         return make_programs([self.agents[key].thread for key in sessions_first], self.repairs)
 
@@ -148,31 +148,31 @@ class _SessionAgents:
         kinds = ", ".join(filter(None, list(self.kinds)[:MAX_KINDS])) or "none"
         return f"no conversation: the types of its lines are {kinds}"
 
-    def _started_by(self) -> dict[str, Sent]:
-        """Return the tool call that started each sub-agent: the call whose result has its id, or
-        else a call with its first message as the prompt."""
+    def _started_by(self) -> dict[str, list[Sent]]:
+        """Return the tool calls that started each sub-agent and its further runs: the calls whose
+        results have its id, or else a call with its first message as the prompt."""
         sent = [s for agent in self.agents.values() for s in agent.sent.values()]
-        by_agent = {f"agent {s.agent}": s for s in reversed(sent) if s.agent}
-        started_by: dict[str, Sent] = {}
+        started_by: dict[str, list[Sent]] = {}
         by_prompt: dict[str, deque[Sent]] = {}
         for s in sent:
-            if s.prompt and not (s.agent and f"agent {s.agent}" in self.agents):
+            key = f"agent {s.agent}"
+            if s.agent and key in self.agents:
+                started_by.setdefault(key, []).extend([s] if s.thread != key else [])
+            elif s.prompt:
                 by_prompt.setdefault(s.prompt, deque()).append(s)
         for key, agent in self.agents.items():
-            if key in self.sessions:
-                continue
-            if key in by_agent:
-                started_by[key] = by_agent[key]
-            elif same := by_prompt.get(agent.first_prompt):
-                started_by[key] = same.popleft()
-        return {key: s for key, s in started_by.items() if s.thread != key}
+            if key not in self.sessions and key not in started_by:
+                same = by_prompt.get(agent.first_prompt)
+                started = [same.popleft()] if same else []
+                started_by[key] = [s for s in started if s.thread != key]
+        return {key: sent for key, sent in started_by.items() if sent}
 
-    def _parent(self, key: str, started_by: Mapping[str, Sent]) -> str | None:
+    def _parent(self, key: str, started_by: Mapping[str, list[Sent]]) -> str | None:
         """Return the agent that started a sub-agent, or else its session."""
         if key in self.sessions:
             return None
         if key in started_by:
-            return started_by[key].thread
+            return started_by[key][0].thread
         session = self.agents[key].session
         with_calls = [k for k in self.sessions if self.agents[k].thread.calls]
         named = (k for k in with_calls if session in (self.sessions[k], self.agents[k].session))
@@ -199,20 +199,20 @@ class _SessionAgents:
             used.add(id)
             agent.thread.id = id
 
-    def _launch(
-        self, agent: AgentLines, parent: AgentLines, started: Sent | None
-    ) -> SubagentLaunch | None:
-        calls = parent.thread.calls
-        if started is not None and calls:
-            answered = started.tool.answered_s is not None and not started.in_background
-            return SubagentLaunch(
-                parent.thread.id, started.call, started.call if answered else None
-            )
-        if not calls:
-            return None
+    def _add_launches(self, agent: AgentLines, parent: AgentLines, started: list[Sent]) -> None:
+        """Add where a sub-agent and its further runs were started."""
+        thread, calls = agent.thread, parent.thread.calls
+        for s in started:
+            run = thread.run_after(s.tool.called_s) if thread.launches else 0
+            if s.thread == parent.key and run is not None and run not in thread.launches:
+                is_awaited = s.tool.answered_s is not None and not s.in_background
+                awaited_at = s.call if is_awaited else None
+                thread.launches[run] = SubagentLaunch(parent.thread.id, s.call, awaited_at)
+        if thread.launches:
+            return
         self.repairs.add(
             "a sub-agent whose start is not recorded: after the last call before it, not awaited"
         )
-        started_s = agent.thread.started_s or 0.0
+        started_s = thread.started_s or 0.0
         before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
-        return SubagentLaunch(parent.thread.id, max(before, default=0), None)
+        thread.launches[0] = SubagentLaunch(parent.thread.id, max(before, default=0))

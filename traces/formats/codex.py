@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
@@ -79,34 +80,47 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     rollouts: dict[str, Rollout] = {}
     for part in split(data, name):
         rollout = Rollout(tuple(part.lines(repairs)), part.name, repairs)
-        if rollout.id in rollouts:
-            repairs.add("a second file of a rollout: left out")
-            continue
-        rollouts[rollout.id] = rollout
+        other = rollouts.get(rollout.id)
+        if other is not None:
+            repairs.add("a second file of a rollout: the longer one is read")
+        if other is None or rollout.length > other.length:
+            rollouts[rollout.id] = rollout
     for rollout in rollouts.values():
         parent = rollouts.get(rollout.parent_id)
         rollout.read(parent if parent is not rollout else None)
     if not any(rollout.thread.calls for rollout in rollouts.values()):
         raise TraceRejected("no token_count event with the tokens of a call")
     for rollout in rollouts.values():
-        rollout.thread.launch = _launch(rollout, rollouts)
+        _add_launches(rollout, rollouts)
     return make_programs([rollout.thread for rollout in rollouts.values()], repairs)
 
 
-def _launch(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> SubagentLaunch | None:
-    """Return where the parent starts and awaits a sub-agent; None for other rollouts."""
+def _add_launches(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> None:
+    """Add where the parent starts a sub-agent, gives it further tasks, and awaits it."""
     parent = rollouts.get(rollout.parent_id)
     is_sub_agent = "subagent" in mapping(rollout.meta.get("source"))
     is_sub_agent |= rollout.meta.get("thread_source") == "subagent"
     if parent is None or parent is rollout or not is_sub_agent or not parent.thread.calls:
-        return None
-    calls, started_s = parent.thread.calls, rollout.thread.started_s or 0.0
+        return
+    thread, places = rollout.thread, {id(call): i for i, call in enumerate(parent.thread.calls)}
+    calls, started_s = parent.thread.calls, thread.started_s or 0.0
     before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
-    start = min(parent.started.get(rollout.id, max(before, default=0)), len(calls) - 1)
-    ended_s = rollout.thread.ended_s or 0.0
-    waits = (
-        wait.call
-        for wait in parent.waits.get(rollout.id, [])
-        if wait.tool.answered_s is not None and wait.tool.answered_s >= ended_s
-    )
-    return SubagentLaunch(parent.id, start, next(waits, None))
+    start = places.get(id(parent.started.get(rollout.id)), max(before, default=0))
+    thread.launches[0] = SubagentLaunch(parent.id, start)
+    for sent in parent.sent.get(rollout.id, []):
+        run = thread.run_after(sent.tool.called_s)
+        if run is not None and id(sent.call) in places:
+            thread.launches.setdefault(run, SubagentLaunch(parent.id, places[id(sent.call)]))
+    for begin, end, launch in thread.runs():
+        ended_s = max((call.ended_s or 0.0 for call in thread.calls[begin:end]), default=0.0)
+        thread.launches[begin] = replace(
+            launch,
+            awaited_at=next(
+                (
+                    places[id(wait.call)]
+                    for wait in parent.waits.get(rollout.id, [])
+                    if (wait.tool.answered_s or 0.0) >= ended_s and id(wait.call) in places
+                ),
+                None,
+            ),
+        )

@@ -1,12 +1,17 @@
 """Reads one rollout of Codex. In: its lines, and the rollout that it was forked from. Out: a
 `Thread`, and the places where it starts and awaits sub-agents.
+
+A `token_count` event or a `token_usage_record` counts a call. The items of the call precede it, or
+follow it in versions that write a whole answer at its end.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
@@ -20,18 +25,35 @@ COPY_S = 1.0
 """Lines up to this long after a fork are copies of its parent's lines."""
 COUNTS = ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
 SHELLS = frozenset({"bash", "sh", "zsh", "powershell", "pwsh", "cmd"})
+SENDS = frozenset({"send_input", "resume_agent", "send_message", "followup_task"})
+"""Tools that give a sub-agent its next task."""
 _DURATION = re.compile(r'Wall time: (\d{1,9}(?:\.\d{1,9})?) s|"duration_seconds": ?([\d.]{1,12})')
-_HEAD = 1000
-"""Length of the beginning of an output that may contain a duration."""
+_HEAD, _TAIL = 1000, 200
+"""Lengths of the beginning and the end of an output that may contain a duration."""
 Usage = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A tool call that waits for sub-agents."""
+    """A tool call that concerns a sub-agent."""
 
-    call: int
+    call: SessionCall
     tool: CalledTool
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A line that matters. Its kind is that of the line, or of the payload of an `event_msg`; or
+    `answer` for an item of the model, and `count` for the counts of a call."""
+
+    kind: str
+    payload: JsonObject
+    at_s: float | None
+    usage: Usage = ()
+    precedes: bool = False
+    """Whether these counts precede the items of their call."""
+    compacts: bool = False
+    """Whether these are the counts of a call that compacts the history, which has no items."""
 
 
 class Rollout:
@@ -41,103 +63,214 @@ class Rollout:
         metas = [_payload(line) for line in lines if line.get("type") == "session_meta"]
         self.meta = metas[0] if metas else {}
         self.id = identifier(self.meta.get("id")) or identifier(name) or "rollout"
-        self.parent_id = parent_id(self.meta)
-        is_fork = len(metas) > 1 or bool(identifier(self.meta.get("forked_from_id")))
-        self.has_copies = bool(self.parent_id) and is_fork
+        head = map(_payload, takewhile(lambda line: not _is_of_call(line), lines))
+        others = [identifier(p.get("id")) for p in head if "cli_version" in p]
+        self.parent_id = parent_id(self.meta) or next((i for i in others if i != self.id), "")
+        self.is_fork = len(metas) > 1 or bool(identifier(self.meta.get("forked_from_id")))
         self.thread = Thread(self.id)
-        self.started: dict[str, int] = {}
+        self.started: dict[str, SessionCall] = {}
         """The calls that started sub-agents, by the sub-agents' ids."""
         self.waits: dict[str, list[Wait]] = {}
         """The tool calls that waited for sub-agents, by the sub-agents' ids."""
-        self._tools: dict[str, Wait] = {}
+        self.sent: dict[str, list[Wait]] = {}
+        """The tool calls that gave sub-agents further tasks, by the sub-agents' ids."""
+        self._tools: dict[str, CalledTool] = {}
+        self._owners: dict[str, SessionCall] = {}
+        """The call of each tool in `_tools`, once it is known."""
         self._pending: SessionCall | None = None
-        """The call whose items are currently read."""
+        """The call whose items are currently read and whose counts were not."""
         self._written: list[str] = []
+        self._after: list[Message] = []
+        """Messages after the items of the pending call."""
+        self._is_over = False
+        """Whether a person's message or an interruption follows the items of the current call."""
         self._is_rewritten = False
+        self._counts_precede = False
+        self._answer = 0
+        """The place of the last call's answer among the messages."""
         self._model = ""
 
     def read(self, parent: Rollout | None) -> None:
-        before: Usage | None = None
-        for line in self.lines[self._copied(parent) :]:
-            kind, payload = line.get("type"), _payload(line)
-            at_s = moment(line.get("timestamp"))
-            if kind == "compacted":
+        for event in _with_layout(self._events(self._copied(parent))):
+            kind, payload, at_s = event.kind, event.payload, event.at_s
+            if kind == "count":
+                self._end_call(event)
+            elif kind == "replay":
+                if self._pending is not None and not self._pending.tools:
+                    self._pending, self._written = None, []
+            elif kind == "compacted":
                 self._is_rewritten = True
+                if self.thread.calls and self.thread.calls[-1].compacts:
+                    self._message(at_s)
             elif kind == "turn_context":
                 self._model = self._model or text(payload.get("model"))
-            elif kind == "response_item":
+            elif kind == "answer":
                 self._item(payload, at_s)
-            elif kind == "event_msg" and payload.get("type") == "token_count":
-                total = _usage(payload, "total_token_usage")
-                if total is not None and total == before:
-                    self.repairs.add("a token_count event that repeats the one before: skipped")
-                    continue
-                before = total or before
-                self._end_call(_usage(payload, "last_token_usage"), at_s)
-            elif kind == "event_msg":
-                self._event(payload, at_s)
-        if self._pending is not None:
-            self.repairs.add("an answer without a token_count event: left out")
+            elif kind == "message":
+                self._add(Message("user", _written(payload)))
+                self._message(at_s)
+            elif kind == "output":
+                self._output(payload, at_s)
+            else:
+                self._event(kind, payload, at_s)
+        self._leave_out()
         if self.thread.calls and self.thread.calls[0].continues is not None and not self.parent_id:
             version = text(self.meta.get("cli_version"))
             self.thread.prefix_of = ("codex", version, self._model)
 
     def _copied(self, parent: Rollout | None) -> int:
         """Return the number of leading lines that are copies of the parent's history: up to the
-        last total that both share or, if the parent is missing, the last total written when the
-        rollout began."""
-        if not self.has_copies:
+        last line of a call that the parent has too, or that was written when the rollout began."""
+        if not self.parent_id:
             return 0
+        fork_s = moment(self.meta.get("timestamp"))
+        until_s = float("inf") if fork_s is None else fork_s + COPY_S
+        known = set(filter(None, parent.ids(until_s))) if parent is not None else set()
         copied = 0
-        if parent is not None:
-            for (number, total), (_, other) in zip(self.totals(), parent.totals(), strict=False):
-                if total != other:
-                    break
+        for number, line in enumerate(self.lines):
+            if not _is_of_call(line):
+                continue
+            at_s = moment(line.get("timestamp"))
+            is_early = fork_s is not None and at_s is not None and at_s <= until_s
+            is_known = _id(line) in known and (self.is_fork or is_early)
+            if is_known or (is_early and (self.is_fork or (at_s or 0.0) < (fork_s or 0.0))):
                 copied = number + 1
-        elif (fork_s := moment(self.meta.get("timestamp"))) is not None:
-            for number, _ in self.totals():
-                at_s = moment(self.lines[number].get("timestamp"))
-                if at_s is not None and at_s <= fork_s + COPY_S:
-                    copied = number + 1
-        if copied:
+            elif _counts(line):
+                break
+        if copied and any(map(_counts, self.lines[:copied])):
             self.repairs.add("a history copied from the rollout it was forked from: left out")
         return copied
 
-    def totals(self) -> Iterator[tuple[int, Usage]]:
-        """Yield the cumulative counts that differ from their predecessors, with their lines."""
-        before: Usage | None = None
-        for number, line in enumerate(self.lines):
-            payload = _payload(line)
-            if payload.get("type") == "token_count":
-                total = _usage(payload, "total_token_usage")
-                if total is not None and total != before:
-                    yield number, total
+    def ids(self, until_s: float) -> Iterator[object]:
+        """Yield what identifies the calls written until a time: ids and cumulative counts."""
+        for line in self.lines:
+            if _is_of_call(line) and (moment(line.get("timestamp")) or 0.0) <= until_s:
+                yield _id(line)
+
+    @property
+    def length(self) -> int:
+        """The number of lines with counts."""
+        return sum(map(bool, map(_counts, self.lines)))
+
+    def _events(self, copied: int) -> list[_Event]:
+        """Return the events after the copied lines, each item and each call once."""
+        totals = [total for line in self.lines[:copied] if (total := _total(line)) is not None]
+        seen, before = set(totals), totals[-1] if totals else None
+        last = before
+        """The last new total; `before` may be an earlier one that was written again."""
+        read: set[str] = set()
+        unmatched: dict[str, Counter[Usage]] = {"record": Counter(), "event": Counter()}
+        compacted: int | None = None
+        missing = 0
+        found: list[_Event] = []
+        compactions = {
+            identifier(_payload(line).get("compaction_response_id")) for line in self.lines
+        } - {""}
+        for line in self.lines[copied:]:
+            event = _event_of(line)
+            payload = event.payload
+            if event.kind == "compacted":
+                compacted = len(found)
+            elif event.kind in ("answer", "token_usage_record") and (id := _own_id(payload)):
+                if id in read:
+                    self.repairs.add("an item or a call that is written again: counted once")
+                    continue
+                read.add(id)
+            if event.kind == "token_usage_record":
+                usage = _usage(payload.get("usage"))
+                is_copy = "id" in self.meta and payload.get("thread_id") not in (None, self.id)
+                if usage is None or not usage[0] or is_copy:
+                    continue
+                if _take(unmatched["event"], usage):
+                    continue
+                unmatched["record"][usage] += 1
+                compacts = identifier(payload.get("response_id")) in compactions
+                event = replace(event, kind="count", usage=usage, compacts=compacts)
+            elif event.kind == "token_count":
+                info = mapping(payload.get("info"))
+                total, usage = _total(line), _usage(info.get("last_token_usage"))
+                if total is not None and total in seen:
+                    is_repeated = total == before
                     before = total
+                    self.repairs.add(
+                        "a token_count event that repeats the one before: skipped"
+                        if is_repeated
+                        else "a token_count event with the total of an earlier one: skipped"
+                    )
+                    if not is_repeated:
+                        found.append(replace(event, kind="replay"))
+                    continue
+                grown = _grown(total, last) if total is not None else ()
+                if usage is None or not usage[0]:
+                    usage = grown
+                    if usage:
+                        self.repairs.add("a call without its own counts: from the file's totals")
+                elif grown and all(a >= b for a, b in zip(grown, usage, strict=True)):
+                    rest = tuple(a - b for a, b in zip(grown, usage, strict=True))
+                    if last is None or not rest[0] or _take(unmatched["record"], rest):
+                        pass
+                    elif compacted is not None and rest[2]:
+                        at_s = found[compacted].at_s
+                        found.insert(compacted, _Event("count", {}, at_s, rest, compacts=True))
+                    else:
+                        missing += rest[0]
+                if total is not None:
+                    seen.add(total)
+                    before = last = total
+                if not usage or not usage[0]:
+                    continue
+                compacted = None
+                if _take(unmatched["record"], usage):
+                    continue
+                unmatched["event"][usage] += 1
+                event = replace(event, kind="count", usage=usage)
+            found.append(event)
+        if missing:
+            self.repairs.add(f"a total that has {missing:,} more prompt tokens than the calls")
+        return found
 
     def _item(self, item: JsonObject, at_s: float | None) -> None:
         kind = text(item.get("type"))
-        if kind == "message" and item.get("role") != "assistant":
-            written = _written(item)
-            if self._pending is None:
-                self.thread.messages.append(Message("user", written))
-            self._message(at_s)
-        elif kind.endswith("_output"):
-            self._output(item, at_s)
-        elif kind in ("message", "reasoning") or kind.endswith("_call"):
-            call = self._call()
-            if at_s is not None:
-                call.ended_s = max(at_s, call.ended_s or at_s)
-            self._written += [_written(item)] if kind == "message" else []
-            if kind.endswith("_call"):
-                self._tool(call, item, at_s)
+        call = self._call()
+        if at_s is not None and not self._counts_precede:
+            call.ended_s = max(at_s, call.ended_s or at_s)
+        if kind == "message":
+            self._written.append(_written(item))
+            if call is not self._pending:
+                content = "\n".join(filter(None, self._written))
+                self.thread.messages[self._answer] = Message("assistant", content)
+        if kind.endswith("_call"):
+            self._tool(call, item, call.ended_s if self._counts_precede else at_s)
 
     def _call(self) -> SessionCall:
         """Return the call that an item of the model belongs to."""
+        if self._is_over:
+            self._leave_out()
+        if self._pending is None and self._counts_precede and not self._is_over:
+            return self.thread.calls[-1]
+        self._is_over = False
         if self._pending is None:
+            self._counts_precede = False
+            self._written = []
             self._pending = SessionCall(prompt_messages=len(self.thread.messages))
         return self._pending
 
+    def _leave_out(self) -> None:
+        """Leave out the pending call, if its counts were not recorded."""
+        call, self._pending = self._pending, None
+        if call is None:
+            return
+        self.repairs.add("an answer without token counts, such as an interrupted one: left out")
+        self.thread.messages += self._after
+        self._written, self._after = [], []
+        if call.message_s is not None:
+            self._message(call.message_s)
+
+    def _add(self, message: Message) -> None:
+        (self.thread.messages if self._pending is None else self._after).append(message)
+
     def _message(self, at_s: float | None) -> None:
+        self._is_over = True
         calls = self.thread.calls
         call = self._pending or (calls[-1] if calls else None)
         if at_s is None:
@@ -152,46 +285,71 @@ class Rollout:
             return
         arguments = _arguments(item)
         id = identifier(item.get("call_id")) or f"{len(self._tools)}"
-        tool = CalledTool(tool_name(item.get("name") or item.get("type"), _script(arguments)), at_s)
-        call.tools[id] = tool
-        self._tools[id] = Wait(len(self.thread.calls), tool)
+        tool = call.tools[id] = self._tools.setdefault(id, CalledTool((), at_s))
+        tool.names = tool_name(item.get("name") or item.get("type"), _script(arguments))
+        tool.called_s = at_s
+        self._owners[id] = call
+        sends = text(item.get("name")) in SENDS
         for target in _targets(arguments):
-            self.waits.setdefault(target, []).append(self._tools[id])
+            (self.sent if sends else self.waits).setdefault(target, []).append(Wait(call, tool))
 
     def _output(self, item: JsonObject, at_s: float | None) -> None:
-        called = self._tools.get(identifier(item.get("call_id")))
         written = _written({"content": item.get("output")})
-        if self._pending is None:
-            self.thread.messages.append(Message("user", written))
-        if called is None or called.tool.answered_s is not None:
+        self._add(Message("user", written))
+        if not (id := identifier(item.get("call_id"))):
             return
-        called.tool.answered_s = at_s
-        if called.tool.duration_s is None and (found := _DURATION.search(written[:_HEAD])):
-            called.tool.duration_s = seconds(found[1] or found[2])
+        tool = self._tools.setdefault(id, CalledTool((), None))
+        if tool.answered_s is not None:
+            return
+        tool.answered_s = at_s
+        found = _DURATION.search(written[:_HEAD]) or _DURATION.search(written[-_TAIL:])
+        if tool.duration_s is None and found:
+            tool.duration_s = seconds(found[1] or found[2])
 
-    def _event(self, event: JsonObject, at_s: float | None) -> None:
-        kind = event.get("type")
-        called = self._tools.get(identifier(event.get("call_id")))
+    def _event(self, kind: str, event: JsonObject, at_s: float | None) -> None:
+        id = identifier(event.get("call_id"))
         if kind == "user_message":
             self._message(at_s)
-        elif called is not None and kind in ("exec_command_end", "mcp_tool_call_end"):
+        elif kind == "turn_aborted":
+            self._is_over = True
+        elif id and kind in ("exec_command_end", "mcp_tool_call_end"):
             duration = mapping(event.get("duration"))
             if (whole_s := seconds(duration.get("secs"))) is not None:
-                called.tool.duration_s = whole_s + (seconds(duration.get("nanos")) or 0.0) / 1e9
-        elif called is not None and kind == "collab_agent_spawn_end":
-            self.started.setdefault(identifier(event.get("new_thread_id")), called.call)
+                tool = self._tools.setdefault(id, CalledTool((), None))
+                tool.duration_s = whole_s + (seconds(duration.get("nanos")) or 0.0) / 1e9
+        elif id in self._owners and kind == "collab_agent_spawn_end":
+            self.started.setdefault(identifier(event.get("new_thread_id")), self._owners[id])
 
-    def _end_call(self, usage: Usage | None, at_s: float | None) -> None:
-        if usage is None or not usage[0]:
-            return
-        call = self._call()
-        prompt, cached, output, reasoning = usage
+    def _end_call(self, event: _Event) -> None:
+        messages = self.thread.messages
+        is_new = event.compacts or event.precedes
+        call = SessionCall(prompt_messages=len(messages)) if is_new else self._call_to_end()
+        prompt, cached, output, reasoning = event.usage
         call.prompt, call.cached, call.output = prompt, cached, output or 1
+        if cached > prompt:
+            self.repairs.add("prompt tokens without the cached ones: these added")
+            call.prompt += cached
         call.drops_output = reasoning > 0
-        call.continues = None if self._is_rewritten else -1
+        call.compacts = event.compacts
+        if call.ended_s is None:
+            call.ended_s = event.at_s
         self.thread.calls.append(call)
-        self.thread.messages.append(Message("assistant", "\n".join(filter(None, self._written))))
-        self._pending, self._written, self._is_rewritten = None, [], False
+        if event.compacts:
+            return
+        call.continues = None if self._is_rewritten else -1
+        self._is_rewritten = False
+        self._counts_precede = call.is_late = event.precedes
+        self._answer = len(messages)
+        messages.append(Message("assistant", "\n".join(filter(None, self._written))))
+        messages += self._after
+        self._pending, self._written, self._after = None, [], []
+        if event.precedes:
+            self._is_over = False
+
+    def _call_to_end(self) -> SessionCall:
+        """Return the pending call, or one without items."""
+        call = self._pending
+        return SessionCall(prompt_messages=len(self.thread.messages)) if call is None else call
 
 
 def parent_id(meta: JsonObject) -> str:
@@ -201,13 +359,107 @@ def parent_id(meta: JsonObject) -> str:
     return next(filter(None, map(identifier, ids)), "")
 
 
+def _with_layout(events: Sequence[_Event]) -> Iterator[_Event]:
+    """Yield the events, with whether counts precede their items. That is decided from one message
+    of a person to the next: the first counts have no items before them, and there are items after
+    the last ones, or items follow the counts sooner than counts follow the items."""
+    left = False
+    """Whether items without counts precede."""
+    begin = 0
+    for end in range(1, len(events) + 1):
+        if end < len(events) and events[end].kind not in ("message", "user_message"):
+            continue
+        part = events[begin:end]
+        begin = end
+        kinds = [e.kind for e in part if e.kind in ("answer", "count") and not e.compacts]
+        precede = not left and kinds[:1] == ["count"] and "answer" in kinds
+        if precede and kinds[-1] == "count":
+            after_s, before_s = _waits_s(part)
+            precede = after_s < before_s
+        left = not precede and (kinds[-1:] == ["answer"] or (left and not kinds))
+        for event in part:
+            is_count = event.kind == "count" and not event.compacts
+            yield replace(event, precedes=True) if precede and is_count else event
+
+
+def _waits_s(events: Sequence[_Event]) -> tuple[float, float]:
+    """Return the times from counts to the next items, and from items or outputs to the next counts,
+    in seconds."""
+    waits = {"count": 0.0, "answer": 0.0}
+    last: tuple[str, float] | None = None
+    for event in events:
+        kind = "answer" if event.kind == "output" else event.kind
+        if kind not in waits or event.at_s is None or event.compacts:
+            continue
+        if last is not None and last[0] != kind:
+            waits[last[0]] += event.at_s - last[1]
+        last = kind, event.at_s
+    return waits["count"], waits["answer"]
+
+
+def _event_of(line: JsonObject) -> _Event:
+    payload, kind = _payload(line), text(line.get("type"))
+    if kind == "event_msg":
+        kind = text(payload.get("type"))
+    elif kind == "response_item":
+        kind = text(payload.get("type"))
+        if kind == "message" and payload.get("role") != "assistant":
+            kind = "message"
+        elif kind.endswith("_output"):
+            kind = "output"
+        elif kind in ("message", "reasoning") or kind.endswith("_call"):
+            kind = "answer"
+    return _Event(kind, payload, moment(line.get("timestamp")))
+
+
+def _is_of_call(line: JsonObject) -> bool:
+    return _event_of(line).kind in ("answer", "output") or _counts(line)
+
+
+def _counts(line: JsonObject) -> bool:
+    return line.get("type") == "token_usage_record" or _total(line) is not None
+
+
+def _id(line: JsonObject) -> object:
+    """Return what identifies a line of a call in the rollout and in its copies; "" if nothing."""
+    return _total(line) or _own_id(_payload(line))
+
+
+def _own_id(payload: JsonObject) -> str:
+    ids = (payload.get(name) for name in ("call_id", "response_id", "id"))
+    return next(filter(None, map(identifier, ids)), "")
+
+
 def _payload(line: JsonObject) -> JsonObject:
     return mapping(line.get("payload"))
 
 
-def _usage(payload: JsonObject, name: str) -> Usage | None:
-    usage = mapping(mapping(payload.get("info")).get(name))
+def _total(line: JsonObject) -> Usage | None:
+    """Return the cumulative counts of a line."""
+    payload = _payload(line)
+    if payload.get("type") != "token_count":
+        return None
+    return _usage(mapping(payload.get("info")).get("total_token_usage"))
+
+
+def _usage(value: object) -> Usage | None:
+    usage = mapping(value)
     return tuple(tokens(usage.get(count)) or 0 for count in COUNTS) if usage else None
+
+
+def _grown(total: Usage, before: Usage | None) -> Usage:
+    """Return the growth of a total; the total itself if it began anew."""
+    if before is None or any(a < b for a, b in zip(total, before, strict=True)):
+        return total
+    return tuple(a - b for a, b in zip(total, before, strict=True))
+
+
+def _take(counted: Counter[Usage], usage: Usage) -> bool:
+    """Take a usage out of those that were counted elsewhere. Return whether it was there."""
+    if not counted[usage]:
+        return False
+    counted[usage] -= 1
+    return True
 
 
 def _written(item: JsonObject) -> str:
@@ -239,6 +491,8 @@ def _script(arguments: JsonObject) -> str:
 
 
 def _targets(arguments: JsonObject) -> Iterator[str]:
-    """Yield the ids of the sub-agents for which a tool call waits."""
-    for name in ("ids", "targets", "agent_ids"):
-        yield from filter(None, map(identifier, items(arguments.get(name))))
+    """Yield the ids of the sub-agents that a tool call concerns."""
+    for name in ("ids", "targets", "agent_ids", "id", "target", "agent_id"):
+        given = arguments.get(name)
+        listed = given if isinstance(given, list) else [given]
+        yield from filter(None, map(identifier, listed))

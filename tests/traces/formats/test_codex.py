@@ -261,7 +261,166 @@ def test_a_sub_agent_without_its_parent_is_a_program_of_its_own() -> None:
 def test_an_answer_without_a_count_is_left_out() -> None:
     (program,), repairs = read(meta("a"), asked(1), said(4), Counter()(4, 100), asked(5), said(9))
     assert len(program.turns) == 1
-    assert repairs == ["an answer without a token_count event: left out"]
+    assert repairs == ["an answer without token counts, such as an interrupted one: left out"]
+
+
+def gaps(program: Program) -> list[tuple[tuple[str, ...], float, Provenance]]:
+    return [(turn.tools, turn.tool_gap_s, turn.gap_provenance) for turn in program.turns[:-1]]
+
+
+def test_a_call_written_when_its_tool_had_ended_ended_with_its_counts() -> None:
+    count = Counter()
+    program = only(
+        meta("a"), asked(1), count(5, 100), said(15), called(15, "c"), output(15, "c"),
+        count(20, 150), said(20),
+    )  # fmt: skip
+    permission = Provenance.MEASURED_WITH_PERMISSION
+    assert gaps(program) == [(("apply_patch",), 10.0, permission)]
+
+
+def test_the_time_of_a_tool_that_only_its_late_lines_have_is_not_measured() -> None:
+    count = Counter()
+    (program,), repairs = read(
+        meta("a"), asked(1), count(15, 100), called(15, "c"), output(15, "c"),
+        count(20, 150, cached=100), said(20),
+    )  # fmt: skip
+    assert gaps(program) == [(("apply_patch",), 0.0, Provenance.INFERRED)]
+    assert repairs == ["a tool's result or a message before the answer's end: gap set to 0"]
+
+
+def test_a_resumed_rollout_may_write_counts_after_items_where_it_wrote_them_before() -> None:
+    count = Counter()
+    program = only(
+        meta("a"), asked(1), count(5, 100), called(5, "c"), output(9, "c"), count(12, 150),
+        said(12), asked(100), called(104, "d", "update_plan"), output(106, "d"), count(106, 200),
+        said(110), count(110, 250),
+    )  # fmt: skip
+    permission = Provenance.MEASURED_WITH_PERMISSION
+    assert gaps(program) == [
+        (("apply_patch",), 4.0, permission),
+        ((), 88.0, Provenance.MEASURED),
+        (("update_plan",), 2.0, Provenance.MEASURED),
+    ]
+
+
+def test_an_output_before_its_call_belongs_to_it() -> None:
+    count = Counter()
+    lines = [meta("a"), asked(1), said(4), output(9, "c"), called(4, "c"), count(9, 100), said(12)]
+    permission = Provenance.MEASURED_WITH_PERMISSION
+    assert gaps(only(*lines, count(12, 150))) == [(("apply_patch",), 5.0, permission)]
+
+
+def test_an_item_or_a_history_that_is_written_again_is_read_once() -> None:
+    count = Counter()
+    once = [asked(1), called(4, "c"), output(6, "c"), count(6, 100), said(9), count(9, 150)]
+    again = [{**line, "timestamp": iso(60)} for line in once]
+    program = only(meta("a"), *once, *again, asked(70), said(75), count(75, 200))
+    assert [turn.prompt_tokens for turn in program.turns] == [100, 150, 200]
+    assert program.turns[0].tool_gap_s == 2.0
+
+
+def test_a_message_after_an_answer_without_counts_shows_that_it_was_interrupted() -> None:
+    count = Counter()
+    (program,), repairs = read(
+        meta("a"), asked(1), said(4), count(4, 100), asked(10), called(12, "c"), asked(60),
+        said(65), count(65, 150, cached=100),
+    )  # fmt: skip
+    assert gaps(program) == [((), 56.0, Provenance.MEASURED)]  # from 4 to the message at 60
+    assert repairs == ["an answer without token counts, such as an interrupted one: left out"]
+
+
+def test_an_interrupted_answer_with_counts_is_a_call() -> None:
+    count = Counter()
+    aborted = line("event_msg", 6, type="turn_aborted", reason="interrupted")
+    program = only(
+        meta("a"), asked(1), called(4, "c"), aborted, output(6, "c"), count(6, 100), asked(60),
+        said(65), count(65, 150),
+    )  # fmt: skip
+    assert gaps(program) == [((), 56.0, Provenance.MEASURED)]
+
+
+def test_what_a_total_grew_by_over_a_compaction_is_the_compacting_call() -> None:
+    count = Counter()
+    first = count(4, 5000, 50)
+    count(30, 5100, 400)  # is not written
+    program = only(
+        meta("a"), asked(1), said(4), first, line("compacted", 30, message=""),
+        said(40), count(40, 900, cached=300),
+    )  # fmt: skip
+    assert [(t.prompt_tokens, t.output_tokens, t.kept_tokens) for t in program.turns] == [
+        (5000, 50, 0),
+        (5100, 400, 5050),
+        (900, 20, 300),
+    ]
+
+
+def test_a_total_that_grew_by_more_than_the_calls_is_reported_with_numbers() -> None:
+    count = Counter()
+    first = count(4, 5000)
+    count(30, 6000)  # is not written
+    (program,), repairs = read(
+        meta("a"), asked(1), said(4), first, asked(20), said(40), count(40, 6500, cached=5000)
+    )
+    assert [turn.prompt_tokens for turn in program.turns] == [5000, 6500]
+    assert repairs == ["a total that has 6,000 more prompt tokens than the calls"]
+
+
+def record(at_s: float, id: str, prompt: int, thread: str = "a") -> Line:
+    usage = {"input_tokens": prompt, "cached_input_tokens": 0, "output_tokens": 20}
+    return line("token_usage_record", at_s, thread_id=thread, response_id=id, usage=usage)
+
+
+@pytest.mark.parametrize("record_first", [True, False])
+def test_a_call_that_is_counted_twice_is_one_call(record_first: bool) -> None:
+    count = Counter()
+    lines = [meta("a"), asked(1)]
+    for number, at_s in enumerate((4, 9)):
+        counted = [record(at_s, f"r{number}", 100), count(at_s, 100)]
+        lines += [said(at_s), *(counted if record_first else counted[::-1])]
+    assert [turn.prompt_tokens for turn in only(*lines).turns] == [100, 100]
+
+
+def test_records_alone_are_calls_each_id_once_and_those_of_other_threads_are_copies() -> None:
+    program = only(meta("a"), record(2, "r0", 70, "b"), asked(3), said(4), record(4, "r1", 100),
+                   record(5, "r1", 100), said(9), record(9, "r2", 150))  # fmt: skip
+    assert [turn.prompt_tokens for turn in program.turns] == [100, 150]
+
+
+def test_cached_tokens_above_the_input_are_not_part_of_it() -> None:
+    (program,), repairs = read(meta("a"), asked(1), said(4), Counter()(4, 100, cached=900))
+    assert program.turns[0].prompt_tokens == 1000
+    assert repairs == ["prompt tokens without the cached ones: these added"]
+
+
+def test_a_sub_agent_that_gets_a_second_task_runs_twice(tmp_path: Path) -> None:
+    count = Counter()
+    spawned = line("event_msg", 5, type="collab_agent_spawn_end", call_id="c", new_thread_id="b")
+    parent = [
+        meta("a"), asked(1), called(4, "c", "spawn_agent"), spawned, output(5, "c"), count(5, 100),
+        called(9, "w", "wait", ids=["b"]), output(31, "w"), count(31, 200),
+        called(40, "i", "send_input", target="b"), output(40, "i"), count(40, 300),
+        called(45, "x", "wait", ids=["b"]), output(61, "x"), count(61, 400),
+        said(65), count(65, 500),
+    ]  # fmt: skip
+    source = {"subagent": {"thread_spawn": {"parent_thread_id": "a", "depth": 1}}}
+    count = Counter()
+    child = [meta("b", 5, source=source), asked(5), said(30), count(30, 100), asked(41), said(60),
+             count(60, 200)]  # fmt: skip
+    (tmp_path / "1.jsonl").write_bytes(json_lines(*parent))
+    (tmp_path / "2.jsonl").write_bytes(json_lines(*child))
+    programs = {program.id: program for program in read_traces(tmp_path, keep_names=True).programs}
+    assert programs["b"].fork == Fork("a", 0, 1.0, 2, Provenance.MEASURED)
+    assert programs["b@2"].fork == Fork("a", 2, 1.0, 4, Provenance.MEASURED)
+    assert [turn.tool_gap_s for turn in programs["a"].turns] == [1.0, 1.0, 0.0, 1.0, 0.0]
+
+
+def test_of_two_files_of_a_rollout_the_longer_one_is_read(tmp_path: Path) -> None:
+    count = Counter()
+    lines = [meta("a"), asked(1), said(4), count(4, 100), said(9), count(9, 150)]
+    (tmp_path / "1.jsonl").write_bytes(json_lines(*lines[:4]))
+    (tmp_path / "2.jsonl").write_bytes(json_lines(*lines))
+    (program,) = read_traces(tmp_path).programs
+    assert [turn.prompt_tokens for turn in program.turns] == [100, 150]
 
 
 @pytest.mark.parametrize(

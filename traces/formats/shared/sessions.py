@@ -72,6 +72,10 @@ class SessionCall:
     tools: dict[str, CalledTool] = field(default_factory=dict)
     """By the id of the call."""
     ended_s: float | None = None
+    is_late: bool = False
+    """Whether `ended_s` is when the call was written, which may be after its tools had ended."""
+    compacts: bool = False
+    """Whether the call only writes a summary of the history for the next one."""
     message_s: float | None = None
     """Time of the last message before the next call that is not a tool's result."""
     prompt_messages: int = 0
@@ -82,6 +86,17 @@ class SessionCall:
             (s for t in self.tools.values() if (s := t.finished_s) is not None), default=None
         )
 
+    def end_before_tools(self) -> None:
+        """End a call that was written with its tools' results when the first tool began."""
+        for tool in self.tools.values():
+            began_s, end_s = tool.called_s, tool.answered_s
+            if began_s is None or end_s is None or not (self.is_late or end_s <= began_s):
+                continue
+            if tool.duration_s is not None:
+                began_s = tool.called_s = min(began_s, end_s - tool.duration_s)
+            if self.ended_s is not None:
+                self.ended_s = min(self.ended_s, began_s)
+
 
 @dataclass(frozen=True, slots=True)
 class SubagentLaunch:
@@ -89,7 +104,7 @@ class SubagentLaunch:
 
     thread: str
     call: int
-    awaited_at: int | None
+    awaited_at: int | None = None
     """The call of the parent after which it has the sub-agent's answer; None if it never waits."""
 
 
@@ -101,14 +116,24 @@ class Thread:
     calls: list[SessionCall] = field(default_factory=list)
     started_s: float | None = None
     """Time of the message that started it."""
-    launch: SubagentLaunch | None = None
+    launches: dict[int, SubagentLaunch] = field(default_factory=dict)
+    """Of a sub-agent: where each of its runs was started, by the run's first call."""
     prefix_of: tuple[str, ...] = ()
     """Identifies its system prompt; empty if more of the first prompt is in the cache."""
     messages: list[Message] = field(default_factory=list)
 
-    @property
-    def ended_s(self) -> float | None:
-        return max((s for c in self.calls if (s := c.ended_s) is not None), default=None)
+    def runs(self) -> list[tuple[int, int, SubagentLaunch]]:
+        """Return the first call, the end and the launch of each run of a sub-agent."""
+        begins = sorted(self.launches)
+        ends = [*begins[1:], len(self.calls)]
+        return [(b, e, self.launches[b]) for b, e in zip(begins, ends, strict=True)]
+
+    def run_after(self, at_s: float | None) -> int | None:
+        """Return the first call of the run that a task given at this time starts; None if the
+        sub-agent was at work, or does nothing after it."""
+        after = (i for i, call in enumerate(self.calls) if at_s and (call.ended_s or 0.0) > at_s)
+        first = next(after, 0)
+        return first if first and not self.calls[first - 1].tools else None
 
 
 def tool_name(name: object, script: str = "") -> tuple[str, ...]:
@@ -141,10 +166,14 @@ class _Maker:
         self.joined_s: dict[tuple[str, int], float] = {}
         """The end of the last sub-agent that a call waits for, by thread and call."""
         for thread in threads.values():
-            launch, ended_s = self.launch(thread), thread.ended_s
-            if launch and launch.awaited_at is not None and ended_s is not None:
-                place = launch.thread, launch.awaited_at
-                self.joined_s[place] = max(ended_s, self.joined_s.get(place, ended_s))
+            for call in thread.calls:
+                call.end_before_tools()
+        for thread in threads.values():
+            for begin, end, launch in thread.runs() if self.is_launched(thread) else ():
+                ends_s = [s for call in thread.calls[begin:end] if (s := call.ended_s) is not None]
+                if launch.awaited_at is not None and ends_s:
+                    place = launch.thread, launch.awaited_at
+                    self.joined_s[place] = max([*ends_s, self.joined_s.get(place, 0.0)])
         self.gaps = {
             id: [self._gap(thread, i) for i in range(len(thread.calls))]
             for id, thread in threads.items()
@@ -153,9 +182,10 @@ class _Maker:
         """The first calls of a thread's programs."""
         self.prefixes = _prefix_lengths(threads.values())
 
-    def launch(self, thread: Thread) -> SubagentLaunch | None:
-        launch = thread.launch
-        return launch if launch and launch.thread in self.threads else None
+    def is_launched(self, thread: Thread) -> bool:
+        """Return whether the calls that launched a sub-agent are known."""
+        launches = thread.launches.values()
+        return bool(launches) and all(launch.thread in self.threads for launch in launches)
 
     def programs(self, thread: Thread) -> list[Program]:
         starts = self.starts[thread.id]
@@ -179,7 +209,7 @@ class _Maker:
             for i, (call, gap) in enumerate(zip(calls, gaps, strict=True))
         )
         started_s = thread.started_s if begin == 0 else thread.calls[begin - 1].message_s
-        fork = self._fork(thread)
+        fork = self._fork(thread, begin, started_s)
         last = thread.calls[end].prompt_messages if end < len(thread.calls) else None
         return Program(
             _program_id(thread.id, k),
@@ -210,20 +240,26 @@ class _Maker:
             self.repairs.add("a call without the time of its end or of what followed: gap set to 0")
             return _Gap(names, 0.0, Provenance.INFERRED)
         answers_s = [tool.answered_s for tool in call.tools.values()]
-        if max([awaited_s, *filter(None, answers_s)]) < call.ended_s:
+        last_s = max([awaited_s, *filter(None, answers_s)])
+        is_unknown = last_s < call.ended_s or (names and call.is_late and last_s == call.ended_s)
+        if is_unknown:
             self.repairs.add("a tool's result or a message before the answer's end: gap set to 0")
         joined_s = self.joined_s.get((thread.id, i))
         begin_s = max(call.ended_s, joined_s or 0.0)
         seconds = min(max(0.0, awaited_s - begin_s), MAX_GAP_S)
         provenance = Provenance.MEASURED
-        if names and any(tool.may_wait_for_permission for tool in call.tools.values()):
+        if is_unknown:
+            provenance = Provenance.INFERRED
+        elif names and any(tool.may_wait_for_permission for tool in call.tools.values()):
             provenance = Provenance.MEASURED_WITH_PERMISSION
         return _Gap(names, seconds, provenance, explained=joined_s is not None)
 
     def _starts(self, thread: Thread) -> list[int]:
+        if self.is_launched(thread):
+            return sorted({0, *thread.launches})
         starts = [0]
         for i, gap in enumerate(self.gaps[thread.id][:-1]):
-            if gap.seconds < ABSENCE_S or gap.explained or self.launch(thread):
+            if gap.seconds < ABSENCE_S or gap.explained:
                 continue
             if any(tool.duration_s for tool in thread.calls[i].tools.values()):
                 continue
@@ -233,16 +269,17 @@ class _Maker:
             starts.append(i + 1)
         return starts
 
-    def _fork(self, thread: Thread) -> Fork | None:
-        launch = self.launch(thread)
-        if launch is None:
+    def _fork(self, thread: Thread, run: int, started_s: float | None) -> Fork | None:
+        """Return where the run that begins with a call was started."""
+        launch = thread.launches.get(run)
+        if launch is None or not self.is_launched(thread):
             return None
         parent = self.threads[launch.thread]
         begin, k, end = self._segment(parent, launch.call)
         joined = None
         if launch.awaited_at is not None and launch.call <= launch.awaited_at < end - 1:
             joined = launch.awaited_at + 1 - begin
-        ended_s, started_s = parent.calls[launch.call].ended_s, thread.started_s
+        ended_s = parent.calls[launch.call].ended_s
         delay_s, provenance = 0.0, Provenance.INFERRED
         if ended_s is not None and started_s is not None:
             delay_s, provenance = max(0.0, started_s - ended_s), Provenance.MEASURED

@@ -1,0 +1,84 @@
+"""Small logs made after public bug reports: what each of them says.
+
+The files in `cases` are ours: no text or code of the reports is in them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traces import Program, Provenance, TraceSet, read_traces
+
+CASES = Path(__file__).parent / "cases"
+MEASURED, INFERRED = Provenance.MEASURED, Provenance.INFERRED
+
+
+def read(case: str) -> TraceSet:
+    loaded = read_traces(CASES / case, keep_names=True)
+    assert loaded.rejections == ()
+    return loaded
+
+
+def repairs(case: str) -> list[str]:
+    return [note.reason for note in read(case).repairs]
+
+
+def prompts(case: str) -> list[list[int]]:
+    return [[turn.prompt_tokens for turn in p.turns] for p in read(case).programs]
+
+
+def only(case: str) -> Program:
+    (program,) = read(case).programs
+    return program
+
+
+def test_codex_counts_that_precede_their_items_are_the_counts_of_these_items() -> None:
+    turns = only("05-codex-counts-before-items").turns
+    assert [turn.tools for turn in turns] == [("pytest",), ("ruff",), ()]
+    assert [turn.tool_gap_s for turn in turns] == [65.0, 12.0, 0.0]
+    assert [turn.gap_provenance for turn in turns[:2]] == [MEASURED, MEASURED]
+    assert repairs("05-codex-counts-before-items") == []
+
+
+@pytest.mark.parametrize("kind", ["all", "empty", "mixed"])
+def test_a_codex_call_without_counts_of_its_own_is_the_growth_of_the_total(kind: str) -> None:
+    turns = only(f"06-codex-total-only/{kind}").turns
+    assert [turn.prompt_tokens for turn in turns] == [20_000, 21_000, 21_500]
+    assert [turn.output_tokens for turn in turns] == [300, 200, 90]
+    assert [turn.tool_gap_s for turn in turns] == [15.0, 15.0, 0.0]
+
+
+def test_codex_totals_that_occurred_before_are_no_calls() -> None:
+    assert prompts("07-codex-totals-replayed") == [[20_000, 21_000, 21_500]]
+
+
+def test_an_interrupted_codex_answer_is_left_out_and_the_wait_after_it_is_a_pause() -> None:
+    turns = only("08-codex-interrupted-call").turns
+    assert [turn.tools for turn in turns] == [(), ("rg",), ()]
+    assert turns[0].tool_gap_s == 590.0  # from 9:00:10 to 9:10:00
+    assert repairs("08-codex-interrupted-call") == [
+        "an answer without token counts, such as an interrupted one: left out"
+    ]
+
+
+def test_a_codex_call_that_compacts_the_history_is_a_turn() -> None:
+    turns = only("09-codex-compaction-call").turns
+    assert [turn.prompt_tokens for turn in turns] == [200_000, 210_000, 21_500, 21_500]
+    assert [turn.output_tokens for turn in turns] == [300, 2_500, 90, 90]
+    assert [turn.kept_tokens for turn in turns] == [0, 200_000, 3_000, 3_000]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("10-codex-child-one-meta", [[20_000, 21_000, 21_500, 22_000], [21_200, 21_900]]),
+        ("11-codex-fork-last-turns", [[20_000, 30_000, 31_500], [9_000]]),
+    ],
+)
+def test_the_calls_that_a_codex_sub_agent_copied_are_its_parents(
+    case: str, expected: list[list[int]]
+) -> None:
+    assert prompts(case) == expected
+    assert "a history copied from the rollout it was forked from: left out" in repairs(case)
