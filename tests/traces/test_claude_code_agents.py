@@ -189,3 +189,23 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("agent-x1.jsonl.gz", "not a complete gzip file (Not a gzipped file (b'{\"'))")
     ]
     assert [program.id for program in loaded.programs] == ["s"]
+
+
+def test_a_message_to_a_finished_agent_is_a_further_run_that_is_not_awaited(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        *main(agentId="x1"),
+        user("v", "b", 60),
+        answer("c", "v", 64, "m3", tool("w", "SendMessage", to="x1", message="again"), new=300),
+        result("q", "c", 65, "w"),
+        answer("d", "q", 90, "m4", new=400),
+    ]
+    own: dict[str, Any] = {"isSidechain": True, "agentId": "x1"}
+    again = [
+        user("x1-v", "x1-b", 66, "again", **own),
+        answer("x1-c", "x1-v", 80, "x1-3", new=300, **own),
+    ]
+    programs = by_id(read(tmp_path, s=lines, s__subagents__agent_x1=[*agent(), *again]))
+    assert programs["s/agent-x1"].fork == JOINED
+    assert programs["s/agent-x1@2"].fork == Fork("s", 2, 2.0, None, Provenance.MEASURED)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from traces import Program, Provenance, TraceSet, read_traces
+from traces import Fork, Program, Provenance, TraceSet, read_traces
 
 CASES = Path(__file__).parent / "cases"
 MEASURED, INFERRED = Provenance.MEASURED, Provenance.INFERRED
@@ -82,3 +82,16 @@ def test_the_calls_that_a_codex_sub_agent_copied_are_its_parents(
 ) -> None:
     assert prompts(case) == expected
     assert "a history copied from the rollout it was forked from: left out" in repairs(case)
+
+
+def test_claude_calls_that_a_branch_copied_are_known_by_the_ids_that_a_gateway_gave() -> None:
+    case = "02-claude-branch-gateway-ids/projects"
+    assert prompts(case) == [[12_000, 12_500], [12_700]]
+
+
+def test_a_resumed_claude_sub_agent_runs_twice() -> None:
+    session, first, second = read("04-claude-sub-agent-resumed/projects").programs
+    assert [turn.tool_gap_s for turn in session.turns] == [1.0, 40.0, 1.0, 0.0]
+    assert first.fork == Fork("sess-a", 0, 1.0, 1, MEASURED)
+    assert second.fork == Fork("sess-a", 2, 1.0, 3, MEASURED)
+    assert [turn.tool_gap_s for turn in (*first.turns, *second.turns)] == [1.0, 0.0, 1.0, 0.0]

@@ -18,7 +18,7 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import AgentLines, Sent
-from traces.formats.shared.linked import DocumentFile, first_lines, split, stem
+from traces.formats.shared.linked import START_BYTES, DocumentFile, first_lines, split, stem
 from traces.formats.shared.sessions import SubagentLaunch, make_programs
 from traces.lenient import Repairs
 from traces.program import Program
@@ -41,7 +41,12 @@ ABOUT = About(
 
 AGENT_FILE = "agent-"
 MAX_KINDS = 5
-_LINK = re.compile(rb'"(?:sessionId"\s*:\s*"([^"\\]+)|id"\s*:\s*"(msg_[^"\\]+))"')
+_SESSION = re.compile(rb'"sessionId"\s*:\s*"([^"\\]+)"')
+_CALL = re.compile(
+    rb'"requestId"\s*:\s*"([^"\\]+)"|"message"\s*:\s*\{[^{}\[]*?"id"\s*:\s*"([^"\\]+)"'
+    rb'|"id"\s*:\s*"(msg_[^"\\]+)"'
+)
+_LINE = re.compile(rb'"uuid"\s*:\s*"([^"\\]+)"')
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -69,7 +74,10 @@ def sub_agents(path: Path) -> Sequence[Path]:
 def links(data: bytes, path: Path) -> set[str]:
     """Return the ids of sessions and calls, and the session's file without its suffix, which names
     the folder of its sub-agents."""
-    found = {(a or b).decode("utf-8", "replace") for a, b in _LINK.findall(data)}
+    calls = {b"".join(groups) for groups in _CALL.findall(data)}
+    # Without them, the first line tells which session a copy is of.
+    ids = {*_SESSION.findall(data), *(calls or _LINE.findall(data, 0, START_BYTES)[:1])}
+    found = {id.decode("utf-8", "replace") for id in ids}
     if is_sub_agent(path):
         folders = [folder for folder in path.parents if folder.name == "subagents"]
         return found | {str(folder.parent) for folder in folders[:1]}
@@ -96,6 +104,7 @@ class _SessionAgents:
         """Names of sessions, by their keys in `agents`."""
         self.parts = 0
         self.read_calls: dict[str, str] = {}
+        self.request_ids: dict[str, str] = {}
         self.roots: dict[str, str] = {}
         """For each line of a sub-agent without an id, the first line of its chain."""
         self.kinds: dict[str, None] = {}
@@ -116,7 +125,8 @@ class _SessionAgents:
             self.sessions[key] = identifier(part.name) or "session"
         if key not in self.agents:
             session = identifier(line.get("sessionId"))
-            self.agents[key] = AgentLines(key, session, self.read_calls, self.repairs)
+            known = self.read_calls, self.request_ids
+            self.agents[key] = AgentLines(key, session, *known, self.repairs)
         return self.agents[key]
 
     def _root(self, line: JsonObject) -> str:
@@ -202,12 +212,14 @@ class _SessionAgents:
     def _add_launches(self, agent: AgentLines, parent: AgentLines, started: list[Sent]) -> None:
         """Add where a sub-agent and its further runs were started."""
         thread, calls = agent.thread, parent.thread.calls
+        places = {id(call): i for i, call in enumerate(calls)}
         for s in started:
+            place = places.get(id(s.call))
             run = thread.run_after(s.tool.called_s) if thread.launches else 0
-            if s.thread == parent.key and run is not None and run not in thread.launches:
+            if place is not None and run is not None and run not in thread.launches:
                 is_awaited = s.tool.answered_s is not None and not s.in_background
-                awaited_at = s.call if is_awaited else None
-                thread.launches[run] = SubagentLaunch(parent.thread.id, s.call, awaited_at)
+                awaited_at = place if is_awaited else None
+                thread.launches[run] = SubagentLaunch(parent.thread.id, place, awaited_at)
         if thread.launches:
             return
         self.repairs.add(

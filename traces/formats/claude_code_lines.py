@@ -14,12 +14,19 @@ from dataclasses import dataclass, field
 
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, tool_name
+from traces.formats.shared.sessions import (
+    CalledTool,
+    SessionCall,
+    Thread,
+    leave_out_uncounted,
+    tool_name,
+)
 from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
-AGENT_TOOLS = frozenset({"Task", "Agent"})
+AGENT_TOOLS = frozenset({"Task", "Agent", "SendMessage"})
+"""Tools that start a sub-agent, or give it a further task."""
 NO_MESSAGE = re.compile(r"\s*(<command-|<local-command-|Caveat:|\[Request interrupted)")
 """Beginnings of text that the client wrote as the user."""
 UNKNOWN = -1
@@ -35,7 +42,7 @@ class Sent:
     """A tool call that starts a sub-agent."""
 
     thread: str
-    call: int
+    call: SessionCall
     tool: CalledTool
     prompt: str
     kind: str
@@ -59,17 +66,26 @@ class _Answer:
 
 class AgentLines:
     """The lines of one agent, added in order. `read_calls` maps each call that was read to its
-    agent, so that copies of a call count once."""
+    agent, so that copies of a call count once. `request_ids` maps ids of requests to calls."""
 
-    def __init__(self, key: str, session: str, read_calls: dict[str, str], repairs: Repairs):
+    def __init__(
+        self,
+        key: str,
+        session: str,
+        read_calls: dict[str, str],
+        request_ids: dict[str, str],
+        repairs: Repairs,
+    ):
         self.thread = Thread(key)
         self.session = session
         """The recorded id of its session."""
         self.key = key
         self.read_calls = read_calls
+        self.request_ids = request_ids
         self.repairs = repairs
         self.tools: dict[str, CalledTool] = {}
         self.sent: dict[str, Sent] = {}
+        self._outcomes: dict[str, JsonObject] = {}
         self.first_prompt = ""
         self.system: tuple[str, ...] = ()
         """Version and model, if its first call begins a conversation."""
@@ -98,8 +114,7 @@ class AgentLines:
         if message.get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True:
             self.repairs.add("an answer that no model gave, such as an API error: left out")
             return before
-        ids = (message.get("id"), line.get("requestId"), line.get("uuid"))
-        id = next(filter(None, map(identifier, ids)), "")
+        id = self._id(identifier(message.get("id")), identifier(line.get("requestId")), line)
         if self.read_calls.setdefault(id, self.key) != self.key:
             self.repairs.add("a line of a call that another file or agent has: counted once")
             return UNKNOWN
@@ -107,9 +122,6 @@ class AgentLines:
         counts = [tokens(usage.get(name)) or 0 for name in PROMPT_TOKENS]
         answer = self._answers.get(id)
         if answer is None:
-            if not sum(counts):
-                self.repairs.add("an answer without token counts: left out")
-                return before
             answer = self._answers[id] = self._new_answer(line, message, before)
         call = self.thread.calls[answer.index]
         call.prompt = max(call.prompt, sum(counts))
@@ -123,6 +135,16 @@ class AgentLines:
         for block in map(mapping, items(message.get("content"))):
             self._block(answer, call, block, at_s)
         return answer.index
+
+    def _id(self, id: str, request: str, line: JsonObject) -> str:
+        """Return the id of a line's call, of which one line may have the message's id, and another
+        one only the request's."""
+        if not id:
+            return self.request_ids.get(request, request) or identifier(line.get("uuid"))
+        if request and request in self.read_calls:
+            return request
+        self.request_ids.setdefault(request, id)
+        return id
 
     def _new_answer(self, line: JsonObject, message: JsonObject, before: int | None) -> _Answer:
         calls, messages = self.thread.calls, self.thread.messages
@@ -147,13 +169,16 @@ class AgentLines:
         answer.tokens += TOOL_CALL_TOKENS
         answer.characters += len(name) + len(json.dumps(given))
         script = text(given.get("command")) if name == "Bash" else ""
-        tool = CalledTool(tool_name(name, script), at_s)
         id = identifier(block.get("id")) or f"{answer.index}.{len(call.tools)}"
-        call.tools[id] = self.tools[id] = tool
+        tool = call.tools[id] = self.tools.setdefault(id, CalledTool((), at_s))
+        tool.names, tool.called_s = tool_name(name, script), at_s
         prompt = text(given.get("prompt"))
         if name in AGENT_TOOLS:
-            kind = identifier(given.get("subagent_type"))
-            self.sent[id] = Sent(self.key, answer.index, tool, prompt, kind)
+            kind, agent = identifier(given.get("subagent_type")), given.get("resume")
+            sent = Sent(self.key, call, tool, prompt, kind, identifier(agent or given.get("to")))
+            sent.in_background = name == "SendMessage"
+            self.sent[id] = sent
+            self._report(id)
 
     def _user(self, line: JsonObject) -> None:
         content = mapping(line.get("message")).get("content")
@@ -168,8 +193,8 @@ class AgentLines:
             self._message(line, written, at_s)
 
     def _result(self, id: str, outcome: JsonObject, at_s: float | None) -> None:
-        tool = self.tools.get(id)
-        if tool is None or tool.answered_s is not None:
+        tool = self.tools.setdefault(id, CalledTool((), None))
+        if tool.answered_s is not None:
             return
         tool.answered_s = at_s
         measured_s = seconds(outcome.get("durationSeconds"))
@@ -177,10 +202,16 @@ class AgentLines:
             if (measured_ms := seconds(outcome.get(name))) is not None:
                 measured_s = measured_ms / 1000
         tool.duration_s = measured_s
-        if (sent := self.sent.get(id)) is not None:
-            sent.agent = identifier(outcome.get("agentId"))
+        self._outcomes[id] = outcome
+        self._report(id)
+
+    def _report(self, id: str) -> None:
+        """Add what the result of a tool call says of the sub-agent that it started."""
+        sent, outcome = self.sent.get(id), self._outcomes.get(id)
+        if sent is not None and outcome is not None:
+            sent.agent = identifier(outcome.get("agentId")) or sent.agent
             in_background = outcome.get("isAsync") is True
-            sent.in_background = in_background or outcome.get("status") == "async_launched"
+            sent.in_background |= in_background or outcome.get("status") == "async_launched"
 
     def _message(self, line: JsonObject, written: str, at_s: float | None) -> None:
         calls = self.thread.calls
@@ -195,16 +226,20 @@ class AgentLines:
         calls[-1].drops_output = self._last_has_thinking
 
     def finish(self) -> None:
-        """Complete the outputs and the answers' texts."""
+        """Complete the outputs and the answers' texts, and leave out answers without counts."""
         for answer in self._answers.values():
             call, written = self.thread.calls[answer.index], "\n".join(filter(None, answer.text))
             self.thread.messages[answer.message] = Message("assistant", written)
+            if not call.prompt:
+                self.repairs.add("an answer without token counts: left out")
+                continue
             estimate = max(1, answer.tokens + round(answer.characters / CHARACTERS_PER_TOKEN))
             if not call.output or (not answer.is_complete and call.output < estimate / 2):
                 self.repairs.add_inferred_count(
                     "an answer with only an initial output count: estimated from its length"
                 )
                 call.output = estimate
+        leave_out_uncounted(self.thread)
 
 
 def _blocks(content: object) -> Iterator[JsonObject]:

@@ -308,6 +308,57 @@ def test_a_file_without_calls_is_refused_with_the_reason(
         read(*lines)
 
 
+def test_counts_on_a_later_line_are_those_of_the_whole_call() -> None:
+    early = answer("a", "u", 4, "m1", tool("t", "Edit"))
+    early["message"]["usage"] = {}
+    late = answer("b", "a", 5, "m1", new=100)
+    (program,), repairs = read(
+        user("u", None, 0), early, late, result("r", "b", 9, "t"),
+        answer("c", "r", 12, "m2", cached=100, new=150),
+    )  # fmt: skip
+    assert [turn.prompt_tokens for turn in program.turns] == [100, 250]
+    assert (program.turns[0].tools, program.turns[0].tool_gap_s) == (("Edit",), 4.0)
+    assert repairs == []
+
+
+def test_an_answer_without_counts_leaves_the_message_after_it_to_the_call_before() -> None:
+    uncounted = answer("b", "r", 12, "m2")
+    uncounted["message"]["usage"] = {}
+    (program,), repairs = read(
+        user("u", None, 0), answer("a", "u", 4, "m1", tool("t")), result("r", "a", 9, "t"),
+        uncounted, user("v", "b", 60), answer("c", "v", 65, "m3", cached=100, new=150),
+    )  # fmt: skip
+    assert [(turn.tools, turn.tool_gap_s) for turn in program.turns] == [((), 56.0), ((), 0.0)]
+    assert [turn.kept_tokens for turn in program.turns] == [0, 120]
+    assert repairs == ["an answer without token counts: left out"]
+
+
+def test_a_result_before_the_line_of_its_tool_belongs_to_it() -> None:
+    (program,), _ = read(
+        user("u", None, 0), answer("a", "u", 4, "m1", written("so")), result("r", "a", 9, "t"),
+        answer("b", "a", 4, "m1", tool("t", "Edit")),
+        answer("c", "r", 12, "m2", cached=100, new=150),
+    )  # fmt: skip
+    assert (program.turns[0].tools, program.turns[0].tool_gap_s) == (("Edit",), 5.0)
+
+
+def test_a_call_is_known_by_the_id_of_its_request_where_a_line_lacks_the_messages() -> None:
+    first = answer("a", "u", 4, "m1", written("so"), requestId="q1")
+    second = answer("b", "a", 5, "", tool("t"), requestId="q1")
+    other = answer("c", "b", 9, "", requestId="q2")
+    program = only(user("u", None, 0), first, second, other)
+    assert [turn.prompt_tokens for turn in program.turns] == [100, 100]
+
+
+def test_a_copy_of_a_call_without_ids_is_known_by_the_id_of_its_line(tmp_path: Path) -> None:
+    lines = [user("u", None, 0), answer("a", "u", 4, ""), user("v", "a", 9)]
+    copy = [{**each, "sessionId": "b"} for each in (*lines, answer("c", "v", 12, "", new=200))]
+    (tmp_path / "s.jsonl").write_bytes(session(*lines))
+    (tmp_path / "b.jsonl").write_bytes(session(*copy))
+    found = [[turn.prompt_tokens for turn in p.turns] for p in read_traces(tmp_path).programs]
+    assert sorted(found) == [[100], [200]]
+
+
 def test_sessions_of_one_version_and_model_share_the_cached_part_of_the_first_prompt(
     tmp_path: Path,
 ) -> None:

@@ -136,6 +136,24 @@ class Thread:
         return first if first and not self.calls[first - 1].tools else None
 
 
+def leave_out_uncounted(thread: Thread) -> None:
+    """Remove calls without a prompt. A call that continued one continues what that one did, and the
+    message after it was sent after the call before it."""
+    kept: list[SessionCall] = []
+    places: list[int | None] = []
+    for call in thread.calls:
+        if call.continues is not None and call.continues >= 0:
+            call.continues = places[call.continues]
+        if call.prompt:
+            places.append(len(kept))
+            kept.append(call)
+            continue
+        places.append(call.continues if call.continues != -1 else len(kept) - 1)
+        if kept and call.message_s is not None:
+            kept[-1].message_s = max(call.message_s, kept[-1].message_s or 0.0)
+    thread.calls = kept
+
+
 def tool_name(name: object, script: str = "") -> tuple[str, ...]:
     """Return the names under which a tool call is counted: the programs that a shell command runs,
     without arguments and without scripts in a person's own folders; else the tool's name."""
