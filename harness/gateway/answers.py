@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from harness.replay.completion import MeasuredAnswer, error_message
+from harness.replay.completion import MeasuredAnswer, content_of, error_message
 from harness.replay.sse import Events, data_of
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import key_forms, redact_bytes
@@ -26,6 +26,7 @@ CHUNK_OVERHEAD_BYTES = 8
 
 @dataclass(slots=True)
 class _Call:
+    id: str = ""
     names: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
 
@@ -40,7 +41,9 @@ class ForwardedAnswer(MeasuredAnswer):
     """The error that the server returned instead of an answer, or sent within a stream."""
     texts: list[str] = field(default_factory=list)
     """The text of each chunk."""
-    _calls: dict[int, _Call] = field(default_factory=dict)
+    _calls: list[_Call] = field(default_factory=list)
+    _open: dict[str | int | None, _Call] = field(default_factory=dict)
+    """The last call with each id and index, and the last call of all."""
     _stored_bytes: int = 0
 
     @property
@@ -69,7 +72,7 @@ class ForwardedAnswer(MeasuredAnswer):
         )
 
     def _functions(self) -> list[dict[str, str]]:
-        return [call.function() for _, call in sorted(self._calls.items())]
+        return [call.function() for call in self._calls]
 
     def read_whole(self, body: bytes, at_s: float) -> None:
         """Parse an answer that is not streamed."""
@@ -88,7 +91,7 @@ class ForwardedAnswer(MeasuredAnswer):
     def read_event(self, data: bytes, at_s: float) -> bool:
         """Parse an event of a stream. Returns whether it contains only the usage."""
         self.last_byte_at_s = at_s
-        if data == b"[DONE]":
+        if data.strip() == b"[DONE]":
             self.complete = True
             return False
         try:
@@ -103,27 +106,36 @@ class ForwardedAnswer(MeasuredAnswer):
         return bool(chunk.get("usage")) and not chunk.get("choices")
 
     def _chunk(self, chunk: JsonObject, at_s: float) -> None:
-        self._take_measurements(chunk)
-        for choice in map(mapping, items(chunk.get("choices"))):
+        for choice in self._read(chunk, at_s):
             if choice.get("index", 0) != 0:
                 continue
-            content = mapping(choice.get("delta")) or mapping(choice.get("message")) or choice
+            content = content_of(choice)
             text = _text(content.get("content")) or _text(content.get("text"))
             reasoning = content.get("reasoning_content") or content.get("reasoning")
-            calls = items(content.get("tool_calls"))
-            if (text or reasoning or calls) and self.first_token_at_s is None:
-                self.first_token_at_s = at_s
             self.reasoned = self.reasoned or bool(_text(reasoning))
             self.texts.append(self._within_limit(text))
-            for position, call in enumerate(calls):
-                self._call(mapping(call), position)
+            for call in map(mapping, items(content.get("tool_calls"))):
+                self._call(call, is_whole="message" in choice)
 
-    def _call(self, call: JsonObject, position: int) -> None:
-        index = call.get("index", position)
-        merged = self._calls.setdefault(index if type(index) is int else position, _Call())
+    def _call(self, call: JsonObject, *, is_whole: bool) -> None:
+        """Add a part of a tool call, or a whole one. Its id decides which call it is of, then its
+        index; servers send neither, or the same index for all. A name begins a call."""
+        id, index = _text(call.get("id")), call.get("index")
+        index = index if type(index) is int else None
         function = mapping(call.get("function"))
-        merged.names.append(self._within_limit(_text(function.get("name"))))
-        merged.arguments.append(self._within_limit(_text(function.get("arguments"))))
+        name, arguments = _text(function.get("name")), _text(function.get("arguments"))
+        merged = self._open.get(id) if id else None
+        if merged is None:
+            merged = self._open.get(index)
+            if merged is not None and ((id and merged.id) or (name and merged.arguments)):
+                merged = None
+        if merged is None or is_whole:
+            merged = _Call()
+            self._calls.append(merged)
+        merged.id = merged.id or id
+        self._open |= dict.fromkeys((merged.id, index, None), merged)
+        merged.names.append(self._within_limit(name))
+        merged.arguments.append(self._within_limit(arguments))
 
     def _within_limit(self, text: str) -> str:
         """Count the text. Raises ValueError if the answer exceeds MAX_ANSWER_BYTES."""
@@ -163,8 +175,11 @@ class Tap:
         return redact_bytes(event, self._redacted_in_errors if failed else self._redacted) + b"\n\n"
 
     def end(self) -> bytes:
-        """Return the incomplete event at the end of the stream."""
-        return redact_bytes(self._events.rest(), self._redacted_in_errors)
+        """Return what is left at the end of the stream for the client."""
+        rest = self._events.rest()
+        data = data_of(rest)
+        only_usage = bool(data) and self._answer.read_event(data, self._answer.last_byte_at_s)
+        return b"" if only_usage and self._hide else redact_bytes(rest, self._redacted_in_errors)
 
 
 def _text(value: object) -> str:

@@ -113,7 +113,8 @@ class Forwarding:
         try:
             await self.turns.route(turn, is_last=caller.is_final or None)
             response = await self._forward(request, path, body, raw, turn, answer, streamed)
-            error = answer.error or (None if answer.complete else "the stream was cut")
+            is_whole = answer.complete or answer.finished
+            error = answer.error or (None if is_whole else "the stream was cut")
             return response
         except asyncio.CancelledError:
             error = _cancelled(turn, answer)

@@ -47,6 +47,8 @@ class Recording:
     failed: int = 0
     aborted: int = 0
     """Turns whose clients disconnected before the end of the answer."""
+    uncounted: int = 0
+    """Turns that succeeded, but whose token counts the server did not send."""
     without_messages: int = 0
     """Turns that succeeded, but have no messages, because they were not chats."""
 
@@ -133,6 +135,8 @@ async def recording(
                 recorded.aborted += 1
             elif record.error is not None:
                 recorded.failed += 1
+            is_counted = bool(record.prompt_tokens and record.output_tokens)
+            recorded.uncounted += record.error is None and not is_counted
             recorded.without_messages += (
                 record.error is None and keeps_messages and record.messages is UNSET
             )

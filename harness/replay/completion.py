@@ -23,9 +23,11 @@ from servers.basics.json_object import JsonObject
 from servers.basics.redact import redact
 from servers.records.turns import TurnRecord
 from traces import Message, Turn
-from traces.lenient import mapping, seconds, tokens
+from traces.lenient import items, mapping, seconds, tokens
 
 MAX_MESSAGE_CHARS = 200
+SAMPLED = ("content", "text", "reasoning_content", "reasoning", "tool_calls", "refusal")
+"""Fields of a choice with sampled tokens."""
 MAX_OUTPUT_TOKENS = 4_000_000
 """Limit of one answer, because a server may stream without end."""
 
@@ -129,12 +131,20 @@ class MeasuredAnswer:
     last_byte_at_s: float = math.nan
     complete: bool = False
     """Whether the whole answer has arrived; the end of a stream is `[DONE]`."""
+    finished: bool = False
+    """Whether the server said why the answer ends. Some servers end the stream without `[DONE]`."""
     usage: JsonObject = field(default_factory=dict)
     metrics: JsonObject = field(default_factory=dict)
 
-    def _take_measurements(self, chunk: JsonObject) -> None:
+    def _read(self, chunk: JsonObject, at_s: float) -> list[JsonObject]:
+        """Take the measurements of a chunk, which may lack choices, and return its choices."""
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.metrics = mapping(chunk.get("metrics")) or self.metrics
+        choices = [mapping(choice) for choice in items(chunk.get("choices"))]
+        self.finished |= any(choice.get("finish_reason") for choice in choices)
+        if self.first_token_at_s is None and any(map(_is_sampled, choices)):
+            self.first_token_at_s = at_s
+        return choices
 
     def _counted(self, name: str) -> int | None:
         return _count(self.usage.get(name))
@@ -171,8 +181,11 @@ class PartialAnswer(MeasuredAnswer):
     def take(self, received: bytes, at_s: float) -> None:
         """Parse bytes of the stream that arrived at `at_s`. Raises TurnFailed."""
         self.last_byte_at_s = at_s
+        self._take(self._events.feed(received), at_s)
+
+    def _take(self, events: Iterable[bytes], at_s: float) -> None:
         try:
-            for event in self._events.feed(received):
+            for event in events:
                 if data := data_of(event):
                     self._event(data, at_s)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -180,25 +193,23 @@ class PartialAnswer(MeasuredAnswer):
             raise TurnFailed(f"cannot read the stream as a completion: {problem}") from None
 
     def _event(self, event: bytes, at_s: float) -> None:
-        if event == b"[DONE]":
+        if event.strip() == b"[DONE]":
             self.complete = True
             return
         chunk = orjson.loads(without_prompt(event))
         if "error" in chunk:
             raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
         nvext = mapping(chunk.get("nvext"))
-        for choice in chunk["choices"]:
+        for choice in self._read(chunk, at_s):
             ids = choice.get("token_ids", nvext.get("completion_token_ids"))
-            content = choice.get("text") or (choice.get("delta") or {}).get("content")
-            if (ids or (content and self.text)) and self.first_token_at_s is None:
+            if ids and self.first_token_at_s is None:
                 self.first_token_at_s = at_s
             self._append_ids(ids or [])
-            if ids is None and content and not self.text:
+            if ids is None and _is_sampled(choice) and not self.text:
                 raise TurnFailed(
                     "the answer contains no token ids: token mode needs a server that supports "
                     "return_token_ids, such as vLLM 0.10.2 or newer, or Dynamo"
                 )
-        self._take_measurements(chunk)
         self.nvext |= nvext
 
     def _append_ids(self, ids: list[int]) -> None:
@@ -209,10 +220,19 @@ class PartialAnswer(MeasuredAnswer):
             raise ValueError(f"more than {MAX_OUTPUT_TOKENS:,} tokens")
 
     def check(self, turn: Turn) -> None:
-        """Raise TurnFailed unless the stream is complete and prompt and answer have the recorded
-        lengths."""
-        if not self.complete:
+        """Raise TurnFailed unless the stream, which has ended, is complete and prompt and answer
+        have the recorded lengths."""
+        self._take(self._events.end(), self.last_byte_at_s)
+        if not (self.complete or self.finished):
             raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
+        if not self.usage and self.text:
+            raise TurnFailed(
+                "the server sent no usage, so the tokens of its answer are unknown; turn on "
+                "stream_options.include_usage in the server, or use --prompts tokens if it can "
+                "return token ids"
+            )
+        if not self.usage:  # the prompt is token ids, and so is the answer
+            self.usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": len(self.ids)}
         counted = self._counted("prompt_tokens"), self._counted("completion_tokens")
         prompt_tokens = counted[0] if self.text else turn.prompt_tokens
         if counted != (prompt_tokens, turn.output_tokens):
@@ -241,6 +261,16 @@ class PartialAnswer(MeasuredAnswer):
     @property
     def output_tokens(self) -> int:
         return len(self.ids) or (self._counted("completion_tokens") or 0 if self.text else 0)
+
+
+def content_of(choice: JsonObject) -> JsonObject:
+    """Return what a choice adds: the delta or message of a chat, or a completion's own fields."""
+    return mapping(choice.get("delta")) or mapping(choice.get("message")) or choice
+
+
+def _is_sampled(choice: JsonObject) -> bool:
+    """Return whether a choice has sampled tokens of any kind; a role alone is none."""
+    return any(content_of(choice).get(name) for name in SAMPLED)
 
 
 def _count(value: object) -> int | None:

@@ -68,7 +68,7 @@ class GeneratedAnswer(PartialAnswer):
     """The part of an answer of `/generate` that has arrived."""
 
     def _event(self, event: bytes, at_s: float) -> None:
-        if event == b"[DONE]":
+        if event.strip() == b"[DONE]":
             self.complete = True
             return
         chunk = orjson.loads(without_prompt(event))
@@ -79,6 +79,7 @@ class GeneratedAnswer(PartialAnswer):
         if reason.get("type") == "abort":
             message = error_message(orjson.dumps(reason), self.secrets)
             raise TurnFailed(f"the engine failed: {message}")
+        self.finished |= bool(reason)
         counted = meta["completion_tokens"]
         new = ids[len(self.ids) :] if len(ids) >= counted else ids
         if new and self.first_token_at_s is None:

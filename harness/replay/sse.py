@@ -40,6 +40,12 @@ class Events:
         """Return the incomplete event at the end of the stream."""
         return bytes(self._rest) + self._carriage_return
 
+    def end(self) -> Iterator[bytes]:
+        """Yield the last event if only the end of the stream ends it."""
+        rest, self._rest = bytes(self._rest), bytearray()
+        if data_of(rest).rstrip().endswith((b"]", b"}")):
+            yield rest
+
 
 def data_of(event: bytes) -> bytes:
     """Return the data of an event; empty for a comment."""

@@ -156,6 +156,19 @@ def test_a_command_without_requests_still_gives_its_exit_code(
 
 
 @pytest.mark.usefixtures("here")
+def test_turns_of_a_server_that_sends_no_usage_are_said_to_lack_it() -> None:
+    Path("agent.py").write_text(AGENT)
+    with threaded(serving(Upstream(fault="no usage"))) as url:
+        done = in_process.bench("record", url, "--out", "o", "--", sys.executable, "agent.py", "0")
+    assert done == (
+        1,
+        "",
+        "3 turns left out of the trace: the server sent no usage; record at one that supports "
+        "stream_options.include_usage\nno turn can be replayed; 3 recorded in o/turns.jsonl\n",
+    )
+
+
+@pytest.mark.usefixtures("here")
 def test_a_recording_into_the_folder_of_a_sweep_is_refused(upstream: str) -> None:
     Path("o").mkdir()
     Path("o/sweep.json").touch()

@@ -99,7 +99,8 @@ class Upstream:
             answer = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
         if not body.get("stream"):
             completion = {"object": "chat.completion", "choices": [{"index": 0, "message": answer}]}
-            return web.json_response(completion | {"usage": self._usage(body)})
+            usage = {} if self.fault == "no usage" else {"usage": self._usage(body)}
+            return web.json_response(completion | usage)
         try:
             return await self._stream(request, body)
         except (asyncio.CancelledError, ConnectionResetError):

@@ -66,7 +66,7 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
         else:
             repairs.add("a turn without token counts: left out")
     if not by_program:
-        raise TraceRejected("no turn has succeeded, or no job has finished")
+        raise TraceRejected("no turn has succeeded and has token counts, or no job has finished")
     for records in by_program.values():
         records.sort(key=_sent_s)
         if records[0].job_id not in ("", records[0].program_id):

@@ -119,9 +119,16 @@ def print_recording(recorded: Recording) -> bool:
     from servers.basics.phrasing import counted
 
     trace = recorded.write_trace()
-    if trace is None:
+    if recorded.uncounted:
         print(
-            f"no turn succeeded; {recorded.turns} recorded in {recorded.lines_file}",
+            f"{counted(recorded.uncounted, 'turn')} left out of the trace: the server sent no "
+            "usage; record at one that supports stream_options.include_usage",
+            file=sys.stderr,
+        )
+    if trace is None:
+        none = "no turn can be replayed" if recorded.uncounted else "no turn succeeded"
+        print(
+            f"{none}; {recorded.turns} recorded in {recorded.lines_file}",
             file=sys.stderr,
         )
         return False

@@ -1,0 +1,143 @@
+"""Streams as servers send them: what the first token is, where usage comes, and how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from harness.gateway.answers import ForwardedAnswer, Tap
+from harness.replay.completion import PartialAnswer
+from servers.basics.errors import TurnFailed
+from traces import Turn
+
+TURN = Turn(40, 8)
+USAGE = {"prompt_tokens": 40, "completion_tokens": 8}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(**chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def delta(**fields: Any) -> bytes:
+    return event(choices=[{"index": 0, "delta": fields}])
+
+
+ROLE = delta(role="assistant", content="", reasoning_content=None, tool_calls=[])
+ENDS = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+CALL = [{"index": 0, "id": "c", "function": {"name": "bash", "arguments": ""}}]
+
+
+def received(*parts: bytes, text: bool = True) -> PartialAnswer:
+    """Return the answer of parts that arrive at 1 s, 2 s, and so on."""
+    answer = PartialAnswer(0.0, text=text)
+    for second, part in enumerate(parts, 1):
+        answer.take(part, second)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [{"content": "a"}, {"reasoning_content": "hm"}, {"reasoning": "hm"}, {"tool_calls": CALL}],
+)
+def test_the_first_token_is_the_first_sampled_one_of_any_kind(sampled: dict[str, Any]) -> None:
+    answer = received(ROLE, delta(**sampled), delta(content="b"), ENDS, event(usage=USAGE), DONE)
+    assert answer.first_token_at_s == 2
+    forwarded = ForwardedAnswer()
+    tap = Tap(forwarded, hide_usage=False, key=None)
+    for second, part in enumerate((ROLE, delta(**sampled)), 1):
+        tap.feed(part, second)
+    assert forwarded.first_token_at_s == 2
+
+
+@pytest.mark.parametrize(
+    "chunk", [{"choices": [], "usage": USAGE}, {"choices": None, "usage": USAGE}, {"usage": USAGE}]
+)
+def test_a_chunk_with_usage_need_not_have_choices(chunk: dict[str, Any]) -> None:
+    answer = received(delta(content="a"), ENDS, event(**chunk), DONE)
+    answer.check(TURN)
+    assert answer.output_tokens == 8
+    forwarded = ForwardedAnswer()
+    # The client did not ask for usage.
+    assert Tap(forwarded, hide_usage=True, key=None).feed(event(**chunk), 1) == b""
+    assert forwarded.output_tokens == 8
+
+
+def test_usage_may_come_in_any_chunk() -> None:
+    first = event(choices=[{"index": 0, "delta": {"content": "a"}}], usage=USAGE)
+    received(first, event(choices=[{"delta": {"content": "b"}}], usage=None), ENDS).check(TURN)
+
+
+@pytest.mark.parametrize(
+    "end", [b"", b"data: [DONE]", b"data: [DONE]\n", b"data: [DONE]\r\n", b"data: [DONE] \n\n"]
+)
+def test_a_stream_that_the_server_ended_is_complete_however_it_ends(end: bytes) -> None:
+    received(delta(content="a"), ENDS, event(usage=USAGE), end).check(TURN)
+
+
+def test_the_last_event_may_lack_its_empty_line() -> None:
+    received(delta(content="a"), ENDS, event(usage=USAGE)[:-2]).check(TURN)
+    forwarded = ForwardedAnswer()
+    tap = Tap(forwarded, hide_usage=True, key=None)
+    assert tap.feed(delta(content="a") + event(usage=USAGE)[:-1], 1) == delta(content="a")
+    assert tap.end() == b""
+    assert forwarded.output_tokens == 8
+
+
+def test_a_stream_without_a_reason_for_its_end_was_cut() -> None:
+    with pytest.raises(TurnFailed, match="the stream was cut after 0 tokens"):
+        received(delta(content="a"), event(usage=USAGE)).check(TURN)
+    with pytest.raises(TurnFailed, match="the stream was cut after 0 tokens"):
+        received(delta(content="a"), ENDS[:-20]).check(TURN)
+
+
+def test_token_ids_are_counts_if_the_server_sends_no_usage() -> None:
+    chunks = [event(choices=[{"text": "a", "token_ids": [n]}]) for n in range(8)]
+    answer = received(*chunks, DONE, text=False)
+    answer.check(TURN)
+    assert (answer.prompt_tokens(TURN), answer.output_tokens) == (40, 8)
+    with pytest.raises(TurnFailed, match="the server counted 40 prompt and 7 output tokens"):
+        received(*chunks[1:], DONE, text=False).check(TURN)
+
+
+def test_text_without_usage_says_what_to_do() -> None:
+    said = "the server sent no usage, so the tokens of its answer are unknown; turn on"
+    with pytest.raises(TurnFailed, match=re.escape(said)):
+        received(delta(content="a"), ENDS, DONE).check(TURN)
+
+
+def part(**fields: Any) -> bytes:
+    function = {name: fields.pop(name) for name in ("name", "arguments") if name in fields}
+    return delta(tool_calls=[{**fields, "function": function}])
+
+
+PYTEST, RUFF = '{"command": "pytest -q"}', '{"command": "ruff check"}'
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # whole calls with ids: the same index, or none
+        [part(index=0, id="a", name="bash", arguments=PYTEST),
+         part(index=0, id="b", name="bash", arguments=RUFF)],
+        [part(id="a", name="bash", arguments=PYTEST), part(id="b", name="bash", arguments=RUFF)],
+        # neither ids nor indices
+        [part(name="bash", arguments=PYTEST), part(name="bash", arguments=RUFF)],
+        # parts with the index only, interleaved
+        [part(index=0, id="a", name="bash", arguments=""), part(index=1, id="b", name="bash"),
+         part(index=0, arguments=PYTEST), part(index=1, arguments=RUFF)],
+        # parts with the id only, interleaved
+        [part(id="a", name="bash"), part(id="b", name="bash"),
+         part(id="a", arguments=PYTEST), part(id="b", arguments=RUFF)],
+        # the same index, and parts without an id
+        [part(index=0, id="a", name="bash"), part(index=0, arguments=PYTEST),
+         part(index=0, id="b", name="bash"), part(index=0, arguments=RUFF)],
+    ],
+)  # fmt: skip
+def test_parallel_tool_calls_are_kept_apart(parts: list[bytes]) -> None:
+    forwarded = ForwardedAnswer()
+    Tap(forwarded, hide_usage=False, key=None).feed(b"".join(parts), 1)
+    assert forwarded.tools == ("pytest", "ruff")
