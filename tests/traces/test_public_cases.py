@@ -95,3 +95,27 @@ def test_a_resumed_claude_sub_agent_runs_twice() -> None:
     assert first.fork == Fork("sess-a", 0, 1.0, 1, MEASURED)
     assert second.fork == Fork("sess-a", 2, 1.0, 3, MEASURED)
     assert [turn.tool_gap_s for turn in (*first.turns, *second.turns)] == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_calls_that_two_instrumentations_recorded_are_counted_once() -> None:
+    assert prompts("16-otel-instrumented-twice") == [[10_000, 11_000]]
+    turns = only("16-otel-instrumented-twice").turns
+    assert (turns[0].tools, turns[0].tool_gap_s) == (("pytest",), 30.1)
+
+
+def test_a_total_that_counts_cached_tokens_twice_does_not_agree_with_the_text() -> None:
+    program = only("17-langfuse-cached-twice")
+    assert [turn.prompt_tokens for turn in program.turns] == [8_200, 8_400]
+    assert [turn.output_tokens for turn in program.turns] == [100, 80]
+    assert program.prefix is not None
+    assert program.prefix.tokens <= 8_200
+    assert "a total with the cached tokens twice, as the text shows: ignored (2 times)" in repairs(
+        "17-langfuse-cached-twice"
+    )
+
+
+def test_claude_codes_own_spans_are_calls_and_tools() -> None:
+    first, last = only("claude-code-spans").turns
+    assert (first.prompt_tokens, first.output_tokens) == (10 + 12_000 + 3_000, 200)
+    assert (last.prompt_tokens, last.output_tokens) == (12 + 15_000 + 400, 100)
+    assert (first.tools, first.tool_gap_s) == (("Bash",), 30.1)

@@ -340,6 +340,45 @@ def test_model_calls_without_lengths_are_refused() -> None:
         read(span("1", SpanKind.MODEL, 0, 1))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "calls"),
+    [
+        ({}, {}, 1),
+        ({"answer_id": "x"}, {}, 1),
+        ({"answer_id": "x"}, {"answer_id": "x", "trace": "u", "usage": {"total": 130}}, 1),
+        ({"answer_id": "x"}, {"answer_id": "y"}, 2),
+        ({}, {"trace": "u"}, 2),
+    ],
+)
+def test_a_call_recorded_twice_is_known_by_its_answers_id_or_its_times_and_counts(
+    first: dict[str, Any], second: dict[str, Any], calls: int
+) -> None:
+    found, _ = read(call("1", 0, 2, 100, 20, **first), call("2", 0.002, 1.998, 100, 20, **second))
+    assert sum(len(program.turns) for program in found) == calls
+
+
+def test_calls_of_one_answer_id_at_different_times_are_different_calls() -> None:
+    found, _ = read(
+        call("1", 0, 2, 100, 20, answer_id="x"), call("2", 3, 5, 150, 20, answer_id="x")
+    )
+    assert [turn.prompt_tokens for turn in found[0].turns] == [100, 150]
+
+
+def test_whether_prompts_include_cached_tokens_is_decided_for_each_model() -> None:
+    found, _ = read(
+        call("1", 0, 2, 10, 20, usage={"cached": 900}, model="claude"),
+        call("2", 3, 5, 1000, 20, usage={"cached": 900}, model="gpt"),
+        call("3", 6, 8, 950, 20, usage={"cached": 940}, model="claude"),
+    )
+    assert [turn.prompt_tokens for turn in found[0].turns] == [910, 1000, 1890]
+
+
+def test_a_tool_call_recorded_twice_is_known_by_its_id() -> None:
+    twice = [replace(tool(id, 2.1, 2.9), answer_id="k") for id in ("t", "u")]
+    found, _ = read(call("1", 0, 2, 100, 20), *twice, call("2", 3, 5, 150, 20))
+    assert found[0].turns[0].tools == ("ls",)
+
+
 def test_spans_that_are_their_own_ancestors_are_cut() -> None:
     found, repairs = read(
         agent("a", 0, 9, "b"), agent("b", 0, 9, "a"), call("1", 0, 2, 100, 20, "a")
@@ -370,7 +409,7 @@ def any_spans(draw: st.DrawFn) -> list[Span]:
                 draw(names),
                 trace=draw(st.sampled_from("tu")),
                 session=draw(st.sampled_from(["", "s"])),
-                usage=SpanUsage(draw(st.integers(1, 100)), draw(st.integers(1, 100))),
+                usage=SpanUsage(draw(st.integers(1, 100)), number + 1),  # no call twice
             )
         )
     return spans

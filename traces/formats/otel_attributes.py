@@ -1,4 +1,5 @@
-"""Attributes of agents' spans: the GenAI conventions, OpenInference, OpenLLMetry, Vercel AI SDK.
+"""Attributes of agents' spans: the GenAI conventions, OpenInference, OpenLLMetry, Vercel AI SDK,
+and Claude Code.
 
 In: a span as parsed JSON. Out: its attributes as one mapping, and the values that readers need.
 """
@@ -26,6 +27,12 @@ Attributes = JsonObject
 
 PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.")
 SESSIONS = ("gen_ai.conversation.id", "session.id", "exgentic.session.id", "ai.telemetry.session")
+MODELS = (
+    *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "llm.request.model"),
+    *("ai.response.model", "ai.model.id"),
+)
+ANSWER_IDS = ("gen_ai.response.id", "llm.response.id", "ai.response.id")
+TOOL_IDS = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
 MODEL_OPERATIONS = ("chat", "generate_content", "text_completion", "completion")
 KINDS = {
     **dict.fromkeys(MODEL_OPERATIONS, SpanKind.MODEL),
@@ -36,14 +43,17 @@ KINDS = {
     "agent": SpanKind.AGENT,
 }
 """Kinds by `gen_ai.operation.name`, and by the kinds of OpenInference and OpenLLMetry."""
+CLAUDE_CODE = {"claude_code.llm_request": SpanKind.MODEL, "claude_code.tool": SpanKind.TOOL}
+"""Kinds of Claude Code's own spans by name. Their counts have no prefix."""
 PROMPT = (
     *("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
     *("llm.usage.prompt_tokens", "ai.usage.inputTokens", "ai.usage.promptTokens"),
+    "input_tokens",
 )
 OUTPUT = (
     *("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
     *("llm.token_count.completion", "llm.usage.completion_tokens"),
-    *("ai.usage.outputTokens", "ai.usage.completionTokens"),
+    *("ai.usage.outputTokens", "ai.usage.completionTokens", "output_tokens"),
 )
 TOTAL = (
     *("gen_ai.usage.total_tokens", "llm.token_count.total", "llm.usage.total_tokens"),
@@ -52,10 +62,11 @@ TOTAL = (
 CACHED = (
     *("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens"),
     *("llm.token_count.prompt_details.cache_read", "ai.usage.cachedInputTokens"),
+    "cache_read_tokens",
 )
 CACHE_WRITES = (
     *("gen_ai.usage.cache_creation.input_tokens", "gen_ai.usage.cache_creation_input_tokens"),
-    "llm.token_count.prompt_details.cache_write",
+    *("llm.token_count.prompt_details.cache_write", "cache_creation_tokens"),
 )
 REASONING = (
     *("gen_ai.usage.reasoning.output_tokens", "gen_ai.usage.reasoning_tokens"),
@@ -127,8 +138,8 @@ def kind(attributes: Attributes, name: str) -> SpanKind:
     for key in ("gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"):
         if value := text(attributes.get(key)):
             return KINDS.get(value.lower(), SpanKind.OTHER)
-    if "gen_ai.tool.name" in attributes:
-        return SpanKind.TOOL
+    if name in CLAUDE_CODE or "gen_ai.tool.name" in attributes:
+        return CLAUDE_CODE.get(name, SpanKind.TOOL)
     is_request = text(attributes.get("llm.request.type")) in MODEL_OPERATIONS
     return SpanKind.MODEL if is_request or name.startswith("chat ") else SpanKind.OTHER
 
@@ -138,6 +149,7 @@ def name_of(attributes: Attributes, span_kind: SpanKind, name: str) -> str:
     agent = text(attributes.get("gen_ai.agent.name")) or text(attributes.get("agent.name"))
     if span_kind is SpanKind.TOOL:
         names = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
+        names = (*names, "tool_name")
         named = next(filter(None, (text(attributes.get(key)) for key in names)), name)
         return named.removeprefix("execute_tool ")
     return agent or (name if span_kind is SpanKind.AGENT else "")
@@ -145,6 +157,16 @@ def name_of(attributes: Attributes, span_kind: SpanKind, name: str) -> str:
 
 def session(attributes: Attributes) -> str:
     return next(filter(None, (text(attributes.get(name)) for name in SESSIONS)), "")
+
+
+def model(attributes: Attributes) -> str:
+    return next(filter(None, (text(attributes.get(name)) for name in MODELS)), "")
+
+
+def answer_id(attributes: Attributes, span_kind: SpanKind) -> str:
+    """Return the id of an answer, or of a tool call."""
+    names = TOOL_IDS if span_kind is SpanKind.TOOL else ANSWER_IDS
+    return next(filter(None, (text(attributes.get(name)) for name in names)), "")
 
 
 def usage(attributes: Attributes) -> SpanUsage:

@@ -23,6 +23,7 @@ from traces.formats.shared.calls import (
     system_prefix,
     unique_id,
 )
+from traces.formats.shared.span_counts import whole_calls
 from traces.formats.shared.span_groups import AgentSpans, groups
 from traces.formats.shared.spans import Span, SpanTree
 from traces.lenient import Repairs
@@ -51,7 +52,7 @@ def programs(
     spans: Sequence[Span], name: str, repairs: Repairs, assumptions: Assumptions
 ) -> list[Program]:
     tree = SpanTree(spans, repairs)
-    _include_cached_tokens(tree.calls, repairs)
+    tree.calls = whole_calls(tree.calls, repairs)
     lanes: list[_Lane] = []
     main: dict[str, _Lane] = {}
     found = groups(tree, name)
@@ -69,26 +70,6 @@ def programs(
         _place(lane, joined_s, ends_s, repairs)
     built = [_program(lane, joined_s, repairs, assumptions) for lane in lanes]
     return shortest_prefixes(built)
-
-
-def _include_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
-    """Make all counts include cached tokens and reasoning. A trace's prompt counts exclude cached
-    tokens if one of its calls has more cached than prompt tokens, or if a total shows it."""
-    excludes = {call.trace for call in calls if call.usage.cache > (call.usage.prompt or 0)}
-    for call in calls:
-        usage = call.usage
-        if usage.prompt is None:
-            continue
-        prompt, output = usage.prompt, usage.output or 0
-        whole = prompt + usage.cache
-        if usage.cache and (call.trace in excludes or usage.total == whole + output):
-            repairs.add("prompt tokens without the cached ones: these added")
-            prompt = whole
-        hidden = (usage.total or 0) - prompt - output
-        if hidden > 0 and usage.output is not None:
-            repairs.add("a total above prompt and answer: the rest counted as reasoning")
-            output, usage = output + hidden, replace(usage, reasoning=usage.reasoning + hidden)
-        call.usage = replace(usage, prompt=prompt, output=output or None)
 
 
 def _lanes(group: AgentSpans, parent: _Lane | None, ids: dict[str, int]) -> list[_Lane]:
@@ -202,8 +183,13 @@ def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
     answer. If neither is recorded, a later call in the same trace implies that there was one."""
     starts_s = [call.start_s for call in lane.calls]
     found: list[list[str]] = [[] for _ in lane.calls]
+    ids: set[tuple[int, str]] = set()
     for tool in lane.tools:
-        if (i := bisect_right(starts_s, tool.start_s) - 1) >= 0:
+        i = bisect_right(starts_s, tool.start_s) - 1
+        if tool.answer_id and (i, tool.answer_id) in ids:
+            repairs.add("a tool call that was recorded twice: counted once")
+        elif i >= 0:
+            ids.add((i, tool.answer_id))
             found[i].append(tool.name or "tool")
     tools = [tuple(names) or call.called for names, call in zip(found, lane.calls, strict=True)]
     for i, (call, following) in enumerate(pairwise(lane.calls)):

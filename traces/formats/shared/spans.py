@@ -60,6 +60,9 @@ class Span:
     called: tuple[str, ...] = ()
     """Tools that the answer calls."""
     failed: bool = False
+    model: str = ""
+    answer_id: str = ""
+    """The id that the provider gave the answer, or the agent the tool call."""
     kept: int | None = None
     """Number of leading prompt tokens that repeat the previous context, if recorded."""
     gap_provenance: Provenance = Provenance.MEASURED

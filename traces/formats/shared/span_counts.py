@@ -1,0 +1,101 @@
+"""Makes the token counts of model calls comparable, and merges calls that were recorded twice.
+
+In: the model calls of a `SpanTree`. Out: the calls, with prompts that include cached tokens and
+outputs that include reasoning. Whether a count includes cached tokens is decided for each call, and
+for the model in a trace if the call's own counts do not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from traces.formats.shared.spans import Span
+from traces.lenient import Repairs
+from traces.token_counts import CHARACTERS_PER_TOKEN
+
+SAME_S = 0.005
+"""Times of a call that two instrumentations record differ by at most this much."""
+TEXT_ERROR = 0.25
+"""Text that differs by at most this share from a count agrees with it."""
+
+
+def whole_calls(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
+    """Return each call once, with whole counts. Changes the calls."""
+    by_model: dict[tuple[str, str], list[Span]] = {}
+    for call in calls:
+        if call.usage.prompt is not None and call.usage.cache:
+            by_model.setdefault((call.trace, call.model), []).append(call)
+    for cached in by_model.values():
+        _add_cached_tokens(cached, repairs)
+    for call in calls:
+        usage, prompt, output = call.usage, call.usage.prompt or 0, call.usage.output
+        hidden = (usage.total or 0) - prompt - (output or 0)
+        if prompt and output is not None and hidden > 0:
+            repairs.add("a total above prompt and answer: the rest counted as reasoning")
+            reasoning = usage.reasoning + hidden
+            call.usage = replace(usage, output=output + hidden, reasoning=reasoning)
+    return _once(calls, repairs)
+
+
+def _add_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
+    """Add the cached tokens to the prompts of calls of one model, if they are not in them."""
+    excludes = any(call.usage.cache > (call.usage.prompt or 0) for call in calls)
+    shown_by_text = not excludes and _text_includes_all(calls)
+    for call in calls:
+        usage = call.usage
+        prompt, output = usage.prompt or 0, usage.output or 0
+        if usage.cache <= prompt and usage.total == prompt + output:
+            continue
+        adds_up = usage.total == prompt + usage.cache + output
+        if shown_by_text:
+            if adds_up:
+                repairs.add("a total with the cached tokens twice, as the text shows: ignored")
+                call.usage = replace(usage, total=None)
+        elif excludes or adds_up:
+            repairs.add("prompt tokens without the cached ones: these added")
+            call.usage = replace(usage, prompt=prompt + usage.cache)
+
+
+def _text_includes_all(calls: Iterable[Span]) -> bool:
+    """Return whether the prompts' texts are as long as their counts without the cached tokens."""
+    texts = prompts = whole = 0.0
+    for call in calls:
+        if not call.prompt:
+            return False
+        texts += sum(len(message.content) for message in call.prompt) / CHARACTERS_PER_TOKEN
+        prompts += call.usage.prompt or 0
+        whole += (call.usage.prompt or 0) + call.usage.cache
+    return abs(texts - prompts) <= TEXT_ERROR * prompts < whole - texts
+
+
+def _once(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
+    """Return each call once, although two instrumentations recorded it: with one id of the answer,
+    or in one trace at the same times with the same counts."""
+    kept: list[Span] = []
+    by_answer: dict[str, Span] = {}
+    by_counts: dict[tuple[str, int | None, int | None], Span] = {}
+    for call in calls:
+        counts = call.trace, call.usage.prompt, call.usage.output
+        same = by_answer.get(call.answer_id) if call.answer_id else None
+        if same is not None and call.start_s > same.end_s:  # another call with this id
+            same = None
+        other = by_counts.get(counts)
+        if same is None and other is not None and _are_one(other, call):
+            same = other
+        if same is None:
+            kept.append(call)
+            same = by_counts[counts] = call
+        else:
+            repairs.add("a model call that was recorded twice: counted once")
+            same.prompt = same.prompt or call.prompt
+            same.answer, same.called = same.answer or call.answer, same.called or call.called
+            same.name, same.session = same.name or call.name, same.session or call.session
+        by_answer[call.answer_id or same.answer_id] = same
+    return kept
+
+
+def _are_one(a: Span, b: Span) -> bool:
+    if a.usage.prompt is None or (a.answer_id and b.answer_id):
+        return False
+    return abs(a.start_s - b.start_s) <= SAME_S and abs(a.end_s - b.end_s) <= SAME_S
