@@ -119,3 +119,16 @@ def test_claude_codes_own_spans_are_calls_and_tools() -> None:
     assert (first.prompt_tokens, first.output_tokens) == (10 + 12_000 + 3_000, 200)
     assert (last.prompt_tokens, last.output_tokens) == (12 + 15_000 + 400, 100)
     assert (first.tools, first.tool_gap_s) == (("Bash",), 30.1)
+
+
+def test_a_gemini_answer_without_text_ended_when_its_tool_call_began() -> None:
+    turns = only("12-gemini-tool-only-answer").turns
+    # The id of the call has 8:00:07; it ended at 8:00:37.04.
+    assert [turn.tool_gap_s for turn in turns] == [30.04, 12.0, 0.0]
+
+
+def test_a_gemini_sub_agent_is_a_fork_that_the_session_awaits() -> None:
+    session, agent = read("14-gemini-sub-agent/chats").programs
+    assert agent.fork == Fork(session.id, 0, 0.5, 1, MEASURED)
+    assert [turn.prompt_tokens for turn in agent.turns] == [2_500, 3_500]
+    assert session.turns[0].tool_gap_s == 1.0  # from 8:00:35 to 8:00:36

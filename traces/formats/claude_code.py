@@ -211,8 +211,8 @@ class _SessionAgents:
 
     def _add_launches(self, agent: AgentLines, parent: AgentLines, started: list[Sent]) -> None:
         """Add where a sub-agent and its further runs were started."""
-        thread, calls = agent.thread, parent.thread.calls
-        places = {id(call): i for i, call in enumerate(calls)}
+        thread = agent.thread
+        places = {id(call): i for i, call in enumerate(parent.thread.calls)}
         for s in started:
             place = places.get(id(s.call))
             run = thread.run_after(s.tool.called_s) if thread.launches else 0
@@ -220,11 +220,5 @@ class _SessionAgents:
                 is_awaited = s.tool.answered_s is not None and not s.in_background
                 awaited_at = place if is_awaited else None
                 thread.launches[run] = SubagentLaunch(parent.thread.id, place, awaited_at)
-        if thread.launches:
-            return
-        self.repairs.add(
-            "a sub-agent whose start is not recorded: after the last call before it, not awaited"
-        )
-        started_s = thread.started_s or 0.0
-        before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
-        thread.launches[0] = SubagentLaunch(parent.thread.id, max(before, default=0))
+        if not thread.launches:
+            thread.launches[0] = parent.thread.launch_before(thread.started_s, self.repairs)

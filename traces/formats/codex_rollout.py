@@ -16,7 +16,7 @@ from itertools import takewhile
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, tool_name
+from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, tool_name, whole_prompt
 from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
@@ -325,10 +325,8 @@ class Rollout:
         is_new = event.compacts or event.precedes
         call = SessionCall(prompt_messages=len(messages)) if is_new else self._call_to_end()
         prompt, cached, output, reasoning = event.usage
-        call.prompt, call.cached, call.output = prompt, cached, output or 1
-        if cached > prompt:
-            self.repairs.add("prompt tokens without the cached ones: these added")
-            call.prompt += cached
+        call.prompt = whole_prompt(prompt, cached, self.repairs)
+        call.cached, call.output = cached, output or 1
         call.drops_output = reasoning > 0
         call.compacts = event.compacts
         if call.ended_s is None:

@@ -149,8 +149,7 @@ def name_of(attributes: Attributes, span_kind: SpanKind, name: str) -> str:
     agent = text(attributes.get("gen_ai.agent.name")) or text(attributes.get("agent.name"))
     if span_kind is SpanKind.TOOL:
         names = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
-        names = (*names, "tool_name")
-        named = next(filter(None, (text(attributes.get(key)) for key in names)), name)
+        named = next(filter(None, (text(attributes.get(k)) for k in (*names, "tool_name"))), name)
         return named.removeprefix("execute_tool ")
     return agent or (name if span_kind is SpanKind.AGENT else "")
 

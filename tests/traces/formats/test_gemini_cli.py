@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from servers.basics.errors import TraceRejected
 from tests.traces.claude_code import iso
 from tests.traces.sample import Sample, json_lines
-from traces import Program, Provenance
+from traces import Fork, Program, Provenance, read_traces
 from traces.check import check
 from traces.formats.gemini_cli import load, sniff
 from traces.lenient import Repairs
@@ -123,3 +124,75 @@ def test_an_answer_without_counts_is_left_out() -> None:
 def test_a_session_without_counts_is_refused() -> None:
     with pytest.raises(TraceRejected, match="no message of the model with token counts"):
         read(json_lines(HEAD, user("u", 0)))
+
+
+def silent(id: str, at_s: float, prompt: int, *tools: Message, **counts: int) -> Message:
+    """Return an answer without text, which is written when its tools have ended."""
+    return {**answer(id, at_s, prompt, *tools, **counts), "content": ""}
+
+
+def test_the_time_of_a_tool_that_ended_when_its_answer_was_written_is_not_measured() -> None:
+    messages = [user("u", 0), silent("a", 30, 100, tool(30, "replace")), answer("b", 35, 150)]
+    program, repairs = read(json_lines(HEAD, *messages))
+    assert (program.turns[0].tool_gap_s, program.turns[0].gap_provenance) == (
+        0.0,
+        Provenance.INFERRED,
+    )
+    assert "a tool's result or a message before the answer's end: gap set to 0" in repairs
+
+
+def test_the_first_version_of_a_message_has_the_time_of_the_answer() -> None:
+    first = {**silent("a", 4, 100), "tokens": None}
+    written_again = silent("a", 30, 100, tool(30, "replace"))
+    program, _ = read(json_lines(HEAD, user("u", 0), first, written_again, answer("b", 35, 150)))
+    assert program.turns[0].tool_gap_s == 26.0
+
+
+def read_folder(folder: Path, **files: list[Message]) -> dict[str, Program]:
+    for name, (head, *messages) in files.items():
+        document = {**HEAD, **head, "messages": messages}
+        (folder / f"session-{name}.json").write_text(json.dumps(document, indent=1))
+    loaded = read_traces(folder, keep_names=True)
+    assert loaded.rejections == ()
+    return {program.id: program for program in loaded.programs}
+
+
+def test_a_session_that_was_migrated_to_json_lines_is_one_session(tmp_path: Path) -> None:
+    (tmp_path / "session-2.jsonl").write_bytes(json_lines(HEAD, *MESSAGES))
+    programs = read_folder(tmp_path, old=[{}, *MESSAGES[:3]])
+    assert [turn.prompt_tokens for turn in programs["s"].turns] == [100, 160, 300]
+    assert len(programs) == 1
+
+
+def agents_tool(begin_s: float, end_s: float, agent: str) -> Message:
+    ms = round((1.77e9 + begin_s) * 1000)
+    return {**tool(end_s, "investigator"), "id": f"investigator-{ms}-0", "agentId": agent}
+
+
+def test_a_sub_agent_with_a_session_id_of_its_own_runs_once_for_each_call(tmp_path: Path) -> None:
+    own = {"sessionId": "x", "kind": "subagent"}
+    programs = read_folder(
+        tmp_path,
+        main=[
+            {},
+            user("u", 0),
+            silent("a", 30, 100, agents_tool(4, 30, "x")),
+            answer("b", 35, 150, tool(40)),
+            silent("c", 70, 200, agents_tool(45, 70, "x")),
+            answer("d", 75, 250),
+        ],
+        sub=[own, user("v", 5), answer("e", 29, 90), user("w", 46), answer("f", 68, 180)],
+    )
+    first, second = programs["x/agent-1"], programs["x/agent-1@2"]
+    assert first.fork == Fork("s", 0, 1.0, 1, Provenance.MEASURED)
+    assert second.fork == Fork("s", 2, 1.0, 3, Provenance.MEASURED)
+    assert [turn.tool_gap_s for turn in programs["s"].turns] == [1.0, 5.0, 2.0, 0.0]
+
+
+def test_a_sub_agent_that_no_call_started_is_not_awaited(tmp_path: Path) -> None:
+    programs = read_folder(
+        tmp_path,
+        main=[{}, *MESSAGES],
+        sub=[{"kind": "subagent"}, user("x", 20), answer("y", 29, 90)],
+    )
+    assert programs["s/agent-1"].fork == Fork("s", 1, 11.0, None, Provenance.MEASURED)

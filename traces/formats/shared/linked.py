@@ -23,7 +23,6 @@ from traces.lenient import MAX_BYTES, Repairs, line_start, mapping, read_bytes
 MARKER = "turnstile_file"
 MARKER_START = b'{"turnstile_file"'
 _TIME = re.compile(rb'"timestamp"\s*:\s*"([^"\\]{1,40})"')
-JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 LINES_TO_CHECK = 20
 """One of this many first lines of a file must be a line of a session."""
 START_BYTES = 1 << 16
@@ -66,6 +65,11 @@ class DocumentFile:
                 yield value
             else:
                 repairs.add("a line that is not a JSON object: left out")
+
+    @property
+    def whole(self) -> bytes:
+        """The file as one document."""
+        return b"\n".join(self.encoded)
 
     @property
     def last_timestamp(self) -> bytes:
@@ -124,8 +128,6 @@ def _is_sub_agent(formats: Sequence[LinkedFormat]) -> Callable[[Path], bool]:
 
 
 def _links(file: Path, formats: Sequence[LinkedFormat]) -> set[str]:
-    if not file.name.endswith(JSON_LINES):
-        return set()
     try:
         data = read_bytes(file)
     except TraceRejected:  # reported when the file is read

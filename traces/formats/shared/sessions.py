@@ -128,12 +128,30 @@ class Thread:
         ends = [*begins[1:], len(self.calls)]
         return [(b, e, self.launches[b]) for b, e in zip(begins, ends, strict=True)]
 
+    def launch_before(self, started_s: float | None, repairs: Repairs) -> SubagentLaunch:
+        """Return the launch of a sub-agent of this one that started at this time."""
+        repairs.add(
+            "a sub-agent whose start is not recorded: after the last call before it, not awaited"
+        )
+        ended = (
+            i for i, call in enumerate(self.calls) if (call.ended_s or 0.0) <= (started_s or 0.0)
+        )
+        return SubagentLaunch(self.id, max(ended, default=0))
+
     def run_after(self, at_s: float | None) -> int | None:
         """Return the first call of the run that a task given at this time starts; None if the
         sub-agent was at work, or does nothing after it."""
         after = (i for i, call in enumerate(self.calls) if at_s and (call.ended_s or 0.0) > at_s)
         first = next(after, 0)
         return first if first and not self.calls[first - 1].tools else None
+
+
+def whole_prompt(prompt: int, cached: int, repairs: Repairs) -> int:
+    """Return the length of a prompt with its cached tokens: fewer tokens cannot include them."""
+    if cached <= prompt:
+        return prompt
+    repairs.add("prompt tokens without the cached ones: these added")
+    return prompt + cached
 
 
 def leave_out_uncounted(thread: Thread) -> None:
