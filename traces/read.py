@@ -318,6 +318,8 @@ def _load(
     data: bytes, path: Path, repairs: Repairs, chosen: str | None, assumptions: Assumptions
 ) -> tuple[str, list[Program]]:
     """Return the name of the format, and the programs."""
+    if chosen is None and (other := look_alikes.of_another_tool(data)) is not None:
+        raise TraceRejected(other)
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
     uncompressed = plain_name(path)
     if known is None:

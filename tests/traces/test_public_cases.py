@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.basics.errors import InvalidTrace
 from traces import Fork, Program, Provenance, TraceSet, read_traces
 
 CASES = Path(__file__).parent / "cases"
@@ -132,3 +133,38 @@ def test_a_gemini_sub_agent_is_a_fork_that_the_session_awaits() -> None:
     assert agent.fork == Fork(session.id, 0, 0.5, 1, MEASURED)
     assert [turn.prompt_tokens for turn in agent.turns] == [2_500, 3_500]
     assert session.turns[0].tool_gap_s == 1.0  # from 8:00:35 to 8:00:36
+
+
+RECORD = "record the agent with bench record, or give its OpenTelemetry spans"
+SPANS = "export the traces as OpenTelemetry spans"
+
+
+@pytest.mark.parametrize(
+    ("file", "what", "remedy"),
+    [
+        ("agentops.json", "a session of AgentOps, which", SPANS),
+        ("aider.json", "a chat of Aider, which has no times and", RECORD),
+        ("amp.json", "a session of Amp, which", RECORD),
+        ("cline.json", "messages as Cline and Roo Code keep them, which have neither counts nor "
+         "times and", RECORD),
+        ("cline_ui.json", "messages of Cline or Roo Code, which", RECORD),
+        ("codexexec.jsonl", "the output of codex exec, which has only sums of calls and no times "
+         "and", "give its rollout in ~/.codex/sessions"),
+        ("copilot.jsonl", "a session of Copilot CLI, which has no prompt lengths and", RECORD),
+        ("goose.jsonl", "a session of goose, which", RECORD),
+        ("langsmith.jsonl", "runs of LangSmith, which", SPANS),
+        ("opencode.json", "a session of OpenCode, which", RECORD),
+        ("qwen.jsonl", "a session of Qwen Code, which", RECORD),
+        ("streamjson.jsonl", "the output of claude -p, which has no times and",
+         "give its session in ~/.claude/projects"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_tool_is_named_with_what_to_do(file: str, what: str, remedy: str) -> None:
+    with pytest.raises(InvalidTrace) as refused:
+        read_traces(CASES / "24-refusals" / file)
+    assert str(refused.value).partition(": ")[2] == f"{what} cannot be read here; {remedy}"
+
+
+def test_a_file_with_messages_alone_is_not_taken_for_a_trajectory() -> None:
+    with pytest.raises(InvalidTrace, match="unknown format"):
+        read_traces(CASES / "24-refusals" / "openai_log.json")

@@ -14,7 +14,8 @@ from servers.basics.json_object import JsonObject
 from servers.basics.nearest import nearest
 from servers.basics.text import one_line
 from traces.formats.registry import FIRST_BYTES, NOT_INSTALLED, PACKAGED, abouts, known_formats
-from traces.lenient import line_start, mapping
+from traces.formats.shared.linked import first_lines
+from traces.lenient import document_start, line_start, mapping
 
 MAX_KEYS = 5
 """Maximum number of keys in a message."""
@@ -33,6 +34,8 @@ class LookAlike:
     first object of the list in `a`."""
     reason: str = ""
     """Why it cannot be read."""
+    lacks: str = ""
+    """A key that an object of this format does not have."""
 
 
 UNREADABLE = (
@@ -61,7 +64,68 @@ UNREADABLE = (
 )
 
 
+RECORD = "record the agent with bench record, or give its OpenTelemetry spans"
+SPANS = "export the traces as OpenTelemetry spans"
+OTHERS = (
+    LookAlike("a session of Qwen Code", ("sessionId", "uuid", "message.parts"), RECORD),
+    LookAlike("a session of OpenCode", ("info.id", "messages.info", "messages.parts"), RECORD),
+    LookAlike("a message of OpenCode", ("sessionID", "role", "modelID"), RECORD),
+    LookAlike("a session of Amp", ("v", "messages.messageId"), RECORD),
+    LookAlike("messages of Cline or Roo Code", ("ts", "type", "say"), RECORD),
+    LookAlike("messages of Cline or Roo Code", ("ts", "type", "ask"), RECORD),
+    LookAlike(
+        "messages as Cline and Roo Code keep them, which have neither counts nor times",
+        ("role", "content.type", "content.text"),
+        RECORD,
+    ),
+    LookAlike("a session of goose", ("working_dir", "message_count"), RECORD),
+    LookAlike(
+        "a session of Copilot CLI, which has no prompt lengths",
+        ("type", "data", "parentId", "timestamp"),
+        RECORD,
+    ),
+    LookAlike("a chat of Copilot in VS Code", ("requests", "responderUsername"), RECORD),
+    LookAlike("a conversation of Cursor", ("composerId", "conversation"), RECORD),
+    LookAlike(
+        "the output of claude -p, which has no times",
+        ("type", "subtype", "session_id"),
+        "give its session in ~/.claude/projects",
+        "sessionId",
+    ),
+    LookAlike(
+        "the output of claude -p, which has no times",
+        ("type", "message", "session_id", "parent_tool_use_id"),
+        "give its session in ~/.claude/projects",
+        "sessionId",
+    ),
+    LookAlike(
+        "the output of codex exec, which has only sums of calls and no times",
+        ("type", "thread_id"),
+        "give its rollout in ~/.codex/sessions",
+    ),
+    LookAlike("runs of LangSmith", ("run_type", "trace_id"), SPANS),
+    LookAlike("runs of LangSmith", ("run_type", "parent_run_id"), SPANS),
+    LookAlike("records of Logfire", ("span_name", "otel_scope_name"), SPANS),
+    LookAlike("a session of AgentOps", ("session_id", "events.event_type"), SPANS),
+)
+"""Files of other tools. Readers of ours would take some of them for their own."""
+AIDER = b"# aider chat started"
 RECIPE = "turnstile-recipe-1"
+
+
+def of_another_tool(data: bytes) -> str | None:
+    """Return what a file of another tool is and what to do, or None."""
+    first_bytes = data[:FIRST_BYTES]
+    if first_bytes.lstrip().startswith(AIDER):
+        return f"a chat of Aider, which has no times and cannot be read here; {RECORD}"
+    document = document_start(first_bytes)
+    first = next(iter(document), None) if isinstance(document, list) else document
+    for found in map(keys_of, (first, *first_lines(first_bytes))):
+        for other in OTHERS:
+            if found.issuperset(other.keys) and other.lacks not in found:
+                which = " and" if ", which" in other.name else ", which"
+                return f"{other.name}{which} cannot be read here; {other.reason}"
+    return None
 
 
 def describe_toml(data: bytes, name: str) -> str:

@@ -53,11 +53,16 @@ ABOUT = About(
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
 """The command timeout in mini-swe-agent's SWE-bench runs."""
 
+MARKS = {"info", "trajectory_format", "instance_id"}
+"""Fields of trajectories, besides `messages`; another one is `extra` of a message."""
 _BLOCK = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
 
 def sniff(first_bytes: bytes) -> bool:
-    return "messages" in mapping(document_start(first_bytes))
+    document = mapping(document_start(first_bytes))
+    messages = items(document.get("messages"))
+    is_chat = messages and not any("extra" in mapping(message) for message in messages)
+    return "messages" in document and not (is_chat and document.keys().isdisjoint(MARKS))
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
