@@ -19,7 +19,7 @@ from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import AgentLines, Sent
 from traces.formats.shared.linked import START_BYTES, DocumentFile, first_lines, split, stem
-from traces.formats.shared.sessions import SubagentLaunch, make_programs
+from traces.formats.shared.sessions import make_programs
 from traces.lenient import Repairs
 from traces.program import Program
 
@@ -147,8 +147,12 @@ class _SessionAgents:
             kind = started[0].kind if started else ""
             if agent.system and (kind or key in self.sessions):
                 agent.thread.prefix_of = ("claude-code", kind, *agent.system)
-            if parent is not None and self.agents[parent].thread.calls:
-                self._add_launches(agent, self.agents[parent], started)
+            for sent in started:
+                is_awaited = sent.tool.answered_s is not None and not sent.in_background
+                awaited_by = sent.call if is_awaited else None
+                agent.thread.launch(sent.call, sent.tool.called_s, awaited_by)
+            if parent is not None and not started and self.agents[parent].thread.calls:
+                agent.thread.launch_unseen(self.agents[parent].thread, self.repairs)
         sessions_first = sorted(self.agents, key=lambda key: key not in self.sessions)
         return make_programs([self.agents[key].thread for key in sessions_first], self.repairs)
 
@@ -208,17 +212,3 @@ class _SessionAgents:
                 id = f"{id}'"
             used.add(id)
             agent.thread.id = id
-
-    def _add_launches(self, agent: AgentLines, parent: AgentLines, started: list[Sent]) -> None:
-        """Add where a sub-agent and its further runs were started."""
-        thread = agent.thread
-        places = {id(call): i for i, call in enumerate(parent.thread.calls)}
-        for s in started:
-            place = places.get(id(s.call))
-            run = thread.run_after(s.tool.called_s) if thread.launches else 0
-            if place is not None and run is not None and run not in thread.launches:
-                is_awaited = s.tool.answered_s is not None and not s.in_background
-                awaited_at = place if is_awaited else None
-                thread.launches[run] = SubagentLaunch(parent.thread.id, place, awaited_at)
-        if not thread.launches:
-            thread.launches[0] = parent.thread.launch_before(thread.started_s, self.repairs)

@@ -216,14 +216,12 @@ class AgentLines:
     def _message(self, line: JsonObject, written: str, at_s: float | None) -> None:
         calls = self.thread.calls
         self.first_prompt = self.first_prompt or written
-        if not calls:
-            self.thread.started_s = at_s if at_s is not None else self.thread.started_s
-            return
         by_client = any(line.get(name) is True for name in ("isMeta", "isCompactSummary"))
-        if at_s is None or (calls[-1].tools and (by_client or NO_MESSAGE.match(written))):
+        if calls and calls[-1].tools and (by_client or NO_MESSAGE.match(written)):
             return
-        calls[-1].message_s = max(at_s, calls[-1].message_s or at_s)
-        calls[-1].drops_output = self._last_has_thinking
+        self.thread.message(at_s)
+        if calls and at_s is not None:
+            calls[-1].drops_output = self._last_has_thinking
 
     def finish(self) -> None:
         """Complete the outputs and the answers' texts, and leave out answers without counts."""

@@ -18,7 +18,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.codex_rollout import Rollout, parent_id
 from traces.formats.shared.linked import first_lines, split
-from traces.formats.shared.sessions import SubagentLaunch, make_programs
+from traces.formats.shared.sessions import make_programs
 from traces.lenient import Repairs, mapping
 from traces.program import Program
 
@@ -102,25 +102,12 @@ def _add_launches(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> None:
     is_sub_agent |= rollout.meta.get("thread_source") == "subagent"
     if parent is None or parent is rollout or not is_sub_agent or not parent.thread.calls:
         return
-    thread, places = rollout.thread, {id(call): i for i, call in enumerate(parent.thread.calls)}
-    calls, started_s = parent.thread.calls, thread.started_s or 0.0
-    before = [i for i, call in enumerate(calls) if (call.ended_s or 0.0) <= started_s]
-    start = places.get(id(parent.started.get(rollout.id)), max(before, default=0))
-    thread.launches[0] = SubagentLaunch(parent.id, start)
+    thread, waits = rollout.thread, parent.waits.get(rollout.id, [])
+    before = parent.thread.last_call_before(thread.started_s or 0.0)
+    thread.launch(parent.started.get(rollout.id, before), None)
     for sent in parent.sent.get(rollout.id, []):
-        run = thread.run_after(sent.tool.called_s)
-        if run is not None and id(sent.call) in places:
-            thread.launches.setdefault(run, SubagentLaunch(parent.id, places[id(sent.call)]))
+        thread.launch(sent.call, sent.tool.called_s)
     for begin, end, launch in thread.runs():
         ended_s = max((call.ended_s or 0.0 for call in thread.calls[begin:end]), default=0.0)
-        thread.launches[begin] = replace(
-            launch,
-            awaited_at=next(
-                (
-                    places[id(wait.call)]
-                    for wait in parent.waits.get(rollout.id, [])
-                    if (wait.tool.answered_s or 0.0) >= ended_s and id(wait.call) in places
-                ),
-                None,
-            ),
-        )
+        after = (wait.call for wait in waits if (wait.tool.answered_s or 0.0) >= ended_s)
+        thread.launches[begin] = replace(launch, awaited_by=next(after, None))

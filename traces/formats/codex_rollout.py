@@ -263,22 +263,17 @@ class Rollout:
         self.repairs.add("an answer without token counts, such as an interrupted one: left out")
         self.thread.messages += self._after
         self._written, self._after = [], []
-        if call.message_s is not None:
-            self._message(call.message_s)
+        self._message(call.message_s)
 
     def _add(self, message: Message) -> None:
         (self.thread.messages if self._pending is None else self._after).append(message)
 
     def _message(self, at_s: float | None) -> None:
         self._is_over = True
-        calls = self.thread.calls
-        call = self._pending or (calls[-1] if calls else None)
-        if at_s is None:
-            return
-        if call is None:
-            self.thread.started_s = at_s
-        else:
-            call.message_s = max(at_s, call.message_s or at_s)
+        if self._pending is None:
+            self.thread.message(at_s)
+        elif at_s is not None:
+            self._pending.message_s = max(at_s, self._pending.message_s or at_s)
 
     def _tool(self, call: SessionCall, item: JsonObject, at_s: float | None) -> None:
         if item.get("type") == "web_search_call":  # runs within the answer
@@ -322,8 +317,8 @@ class Rollout:
 
     def _end_call(self, event: _Event) -> None:
         messages = self.thread.messages
-        is_new = event.compacts or event.precedes
-        call = SessionCall(prompt_messages=len(messages)) if is_new else self._call_to_end()
+        call = None if event.compacts or event.precedes else self._pending
+        call = SessionCall(prompt_messages=len(messages)) if call is None else call
         prompt, cached, output, reasoning = event.usage
         call.prompt = whole_prompt(prompt, cached, self.repairs)
         call.cached, call.output = cached, output or 1
@@ -343,11 +338,6 @@ class Rollout:
         self._pending, self._written, self._after = None, [], []
         if event.precedes:
             self._is_over = False
-
-    def _call_to_end(self) -> SessionCall:
-        """Return the pending call, or one without items."""
-        call = self._pending
-        return SessionCall(prompt_messages=len(self.thread.messages)) if call is None else call
 
 
 def parent_id(meta: JsonObject) -> str:

@@ -22,7 +22,6 @@ from traces.formats.shared.linked import DocumentFile, split
 from traces.formats.shared.sessions import (
     CalledTool,
     SessionCall,
-    SubagentLaunch,
     Thread,
     make_programs,
     tool_name,
@@ -140,14 +139,11 @@ def _add_launches(
         own = [sent for sent in others if first and sent.agent == first.agent and sent.agent]
         own = own or ([first] if first else [])
     for sent in own:
-        run = thread.run_after(sent.tool.called_s) if thread.launches else 0
-        place = next(i for i, call in enumerate(sent.thread.calls) if call is sent.call)
-        if run is not None:
-            awaited_at = place if sent.tool.answered_s is not None else None
-            thread.launches.setdefault(run, SubagentLaunch(sent.thread.id, place, awaited_at))
+        awaited_by = sent.call if sent.tool.answered_s is not None else None
+        thread.launch(sent.call, sent.tool.called_s, awaited_by)
     parent = readers.get(identifier(fields.get("sessionId")))
     if not own and parent is not None and parent.thread.calls:
-        thread.launches[0] = parent.thread.launch_before(thread.started_s, repairs)
+        thread.launch_unseen(parent.thread, repairs)
 
 
 def _add(messages: dict[str, JsonObject], id: str, message: JsonObject) -> None:
@@ -196,7 +192,6 @@ def _in_order(first: dict[str, JsonObject], second: dict[str, JsonObject]) -> di
 class _Sent:
     """A tool call that may have started a sub-agent."""
 
-    thread: Thread
     call: SessionCall
     tool: CalledTool
     agent: str
@@ -216,19 +211,10 @@ class _SessionReader:
     def add(self, message: JsonObject) -> None:
         kind, at_s = message.get("type"), moment(message.get("timestamp"))
         if kind == "user":
-            self._user(message, at_s)
+            self.thread.messages.append(Message("user", _text(message.get("content"))))
+            self.thread.message(at_s)
         elif kind == "gemini":
             self._answer(message, at_s)
-
-    def _user(self, message: JsonObject, at_s: float | None) -> None:
-        calls = self.thread.calls
-        self.thread.messages.append(Message("user", _text(message.get("content"))))
-        if at_s is None:
-            return
-        if calls:
-            calls[-1].message_s = max(at_s, calls[-1].message_s or at_s)
-        else:
-            self.thread.started_s = at_s
 
     def _answer(self, message: JsonObject, at_s: float | None) -> None:
         usage = mapping(message.get("tokens"))
@@ -254,7 +240,7 @@ class _SessionReader:
             called = CalledTool(names, _began_s(tool) or at_s, moment(tool.get("timestamp")))
             call.tools[str(number)] = called
             agent = identifier(tool.get("agentId"))
-            self.sent.append(_Sent(self.thread, call, called, agent))
+            self.sent.append(_Sent(call, called, agent))
             self.thread.messages.append(Message("user", _result(tool)))
         self.thread.calls.append(call)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from servers.basics.text import text
 from traces.lenient import epoch
+from traces.lenient import moment as iso_moment
 
 UNITS = (1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)
 """From these values on, a Unix time is in nanoseconds, microseconds, milliseconds."""
@@ -24,7 +22,7 @@ def moment(value: object) -> float | None:
     if isinstance(value, str):
         digits = value.strip()
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            return _iso(digits)
+            return iso_moment(digits)
         value = int(digits)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -32,11 +30,3 @@ def moment(value: object) -> float | None:
         if value >= least:
             return epoch(value * unit) if value < 1e21 else None
     return epoch(value)
-
-
-def _iso(value: str) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text(value))
-        return epoch((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
-        return None

@@ -6,7 +6,6 @@ In: bytes. Out: the objects on the lines, and programs of one turn for requests 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -17,10 +16,10 @@ from servers.basics.text import brief
 from traces.lenient import (
     MAX_START_S,
     Repairs,
-    epoch,
     line_start,
     lines,
     mapping,
+    moment,
     number,
     parse_json,
     seconds,
@@ -84,13 +83,8 @@ def in_seconds(value: object, units_per_s: float) -> float | None:
 def clock_s(value: object, units_per_s: float = 1.0) -> float | None:
     """Return a time in seconds: Unix time from ISO 8601 text, in UTC if it has no zone, or a number
     in this unit from any origin."""
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            pass
-        else:
-            return epoch((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    if isinstance(value, str) and (at_s := moment(value.strip())) is not None:
+        return at_s
     found = number(value)
     if found is None or not 0 <= found / units_per_s <= MAX_START_S:
         return None

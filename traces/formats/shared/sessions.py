@@ -100,11 +100,11 @@ class SessionCall:
 
 @dataclass(frozen=True, slots=True)
 class SubagentLaunch:
-    """Where a sub-agent was started."""
+    """Where a run of a sub-agent was started."""
 
-    thread: str
-    call: int
-    awaited_at: int | None = None
+    call: SessionCall
+    """Of the parent."""
+    awaited_by: SessionCall | None = None
     """The call of the parent after which it has the sub-agent's answer; None if it never waits."""
 
 
@@ -128,22 +128,35 @@ class Thread:
         ends = [*begins[1:], len(self.calls)]
         return [(b, e, self.launches[b]) for b, e in zip(begins, ends, strict=True)]
 
-    def launch_before(self, started_s: float | None, repairs: Repairs) -> SubagentLaunch:
-        """Return the launch of a sub-agent of this one that started at this time."""
+    def message(self, at_s: float | None) -> None:
+        """Add a message that is not a tool's result."""
+        if at_s is not None and self.calls:
+            self.calls[-1].message_s = max(at_s, self.calls[-1].message_s or at_s)
+        elif at_s is not None:
+            self.started_s = at_s
+
+    def launch(
+        self, call: SessionCall, at_s: float | None, awaited_by: SessionCall | None = None
+    ) -> None:
+        """Add the launch of a sub-agent by a call of its parent. Each after the first one begins
+        with the first call after it; it is ignored if the sub-agent was at work, or does nothing
+        more."""
+        after = (i for i, own in enumerate(self.calls) if at_s and (own.ended_s or 0.0) > at_s)
+        run = next(after, 0) if self.launches else 0
+        if run not in self.launches and not (run and self.calls[run - 1].tools):
+            self.launches[run] = SubagentLaunch(call, awaited_by)
+
+    def launch_unseen(self, parent: Thread, repairs: Repairs) -> None:
+        """Add a launch that is not recorded."""
         repairs.add(
             "a sub-agent whose start is not recorded: after the last call before it, not awaited"
         )
-        ended = (
-            i for i, call in enumerate(self.calls) if (call.ended_s or 0.0) <= (started_s or 0.0)
-        )
-        return SubagentLaunch(self.id, max(ended, default=0))
+        self.launch(parent.last_call_before(self.started_s or 0.0), None)
 
-    def run_after(self, at_s: float | None) -> int | None:
-        """Return the first call of the run that a task given at this time starts; None if the
-        sub-agent was at work, or does nothing after it."""
-        after = (i for i, call in enumerate(self.calls) if at_s and (call.ended_s or 0.0) > at_s)
-        first = next(after, 0)
-        return first if first and not self.calls[first - 1].tools else None
+    def last_call_before(self, at_s: float) -> SessionCall:
+        """Return the last call that had ended; the first one if none had."""
+        ended = [call for call in self.calls if (call.ended_s or 0.0) <= at_s]
+        return ended[-1] if ended else self.calls[0]
 
 
 def whole_prompt(prompt: int, cached: int, repairs: Repairs) -> int:
@@ -199,17 +212,20 @@ class _Maker:
     def __init__(self, threads: Mapping[str, Thread], repairs: Repairs) -> None:
         self.threads = threads
         self.repairs = repairs
-        self.joined_s: dict[tuple[str, int], float] = {}
-        """The end of the last sub-agent that a call waits for, by thread and call."""
+        self.places: dict[int, tuple[Thread, int]] = {}
+        """The thread and the index of each call, by its identity."""
         for thread in threads.values():
-            for call in thread.calls:
+            for i, call in enumerate(thread.calls):
+                self.places[id(call)] = thread, i
                 call.end_before_tools()
+        self.joined_s: dict[int, float] = {}
+        """The end of the last sub-agent that a call waits for, by the call's identity."""
         for thread in threads.values():
             for begin, end, launch in thread.runs() if self.is_launched(thread) else ():
                 ends_s = [s for call in thread.calls[begin:end] if (s := call.ended_s) is not None]
-                if launch.awaited_at is not None and ends_s:
-                    place = launch.thread, launch.awaited_at
-                    self.joined_s[place] = max([*ends_s, self.joined_s.get(place, 0.0)])
+                if launch.awaited_by is not None and ends_s:
+                    key = id(launch.awaited_by)
+                    self.joined_s[key] = max([*ends_s, self.joined_s.get(key, 0.0)])
         self.gaps = {
             id: [self._gap(thread, i) for i in range(len(thread.calls))]
             for id, thread in threads.items()
@@ -221,7 +237,7 @@ class _Maker:
     def is_launched(self, thread: Thread) -> bool:
         """Return whether the calls that launched a sub-agent are known."""
         launches = thread.launches.values()
-        return bool(launches) and all(launch.thread in self.threads for launch in launches)
+        return bool(launches) and all(id(launch.call) in self.places for launch in launches)
 
     def programs(self, thread: Thread) -> list[Program]:
         starts = self.starts[thread.id]
@@ -280,7 +296,7 @@ class _Maker:
         is_unknown = last_s < call.ended_s or (names and call.is_late and last_s == call.ended_s)
         if is_unknown:
             self.repairs.add("a tool's result or a message before the answer's end: gap set to 0")
-        joined_s = self.joined_s.get((thread.id, i))
+        joined_s = self.joined_s.get(id(call))
         begin_s = max(call.ended_s, joined_s or 0.0)
         seconds = min(max(0.0, awaited_s - begin_s), MAX_GAP_S)
         provenance = Provenance.MEASURED
@@ -310,17 +326,19 @@ class _Maker:
         launch = thread.launches.get(run)
         if launch is None or not self.is_launched(thread):
             return None
-        parent = self.threads[launch.thread]
-        begin, k, end = self._segment(parent, launch.call)
+        parent, place = self.places[id(launch.call)]
+        begin, k, end = self._segment(parent, place)
         joined = None
-        if launch.awaited_at is not None and launch.call <= launch.awaited_at < end - 1:
-            joined = launch.awaited_at + 1 - begin
-        ended_s = parent.calls[launch.call].ended_s
+        if launch.awaited_by is not None:
+            awaited_at = self.places.get(id(launch.awaited_by), (parent, -1))[1]
+            if place <= awaited_at < end - 1:
+                joined = awaited_at + 1 - begin
+        ended_s = launch.call.ended_s
         delay_s, provenance = 0.0, Provenance.INFERRED
         if ended_s is not None and started_s is not None:
             delay_s, provenance = max(0.0, started_s - ended_s), Provenance.MEASURED
-        id = _program_id(parent.id, k)
-        return Fork(id, launch.call - begin, round(min(delay_s, MAX_GAP_S), 3), joined, provenance)
+        id_ = _program_id(parent.id, k)
+        return Fork(id_, place - begin, round(min(delay_s, MAX_GAP_S), 3), joined, provenance)
 
     def _segment(self, thread: Thread, call: int) -> tuple[int, int, int]:
         """Return the first call, the number and the end of the program that contains a call."""
