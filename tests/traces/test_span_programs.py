@@ -364,11 +364,11 @@ def test_calls_of_one_answer_id_at_different_times_are_different_calls() -> None
     assert [turn.prompt_tokens for turn in found[0].turns] == [100, 150]
 
 
-def test_whether_prompts_include_cached_tokens_is_decided_for_each_model() -> None:
+def test_whether_prompts_include_cached_tokens_is_decided_for_each_provider() -> None:
     found, _ = read(
-        call("1", 0, 2, 10, 20, usage={"cached": 900}, model="claude"),
-        call("2", 3, 5, 1000, 20, usage={"cached": 900}, model="gpt"),
-        call("3", 6, 8, 950, 20, usage={"cached": 940}, model="claude"),
+        call("1", 0, 2, 10, 20, usage={"cached": 900}, provider="anthropic"),
+        call("2", 3, 5, 1000, 20, usage={"cached": 900}, provider="openai"),
+        call("3", 6, 8, 950, 20, usage={"cached": 940}, provider="anthropic"),
     )
     assert [turn.prompt_tokens for turn in found[0].turns] == [910, 1000, 1890]
 

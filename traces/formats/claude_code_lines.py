@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
@@ -59,6 +60,9 @@ class _Answer:
     characters: int = 0
     tokens: int = 0
     """Tokens of its tool calls in addition to their names and arguments."""
+    counts: list[int] = field(default_factory=list)
+    """The counts of `PROMPT_TOKENS`."""
+    blocks: set[str] = field(default_factory=set)
     is_complete: bool = False
     """Whether a line has a stop reason. Otherwise the output count may be an early one."""
     text: list[str] = field(default_factory=list)
@@ -128,11 +132,19 @@ class AgentLines:
         call.output = max(call.output, tokens(usage.get("output_tokens")) or 0)
         if (cached := tokens(usage.get("cache_read_input_tokens"))) is not None:
             call.cached = max(call.cached or 0, cached)
-        answer.is_complete |= message.get("stop_reason") is not None
+        is_end = message.get("stop_reason") is not None and not answer.is_complete
+        answer.is_complete |= is_end
+        answer.counts = max(answer.counts, counts)
         at_s = moment(line.get("timestamp"))
+        blocks = [mapping(block) for block in items(message.get("content"))]
+        new = [block for block in blocks if _block_id(block) not in answer.blocks]
+        if blocks and not new and not is_end:
+            self.repairs.add("a line of an answer that is written again: counted once")
+            return answer.index
         if at_s is not None:
             call.ended_s = max(at_s, call.ended_s or at_s)
-        for block in map(mapping, items(message.get("content"))):
+        for block in new:
+            answer.blocks.add(_block_id(block))
             self._block(answer, call, block, at_s)
         return answer.index
 
@@ -224,7 +236,12 @@ class AgentLines:
             calls[-1].drops_output = self._last_has_thinking
 
     def finish(self) -> None:
-        """Complete the outputs and the answers' texts, and leave out answers without counts."""
+        """Complete the counts and the answers' texts, and leave out answers without counts."""
+        counts = [answer.counts for answer in self._answers.values() if any(answer.counts)]
+        if _include_cached(counts):
+            self.repairs.add("prompt tokens that include the cached ones: these not added")
+            for answer in self._answers.values():
+                self.thread.calls[answer.index].prompt = answer.counts[0]
         for answer in self._answers.values():
             call, written = self.thread.calls[answer.index], "\n".join(filter(None, answer.text))
             self.thread.messages[answer.message] = Message("assistant", written)
@@ -238,6 +255,24 @@ class AgentLines:
                 )
                 call.output = estimate
         leave_out_uncounted(self.thread)
+
+
+def _block_id(block: JsonObject) -> str:
+    return identifier(block.get("id")) or json.dumps(block, sort_keys=True)
+
+
+def _include_cached(counts: Sequence[Sequence[int]]) -> bool:
+    """Return whether new tokens include cached ones, as with some gateways: else, every prompt
+    would be at least twice as long as what was cached of it."""
+    cached = [(new, read) for new, written, read in counts if read and not written]
+    pairs = pairwise(new for new, _, _ in counts)
+    grows = all(before <= new for before, new in pairs)
+    return (
+        len(cached) > 1
+        and grows
+        and all(new >= read > new / 2 for new, read in cached)
+        and not any(written for _, written, _ in counts)
+    )
 
 
 def _blocks(content: object) -> Iterator[JsonObject]:

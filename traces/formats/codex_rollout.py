@@ -28,6 +28,7 @@ SHELLS = frozenset({"bash", "sh", "zsh", "powershell", "pwsh", "cmd"})
 SENDS = frozenset({"send_input", "resume_agent", "send_message", "followup_task"})
 """Tools that give a sub-agent its next task."""
 _DURATION = re.compile(r'Wall time: (\d{1,9}(?:\.\d{1,9})?) s|"duration_seconds": ?([\d.]{1,12})')
+_STARTED = re.compile(r'"agent_id": ?"([^"\\]{1,100})"')
 _HEAD, _TAIL = 1000, 200
 """Lengths of the beginning and the end of an output that may contain a duration."""
 Usage = tuple[int, ...]
@@ -297,6 +298,8 @@ class Rollout:
         if tool.answered_s is not None:
             return
         tool.answered_s = at_s
+        if id in self._owners and (started := _STARTED.search(written[:_HEAD])):
+            self.started.setdefault(started[1], self._owners[id])
         found = _DURATION.search(written[:_HEAD]) or _DURATION.search(written[-_TAIL:])
         if tool.duration_s is None and found:
             tool.duration_s = seconds(found[1] or found[2])

@@ -110,7 +110,7 @@ def _span(found: Observation, repairs: Repairs) -> Span | None:
         prompt=tuple(messages(observation.get("input"))) if is_model else (),
         answer=flat_text(output) if is_model else "",
         called=called_tools(output) if is_model else (),
-        model=text(observation.get("model")),
+        provider=text(observation.get("model")),
         failed=observation.get("level") == "ERROR",
     )
 

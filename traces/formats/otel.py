@@ -163,7 +163,7 @@ def _span(raw: JsonObject, session: str, repairs: Repairs) -> Span | None:
         prompt=read.prompt(attributes, events) if is_model else (),
         answer=read.answer(attributes, events) if is_model else "",
         called=read.called(attributes) if is_model else (),
-        model=read.model(attributes),
+        provider=read.provider(attributes),
         answer_id=read.answer_id(attributes, kind),
         failed=code in (2, "ERROR", "STATUS_CODE_ERROR"),
         kept=tokens(attributes.get(read.KEPT_TOKENS)),

@@ -27,10 +27,11 @@ Attributes = JsonObject
 
 PREFIXES = ("gen_ai.", "llm.", "openinference.", "traceloop.", "ai.")
 SESSIONS = ("gen_ai.conversation.id", "session.id", "exgentic.session.id", "ai.telemetry.session")
-MODELS = (
-    *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "llm.request.model"),
-    *("ai.response.model", "ai.model.id"),
+PROVIDERS = (
+    *("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "ai.model.provider"),
+    *("gen_ai.request.model", "llm.model_name", "llm.request.model", "ai.model.id"),
 )
+"""The provider, else the model."""
 ANSWER_IDS = ("gen_ai.response.id", "llm.response.id", "ai.response.id")
 TOOL_IDS = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
 MODEL_OPERATIONS = ("chat", "generate_content", "text_completion", "completion")
@@ -158,8 +159,8 @@ def session(attributes: Attributes) -> str:
     return next(filter(None, (text(attributes.get(name)) for name in SESSIONS)), "")
 
 
-def model(attributes: Attributes) -> str:
-    return next(filter(None, (text(attributes.get(name)) for name in MODELS)), "")
+def provider(attributes: Attributes) -> str:
+    return next(filter(None, (text(attributes.get(name)) for name in PROVIDERS)), "")
 
 
 def answer_id(attributes: Attributes, span_kind: SpanKind) -> str:

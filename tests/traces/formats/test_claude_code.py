@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
-from tests.traces.claude_code import Line, answer, line, result, session, tool, user, written
+from tests.traces.claude_code import Line, answer, iso, line, result, session, tool, user, written
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance, read_traces
 from traces.check import check
@@ -413,3 +413,27 @@ def test_messages_are_read_if_they_are_asked_for(tmp_path: Path) -> None:
     (program,) = read_traces(path, messages=True).programs
     assert [m.content for m in program.messages] == ["the merger", "merger", "x", ""]
     assert program.prompt_messages == (1, 3)
+
+
+def test_lines_of_an_answer_that_are_written_again_later_do_not_move_its_end() -> None:
+    first = answer("a", "u", 4, "m1", tool("t", "Edit"))
+    (program,), repairs = read(
+        user("u", None, 0), first, result("r", "a", 9, "t"),
+        {**first, "uuid": "a2", "timestamp": iso(50)},
+        answer("b", "r", 60, "m2", cached=100, new=150),
+    )  # fmt: skip
+    assert (program.turns[0].tools, program.turns[0].tool_gap_s) == (("Edit",), 5.0)
+    assert repairs == ["a line of an answer that is written again: counted once"]
+
+
+def test_new_tokens_that_always_exceed_the_cached_ones_include_them() -> None:
+    """Some gateways count cached tokens as new ones too."""
+    lines = [user("u", None, 0)]
+    for number, (new, read_) in enumerate([(1000, 0), (1200, 1000), (1500, 1200)]):
+        line = answer(f"a{number}", "u", 4 + number, f"m{number}")
+        line["message"]["usage"] = {"input_tokens": new, "cache_read_input_tokens": read_,
+                                    "output_tokens": 20}  # fmt: skip
+        lines.append(line)
+    (program,), repairs = read(*lines)
+    assert [turn.prompt_tokens for turn in program.turns] == [1000, 1200, 1500]
+    assert "prompt tokens that include the cached ones: these not added" in repairs

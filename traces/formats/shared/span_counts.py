@@ -2,7 +2,7 @@
 
 In: the model calls of a `SpanTree`. Out: the calls, with prompts that include cached tokens and
 outputs that include reasoning. Whether a count includes cached tokens is decided for each call, and
-for the model in a trace if the call's own counts do not show it.
+for its provider in the trace if the call's own counts do not show it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TEXT_ERROR = 0.25
 
 def whole_calls(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
     """Return each call once, with whole counts. Changes the calls."""
-    by_model: dict[tuple[str, str], list[Span]] = {}
+    by_provider: dict[tuple[str, str], list[Span]] = {}
     for call in calls:
         if call.usage.prompt is not None and call.usage.cache:
-            by_model.setdefault((call.trace, call.model), []).append(call)
-    for cached in by_model.values():
+            by_provider.setdefault((call.trace, call.provider), []).append(call)
+    for cached in by_provider.values():
         _add_cached_tokens(cached, repairs)
     for call in calls:
         usage, prompt, output = call.usage, call.usage.prompt or 0, call.usage.output
@@ -39,7 +39,7 @@ def whole_calls(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
 
 
 def _add_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
-    """Add the cached tokens to the prompts of calls of one model, if they are not in them."""
+    """Add the cached tokens to the prompts of calls of one provider, if they are not in them."""
     excludes = any(call.usage.cache > (call.usage.prompt or 0) for call in calls)
     shown_by_text = not excludes and _text_includes_all(calls)
     for call in calls:

@@ -60,7 +60,8 @@ class Span:
     called: tuple[str, ...] = ()
     """Tools that the answer calls."""
     failed: bool = False
-    model: str = ""
+    provider: str = ""
+    """Of the model; the model's name if the provider is not recorded."""
     answer_id: str = ""
     """The id that the provider gave the answer, or the agent the tool call."""
     kept: int | None = None
