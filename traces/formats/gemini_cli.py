@@ -10,7 +10,7 @@ several files, and the files of its sub-agents have `kind` "subagent". Out: a pr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,17 +91,12 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     """The messages of each session and sub-agent by id, in the order of their first versions."""
     sub_agents: dict[str, JsonObject] = {}
     """The fields of the files of sub-agents."""
-    parts = split(data, name)
-    for part in parts:
-        try:
-            fields, messages = _session(part, repairs)
-        except TraceRejected:
-            if len(parts) == 1:
-                raise
-            repairs.add("a file of the session that is not complete JSON: left out")
-            continue
-        id = identifier(fields.get("sessionId")) or identifier(part.name) or "session"
-        if fields.get("kind") == "subagent":
+    for id, fields, messages in sorted(_files(data, name, repairs), key=lambda f: _span_s(f[2])):
+        is_sub_agent = fields.get("kind") == "subagent"
+        if id in sessions and not is_sub_agent and not sessions[id].keys() & messages.keys():
+            # A file that goes on during another one of its session is a sub-agent's.
+            is_sub_agent = _span_s(messages)[0] < _span_s(sessions[id])[1]
+        if is_sub_agent:
             known = (i for i in sub_agents if sessions[i].keys() & messages.keys())
             id = next(known, f"{id}/agent-{len(sub_agents) + 1}")
             sub_agents[id] = fields
@@ -117,33 +112,62 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             reader.thread.prefix_of = ("gemini-cli", reader.model)
     if not any(reader.thread.calls for reader in readers.values()):
         raise TraceRejected("no message of the model with token counts")
+    claimed: set[int] = set()
     for id, fields in sub_agents.items():
-        _add_launches(id, fields, readers, repairs)
+        _add_launches(id, fields, readers, claimed, repairs)
     main_first = sorted(readers, key=lambda id: id in sub_agents)
     return make_programs([readers[id].thread for id in main_first], repairs)
 
 
 def _add_launches(
-    id: str, fields: JsonObject, readers: Mapping[str, _SessionReader], repairs: Repairs
+    name: str,
+    fields: JsonObject,
+    readers: Mapping[str, _SessionReader],
+    claimed: set[int],
+    repairs: Repairs,
 ) -> None:
-    """Add the tool calls that started a sub-agent: those with its id, or else the one during which
-    it began, if possible one that started an agent."""
-    thread = readers[id].thread
-    others = [sent for other, r in readers.items() if other != id for sent in r.sent]
-    ids = {identifier(fields.get(name)) for name in ("sessionId", "agentId")}
+    """Add the tool calls that started a sub-agent: those with its id, or else the first one during
+    which it began, if possible one that started an agent. `claimed`: those of other sub-agents."""
+    thread = readers[name].thread
+    others = [sent for other, r in readers.items() if other != name for sent in r.sent]
+    ids = {identifier(fields.get(key)) for key in ("sessionId", "agentId")}
     own = [sent for sent in others if sent.agent and sent.agent in ids]
     if not own:
         began_s = thread.started_s or (thread.calls[0].ended_s if thread.calls else None) or 0.0
-        during = [sent for sent in others if sent.is_during(began_s)]
+        during = [s for s in others if s.is_during(began_s) and id(s.tool) not in claimed]
         first = next(iter(sorted(during, key=lambda sent: not sent.agent)), None)
         own = [sent for sent in others if first and sent.agent == first.agent and sent.agent]
         own = own or ([first] if first else [])
     for sent in own:
+        claimed.add(id(sent.tool))
         awaited_by = sent.call if sent.tool.answered_s is not None else None
         thread.launch(sent.call, sent.tool.called_s, awaited_by)
     parent = readers.get(identifier(fields.get("sessionId")))
     if not own and parent is not None and parent.thread.calls:
         thread.launch_unseen(parent.thread, repairs)
+
+
+def _files(
+    data: bytes, name: str, repairs: Repairs
+) -> Iterator[tuple[str, JsonObject, dict[str, JsonObject]]]:
+    """Yield the id of the session of each file, its fields, and its messages."""
+    parts = split(data, name)
+    for part in parts:
+        try:
+            fields, messages = _session(part, repairs)
+        except TraceRejected:
+            if len(parts) == 1:
+                raise
+            repairs.add("a file of the session that is not complete JSON: left out")
+        else:
+            id = identifier(fields.get("sessionId")) or identifier(part.name) or "session"
+            yield id, fields, messages
+
+
+def _span_s(messages: Mapping[str, JsonObject]) -> tuple[float, float]:
+    """Return the times of the first and the last message."""
+    times = [s for m in messages.values() if (s := moment(m.get("timestamp"))) is not None]
+    return min(times, default=0.0), max(times, default=0.0)
 
 
 def _add(messages: dict[str, JsonObject], id: str, message: JsonObject) -> None:

@@ -54,6 +54,7 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     found = [_record(decoder, line, number, repairs) for number, line in numbered]
     records = [record for record in found if record is not None]
     end = _first_unfinished(records)
+    missing = "has succeeded"
     for record in records:
         if isinstance(record.job_index, int) and record.job_index >= end:
             repairs.add("a turn of a job that had not finished, or of a later one: left out")
@@ -65,8 +66,9 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
             by_program.setdefault(identifier(record.program_id) or "program", []).append(record)
         else:
             repairs.add("a turn without token counts: left out")
+            missing = "has token counts"
     if not by_program:
-        raise TraceRejected("no turn has succeeded and has token counts, or no job has finished")
+        raise TraceRejected(f"no turn {missing}, or no job has finished")
     for records in by_program.values():
         records.sort(key=_sent_s)
         if records[0].job_id not in ("", records[0].program_id):

@@ -196,3 +196,28 @@ def test_a_sub_agent_that_no_call_started_is_not_awaited(tmp_path: Path) -> None
         sub=[{"kind": "subagent"}, user("x", 20), answer("y", 29, 90)],
     )
     assert programs["s/agent-1"].fork == Fork("s", 1, 11.0, None, Provenance.MEASURED)
+
+
+def test_files_of_a_session_that_overlap_are_sub_agents_each_of_its_own_call(
+    tmp_path: Path,
+) -> None:
+    """Older versions do not write the kind. Two sub-agents run at once."""
+    programs = read_folder(
+        tmp_path,
+        main=[
+            {},
+            user("u", 0),
+            silent("a", 30, 100, agents_tool(4, 30, "x"), agents_tool(4.5, 28, "y")),
+            answer("b", 35, 150),
+        ],
+        a_sub=[{}, user("v", 4.8), answer("e", 27, 90)],
+        b_sub=[{}, user("w", 4.2), answer("f", 29, 80)],
+    )
+    assert sorted(programs) == ["s", "s/agent-1", "s/agent-2"]
+    assert programs["s/agent-1"].turns[0].prompt_tokens == 80
+    assert {p.fork for p in programs.values()} == {
+        None,
+        Fork("s", 0, 0.2, 1, Provenance.MEASURED),
+        Fork("s", 0, 0.8, 1, Provenance.MEASURED),
+    }
+    assert programs["s"].turns[0].tool_gap_s == 1.0
