@@ -34,8 +34,6 @@ class LookAlike:
     first object of the list in `a`."""
     reason: str = ""
     """Why it cannot be read."""
-    lacks: str = ""
-    """A key that an object of this format does not have."""
 
 
 UNREADABLE = (
@@ -66,49 +64,35 @@ UNREADABLE = (
 
 RECORD = "record the agent with bench record, or give its OpenTelemetry spans"
 SPANS = "export the traces as OpenTelemetry spans"
-OTHERS = (
-    LookAlike("a session of Qwen Code", ("sessionId", "uuid", "message.parts"), RECORD),
-    LookAlike("a session of OpenCode", ("info.id", "messages.info", "messages.parts"), RECORD),
-    LookAlike("a message of OpenCode", ("sessionID", "role", "modelID"), RECORD),
-    LookAlike("a session of Amp", ("v", "messages.messageId"), RECORD),
-    LookAlike("messages of Cline or Roo Code", ("ts", "type", "say"), RECORD),
-    LookAlike("messages of Cline or Roo Code", ("ts", "type", "ask"), RECORD),
-    LookAlike(
-        "messages as Cline and Roo Code keep them, which have neither counts nor times",
-        ("role", "content.type", "content.text"),
-        RECORD,
-    ),
-    LookAlike("a session of goose", ("working_dir", "message_count"), RECORD),
-    LookAlike(
-        "a session of Copilot CLI, which has no prompt lengths",
-        ("type", "data", "parentId", "timestamp"),
-        RECORD,
-    ),
-    LookAlike("a chat of Copilot in VS Code", ("requests", "responderUsername"), RECORD),
-    LookAlike("a conversation of Cursor", ("composerId", "conversation"), RECORD),
-    LookAlike(
-        "the output of claude -p, which has no times",
-        ("type", "subtype", "session_id"),
-        "give its session in ~/.claude/projects",
-        "sessionId",
-    ),
-    LookAlike(
-        "the output of claude -p, which has no times",
-        ("type", "message", "session_id", "parent_tool_use_id"),
-        "give its session in ~/.claude/projects",
-        "sessionId",
-    ),
-    LookAlike(
-        "the output of codex exec, which has only sums of calls and no times",
-        ("type", "thread_id"),
-        "give its rollout in ~/.codex/sessions",
-    ),
-    LookAlike("runs of LangSmith", ("run_type", "trace_id"), SPANS),
-    LookAlike("runs of LangSmith", ("run_type", "parent_run_id"), SPANS),
-    LookAlike("records of Logfire", ("span_name", "otel_scope_name"), SPANS),
-    LookAlike("a session of AgentOps", ("session_id", "events.event_type"), SPANS),
+CLAUDE = "the output of claude -p, which has no times", "give its session in ~/.claude/projects"
+CODEX = "the output of codex exec, which has sums of calls", "give its rollout in ~/.codex/sessions"
+COPILOT = "a session of Copilot CLI, which has no prompt lengths"
+CLINE = "messages as Cline and Roo Code keep them, which have neither counts nor times"
+OTHERS = tuple(
+    (name, frozenset(keys.split()), remedy)
+    for name, keys, remedy in (
+        ("a session of Qwen Code", "sessionId uuid message.parts", RECORD),
+        ("a session of OpenCode", "info.id messages.info messages.parts", RECORD),
+        ("a message of OpenCode", "sessionID role modelID", RECORD),
+        ("a session of Amp", "v messages.messageId", RECORD),
+        ("messages of Cline or Roo Code", "ts type say", RECORD),
+        ("messages of Cline or Roo Code", "ts type ask", RECORD),
+        (CLINE, "role content.type content.text", RECORD),
+        ("a session of goose", "working_dir message_count", RECORD),
+        (COPILOT, "type data parentId timestamp", RECORD),
+        ("a chat of Copilot in VS Code", "requests responderUsername", RECORD),
+        ("a conversation of Cursor", "composerId conversation", RECORD),
+        (CLAUDE[0], "type subtype session_id uuid", CLAUDE[1]),
+        (CLAUDE[0], "type message session_id parent_tool_use_id", CLAUDE[1]),
+        (CODEX[0], "type thread_id", CODEX[1]),
+        ("runs of LangSmith", "run_type trace_id", SPANS),
+        ("runs of LangSmith", "run_type parent_run_id", SPANS),
+        ("records of Logfire", "span_name otel_scope_name", SPANS),
+        ("a session of AgentOps", "session_id events.event_type", SPANS),
+    )
 )
-"""Files of other tools. Readers of ours would take some of them for their own."""
+"""Files of other tools, with the keys of an object in them and what to give instead. Readers of
+ours would take some of them for their own."""
 AIDER = b"# aider chat started"
 RECIPE = "turnstile-recipe-1"
 
@@ -121,10 +105,11 @@ def of_another_tool(data: bytes) -> str | None:
     document = document_start(first_bytes)
     first = next(iter(document), None) if isinstance(document, list) else document
     for found in map(keys_of, (first, *first_lines(first_bytes))):
-        for other in OTHERS:
-            if found.issuperset(other.keys) and other.lacks not in found:
-                which = " and" if ", which" in other.name else ", which"
-                return f"{other.name}{which} cannot be read here; {other.reason}"
+        for name, keys, remedy in OTHERS:
+            # Lines of Claude Code's own sessions may have session_id besides.
+            if keys <= found and not {"session_id", "sessionId"} <= found:
+                which = " and" if ", which" in name else ", which"
+                return f"{name}{which} cannot be read here; {remedy}"
     return None
 
 
