@@ -209,3 +209,22 @@ def test_a_message_to_a_finished_agent_is_a_further_run_that_is_not_awaited(
     programs = by_id(read(tmp_path, s=lines, s__subagents__agent_x1=[*agent(), *again]))
     assert programs["s/agent-x1"].fork == JOINED
     assert programs["s/agent-x1@2"].fork == Fork("s", 2, 2.0, None, Provenance.MEASURED)
+
+
+def test_an_agent_whose_first_start_has_no_id_is_found_by_its_prompt_if_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        *main(),
+        answer("c", "b", 64, "m3", tool("w", "Task", prompt="again", resume="x1"), new=300),
+        result("q", "c", 90, "w", toolUseResult={"agentId": "x1"}),
+        answer("d", "q", 95, "m4", new=400),
+    ]
+    own: dict[str, Any] = {"isSidechain": True, "agentId": "x1"}
+    again = [
+        user("x1-v", "x1-b", 66, "again", **own),
+        answer("x1-c", "x1-v", 80, "x1-3", new=300, **own),
+    ]
+    programs = by_id(read(tmp_path, s=lines, s__subagents__agent_x1=[*agent(), *again]))
+    assert programs["s/agent-x1"].fork == JOINED
+    assert programs["s/agent-x1@2"].fork == Fork("s", 2, 2.0, 3, Provenance.MEASURED)

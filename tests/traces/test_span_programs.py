@@ -379,6 +379,14 @@ def test_a_tool_call_recorded_twice_is_known_by_its_id() -> None:
     assert found[0].turns[0].tools == ("ls",)
 
 
+def test_a_tool_call_recorded_twice_is_known_by_its_times_if_the_calls_were_too() -> None:
+    tools = [tool("t", 2.1, 2.9), tool("u", 2.102, 2.899), tool("v", 2.1, 2.5)]
+    calls = call("1", 0, 2, 100, 20), call("2", 3, 5, 150, 20)
+    assert read(*calls, *tools)[0][0].turns[0].tools == ("ls", "ls", "ls")
+    twice = [replace(each, id=f"{each.id}'") for each in calls]
+    assert read(*calls, *twice, *tools)[0][0].turns[0].tools == ("ls", "ls")
+
+
 def test_spans_that_are_their_own_ancestors_are_cut() -> None:
     found, repairs = read(
         agent("a", 0, 9, "b"), agent("b", 0, 9, "a"), call("1", 0, 2, 100, 20, "a")

@@ -175,10 +175,11 @@ class _SessionAgents:
             elif s.prompt:
                 by_prompt.setdefault(s.prompt, deque()).append(s)
         for key, agent in self.agents.items():
-            if key not in self.sessions and key not in started_by:
-                same = by_prompt.get(agent.first_prompt)
-                started = [same.popleft()] if same else []
-                started_by[key] = [s for s in started if s.thread != key]
+            started, same = started_by.get(key, []), by_prompt.get(agent.first_prompt)
+            is_known = any(s.prompt == agent.first_prompt for s in started)
+            if key not in self.sessions and same and not is_known:
+                first = same.popleft()
+                started_by[key] = [s for s in (first, *started) if s.thread != key]
         return {key: sent for key, sent in started_by.items() if sent}
 
     def _parent(self, key: str, started_by: Mapping[str, list[Sent]]) -> str | None:

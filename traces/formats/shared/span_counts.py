@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from traces.formats.shared.spans import Span
+from traces.formats.shared.spans import Span, SpanKind, SpanTree
 from traces.lenient import Repairs
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
@@ -20,8 +20,27 @@ TEXT_ERROR = 0.25
 """Text that differs by at most this share from a count agrees with it."""
 
 
-def whole_calls(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
-    """Return each call once, with whole counts. Changes the calls."""
+def read_once(tree: SpanTree, repairs: Repairs) -> None:
+    """Leave each call of a model and of a tool once in the tree, with whole counts."""
+    _complete(tree.calls, repairs)
+    calls = _once(tree.calls, repairs)
+    is_twice = len(calls) < len(tree.calls)
+    tree.calls, spans = calls, tree.spans
+    tree.spans = [s for s in spans if s.kind is not SpanKind.TOOL]
+    tools: dict[tuple[str, str, str], Span] = {}
+    for tool in (s for s in spans if s.kind is SpanKind.TOOL):
+        other = tools.get((tool.trace, tool.name, tool.answer_id))
+        overlaps = other is not None and tool.start_s <= other.end_s
+        if overlaps and (tool.answer_id or (is_twice and other and _are_near(other, tool))):
+            repairs.add("a tool call that was recorded twice: counted once")
+            continue
+        tools[tool.trace, tool.name, tool.answer_id] = tool
+        tree.spans.append(tool)
+    tree.spans.sort(key=lambda span: (span.start_s, span.end_s))
+
+
+def _complete(calls: Sequence[Span], repairs: Repairs) -> None:
+    """Make the counts of the calls whole."""
     by_provider: dict[tuple[str, str], list[Span]] = {}
     for call in calls:
         if call.usage.prompt is not None and call.usage.cache:
@@ -35,7 +54,6 @@ def whole_calls(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
             repairs.add("a total above prompt and answer: the rest counted as reasoning")
             reasoning = usage.reasoning + hidden
             call.usage = replace(usage, output=output + hidden, reasoning=reasoning)
-    return _once(calls, repairs)
 
 
 def _add_cached_tokens(calls: Sequence[Span], repairs: Repairs) -> None:
@@ -98,4 +116,8 @@ def _once(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
 def _are_one(a: Span, b: Span) -> bool:
     if a.usage.prompt is None or (a.answer_id and b.answer_id):
         return False
+    return _are_near(a, b)
+
+
+def _are_near(a: Span, b: Span) -> bool:
     return abs(a.start_s - b.start_s) <= SAME_S and abs(a.end_s - b.end_s) <= SAME_S

@@ -23,7 +23,7 @@ from traces.formats.shared.calls import (
     system_prefix,
     unique_id,
 )
-from traces.formats.shared.span_counts import whole_calls
+from traces.formats.shared.span_counts import read_once
 from traces.formats.shared.span_groups import AgentSpans, groups
 from traces.formats.shared.spans import Span, SpanTree
 from traces.lenient import Repairs
@@ -52,7 +52,7 @@ def programs(
     spans: Sequence[Span], name: str, repairs: Repairs, assumptions: Assumptions
 ) -> list[Program]:
     tree = SpanTree(spans, repairs)
-    tree.calls = whole_calls(tree.calls, repairs)
+    read_once(tree, repairs)
     lanes: list[_Lane] = []
     main: dict[str, _Lane] = {}
     found = groups(tree, name)
@@ -183,13 +183,8 @@ def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
     answer. If neither is recorded, a later call in the same trace implies that there was one."""
     starts_s = [call.start_s for call in lane.calls]
     found: list[list[str]] = [[] for _ in lane.calls]
-    ids: set[tuple[int, str]] = set()
     for tool in lane.tools:
-        i = bisect_right(starts_s, tool.start_s) - 1
-        if tool.answer_id and (i, tool.answer_id) in ids:
-            repairs.add("a tool call that was recorded twice: counted once")
-        elif i >= 0:
-            ids.add((i, tool.answer_id))
+        if (i := bisect_right(starts_s, tool.start_s) - 1) >= 0:
             found[i].append(tool.name or "tool")
     tools = [tuple(names) or call.called for names, call in zip(found, lane.calls, strict=True)]
     for i, (call, following) in enumerate(pairwise(lane.calls)):
