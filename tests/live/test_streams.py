@@ -10,7 +10,10 @@ import pytest
 
 from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.replay.completion import PartialAnswer
+from harness.replay.served_models import served_models
 from servers.basics.errors import TurnFailed
+from tests.live.server import Server, serving
+from tests.threaded import threaded
 from traces import Turn
 
 TURN = Turn(40, 8)
@@ -141,3 +144,14 @@ def test_parallel_tool_calls_are_kept_apart(parts: list[bytes]) -> None:
     forwarded = ForwardedAnswer()
     Tap(forwarded, hide_usage=False, key=None).feed(b"".join(parts), 1)
     assert forwarded.tools == ("pytest", "ruff")
+
+
+def test_a_server_is_asked_directly_whatever_proxy_the_environment_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy would get the API key. Nothing listens on port 9."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("TURNSTILE_API_KEY", "sk-secret-0123456789abcdef")
+    with threaded(serving(Server())) as url:
+        assert served_models(url, "--engine")
