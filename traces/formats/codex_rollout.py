@@ -52,7 +52,7 @@ class _Event:
     at_s: float | None
     usage: Usage = ()
     precedes: bool = False
-    """Whether these counts precede the items of their call."""
+    """Whether these counts preceded the items of their call in the file."""
     compacts: bool = False
     """Whether these are the counts of a call that compacts the history, which has no items."""
 
@@ -86,9 +86,6 @@ class Rollout:
         self._is_over = False
         """Whether a person's message or an interruption follows the items of the current call."""
         self._is_rewritten = False
-        self._counts_precede = False
-        self._answer = 0
-        """The place of the last call's answer among the messages."""
         self._model = ""
 
     def read(self, parent: Rollout | None) -> None:
@@ -233,26 +230,18 @@ class Rollout:
     def _item(self, item: JsonObject, at_s: float | None) -> None:
         kind = text(item.get("type"))
         call = self._call()
-        if at_s is not None and not self._counts_precede:
+        if at_s is not None:
             call.ended_s = max(at_s, call.ended_s or at_s)
-        if kind == "message":
-            self._written.append(_written(item))
-            if call is not self._pending:
-                content = "\n".join(filter(None, self._written))
-                self.thread.messages[self._answer] = Message("assistant", content)
+        self._written += [_written(item)] if kind == "message" else []
         if kind.endswith("_call"):
-            self._tool(call, item, call.ended_s if self._counts_precede else at_s)
+            self._tool(call, item, at_s)
 
     def _call(self) -> SessionCall:
         """Return the call that an item of the model belongs to."""
         if self._is_over:
             self._leave_out()
-        if self._pending is None and self._counts_precede and not self._is_over:
-            return self.thread.calls[-1]
         self._is_over = False
         if self._pending is None:
-            self._counts_precede = False
-            self._written = []
             self._pending = SessionCall(prompt_messages=len(self.thread.messages))
         return self._pending
 
@@ -320,27 +309,25 @@ class Rollout:
 
     def _end_call(self, event: _Event) -> None:
         messages = self.thread.messages
-        call = None if event.compacts or event.precedes else self._pending
+        call = None if event.compacts else self._pending
         call = SessionCall(prompt_messages=len(messages)) if call is None else call
         prompt, cached, output, reasoning = event.usage
         call.prompt = whole_prompt(prompt, cached, self.repairs)
         call.cached, call.output = cached, output or 1
         call.drops_output = reasoning > 0
         call.compacts = event.compacts
-        if call.ended_s is None:
-            call.ended_s = event.at_s
+        if call.ended_s is None or event.precedes:
+            call.ended_s, call.is_late = event.at_s, event.precedes
+        for tool in call.tools.values() if event.precedes else ():
+            tool.called_s = event.at_s
         self.thread.calls.append(call)
         if event.compacts:
             return
         call.continues = None if self._is_rewritten else -1
         self._is_rewritten = False
-        self._counts_precede = call.is_late = event.precedes
-        self._answer = len(messages)
         messages.append(Message("assistant", "\n".join(filter(None, self._written))))
         messages += self._after
         self._pending, self._written, self._after = None, [], []
-        if event.precedes:
-            self._is_over = False
 
 
 def parent_id(meta: JsonObject) -> str:
@@ -351,9 +338,9 @@ def parent_id(meta: JsonObject) -> str:
 
 
 def _with_layout(events: Sequence[_Event]) -> Iterator[_Event]:
-    """Yield the events, with whether counts precede their items. That is decided from one message
-    of a person to the next: the first counts have no items before them, and there are items after
-    the last ones, or items follow the counts sooner than counts follow the items."""
+    """Yield the events with counts after their items. Whether they precede them in the file is
+    decided from one message of a person to the next: the first counts have no items before them,
+    and there are items after the last ones, or items follow counts sooner than counts items."""
     left = False
     """Whether items without counts precede."""
     begin = 0
@@ -368,9 +355,14 @@ def _with_layout(events: Sequence[_Event]) -> Iterator[_Event]:
             after_s, before_s = _waits_s(part)
             precede = after_s < before_s
         left = not precede and (kinds[-1:] == ["answer"] or (left and not kinds))
+        counts: list[_Event] = []
         for event in part:
-            is_count = event.kind == "count" and not event.compacts
-            yield replace(event, precedes=True) if precede and is_count else event
+            if not precede or event.kind != "count" or event.compacts:
+                yield event
+                continue
+            yield from counts
+            counts = [replace(event, precedes=True)]
+        yield from counts
 
 
 def _waits_s(events: Sequence[_Event]) -> tuple[float, float]:
