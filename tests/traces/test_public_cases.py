@@ -148,7 +148,7 @@ SPANS = "export the traces as OpenTelemetry spans"
         ("cline.json", "messages as Cline and Roo Code keep them, which have neither counts nor "
          "times and", RECORD),
         ("cline_ui.json", "messages of Cline or Roo Code, which", RECORD),
-        ("codexexec.jsonl", "the output of codex exec, which has sums of calls "
+        ("codexexec.jsonl", "the output of codex exec, which has sums and no times "
          "and", "give its rollout in ~/.codex/sessions"),
         ("copilot.jsonl", "a session of Copilot CLI, which has no prompt lengths and", RECORD),
         ("goose.jsonl", "a session of goose, which", RECORD),

@@ -65,7 +65,10 @@ UNREADABLE = (
 RECORD = "record the agent with bench record, or give its OpenTelemetry spans"
 SPANS = "export the traces as OpenTelemetry spans"
 CLAUDE = "the output of claude -p, which has no times", "give its session in ~/.claude/projects"
-CODEX = "the output of codex exec, which has sums of calls", "give its rollout in ~/.codex/sessions"
+CODEX = (
+    "the output of codex exec, which has sums and no times",
+    "give its rollout in ~/.codex/sessions",
+)
 COPILOT = "a session of Copilot CLI, which has no prompt lengths"
 CLINE = "messages as Cline and Roo Code keep them, which have neither counts nor times"
 OTHERS = tuple(
