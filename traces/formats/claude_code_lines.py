@@ -35,6 +35,8 @@ UNKNOWN = -1
 TOOL_CALL_TOKENS = 50
 """Tokens of a tool call in addition to its name and arguments. Fitted to 81 answers with complete
 counts and without thinking: the median error is 8%, and at most 30% in nine of ten answers."""
+UNIQUE = "msg_"
+"""Beginning of the ids that Anthropic gives to messages."""
 PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -94,6 +96,8 @@ class AgentLines:
         self.system: tuple[str, ...] = ()
         """Version and model, if its first call begins a conversation."""
         self._answers: dict[str, _Answer] = {}
+        self._last_ids: dict[str, str] = {}
+        """The last call with each id that may not be unique."""
         self._last_has_thinking = False
         self._before: dict[str, int | None] = {}
         """The last call on the chain up to each line; None if there is none."""
@@ -118,12 +122,13 @@ class AgentLines:
         if message.get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True:
             self.repairs.add("an answer that no model gave, such as an API error: left out")
             return before
-        id = self._id(identifier(message.get("id")), identifier(line.get("requestId")), line)
+        usage = mapping(message.get("usage"))
+        counts = [tokens(usage.get(name)) or 0 for name in PROMPT_TOKENS]
+        request = identifier(line.get("requestId"))
+        id = self._id(identifier(message.get("id")), request, line, sum(counts))
         if self.read_calls.setdefault(id, self.key) != self.key:
             self.repairs.add("a line of a call that another file or agent has: counted once")
             return UNKNOWN
-        usage = mapping(message.get("usage"))
-        counts = [tokens(usage.get(name)) or 0 for name in PROMPT_TOKENS]
         answer = self._answers.get(id)
         if answer is None:
             answer = self._answers[id] = self._new_answer(line, message, before)
@@ -148,15 +153,27 @@ class AgentLines:
             self._block(answer, call, block, at_s)
         return answer.index
 
-    def _id(self, id: str, request: str, line: JsonObject) -> str:
+    def _id(self, id: str, request: str, line: JsonObject, prompt: int) -> str:
         """Return the id of a line's call, of which one line may have the message's id, and another
-        one only the request's."""
+        one only the request's. Some gateways draw ids from a few numbers, so that several calls
+        have one; their prompts differ."""
         if not id:
             return self.request_ids.get(request, request) or identifier(line.get("uuid"))
         if request and request in self.read_calls:
             return request
-        self.request_ids.setdefault(request, id)
+        if not id.startswith(UNIQUE):
+            last = self._last_ids.get(id, id)
+            if prompt and (last not in self._answers or self._prompt(last) not in (0, prompt)):
+                last = f"{id} {prompt}"
+            if prompt:  # the first line may have had no prompt
+                self.read_calls.setdefault(f"{id} {prompt}", self.key)
+            id = self._last_ids[id] = last
+        if request:
+            self.request_ids.setdefault(request, id)
         return id
+
+    def _prompt(self, id: str) -> int:
+        return self.thread.calls[self._answers[id].index].prompt
 
     def _new_answer(self, line: JsonObject, message: JsonObject, before: int | None) -> _Answer:
         calls, messages = self.thread.calls, self.thread.messages

@@ -437,3 +437,27 @@ def test_new_tokens_that_always_exceed_the_cached_ones_include_them() -> None:
     (program,), repairs = read(*lines)
     assert [turn.prompt_tokens for turn in program.turns] == [1000, 1200, 1500]
     assert "prompt tokens that include the cached ones: these not added" in repairs
+
+
+def test_calls_that_a_gateway_gave_one_id_are_told_apart_by_their_prompts(tmp_path: Path) -> None:
+    """Ollama draws ids from a thousand numbers. A copy has the same prompts."""
+    early = answer("a", "u", 4, "chatcmpl-7", written("so"), new=2)
+    early["message"]["usage"] = {}
+    lines = [
+        user("u", None, 0), early,
+        answer("b", "a", 5, "chatcmpl-7", tool("t")), result("r", "b", 9, "t"),
+        answer("c", "r", 12, "chatcmpl-7", cached=100, new=150),
+    ]  # fmt: skip
+    more = answer("d", "c", 90, "chatcmpl-7", cached=250, new=50)
+    (tmp_path / "s.jsonl").write_bytes(session(*lines))
+    (tmp_path / "b.jsonl").write_bytes(session(*({**e, "sessionId": "b"} for e in (*lines, more))))
+    programs = read_traces(tmp_path, keep_names=True).programs
+    assert {p.id: [turn.prompt_tokens for turn in p.turns] for p in programs} == {
+        "s": [100, 250],
+        "b": [300],
+    }
+
+
+def test_lines_without_any_id_of_their_call_are_calls_of_their_own() -> None:
+    first, second = answer("a", "u", 4, "m1"), answer("b", "a", 9, "", new=200)
+    assert [t.prompt_tokens for t in only(user("u", None, 0), first, second).turns] == [100, 200]
