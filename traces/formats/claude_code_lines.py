@@ -199,7 +199,11 @@ class AgentLines:
         answer.characters += len(name) + len(json.dumps(given))
         script = text(given.get("command")) if name == "Bash" else ""
         id = identifier(block.get("id")) or f"{answer.index}.{len(call.tools)}"
-        tool = call.tools[id] = self.tools.setdefault(id, CalledTool((), at_s))
+        tool = self.tools.get(id)
+        if tool is None or tool.names:  # some models number the tool calls of each answer
+            tool = self.tools[id] = CalledTool((), at_s)
+            self._outcomes.pop(id, None)
+        call.tools[id] = tool
         tool.names, tool.called_s = tool_name(name, script), at_s
         prompt = text(given.get("prompt"))
         if name in AGENT_TOOLS:

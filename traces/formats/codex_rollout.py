@@ -130,7 +130,7 @@ class Rollout:
                 continue
             at_s = moment(line.get("timestamp"))
             is_early = fork_s is not None and at_s is not None and at_s <= until_s
-            is_known = _id(line) in known and (self.is_fork or is_early)
+            is_known = _id(line) in known and (is_early or (self.is_fork and _counts(line)))
             if is_known or (is_early and (self.is_fork or (at_s or 0.0) < (fork_s or 0.0))):
                 copied = number + 1
             elif _counts(line):
@@ -156,7 +156,7 @@ class Rollout:
         seen, before = set(totals), totals[-1] if totals else None
         last = before
         """The last new total; `before` may be an earlier one that was written again."""
-        read: set[str] = set()
+        read: set[tuple[str, ...]] = set()
         unmatched: dict[str, Counter[Usage]] = {"record": Counter(), "event": Counter()}
         compacted: int | None = None
         missing = 0
@@ -169,7 +169,9 @@ class Rollout:
             payload = event.payload
             if event.kind == "compacted":
                 compacted = len(found)
-            elif event.kind in ("answer", "token_usage_record") and (id := _own_id(payload)):
+            elif event.kind in ("answer", "token_usage_record") and _own_id(payload):
+                names = ("name", "arguments", "input", "action")
+                id = _own_id(payload), *(str(payload.get(name)) for name in names)
                 if id in read:
                     self.repairs.add("an item or a call that is written again: counted once")
                     continue
@@ -270,7 +272,10 @@ class Rollout:
             return
         arguments = _arguments(item)
         id = identifier(item.get("call_id")) or f"{len(self._tools)}"
-        tool = call.tools[id] = self._tools.setdefault(id, CalledTool((), at_s))
+        tool = self._tools.get(id)
+        if tool is None or tool.names:  # some models number the tool calls of each answer
+            tool = self._tools[id] = CalledTool((), at_s)
+        call.tools[id] = tool
         tool.names = tool_name(item.get("name") or item.get("type"), _script(arguments))
         tool.called_s = at_s
         self._owners[id] = call

@@ -461,3 +461,16 @@ def test_calls_that_a_gateway_gave_one_id_are_told_apart_by_their_prompts(tmp_pa
 def test_lines_without_any_id_of_their_call_are_calls_of_their_own() -> None:
     first, second = answer("a", "u", 4, "m1"), answer("b", "a", 9, "", new=200)
     assert [t.prompt_tokens for t in only(user("u", None, 0), first, second).turns] == [100, 200]
+
+
+def test_answers_may_number_their_tools_each_from_the_first() -> None:
+    program = only(
+        user("u", None, 0), answer("a", "u", 4, "m1", tool("call_0", "Edit")),
+        result("r", "a", 9, "call_0"),
+        answer("b", "r", 12, "m2", tool("call_0", "Write"), cached=100, new=150),
+        result("q", "b", 19, "call_0"), answer("c", "q", 22, "m3", cached=250, new=50),
+    )  # fmt: skip
+    assert [(t.tools, t.tool_gap_s) for t in program.turns[:-1]] == [
+        (("Edit",), 5.0),
+        (("Write",), 7.0),
+    ]

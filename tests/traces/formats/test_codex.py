@@ -319,6 +319,19 @@ def test_an_item_or_a_history_that_is_written_again_is_read_once() -> None:
     assert program.turns[0].tool_gap_s == 2.0
 
 
+def test_answers_may_number_their_tool_calls_each_from_the_first() -> None:
+    count = Counter()
+    program = only(
+        meta("a"), asked(1), called(4, "call_0", path="x"), output(6, "call_0"), count(6, 100),
+        called(9, "call_0", path="y"), output(12, "call_0"), count(12, 150), said(15),
+        count(15, 200),
+    )  # fmt: skip
+    assert [(tools, gap_s) for tools, gap_s, _ in gaps(program)] == [
+        (("apply_patch",), 2.0),
+        (("apply_patch",), 3.0),
+    ]
+
+
 def test_a_message_after_an_answer_without_counts_shows_that_it_was_interrupted() -> None:
     count = Counter()
     (program,), repairs = read(
