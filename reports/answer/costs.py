@@ -19,6 +19,7 @@ from reports.metrics.cells import amounts_of, cells_at
 from reports.numbers import DASH, digits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableRow, texts
+from servers.basics.phrasing import listed
 from servers.records.sweep import ApiPriceRecord, SweepRecord
 
 MILLION = 1e6
@@ -111,10 +112,12 @@ def cost_sentences(
             " one with --price."
         ]
     name, per = first.variant, first.usd_per_mtok
+    prices = [
+        f"{digits(value)} USD ({kind})" for kind, value in per.items() if not math.isnan(value)
+    ]
     sentences = [
-        f"If one kind of token paid for all of it, {name} at capacity would cost"
-        f" {digits(per['cached'])} USD per million cached prompt tokens, {digits(per['new'])} per"
-        f" million computed ones, or {digits(per['generated'])} per million generated ones."
+        f"Per million tokens, if one kind paid for all of it, {name} at capacity costs"
+        f" {listed(prices)}."
     ]
     if first.api_usd_per_job is not None:
         capacity = first.ladder.text(first.capacity)
