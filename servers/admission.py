@@ -1,9 +1,12 @@
-"""What vLLM admits: the defaults of its limits for a step, and its two rules for how much memory a
-waiting turn needs."""
+"""What vLLM admits: the defaults of its limits for a step, its two rules for how much memory a
+waiting turn needs, and its settings that leave room for other turns."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+from servers.basics.errors import InvalidInput
 
 STEP_TOKENS = 2048
 """The default of --step-tokens: tokens that one step computes at most."""
@@ -17,3 +20,54 @@ class Admission(StrEnum):
     (`scheduler_reserve_full_isl`)."""
     FIRST_CHUNK = "first-chunk"
     """The part of its prompt that the next step computes must fit, as in older versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """vLLM's `long_prefill_token_threshold`, with `_adaptive`, and `watermark`: what a turn leaves
+    of a step's tokens, and its admission of the KV memory. Off by default."""
+
+    long_prefill: int = 0
+    """Most tokens that a step computes of one turn, unless no other turn runs or waits."""
+    long_prefill_adaptive: bool = False
+    """Whether that is at least an equal share of the step's tokens."""
+    watermark: float = 0.0
+    """Share of the KV blocks that the admission of a turn must leave free, if another one runs."""
+
+    def __post_init__(self) -> None:
+        if self.long_prefill < 0:
+            raise InvalidInput(
+                f"--long-prefill {self.long_prefill}: must be at least 1, or 0 for no cap"
+            )
+        if self.long_prefill_adaptive and not self.long_prefill:
+            raise InvalidInput(
+                "--long-prefill-adaptive: raises the cap of --long-prefill, which is off; add "
+                "--long-prefill 512, or remove it"
+            )
+
+        if not 0 <= self.watermark < 1:
+            raise InvalidInput(f"--watermark {self.watermark:g}: must be at least 0 and below 1")
+
+    def vllm_flags(self) -> list[str]:
+        """Return the flags of `vllm serve` for what is not off."""
+        flags = []
+        if self.long_prefill:
+            flags += ["--long-prefill-token-threshold", str(self.long_prefill)]
+        if self.long_prefill_adaptive:
+            flags.append("--long-prefill-token-threshold-adaptive")
+        if self.watermark:
+            flags += ["--watermark", str(self.watermark)]
+        return flags
+
+    def blocks_left(self, kv_blocks: int) -> int:
+        """Return how many of `kv_blocks` blocks an admission must leave free, if a turn runs. vLLM
+        also counts its null block."""
+        return int(self.watermark * (kv_blocks + 1))
+
+    def most_chunk(self, step_tokens: int, turns: int) -> int:
+        """Return how many tokens a step of `step_tokens` computes of one turn at most, if `turns`
+        turns run or wait."""
+        if not self.long_prefill or turns <= 1:
+            return step_tokens
+        share = step_tokens // turns if self.long_prefill_adaptive else 0
+        return max(self.long_prefill, share)

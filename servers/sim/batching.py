@@ -1,7 +1,8 @@
 """The running turns of one replica, their blocks, and the batches of steps.
 
-As in vLLM v1, a step computes one token of each decoding turn and the next prompt chunk of the one
-turn that is partly through its prompt, which is the last in order of admission.
+As in vLLM v1, a step computes one token of each decoding turn and the next prompt chunk of turns
+that are partly through their prompt. Without `--long-prefill` there is at most one of these, which
+is the last in order of admission.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ class Batch:
         """Whether the batch must not be computed in a stride: a model with sliding windows computes
         a prompt, or its running turns may free the blocks for which the head of the queue waits."""
 
+    def prompt_tokens(self) -> int:
+        return sum([chunk for _, chunk in self.chunks])
+
     def drop(self, sequence: Sequence) -> None:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]
 
@@ -65,8 +69,10 @@ class RunningTurns:
         self.by_id: dict[int, Sequence] = {}
         """By request id, in order of admission."""
         self.decodes = decodes_of(profile)
-        self.partial: Sequence | None = None
-        """The only turn whose prompt is partly computed."""
+        self.partial: list[Sequence] = []
+        """Turns whose prompt is partly computed, in order of admission."""
+        self.most_chunk = step_tokens
+        """Most tokens of one prompt that the next step computes."""
         self.pool = BlockOwner(())
         """Blocks of the decodes that are not assigned to individual turns yet."""
         self._kv = kv
@@ -89,8 +95,8 @@ class RunningTurns:
 
     def context_tokens(self) -> int:
         """Return the number of tokens with KV, summed over the running turns."""
-        partial = self.partial.computed if self.partial else 0
-        return self.decodes.context - self.decodes.count + partial
+        partial = [sequence.computed for sequence in self.partial]
+        return self.decodes.context - self.decodes.count + sum(partial)
 
     def start(self, sequence: Sequence, now_ps: int) -> None:
         """Add an admitted turn. `compute` then allocates the blocks of its first chunk."""
@@ -102,8 +108,8 @@ class RunningTurns:
     def remove(self, sequence: Sequence, has_slot: bool) -> None:
         """Remove a turn. `has_slot`: whether it has a slot for the next step's token."""
         del self.by_id[sequence.view.id]
-        if sequence is self.partial:
-            self.partial = None
+        if sequence in self.partial:
+            self.partial.remove(sequence)
         if sequence.joined_tick is not None:
             self.decodes.leave(sequence)
             self.settle(sequence, has_slot)
@@ -115,10 +121,15 @@ class RunningTurns:
         return max(0, -(-(sequence.computed + tokens) // self._block) - sequence.owner.blocks)
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
-        """Allocate blocks for a context of `tokens` tokens, and hash the full ones."""
+        """Allocate blocks for a context of `tokens` tokens."""
         missing = -(-tokens // self._block) - sequence.owner.blocks
         if missing > 0:
             self._kv.allocate(sequence.owner, missing)
+
+    def hash_full(self, sequence: Sequence, tokens: int) -> None:
+        """Hash the full blocks of a context of `tokens` tokens, so that other turns can hit them.
+        Call this once the step is sure to compute them, so that none of a preempted turn are hit.
+        """
         self._kv.commit(sequence.owner, tokens // self._block)
 
     def settle(self, sequence: Sequence, has_slot: bool) -> None:
@@ -156,32 +167,52 @@ class RunningTurns:
         if needed:
             self._kv.allocate(self.pool, needed)
         for sequence, chunk in batch.chunks:
-            self.extend(sequence, sequence.computed + chunk * steps)
+            tokens = sequence.computed + chunk * steps
+            self.extend(sequence, tokens)
+            self.hash_full(sequence, tokens)
 
     # Batch --------------------------------------------------------------------------------------
 
-    def next_chunk(self, sequence: Sequence) -> int:
-        """Return the number of prompt tokens that the next step computes of the partial turn."""
-        return min(sequence.target - sequence.computed, self._step_tokens - self.decodes.count)
+    def next_chunk(self, sequence: Sequence, budget: int) -> int:
+        """Return the number of prompt tokens that the next step computes of the turn, if it may
+        compute `budget` more tokens."""
+        return min(sequence.target - sequence.computed, self.most_chunk, budget)
+
+    def next_chunks(self) -> list[tuple[Sequence, int]]:
+        """Return the next chunk of each partial turn. All decodes get a token, also those that were
+        admitted after them: the turns before these use no more of a step than at that time."""
+        chunks: list[tuple[Sequence, int]] = []
+        budget = self._step_tokens - self.decodes.count
+        for sequence in self.partial:
+            chunks.append((sequence, self.next_chunk(sequence, budget)))
+            budget -= chunks[-1][1]
+        return chunks
 
     def compute(self, sequence: Sequence, chunk: int, batch: Batch) -> None:
-        """Add a chunk of the turn's prompt to the batch."""
+        """Add a chunk of the turn's prompt to the batch. `hash_full` must follow."""
         self.extend(sequence, sequence.computed + chunk)
         batch.chunks.append((sequence, chunk))
-        self.partial = sequence if sequence.computed + chunk < sequence.target else None
+        if sequence in self.partial:
+            if sequence.computed + chunk == sequence.target:
+                self.partial.remove(sequence)
+        elif sequence.computed + chunk < sequence.target:
+            self.partial.append(sequence)
 
     def extend_all(self, batch: Batch) -> bool:
-        """Allocate blocks for the next token of each decode and the partial turn's next chunk. If
+        """Allocate blocks for the next token of each decode and the partial turns' next chunks. If
         there are too few free blocks for all of them, allocate none and return False."""
-        needed, partial = self.decodes.blocks_needed(1), self.partial
-        chunk = self.next_chunk(partial) if partial else 0
-        if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._kv.free:
+        needed, chunks = self.decodes.blocks_needed(1), self.next_chunks()
+        if needed + self._missing_for(chunks) > self._kv.free:
             return False
         if needed:
             self._kv.allocate(self.pool, needed)
-        if partial is not None:
-            self.compute(partial, chunk, batch)
+        for sequence, chunk in chunks:
+            self.compute(sequence, chunk, batch)
+            self.hash_full(sequence, sequence.computed + chunk)
         return True
+
+    def _missing_for(self, chunks: list[tuple[Sequence, int]]) -> int:
+        return sum([self.missing_blocks(sequence, chunk) for sequence, chunk in chunks])
 
     def skip_without_slot(self, batch: Batch, has_slot: set[int]) -> None:
         """Remove the decodes that have no slot from this step."""

@@ -294,6 +294,8 @@ class Engine:
                 done.append(sequence)
             else:
                 decodes.join(sequence)
+        if batch.chunks and len(done) > 1:
+            done.sort(key=lambda sequence: sequence.admission)
         for sequence in done:
             del running.by_id[sequence.view.id]
             self.scheduler.finish(sequence)
@@ -301,18 +303,20 @@ class Engine:
 
     def _most_steps(self, batch: Batch) -> int:
         """Return the number of steps in which the batch does not change: no turn finishes before
-        the last step, the partial turn computes a full chunk in each, the free blocks suffice, and
-        no block is allocated because of which the head of the queue could load its KV or displace a
-        turn."""
+        the last step, the partial turn computes a full chunk in each, beside which no turn is
+        admitted, the free blocks suffice, and no block is allocated because of which the head of
+        the queue could load its KV or displace a turn."""
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
-        if batch.single_step or batch.load_ps:
+        if batch.single_step or batch.load_ps or len(self._running.partial) > 1:
             return 1
         most = decodes.steps_to_finish()
         if batch.chunks:
             sequence, chunk = batch.chunks[0]
-            if chunk < self.scheduler.limits.step_tokens - decodes.count:
+            budget = self.scheduler.limits.step_tokens - decodes.count
+            waits = len(self._runner.waiting) or self.scheduler.reloads.loaded
+            if chunk < min(budget, budget if waits else self._running.most_chunk):
                 return 1
             chunks = max(1, (sequence.target - sequence.computed - 1) // chunk)
             most = chunks if most is None else min(most, chunks)

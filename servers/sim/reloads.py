@@ -51,16 +51,21 @@ class Reloads:
                 reach = stored
         return loads
 
-    def reserved_blocks(self, partial: Sequence | None) -> int:
+    def reserved_blocks(self, partial: list[Sequence]) -> int:
         """Return the number of blocks that the turns ahead of a new load (loading and loaded ones,
-        and the partial turn) still need for their prompts. The new load must not use these, since
+        and partial turns) still need for their prompts. The new load must not use these, since
         it keeps its blocks without making progress."""
-        ahead = [s for _, _, s in self.loading if s.finished_ps is None] + list(self.loaded)
-        if partial is not None:
-            ahead.append(partial)
+        ahead = [*self._not_aborted(), *self.loaded, *partial]
         return sum(-(-s.target // self._block) - s.owner.blocks for s in ahead)
 
-    def most_needed(self, sequence: Sequence, partial: Sequence | None) -> int:
+    def turns(self) -> int:
+        """Return the number of turns that load or have loaded and wait to run."""
+        return len(self._not_aborted()) + len(self.loaded)
+
+    def _not_aborted(self) -> list[Sequence]:
+        return [s for _, _, s in self.loading if s.finished_ps is None]
+
+    def most_needed(self, sequence: Sequence, partial: list[Sequence]) -> int:
         """Return the number of blocks with which a waiting turn can be admitted, while blocks are
         only allocated and, at most until that number is free, evicted."""
         path, limit = sequence.owner.path, (sequence.target - 1) // self._block

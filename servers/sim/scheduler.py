@@ -5,7 +5,8 @@ slot for their next token in order of admission, and if no block is free the pol
 preempted; unless a turn was preempted, waiting turns are admitted by rank until the head of the
 queue does not fit (its whole prompt or its first chunk, see `servers.admission`), the batch is
 full, or the step's token budget is used. So at most one turn's prompt is partly computed, that of
-the turn admitted last. Times are whole picoseconds.
+the turn admitted last, unless `--long-prefill` limits what a step computes of each. Times are whole
+picoseconds.
 
 If a turn has to preempt itself, the turns admitted after it skip the step. `Policy.displaced`
 preempts before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): each step is
@@ -55,6 +56,7 @@ class Scheduler:
         self._load_ps, self._load_token_ps = profile.load_ps, profile.load_token_ps
         self._step_tokens, self._max_num_seqs = limits.step_tokens, limits.max_num_seqs
         self._first_chunk = limits.admission == Admission.FIRST_CHUNK
+        self._watermark = limits.blocks_left(profile.kv_blocks)
         self._context_tokens = self.running.context_tokens
 
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
@@ -122,6 +124,7 @@ class Scheduler:
                 fitting = self._displace(batch)
                 if not batch.displaced:
                     runner.requeue_skipped()
+        self.running.most_chunk = self._most_chunk()
         if not self.running.extend_all(batch):
             self._extend_one_by_one(batch)
         if not batch.preempted:
@@ -141,6 +144,13 @@ class Scheduler:
         if change_ps is None or (done_ps is not None and done_ps < change_ps):
             return done_ps
         return change_ps
+
+    def _most_chunk(self) -> int:
+        """Return how many tokens of one prompt the next step computes at most."""
+        if not self.limits.long_prefill:
+            return self._step_tokens
+        turns = len(self.running.by_id) + len(self.runner.waiting) + self.reloads.turns()
+        return self.limits.most_chunk(self._step_tokens, turns)
 
     def _displace(self, batch: Batch) -> Sequence | None:
         """Preempt the turns that the policy selects until the next turn to admit fits. Return that
@@ -169,14 +179,16 @@ class Scheduler:
             batch.kept_free = self.reloads.most_needed(head, self.running.partial)
         else:
             budget = self._step_tokens - len(self.running.by_id)
-            batch.kept_free = self._demand(head, budget).needed
+            batch.kept_free = self._demand(head, min(budget, self.running.most_chunk)).needed
+        batch.kept_free += self._watermark
 
     def _fits(self, head: Sequence) -> bool:
         """Return whether the head could be admitted if each running turn computed one token."""
         running = len(self.running.by_id)
         if running >= self._max_num_seqs:
             return False
-        return self._demand(head, self._step_tokens - running).needed <= self.kv.free
+        budget = min(self._step_tokens - running, self._most_chunk())
+        return self._demand(head, budget).needed <= self._free_for_head()
 
     def _extend_one_by_one(self, batch: Batch) -> None:
         """Allocate the running turns' slots in order of admission, with preemptions. If a turn has
@@ -187,8 +199,8 @@ class Scheduler:
         for sequence in list(running.by_id.values()):
             if sequence.view.id in batch.preempted:
                 continue
-            if sequence is running.partial:
-                chunk = running.next_chunk(sequence)
+            if sequence.joined_tick is None:
+                chunk = running.next_chunk(sequence, self._budget(batch))
                 running.prepare_slots(sequence)
                 needed = running.missing_blocks(sequence, chunk)
                 if not self._make_room_for_running(sequence, needed, batch):
@@ -201,6 +213,8 @@ class Scheduler:
                 break
             running.take_slot(sequence, needed)
             batch.has_slot.add(sequence.view.id)
+        for sequence, chunk in batch.chunks:
+            running.hash_full(sequence, sequence.computed + chunk)
         running.skip_without_slot(batch, batch.has_slot)
         batch.has_slot = None
 
@@ -218,23 +232,26 @@ class Scheduler:
                 return False
         return True
 
+    def _budget(self, batch: Batch) -> int:
+        """Return how many prompt tokens the step may compute beside the batch."""
+        return self._step_tokens - self.running.decodes.count - batch.prompt_tokens()
+
     # Admission ----------------------------------------------------------------------------------
 
     def _admit_waiting(self, batch: Batch) -> None:
         runner, running, loaded = self.runner, self.running, self.reloads.loaded
         head: Sequence | None = None
         while loaded or len(runner.waiting):
-            budget = self._step_tokens - running.decodes.count
-            for _, chunk in batch.chunks:
-                budget -= chunk
-            if budget <= 0 or len(running.by_id) >= self._max_num_seqs:
+            left = self._budget(batch)
+            if left <= 0 or len(running.by_id) >= self._max_num_seqs:
                 return
+            budget = min(left, running.most_chunk)
             if head is None:
                 head = loaded[0] if loaded else self._candidate()
             if head is None:
                 return
             demand = self._demand(head, budget)
-            if demand.needed <= self.kv.free:
+            if demand.needed <= self._free_for_head():
                 self._admit(head, demand, budget, batch)
                 head = None
             elif not self._make_room_for_head(head, budget, batch):
@@ -243,6 +260,10 @@ class Scheduler:
                 return
             elif runner.needs_rerank(head):
                 head = None
+
+    def _free_for_head(self) -> int:
+        """Return the number of blocks that the next admission may take."""
+        return self.kv.free - (self._watermark if self.running.by_id else 0)
 
     def _candidate(self) -> Sequence | None:
         """Return the waiting turn to admit next; None if the policy holds back all of them."""
@@ -256,7 +277,7 @@ class Scheduler:
         return len(self.running.by_id) + len(self.reloads.loading) + len(self.sending)
 
     def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
-        """Return the demand of an admission in a step that may compute `budget` more tokens."""
+        """Return the demand of an admission in a step that may compute `budget` of its tokens."""
         if sequence.owner.blocks:
             total = self._prompt_blocks(sequence, sequence.computed + budget)
             return BlockDemand(0, [], total - sequence.owner.blocks)
@@ -290,7 +311,7 @@ class Scheduler:
         if not self.runner.may_reclaim(others):
             return False
         if self.runner.reclaim_for_head(
-            head, others, lambda: self._demand(head, budget).needed - self.kv.free
+            head, others, lambda: self._demand(head, budget).needed - self._free_for_head()
         ):
             return True
         if not others and len(self.reloads.loaded) > 1:
@@ -336,6 +357,7 @@ class Scheduler:
         self.running.start(sequence, self.runner.now_ps)
         chunk = min(sequence.target - sequence.computed, budget)
         self.running.compute(sequence, chunk, batch)
+        self.running.hash_full(sequence, sequence.computed + chunk)
 
     # Preemption ---------------------------------------------------------------------------------
 

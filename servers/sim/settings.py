@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission, Headroom
 from servers.basics.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`."""
+class Limits(Headroom):
+    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`, and the
+    headroom."""
 
     max_num_seqs: int = MAX_NUM_SEQS
     step_tokens: int = STEP_TOKENS
     admission: Admission = Admission.WHOLE_PROMPT
 
     def __post_init__(self) -> None:
+        Headroom.__post_init__(self)
         for option, value in (
             ("--max-num-seqs", self.max_num_seqs),
             ("--step-tokens", self.step_tokens),

@@ -42,8 +42,10 @@ class WindowTurns(RunningTurns):
             self._windows.extend(_owner(sequence), sequence.computed + 1)
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
+        self._windows.extend(_owner(sequence), tokens)
+
+    def hash_full(self, sequence: Sequence, tokens: int) -> None:
         owner = _owner(sequence)
-        self._windows.extend(owner, tokens)
         self._windows.hash_full(owner, tokens)
         self._windows.hash_windows(owner, tokens, sequence.view.prompt_tokens)
 
@@ -55,15 +57,19 @@ class WindowTurns(RunningTurns):
         self._windows.hash_full(_owner(sequence), sequence.computed)
 
     def extend_all(self, batch: Batch) -> bool:
-        partial = self.partial
-        chunk = self.next_chunk(partial) if partial else 0
+        """As with full attention, except that the order matters in which turns free blocks: return
+        False also if a turn was admitted after a partial one."""
+        chunks = self.next_chunks()
+        if chunks and (len(chunks) > 1 or next(reversed(self.by_id.values())) is not chunks[0][0]):
+            return False
         needed = self.decodes.blocks_needed(1) * self._windows.groups
-        if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._windows.free:
+        if needed + self._missing_for(chunks) > self._windows.free:
             return False
         self._take_slots(range(1))
-        if partial is not None:
-            self.prepare_slots(partial)
-            self.compute(partial, chunk, batch)
+        for sequence, chunk in chunks:
+            self.prepare_slots(sequence)
+            self.compute(sequence, chunk, batch)
+            self.hash_full(sequence, sequence.computed + chunk)
         return True
 
     def blocks_ahead(self, batch: Batch, steps: int) -> int:

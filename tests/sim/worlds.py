@@ -86,6 +86,7 @@ def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
     tiers = draw(st.booleans()) if offload is None else offload
     dram_gb = draw(st.sampled_from([2e-4, 1e-3]))
     load_ps, load_token_ps = draw(st.sampled_from([(0, 0), (3_000_000_001, 9_999_999)]))
+    long_prefill = draw(st.sampled_from([0, 0, 5, 40]))
     return World(
         programs,
         starts,
@@ -98,6 +99,9 @@ def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
             seqs,
             draw(st.sampled_from([max(seqs, 16), 64, 2048])),
             draw(st.sampled_from(Admission)),
+            long_prefill=long_prefill,
+            long_prefill_adaptive=bool(long_prefill) and draw(st.booleans()),
+            watermark=draw(st.sampled_from([0.0, 0.0, 0.1, 0.9])),
         ),
         Offload(dram_gb, draw(st.sampled_from([0.0, 1e-3])), chunk_tokens=32) if tiers else None,
     )

@@ -15,6 +15,7 @@ import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request, RequestStatus
 
+from servers.admission import Headroom
 from servers.policies.base import Request as View
 from servers.policies.runner import PolicyRunner
 from servers.vllm.plugin.compatibility import check_kv
@@ -176,7 +177,9 @@ class ReclaimingKVManager:
             chunk += kwargs.get("num_lookahead_tokens", 0)
             tokens = min(request.num_computed_tokens + chunk, self._scheduler.max_model_len)
             missing.append(self._missing(request, int(tokens), kwargs))
-        return max(missing)
+        # vLLM before 0.32 has no watermark.
+        left = getattr(self._manager, "watermark_blocks", 0) if self._scheduler.running else 0
+        return max(missing) + int(left)
 
     def _missing(
         self, request: Request, tokens: int, kwargs: dict[str, Any], *, cap: bool = False
@@ -221,8 +224,19 @@ class ReclaimingKVManager:
         found, hit = self._manager.get_computed_blocks(waiting)[:2]
         kwargs = {"new_computed_blocks": found, "num_new_computed_tokens": hit}
         budget = scheduler.max_num_scheduled_tokens - len(scheduler.running)
-        chunk = min(waiting.num_tokens - hit, budget)
+        chunk = min(waiting.num_tokens - hit, budget, self._most_chunk())
         return self._missing_for_head(waiting, chunk, kwargs) <= 0
+
+    def _most_chunk(self) -> int:
+        """Return how many tokens of one prompt the next step computes at most."""
+        scheduler, config = self._scheduler, self._scheduler.scheduler_config
+        headroom = Headroom(
+            long_prefill=config.long_prefill_token_threshold,
+            long_prefill_adaptive=getattr(config, "long_prefill_token_threshold_adaptive", False),
+        )
+        loading = getattr(scheduler, "kv_holding_waiting", ())
+        turns = len(scheduler.running) + len(scheduler.waiting) + len(loading)
+        return headroom.most_chunk(scheduler.max_num_scheduled_tokens, turns)
 
     def running_turns_fit(self) -> bool:
         """Return True only if all running turns certainly get their blocks without reclaim or
@@ -231,8 +245,9 @@ class ReclaimingKVManager:
         if getattr(scheduler, "kv_holding_waiting", None) or not self._one_group:
             return False
         block, running, free = scheduler.block_size, scheduler.running, self._free_blocks()
-        if scheduler._inflight_prefills:
-            free -= -(-scheduler.max_num_scheduled_tokens // block)
+        if prefills := len(scheduler._inflight_prefills):
+            # Each but one may open a block more than its share of the step's tokens fills.
+            free -= -(-scheduler.max_num_scheduled_tokens // block) + prefills - 1
         if free >= len(running) * (2 + scheduler.num_lookahead_tokens // block):
             return True
         if scheduler.num_spec_tokens or free < 0:

@@ -133,6 +133,7 @@ class VirtualVllm:
             block_tokens=profile.block_tokens,
             kv_groups=profile.kv_groups,
             admission=limits.admission,
+            headroom=limits,
             policy=policy,
             events=self,
             clock_ps=lambda: self.now_ps,

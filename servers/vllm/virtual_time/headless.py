@@ -26,7 +26,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-from servers.admission import Admission
+from servers.admission import Admission, Headroom
 
 MAX_MODEL_LEN = 1 << 24
 MODEL = {
@@ -42,6 +42,7 @@ MODEL = {
     "torch_dtype": "float16",
 }
 """The scheduler only uses `max_position_embeddings`."""
+NO_HEADROOM = Headroom()
 
 
 @cache
@@ -73,13 +74,18 @@ def headless_scheduler(
     block_tokens: int = 16,
     kv_groups: tuple[int | None, ...] = (None,),
     admission: Admission = Admission.WHOLE_PROMPT,
+    headroom: Headroom = NO_HEADROOM,
     **kwargs: Any,
 ) -> Any:
     """Build a scheduler. `kwargs` are passed to its constructor in addition to vLLM's arguments."""
     config, grammar = _config()
-    config.scheduler_config.max_num_seqs = max_num_seqs
-    config.scheduler_config.max_num_batched_tokens = step_tokens
-    config.scheduler_config.scheduler_reserve_full_isl = admission == Admission.WHOLE_PROMPT
+    limits = config.scheduler_config
+    limits.max_num_seqs = max_num_seqs
+    limits.max_num_batched_tokens = step_tokens
+    limits.scheduler_reserve_full_isl = admission == Admission.WHOLE_PROMPT
+    limits.long_prefill_token_threshold = headroom.long_prefill
+    limits.long_prefill_token_threshold_adaptive = headroom.long_prefill_adaptive
+    limits.watermark = headroom.watermark
     config.cache_config.block_size = block_tokens
     config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
     groups = [

@@ -72,7 +72,19 @@ def world(
     spread_s = rng.choice((1e-6, 0.5))
     starts_s = sorted(rng.random() * spread_s for p in programs if p.fork is None)
     machine = profile(largest + spare, sequence_ps=rng.choice((0, 700_000_000)))
-    return World(programs, starts_s, machine, Limits(seqs, budget, admission), unruly)
+    limits = Limits(seqs, budget, admission, **_headroom(seed))
+    return World(programs, starts_s, machine, limits, unruly)
+
+
+def _headroom(seed: int) -> dict[str, Any]:
+    """Return the settings that leave room for other turns, which half of the workloads have."""
+    rng = random.Random(f"headroom {seed}")
+    most = rng.choice((0, 0, 0, 1, 7, 16, 33, 100))
+    return {
+        "long_prefill": most,
+        "long_prefill_adaptive": bool(most) and rng.random() < 0.5,
+        "watermark": rng.choice((0.0, 0.0, 0.01, 0.07, 0.3, 0.9)),
+    }
 
 
 def windowed(played: World, seed: int) -> World:
