@@ -7,6 +7,7 @@ In: the text of `--policies`, a comma list of
     continuum                 a name: one of ours, or an entry point of an installed package
     my_module:MyPolicy        a class of your own, also in the working directory
     continuum(k=50)           with arguments of the policy's constructor
+    fcfs(long_prefill=512)    with settings of the engine, which override those of the machine
     continuum+                over LMCache
     continuum(k=50)+native    over vLLM's own offloading
 
@@ -19,18 +20,32 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar, get_type_hints
 
-from servers.basics.errors import InvalidPlugin, InvalidRouter, InvalidVariant, UnknownName
+from servers.admission import Headroom
+from servers.basics.errors import (
+    InvalidInput,
+    InvalidPlugin,
+    InvalidRouter,
+    InvalidVariant,
+    UnknownName,
+)
 from servers.basics.registry import Registry, is_path
 from servers.disaggregation import Split
-from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
+from servers.policies.arguments import (
+    Value,
+    arguments_text,
+    check_arguments,
+    converted,
+    parse_arguments,
+)
 from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.policies.user_code import module_root, roots_of
 from servers.routing import DEFAULT as DEFAULT_ROUTER
 from servers.routing import ForeignRouter, NamedRouter, find_router, named_router
 
+Limited = TypeVar("Limited", bound=Headroom)
 Tier = Literal["lmcache", "native"]
 TIERS: dict[str, Tier] = {"+": "lmcache", "+native": "native"}
 
@@ -78,6 +93,8 @@ PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
 SECOND = "#2"
 """End of the name of a variant that is measured a second time."""
+LIMITS = get_type_hints(Headroom)
+"""Types of the arguments that are settings of the engine, which every policy takes, by name."""
 LONGEST_NAME = 120
 """Characters. Folders of cells are named after their variant."""
 
@@ -94,6 +111,8 @@ class Variant:
     source: str
     arguments: tuple[tuple[str, Value], ...] = ()
     """Keyword arguments of the policy's constructor, sorted by name."""
+    limits: tuple[tuple[str, Value], ...] = ()
+    """Settings of the engine, as fields of `Headroom`, sorted by name."""
     same_as: str | None = None
     """The variant that this one measures a second time, under another name."""
     router: NamedRouter | ForeignRouter | None = None
@@ -106,6 +125,13 @@ class Variant:
         """What the variant makes use of."""
         needs = self.policy.needs
         return needs if self.offload is None or "tier" in needs else ("tier", *needs)
+
+    def limited(self, limits: Limited) -> Limited:
+        """Return the engine's settings with those of the variant. Raise InvalidVariant."""
+        try:
+            return replace(limits, **dict(self.limits))
+        except InvalidInput as error:
+            raise InvalidVariant(f"--policies {self.name}: {error}") from None
 
     @property
     def impossible(self) -> str | None:
@@ -188,12 +214,15 @@ def variant(text: str) -> Variant:
             f"--policies {text}: {policy.name} never offloads KV; write {text.removesuffix(suffix)}"
         )
     ours = base in POLICIES.built_in or base == LMCACHE
-    arguments = check_arguments(policy, parse_arguments(given, text), text) if given else ()
+    values = parse_arguments(given, text) if given else {}
+    of_engine = {name: values.pop(name) for name in LIMITS if name in values}
+    limits = converted(of_engine, LIMITS, text)
+    arguments = check_arguments(policy, values, text) if values else ()
     if arguments or not ours:
         check(policy, dict(arguments))
     if is_path(base) and base not in POLICIES.names():
         base = _name_of_class(policy, text)
-    name = base + arguments_text(arguments) + suffix
+    name = base + arguments_text(sorted((*arguments, *limits))) + suffix
     if len(name) > LONGEST_NAME:
         raise InvalidVariant(
             f"--policies {name[:40]}…: the name has {len(name)} characters, and folders are named "
@@ -207,6 +236,7 @@ def variant(text: str) -> Variant:
         description=_description(policy, "lmcache" if base == LMCACHE else TIERS.get(suffix)),
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,
+        limits=limits,
     )
 
 

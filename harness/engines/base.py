@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_type_hints
 
 from harness.cells.job import Job
 from harness.load.option import option_name, values_of
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
+from servers.admission import Headroom
 from servers.basics.errors import InvalidInput
 from servers.basics.registry import Registry, load_path
 from servers.disaggregation import engines_of, parse_splits
@@ -204,6 +205,12 @@ OWN_SCHEDULING = {
     "--no-async-scheduling instead"
 }
 """Why live engines refuse `--scheduling`."""
+
+
+OTHER_SCHEDULER = dict.fromkeys(
+    get_type_hints(Headroom), ", whose scheduler is not vLLM's and has no such setting; remove it"
+)
+"""Why engines without vLLM's scheduler refuse its settings."""
 
 
 def _refuse_flags(flags: Sequence[str], kind: EngineKind) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind, engine_count
+from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, engine_count
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.sim import SimEngine, sim_engine
@@ -215,6 +215,7 @@ DYNAMO_MOCKER = EngineKind(
     ),
     refuses={
         **OWN_SCHEDULING,
+        **OTHER_SCHEDULER,
         "admission": ", whose workers have a rule of their own; remove it",
     },
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind, with_routers
+from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.warm_up import send_prompts
@@ -204,5 +204,9 @@ SGLANG = EngineKind(
         *("vllm_flags", "weights", "replicas", "router", "ready_within_s", "turn_timeout_s"),
         *("lost_after_s", "stuck_after_s", "prompts"),
     ),
-    refuses={**OWN_SCHEDULING, "admission": ", which has its own rule; remove it"},
+    refuses={
+        **OWN_SCHEDULING,
+        **OTHER_SCHEDULER,
+        "admission": ", which has its own rule; remove it",
+    },
 )

@@ -12,6 +12,8 @@ from msgspec import convert, structs
 from harness.cells.job import Job
 from harness.engines.base import EngineKind, engine_count, split_supported, with_routers
 from harness.engines.virtual_cell import run_virtual
+from harness.load.option import build, values_of
+from harness.load.server_config import limits_record
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.virtual import EngineFactory
@@ -35,7 +37,6 @@ from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
 from servers.records.done import DoneRecord
 from servers.records.settings import (
     EngineSettings,
-    LimitsRecord,
     OffloadRecord,
     ProfileRecord,
     TransferRecord,
@@ -138,7 +139,7 @@ class SimEngine:
             profile=_record(self.profile if variant is None else self.profile_of(variant)),
             replicas=None if self.replicas == 1 else self.replicas,
             transfer=_transfer_record(self.transfer) if disaggregates else None,
-            limits=LimitsRecord(**asdict(self.limits)),
+            limits=limits_record(self.limits if variant is None else variant.limited(self.limits)),
             scheduling=self.scheduling,
             kv_cache_dtype=self.kv_cache_dtype.recorded,
         )
@@ -165,10 +166,11 @@ class SimEngine:
             profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload)
         )
         offload = self.offload if variant.offload else None
+        limits = variant.limited(self.limits)
 
         def engine(on_event: OnEvent) -> partial[Engine]:
             policy = make_policy(variant, policy_costs)
-            return partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
+            return partial(Engine, policy, profile, limits, offload, on_event=on_event)
 
         if not isinstance(variant.router, NamedRouter):
             return run_virtual(job, engine(on_event), on_turn)
@@ -225,10 +227,13 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     if any(v.offload for v in chosen) and offload.dram_gb <= 0:
         names = ", ".join(v.name for v in chosen if v.offload)
         raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: must be positive for {names}")
+    limits = build(Limits, values_of(machine))
+    for variant in chosen:
+        variant.limited(limits)
     return SimEngine(
         found.profile(),
         found.profile(offload=True),
-        Limits(machine.max_num_seqs, machine.step_tokens, machine.admission),
+        limits,
         offload,
         found.gpus,
         gpu_of_file(machine.hardware or DEFAULT_HARDWARE),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.cells.job import Job
-from harness.engines.base import OWN_SCHEDULING, EngineKind
+from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
@@ -155,6 +155,7 @@ def _as_served(policies: str) -> Variant:
             "or use --engine vllm"
         )
     policy: type[Policy] = Policy
+    limits: tuple[tuple[str, object], ...] = ()
     with contextlib.suppress(UnknownName, InvalidVariant):
         if not is_path(name):
             known = variant(name)
@@ -163,7 +164,12 @@ def _as_served(policies: str) -> Variant:
                     f"--policies {policies}: {known.impossible}, so it runs in virtual time only; "
                     "name the server's scheduler"
                 )
-            name, policy = known.name, known.policy
+            name, policy, limits = known.name, known.policy, known.limits
+    if limits:
+        raise InvalidVariant(
+            f"--policies {policies}: a running server has its own {limits[0][0]}; remove it here, "
+            "and give it to bench serve"
+        )
     return Variant(
         name=name,
         policy=policy,
@@ -186,7 +192,7 @@ def url_kind(url: str) -> EngineKind:
         refuses={
             **OWN_SCHEDULING,
             **dict.fromkeys(("replicas", "router"), several),
-            "admission": own.format("rule"),
+            **dict.fromkeys(("admission", *OTHER_SCHEDULER), own.format("rule")),
             "kv_cache_dtype": own.format("format"),
         },
         is_remote=True,

@@ -21,7 +21,7 @@ from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
-from harness.load.server_config import server_config, server_record
+from harness.load.server_config import limits_record, server_config, server_record
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live_server import LiveServer
@@ -35,7 +35,6 @@ from servers.records.done import DoneRecord
 from servers.records.fields import Scalar
 from servers.records.settings import (
     EngineSettings,
-    LimitsRecord,
     Numbers,
     OffloadRecord,
 )
@@ -85,7 +84,8 @@ class VllmEngine(LiveEngine):
         )
 
     def config_for(self, variant: Variant) -> ServerConfig:
-        return replace(self.config, policy=variant.policy_spec, offload=self._tier(variant))
+        config = variant.limited(self.config)
+        return replace(config, policy=variant.policy_spec, offload=self._tier(variant))
 
     def _tier(self, variant: Variant) -> OffloadTier | None:
         if variant.offload is None:
@@ -102,11 +102,7 @@ class VllmEngine(LiveEngine):
             model=self.model,
             gpus=None if cpu else command_line.tensor_parallel(config) * self.server.replicas,
             gpu=None if gpu is None else asdict(gpu),
-            limits=LimitsRecord(
-                max_num_seqs=config.max_num_seqs,
-                step_tokens=config.step_tokens,
-                admission=config.admission,
-            ),
+            limits=limits_record(config if variant is None else self.config_for(variant)),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
             server=server_record(
                 config, self.server, vllm=self.vllm.version, torch=self.vllm.torch
@@ -121,6 +117,7 @@ class VllmEngine(LiveEngine):
     def check(self, variant: Variant) -> None:
         """Raise a ValueError if the variant cannot run here."""
         command_line.check_policy(variant.policy_spec)
+        command_line.check_limits(self.config_for(variant), self.vllm)
         if self.config.image is None:
             check_loads(variant.policy_spec, self.vllm.python)
         tier = self._tier(variant)
@@ -207,10 +204,10 @@ def vllm_engine(
     else:
         check_image(server.image)
         vllm = vllm_in_image(server.vllm_python)
-    command_line.check_admission(settings.machine.admission, vllm)
     _refuse_answers_without_text(server)
     model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     config = server_config(settings.machine, server, model)
+    command_line.check_limits(config, vllm)
     command_line.check_answers(config, vllm)
     load = resolve_model(model, server.weights)
     if server.replicas > 1:

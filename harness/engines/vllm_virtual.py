@@ -17,6 +17,7 @@ from harness.cells.job import Job
 from harness.engines.base import EngineKind, split_supported
 from harness.engines.sim import SimEngine, sim_engine
 from harness.engines.virtual_cell import run_virtual
+from harness.load.option import build, values_of
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from servers.basics.errors import CellFailed, EngineError, InvalidInput
@@ -24,8 +25,9 @@ from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
 from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
+from servers.sim import Limits
 from servers.variants import Variant
-from servers.vllm.launch.command_line import check_admission
+from servers.vllm.launch.command_line import check_limits
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.policy_module import check_loads, module_root
 from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
@@ -80,7 +82,7 @@ class VllmVirtualEngine:
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
     ) -> DoneRecord:
-        profile, limits = self.sim.profile, self.sim.limits
+        profile, limits = self.sim.profile, job.variant.limited(self.sim.limits)
         on_stage("importing vLLM")
         try:
             policy = job.variant.policy_spec
@@ -105,10 +107,12 @@ def virtual_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VllmVirtualEngine, tuple[Unsupported, ...]]:
     vllm = find_vllm(settings.server.vllm_python)
-    check_admission(settings.machine.admission, vllm)
+    limits = build(Limits, values_of(settings.machine))
+    check_limits(limits, vllm)
 
     def check(variant: Variant) -> None:
         _refuse_memory(variant)
+        check_limits(variant.limited(limits), vllm)
         check_loads(variant.policy_spec, vllm.python)
 
     chosen, left_out = split_supported(settings.policies, check)

@@ -1,5 +1,5 @@
-"""Convert the settings of a vLLM or SGLang server to the launcher's `ServerConfig`, and to what run
-folders record.
+"""Convert the settings of a vLLM or SGLang server to the launcher's `ServerConfig`, and settings of
+engines to what run folders record.
 
 Fields of the same name have the same value.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 from harness.load.machines import refuse_list
 from harness.load.option import build, values_of
 from harness.load.settings import Answers, Machine, Server
-from servers.records.settings import ServerRecord
+from servers.records.settings import LimitsRecord, ServerRecord
+from servers.sim import Limits
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.offload_tier import OffloadTier
@@ -33,6 +34,12 @@ def server_config(
         "flags": server.vllm_flags,
     }
     return build(ServerConfig, {**values_of(machine), **values_of(server), **others})
+
+
+def limits_record(limits: Limits | ServerConfig) -> LimitsRecord:
+    """Settings that are off are absent."""
+    names = LimitsRecord.__struct_fields__
+    return LimitsRecord(**{name: getattr(limits, name) or None for name in names})
 
 
 def server_record(config: ServerConfig, server: Server, **versions: str | None) -> ServerRecord:

@@ -294,6 +294,35 @@ class Machine:
             MACHINE,
         ),
     ] = Admission.WHOLE_PROMPT
+    long_prefill: Annotated[
+        int,
+        Option(
+            "Most tokens that a step computes of one turn, unless it is alone (vLLM's "
+            "--long-prefill-token-threshold), so that a long prompt leaves tokens to others. 0: no "
+            "cap. Also an argument of each policy: 'fcfs(long_prefill=512)'.",
+            MACHINE,
+            "TOKENS",
+            min=0,
+        ),
+    ] = 0
+    long_prefill_adaptive: Annotated[
+        bool,
+        Option(
+            "Raise --long-prefill to an equal share of --step-tokens among the turns that run and "
+            "wait.",
+            MACHINE,
+        ),
+    ] = False
+    watermark: Annotated[
+        float,
+        Option(
+            "Share of the KV blocks that the admission of a turn leaves free while another turn "
+            "runs (vLLM's --watermark).",
+            MACHINE,
+            "SHARE",
+            min=0,
+        ),
+    ] = 0.0
     scheduling: Annotated[
         Scheduling,
         Option(

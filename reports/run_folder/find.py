@@ -105,6 +105,10 @@ def _settings(sweep: SweepRecord) -> Iterator[str]:
         yield counted(blocks, "KV block")
     if (admission := limits.admission) not in (None, "whole-prompt"):
         yield f"{admission} admission"
+    if most := limits.long_prefill:
+        yield f"long prefill {most}{' or an equal share' if limits.long_prefill_adaptive else ''}"
+    if watermark := limits.watermark:
+        yield f"watermark {watermark:g}"
     if dtype := sweep.kv_cache_dtype:
         yield f"KV cache in {dtype}"
 

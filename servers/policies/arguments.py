@@ -62,10 +62,18 @@ def check_arguments(
     """Return the arguments sorted by name, converted to the types of the signature. Raise
     InvalidPlugin."""
     known, takes_any = _parameters(policy)
-    checked = {}
-    for name, value in given.items():
+    for name in given:
         if name not in known and not takes_any:
             raise InvalidPlugin(f"{label}: {_unknown(policy, name, known)}")
+    return converted(given, known, label)
+
+
+def converted(
+    given: Mapping[str, Value], known: Mapping[str, Any], label: str
+) -> tuple[tuple[str, Value], ...]:
+    """Return the values sorted by name, converted to the types in `known`. Raise InvalidPlugin."""
+    checked = {}
+    for name, value in given.items():
         try:
             checked[name] = _convert(value, known.get(name, Any))
         except WrongType as wrong:

@@ -96,6 +96,12 @@ class LimitsRecord(Record, kw_only=True, frozen=True):
     step_tokens: Tokens | None = None
     admission: Name | None = None
     """Absent for SGLang and servers at a URL."""
+    long_prefill: Tokens | None = None
+    """Most tokens of one turn in a step; absent without a cap."""
+    long_prefill_adaptive: bool | None = None
+    """Whether the cap is at least an equal share of the step; absent if not."""
+    watermark: Number | None = None
+    """Share of the KV blocks that admissions leave free; absent if 0."""
 
 
 class TransferRecord(Record, kw_only=True, frozen=True):

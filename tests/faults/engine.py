@@ -47,6 +47,7 @@ PROBED = {
     "request_metrics": True,
     "first_chunk": True,
     "trace_replay": False,
+    "lacks": [],
     "lmcache": "0.5.6",
 }
 

@@ -102,6 +102,19 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--admission first-chunk: not supported by --engine http://127.0.0.1:9, whose server",
         ),
         (
+            "--engine http://127.0.0.1:9 --long-prefill 512",
+            "--long-prefill 512: not supported by --engine http://127.0.0.1:9, whose server has",
+        ),
+        (
+            "--engine sglang --watermark 0.1",
+            "--watermark 0.1: not supported by --engine sglang, whose scheduler is not vLLM's and "
+            "has no such setting; remove it",
+        ),
+        (
+            "--policies fcfs(watermark=2)",
+            r"--policies fcfs\(watermark=2.0\): --watermark 2: must be",
+        ),
+        (
             "--engine http://127.0.0.1:9 --scheduling sync",
             "--scheduling sync: not supported by --engine http://127.0.0.1:9, which has its own "
             "step times; remove it, and start vLLM with --no-async-scheduling instead",

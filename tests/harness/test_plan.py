@@ -227,6 +227,10 @@ def test_the_commands_serve_the_cheapest_plan() -> None:
     serve, vllm = deployment(fleet(1.0, 9.0), SweepSettings(machine=machine, server=server))
     assert serve == "bench serve --model FOLDER_OF_llama-3.1-8b --policy fcfs --gpus 1"
     assert vllm.startswith("vllm serve FOLDER_OF_llama-3.1-8b --tensor-parallel-size 1 ")
+    tuned = replace(fleet(1.0, 9.0), policy="fcfs(long_prefill=512)")
+    serve, vllm = deployment(tuned, SweepSettings(machine=Machine(watermark=0.1)))
+    assert "--policy 'fcfs(long_prefill=512)' --gpus 1 --watermark 0.1" in serve
+    assert vllm.endswith(" --long-prefill-token-threshold 512 --watermark 0.1")
     routed = replace(fleet(1.0, 9.0), policy="lmcache@sticky", offload_gb=50.0)
     (command,) = deployment(routed, SweepSettings(server=Server(replicas=1)))
     assert command.endswith("--offload-gb 50 --replicas 1 --router sticky")

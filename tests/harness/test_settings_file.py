@@ -204,6 +204,9 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "max-num-seqs": 256,
         "step-tokens": 2048,
         "admission": "whole-prompt",
+        "long-prefill": 0,
+        "long-prefill-adaptive": False,
+        "watermark": 0.0,
         "scheduling": "async",
         "kv-cache-dtype": "auto",
     }

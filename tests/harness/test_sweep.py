@@ -274,6 +274,7 @@ def test_a_plan_without_cells_of_the_folder_is_refused_with_what_differs(
             small_plan(limits=Limits(admission=Admission.FIRST_CHUNK)),
             "limits.admission is whole-prompt, now first-chunk",
         ),
+        (small_plan(limits=Limits(long_prefill=9)), "limits.long_prefill is .*, now 9"),
         (replace(small_plan(), code_sha256="abc"), "run with another version of the code"),
     ]:
         with pytest.raises(ValueError, match=difference):

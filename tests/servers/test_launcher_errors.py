@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +24,12 @@ from servers.basics.errors import InvalidInput, ServerFailed, Unavailable
 from servers.basics.refused_flags import check_flags
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig
+from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, flags
 from servers.vllm.launch.cost_curve import CostCurve
-from servers.vllm.launch.find_vllm import find_vllm
+from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer, launch
+from servers.vllm.models.model_folder import resolve_model
 from tests.processes import wait_until_none
 from tests.servers.substitute_vllm import living, substitute_vllm
 
@@ -318,6 +320,23 @@ def test_first_chunk_admission_is_a_flag_of_vllm_and_the_default_needs_none(tmp_
         with launch(config, folder, python=python, ready_within_s=20):
             flags = json.loads((folder / "server.json").read_text())["flags"]
         assert (flag in flags) == (admission == Admission.FIRST_CHUNK)
+
+
+def test_headroom_is_flags_of_vllm_which_may_lack_them() -> None:
+    model = resolve_model("tiny", "dummy")
+    vllm = VllmInstallation("python", "0.32.0", True, None, True)
+    tuned = ServerConfig(long_prefill=512, long_prefill_adaptive=True, watermark=0.05)
+    expected = (
+        "--long-prefill-token-threshold 512 --long-prefill-token-threshold-adaptive "
+        "--watermark 0.05"
+    )
+    assert expected in " ".join(flags(tuned, vllm, model, 1))
+    assert "watermark" not in " ".join(flags(ServerConfig(), vllm, model, 1))
+    old = replace(vllm, version="0.28.0", lacks=("long_prefill_adaptive", "watermark"))
+    flags(replace(tuned, long_prefill_adaptive=False, watermark=0.0), old, model, 1)
+    message = "^--long-prefill-adaptive: vLLM 0.28.0 does not have it; remove it, or use vLLM 0.32$"
+    with pytest.raises(InvalidInput, match=message):
+        flags(tuned, old, model, 1)
 
 
 def test_the_format_of_the_kv_cache_is_passed_to_vllm_unless_it_is_the_default(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,9 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
-from harness.load.option import elements
+from harness.load.option import build, elements, option_name, values_of
 from harness.load.settings import LOAD, MACHINE, Execution, SweepSettings
+from servers.admission import Headroom
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 
@@ -212,11 +214,18 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
         words += ["--offload-gb", f"{fleet.offload_gb:g}"]
     if router:
         words += ["--replicas", str(replicas), "--router", router]
+    headroom = build(Headroom, values_of(machine))
+    for name, value in asdict(headroom).items():
+        if value:
+            words += [option_name(name), *([] if value is True else [str(value)])]
     commands = [shlex.join(words)]
-    if policy == "fcfs" and not router:
+    if re.fullmatch(r"fcfs(\(.*\))?", policy) and not router:
+        from servers.variants import variant
+
         limits = fleet.sweep.limits
         words = ["vllm", "serve", model, "--tensor-parallel-size", gpus]
         words += ["--max-num-seqs", str(limits.max_num_seqs)]
         words += ["--max-num-batched-tokens", str(limits.step_tokens), *both]
+        words += variant(policy).limited(headroom).vllm_flags()
         commands.append(shlex.join(words))
     return commands

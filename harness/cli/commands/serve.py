@@ -20,7 +20,7 @@ from harness.load.settings import MACHINE, Machine, Server
 from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from servers.variants import Tier
+    from servers.variants import Variant
     from servers.vllm.launch.server import VllmServer
 
 app = typer.Typer(add_completion=False)
@@ -118,6 +118,9 @@ def serve(
             "max_num_seqs",
             "step_tokens",
             "admission",
+            "long_prefill",
+            "long_prefill_adaptive",
+            "watermark",
             "kv_cache_dtype",
             "offload_gb",
             "ssd_gb",
@@ -152,7 +155,8 @@ def serve(
 
             router = router_of(server.router, server.replicas)
             gateway_port = ReservedPort(port)
-        name, tier = _policy_and_tier(policy)
+        variant = None if policy is None else _variant(policy)
+        name, tier = (variant.policy_spec, variant.offload) if variant else (None, None)
         if tier is not None:
             python = server.vllm_python
             vllm = vllm_in_image(python) if server.image else find_vllm(python)
@@ -160,6 +164,8 @@ def serve(
         machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
         offload = OffloadTier(tier, dram_gb, machine.ssd_gb) if tier else None
         config = server_config(machine, server, model, name, offload)
+        if variant is not None:
+            config = variant.limited(config)
         folder = out or fresh_folder("serve")
         own_port = port if server.router is None else None
         with running_servers(config, folder, server, port=own_port) as (servers, start_s):
@@ -170,15 +176,13 @@ def serve(
             _wait_for_failure(servers)
 
 
-def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
-    if policy is None:
-        return None, None
+def _variant(policy: str) -> Variant:
     from servers.variants import variants
 
     chosen = variants(policy)
     if len(chosen) != 1:
         raise InvalidInput(f"--policy {policy}: a server runs one policy; give one")
-    return chosen[0].policy_spec, chosen[0].offload
+    return chosen[0]
 
 
 def _print_state(servers: Sequence[VllmServer], start_s: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission, Headroom
 from servers.basics.errors import InvalidInput
 from servers.basics.refused_flags import check_flags
 from servers.profiles import HARDWARE, MODELS, costs, model
@@ -21,6 +21,7 @@ from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
+from servers.sim import Limits
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
@@ -60,6 +61,9 @@ REFUSED_FLAGS = {
     "--max-num-seqs": _USE.format("--max-num-seqs before the --"),
     "--max-num-batched-tokens": _USE.format("--step-tokens"),
     "--max-num-scheduled-tokens": _USE.format("--step-tokens"),
+    "--long-prefill-token-threshold": _USE.format("--long-prefill"),
+    "--long-prefill-token-threshold-adaptive": _USE.format("--long-prefill-adaptive"),
+    "--watermark": _USE.format("--watermark before the --"),
     "--max-model-len": _USE.format("--max-model-len before the --"),
     "--num-gpu-blocks-override": _USE.format("--kv-blocks"),
     "--kv-cache-dtype": _USE.format("--kv-cache-dtype before the --"),
@@ -77,7 +81,7 @@ REFUSED_FLAGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Headroom):
     """The settings of one vLLM server."""
 
     model: str = "tiny"
@@ -120,8 +124,15 @@ def check_policy(name: str) -> None:
         )
 
 
-def check_admission(admission: Admission, vllm: VllmInstallation) -> None:
-    """Raise InvalidInput for a rule of admission that this vLLM lacks."""
+def check_limits(limits: Limits | ServerConfig, vllm: VllmInstallation) -> None:
+    """Raise InvalidInput for settings of the scheduler that this vLLM lacks."""
+    admission = limits.admission
+    for name in vllm.lacks:
+        if getattr(limits, name):
+            option = "--" + name.replace("_", "-")
+            raise InvalidInput(
+                f"{option}: vLLM {vllm.version} does not have it; remove it, or use vLLM 0.32"
+            )
     if admission == Admission.FIRST_CHUNK and not vllm.has_first_chunk_admission:
         raise InvalidInput(
             f"--admission {admission}: vLLM {vllm.version} has no --no-scheduler-reserve-full-isl; "
@@ -167,7 +178,8 @@ def flags(
     ]
     if vllm.has_request_metrics:
         chosen.append("--enable-per-request-metrics")
-    check_admission(config.admission, vllm)
+    check_limits(config, vllm)
+    chosen += config.vllm_flags()
     if config.admission == Admission.FIRST_CHUNK:
         chosen.append("--no-scheduler-reserve-full-isl")
     if vllm.cpu:

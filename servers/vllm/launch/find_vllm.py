@@ -39,6 +39,11 @@ files = pathlib.Path(spec.origin).parent.glob("engine/arg_utils.py") if spec els
 arguments = [f.read_text() for f in files]
 facts["first_chunk"] = any("scheduler_reserve_full_isl" in text for text in arguments)
 facts["trace_replay"] = any("enable_trace_replay" in text for text in arguments)
+headroom = {
+    "long_prefill_adaptive": "long_prefill_token_threshold_adaptive",
+    "watermark": "watermark: float",
+}
+facts["lacks"] = [ours for ours, theirs in headroom.items() if theirs not in "".join(arguments)]
 print(json.dumps(facts))
 """
 
@@ -59,6 +64,8 @@ class VllmInstallation:
     """Whether it supports `--no-scheduler-reserve-full-isl` (all tested versions do)."""
     has_trace_replay: bool = False
     """Whether it supports `--enable-trace-replay`, with model runner V2."""
+    lacks: tuple[str, ...] = ()
+    """Settings of `servers.admission.Headroom` that it does not have."""
 
     @property
     def device(self) -> str:
@@ -125,6 +132,7 @@ def probe(python: str) -> VllmInstallation:
         facts.get("lmcache"),
         facts["first_chunk"],
         facts["trace_replay"],
+        tuple(facts["lacks"]),
     )
 
 

@@ -36,6 +36,11 @@ def read_policy(environment: Mapping[str, str], kv_tokens: int) -> Policy:
             f"TURNSTILE_POLICY is {spec}: {chosen[0].impossible}, so it runs in virtual time only "
             "(--engine sim)"
         )
+    if chosen[0].limits:
+        raise InvalidInput(
+            f"TURNSTILE_POLICY is {spec}: {chosen[0].limits[0][0]} is a setting of vLLM itself; "
+            "remove it, and start vLLM with its flag, or start the server with `bench serve`"
+        )
     return make_policy(chosen[0], _read_costs(environment, kv_tokens))
 
 

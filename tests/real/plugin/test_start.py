@@ -62,6 +62,7 @@ def test_a_policy_knows_the_decode_steps_of_a_cost_file_that_has_them(tmp_path: 
         ({"TURNSTILE_POLICY": "fcfs,continuum"}, "a server runs one policy"),
         ({"TURNSTILE_POLICY": "clairvoyant"}, "knows the trace's future"),
         ({"TURNSTILE_POLICY": "unlimited-kv"}, "unlimited KV memory"),
+        ({"TURNSTILE_POLICY": "fcfs(watermark=0.1)"}, "watermark is a setting of vLLM itself; "),
         ({"TURNSTILE_POLICY": "fcfs"}, "TURNSTILE_COSTS is not set"),
         ({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": "/nowhere.json"}, "/nowhere.json"),
     ],
