@@ -149,7 +149,7 @@ class Scheduler:
         """Return how many tokens of one prompt the next step computes at most."""
         if not self.limits.long_prefill:
             return self._step_tokens
-        turns = len(self.running.by_id) + len(self.runner.waiting) + self.reloads.turns()
+        turns = len(self.running.by_id) + len(self.runner.queued) + self.reloads.turns()
         return self.limits.most_chunk(self._step_tokens, turns)
 
     def _displace(self, batch: Batch) -> Sequence | None:

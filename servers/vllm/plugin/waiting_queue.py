@@ -68,7 +68,7 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
         return bool(self._requests)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._requests) + len(self.displaced or ())
 
     def __iter__(self) -> Iterator[Request]:
         return iter(list(self._requests.values()))
