@@ -32,9 +32,10 @@ from traces import Message, Program, Turn
 READY_WITHIN_S = 240.0
 
 
-def post(server: VllmServer, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def post(server: VllmServer, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    headers["Content-Type"] = "application/json"
     request = urllib.request.Request(  # noqa: S310
-        server.base_url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        server.base_url + path, json.dumps(body).encode(), headers
     )
     with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
         content: dict[str, Any] = json.load(answer)
@@ -118,7 +119,10 @@ def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: Vllm
 
 def test_the_policy_in_the_server_writes_events(server: VllmServer) -> None:
     complete(server, [1, 2, 3], vllm_xargs={"program_id": "job-7", "turn": 0, "is_last": 1})
-    wait_until(lambda: '"job-7"' in server.events_path.read_text())
+    body = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 8}
+    post(server, "/v1/completions", body, **{"X-Session-ID": "session-8"})  # as AIPerf sends it
+    for program in ("job-7", "session-8"):
+        wait_until(lambda: f'"{program}"' in server.events_path.read_text())  # noqa: B023
 
 
 def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its in
 `is_last` (0 or 1), `tools` (names of the tools that the answer calls, separated by commas; "" for
 none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
 reports the end of this program), and, for servers that replay answers, `answer` (token ids with
-which the answer begins). Out: a `VllmTurn`. Invalid values are ignored. Standard library only;
-lengths in tokens, times in seconds.
+which the answer begins). Without `program_id`, the program is the session of the request, which
+vLLM 0.32 reads from `session_id` in the body or `X-Session-ID`. Out: a `VllmTurn`. Invalid values
+are ignored. Standard library only; lengths in tokens, times in seconds.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class RequestTags(NamedTuple):
         return self.warm_up or self.ended is not None
 
 
-def read_xargs(xargs: JsonObject | None) -> RequestTags:
+def read_tags(xargs: JsonObject | None, session_id: str | None = None) -> RequestTags:
     xargs = xargs or {}
     tools, ended = xargs.get("tools"), _id(xargs.get("ended"))
     turn, is_last = _integer(xargs.get("turn")), _integer(xargs.get("is_last"))
     return RequestTags(
-        _id(xargs.get("program_id")) if ended is None else None,
+        (_id(xargs.get("program_id")) or _id(session_id)) if ended is None else None,
         turn,
         bool(is_last) if is_last in (0, 1) else None,
         tuple(filter(None, map(str.strip, tools.split(",")))) if isinstance(tools, str) else None,

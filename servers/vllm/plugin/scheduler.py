@@ -32,7 +32,7 @@ from servers.vllm.plugin.kv_manager import (
     retain_blocks,
     unhash_uncomputed,
 )
-from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_xargs
+from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_tags
 from servers.vllm.plugin.settings import read_policy
 from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
 
@@ -146,7 +146,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _turn(self, request: Request) -> VllmTurn:
         self._arrivals += 1
-        tags = read_xargs(request.sampling_params and request.sampling_params.extra_args)
+        xargs = request.sampling_params and request.sampling_params.extra_args
+        tags = read_tags(xargs, getattr(request, "session_id", None))
         now_s = self.runner.now_s
         arrival_s = min(now_s, request.arrival_time + (now_s - self.wall_clock_s()))
         view = View(

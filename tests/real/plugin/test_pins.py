@@ -244,6 +244,21 @@ def test_each_turn_without_a_program_id_is_a_separate_program_without_pins() -> 
     assert ("ended", views[0].program_id, 0) in server.policy.calls
 
 
+def test_the_session_of_a_request_is_its_program_unless_it_names_one() -> None:
+    server = Server(Hold())
+    for session, xargs, program in (
+        ("s", {}, "s"),
+        ("s", {"program_id": "a"}, "a"),
+        (None, {"program_id": "a"}, "a"),
+        ("", {}, "turn 4"),
+    ):
+        sent = request(f"{session} {program}", [1, 2, 3], 3, server.now_s, **xargs)
+        sent.session_id = session
+        server.vllm.add_request(sent)
+        assert server.vllm.turns[sent.request_id].view.program_id == program
+    server.drain()
+
+
 def test_concurrent_turns_of_one_program_leave_one_pin_and_leak_nothing() -> None:
     server = Server(Hold())
     for _ in range(3):
