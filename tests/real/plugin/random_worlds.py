@@ -77,7 +77,7 @@ def world(
 
 
 def _headroom(seed: int) -> dict[str, Any]:
-    """Return the settings that leave room for other turns, which half of the workloads have."""
+    """Return settings that leave room for other turns, of which most workloads have one."""
     rng = random.Random(f"headroom {seed}")
     most = rng.choice((0, 0, 0, 1, 7, 16, 33, 100))
     return {
