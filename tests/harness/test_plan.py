@@ -238,6 +238,8 @@ def test_the_commands_serve_the_cheapest_plan() -> None:
     serve, vllm = deployment(fleet(1.0, 9.0), SweepSettings(machine=machine))
     for command in (serve, vllm):
         assert command.endswith(" --kv-cache-dtype fp8 --max-model-len 32768")
+    serve, _ = deployment(fleet(1.0, 9.0), SweepSettings(machine=Machine(step_tokens=8192)))
+    assert serve.endswith(" --gpus 1 --step-tokens 8192")
     (command,) = deployment(replace(fleet(1.0, 9.0), policy="continuum(k=50)"), SweepSettings())
     assert " --policy 'continuum(k=50)' " in command
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
 from harness.load.option import build, elements, option_name, values_of
-from harness.load.settings import LOAD, MACHINE, Execution, SweepSettings
+from harness.load.settings import LOAD, MACHINE, Execution, Machine, SweepSettings
 from servers.admission import Headroom
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 ALL = "all"
+SERVED = {
+    *("max_model_len", "max_num_seqs", "step_tokens", "admission", "kv_cache_dtype", "ssd_gb"),
+    *(field.name for field in fields(Headroom)),
+}
+"""Settings of a plan's machine that are also settings of `bench serve`."""
 HARDWARE, POLICIES = "a100-80g,h100,h200", "fcfs,turnstile,lmcache"
 
 HELP = """Find the cheapest machines that serve a number of agents at an SLO, in virtual time.
@@ -209,15 +214,15 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
         both += ["--kv-cache-dtype", machine.kv_cache_dtype]
     if machine.max_model_len is not None:
         both += ["--max-model-len", str(machine.max_model_len)]
-    words = ["bench", "serve", "--model", model, "--policy", policy, "--gpus", gpus, *both]
+    words = ["bench", "serve", "--model", model, "--policy", policy, "--gpus", gpus]
+    defaults = values_of(Machine())
+    for name, value in values_of(machine).items():
+        if name in SERVED and value != defaults[name]:
+            words += [option_name(name), *([] if value is True else [str(value)])]
     if fleet.offload_gb:
         words += ["--offload-gb", f"{fleet.offload_gb:g}"]
     if router:
         words += ["--replicas", str(replicas), "--router", router]
-    headroom = build(Headroom, values_of(machine))
-    for name, value in asdict(headroom).items():
-        if value:
-            words += [option_name(name), *([] if value is True else [str(value)])]
     commands = [shlex.join(words)]
     if re.fullmatch(r"fcfs(\(.*\))?", policy) and not router:
         from servers.variants import variant
@@ -226,6 +231,6 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
         words = ["vllm", "serve", model, "--tensor-parallel-size", gpus]
         words += ["--max-num-seqs", str(limits.max_num_seqs)]
         words += ["--max-num-batched-tokens", str(limits.step_tokens), *both]
-        words += variant(policy).limited(headroom).vllm_flags()
+        words += variant(policy).limited(build(Headroom, values_of(machine))).vllm_flags()
         commands.append(shlex.join(words))
     return commands
