@@ -44,7 +44,6 @@ class Headroom:
                 "--long-prefill-adaptive: raises the cap of --long-prefill, which is off; add "
                 "--long-prefill 512, or remove it"
             )
-
         if not 0 <= self.watermark < 1:
             raise InvalidInput(f"--watermark {self.watermark:g}: must be at least 0 and below 1")
 

@@ -37,6 +37,7 @@ from servers.policies.arguments import (
     arguments_text,
     check_arguments,
     converted,
+    parameters,
     parse_arguments,
 )
 from servers.policies.base import Costs, Need, Oracle, Policy
@@ -79,7 +80,8 @@ LMCACHE = "lmcache"
 PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
 ONLY_OVER_TIER = ("mori",)
 OURS_OVER_TIER = "turnstile+"
-REFERENCES = ("unlimited-kv", "clairvoyant")
+UNLIMITED_KV = "unlimited-kv"
+REFERENCES = (UNLIMITED_KV, "clairvoyant")
 ALL = (
     *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES)),
     *PUBLISHED_OVER_TIER,
@@ -209,13 +211,15 @@ def variant(text: str) -> Variant:
             f"--policies {text}: {policy.name} needs an offload tier; write {text.strip()}+ for "
             f"LMCache, or {text.strip()}+native for vLLM's own offloading"
         )
-    if "unlimited KV" in policy.needs and suffix:
-        raise InvalidVariant(
-            f"--policies {text}: {policy.name} never offloads KV; write {text.removesuffix(suffix)}"
-        )
     ours = base in POLICIES.built_in or base == LMCACHE
+    if "unlimited KV" in policy.needs and (given or suffix or not ours):
+        raise InvalidVariant(
+            f"--policies {text}: only the reference {UNLIMITED_KV} has unlimited KV memory, without"
+            f" arguments and an offload tier; write {UNLIMITED_KV}"
+        )
     values = parse_arguments(given, text) if given else {}
-    of_engine = {name: values.pop(name) for name in LIMITS if name in values}
+    own, _ = parameters(policy)
+    of_engine = {n: values.pop(n) for n in LIMITS if n in values and n not in own}
     limits = converted(of_engine, LIMITS, text)
     arguments = check_arguments(policy, values, text) if values else ()
     if arguments or not ours:

@@ -223,7 +223,7 @@ def _jobs(plan: SweepPlan) -> str:
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
         if plan.slo is not None and plan.has_agents:
-            search = f"; searching how many agents meet the SLO {plan.slo}"
+            search = f"; searching how many agents each policy serves within the SLO {plan.slo}"
             if plan.settings.load.agents is None:
                 search += " (--arrivals poisson searches jobs/s)"
         if (horizon := plan.horizon) is not None:

@@ -113,8 +113,7 @@ class Forwarding:
         try:
             await self.turns.route(turn, is_last=caller.is_final or None)
             response = await self._forward(request, path, body, raw, turn, answer, streamed)
-            is_whole = answer.complete or answer.finished
-            error = answer.error or (None if is_whole else "the stream was cut")
+            error = answer.error or (None if answer.is_whole else "the stream was cut")
             return response
         except asyncio.CancelledError:
             error = _cancelled(turn, answer)
@@ -227,7 +226,7 @@ class Forwarding:
 def _cancelled(turn: ActiveTurn, answer: ForwardedAnswer) -> str | None:
     """Return the error of a turn that was cancelled, or whose client has left. What the server had
     sent before the client left, a whole answer or an error, counts."""
-    if turn.cancelled == CLIENT_DISCONNECTED and (answer.complete or answer.error is not None):
+    if turn.cancelled == CLIENT_DISCONNECTED and (answer.is_whole or answer.error is not None):
         return answer.error
     return turn.cancelled
 

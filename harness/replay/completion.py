@@ -136,6 +136,10 @@ class MeasuredAnswer:
     usage: JsonObject = field(default_factory=dict)
     metrics: JsonObject = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        return self.complete or self.finished
+
     def _read(self, chunk: JsonObject, at_s: float) -> list[JsonObject]:
         """Take the measurements of a chunk, which may lack choices, and return its choices."""
         self.usage = mapping(chunk.get("usage")) or self.usage
@@ -223,12 +227,12 @@ class PartialAnswer(MeasuredAnswer):
         """Raise TurnFailed unless the stream, which has ended, is complete and prompt and answer
         have the recorded lengths."""
         self._take(self._events.end(), self.last_byte_at_s)
-        if not (self.complete or self.finished):
+        if not self.is_whole:
             raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
         if not self.usage and self.text:
             raise TurnFailed(
-                "the server sent no usage, so the tokens of its answer are unknown; turn on "
-                "stream_options.include_usage in the server, or use --prompts tokens if it can "
+                "the stream ended without usage, so the tokens of its answer are unknown; use a "
+                "server that supports stream_options.include_usage, or --prompts tokens if it can "
                 "return token ids"
             )
         if not self.usage:  # the prompt is token ids, and so is the answer

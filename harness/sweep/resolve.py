@@ -28,7 +28,7 @@ from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
 from servers.records.settings import HorizonRecord
-from servers.variants import second_arm, variant
+from servers.variants import Variant, second_arm, variant
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -90,7 +90,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
             f"--api-price {first.api_price}: needs a search for capacities; remove --no-capacity "
             "and --once, or --api-price"
         )
-    baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
+    baseline = _baseline(first.baseline, engines[0][0])
     engines = _with_second_arm(engines, baseline, first)
     chosen, engine, left_out = engines[0]
     plan = SweepPlan(
@@ -326,13 +326,20 @@ def _agents(settings: SweepSettings, *, searches: bool) -> tuple[float, ...]:
     return () if load.agents is None else tuple(map(float, parse_agents(load.agents)))
 
 
-def _baseline(given: str | None, names: Sequence[str]) -> str:
+def _baseline(given: str | None, chosen: Sequence[Variant]) -> str:
+    names = [variant.name for variant in chosen]
     if given is None:
-        return next((name for name in DEFAULT_BASELINES if name in names), names[0])
+        own = [variant.name for variant in chosen if not variant.bound] or names
+        return next((name for name in DEFAULT_BASELINES if name in own), own[0])
     if "(" in given and "@" not in given:
         given = variant(given).name
     if given not in names:
         close = nearest(given, names)
         hint = f"did you mean {close}?" if close else "add it to --policies"
         raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
+    if "unlimited KV" in chosen[names.index(given)].needs:
+        raise InvalidInput(
+            f"--baseline {given}: runs on another machine than the others, one with unlimited KV "
+            "memory; use fcfs"
+        )
     return given

@@ -102,7 +102,7 @@ def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: b
         more = "" if everyone else _more(best, context)
         return f"{tie}: on {context.machine} {all_of_them}{more}."
     above = "" if everyone else _more([high], context)
-    below = "" if not above or low.ratio is None else f", {times(low.ratio.value)}"
+    below = "" if not above or low.ratio is None else f" ({times(low.ratio.value)})"
     return (
         f"{tie}: the highest, {high.variant}, sustains {most} on {context.machine}{above}, and the"
         f" lowest, {low.variant}, {least}{below}."

@@ -97,8 +97,8 @@ def _at_once(results: Results, sessions: int) -> str:
     agents, jobs = most["agents"], most["jobs"]
     return (
         f"the {agents:.0f} agents of {most['cell']} ran {jobs:,.0f} measured sessions, drawn from"
-        f" {counted(sessions, 'recorded one')} and so each about {jobs / sessions:.0f} times, also"
-        " at the same time"
+        f" {counted(sessions, 'recording')}: each ran about {jobs / sessions:.0f} times, sometimes"
+        " concurrently"
     )
 
 

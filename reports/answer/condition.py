@@ -58,10 +58,15 @@ class Condition:
 
     @property
     def depends_on_unit(self) -> bool:
-        """Whether a capacity is compared with a number other than 0, which has no unit."""
-        comparisons = (node for node in ast.walk(self.tree) if isinstance(node, ast.Compare))
-        sides = ((node.left, *node.comparators) for node in comparisons)
-        return any(len({_degree(s) for s in each if ast.unparse(s) != "0"}) > 1 for each in sides)
+        """Whether a capacity is compared with, or added to, a number other than 0."""
+        alike: list[tuple[ast.expr, ...]] = []
+        """Expressions that must have the same unit."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Compare):
+                alike.append((node.left, *node.comparators))
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+                alike.append((node.left, node.right))
+        return any(len({_degree(s) for s in each if not _is_zero(s)}) > 1 for each in alike)
 
     def check(
         self, variants: Sequence[str], amounts: Sequence[float | None], ladder: Ladder = RATES
@@ -192,6 +197,10 @@ def _degree(node: ast.expr) -> int:
                 return one + other if isinstance(op, ast.Mult) else one - other
             return max(one, other)
     return 0
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0
 
 
 def _invalid(text: str, reason: str) -> InvalidInput:

@@ -113,11 +113,13 @@ def cost_sentences(
         ]
     name, per = first.variant, first.usd_per_mtok
     prices = [
-        f"{digits(value)} USD ({kind})" for kind, value in per.items() if not math.isnan(value)
+        f"{digits(value)} USD per million {kind} tokens"
+        for kind, value in per.items()
+        if not math.isnan(value)
     ]
     sentences = [
-        f"Per million tokens, if one kind paid for all of it, {name} at capacity costs"
-        f" {listed(prices)}."
+        f"If a single kind of token carried the whole cost, {name} at capacity would cost"
+        f" {listed(prices, 'or')}."
     ]
     if first.api_usd_per_job is not None:
         capacity = first.ladder.text(first.capacity)
@@ -127,9 +129,9 @@ def cost_sentences(
             even = first.ladder.text(first.even_load)
             so = f"so a machine with {name} is cheaper from {even} on"
         sentences.append(
-            f"A job costs {first.usd_per_job:.3g} USD with {name} at its capacity of {capacity},"
-            f" and {first.api_usd_per_job:.3g} USD at the API, which caches what its earlier turns"
-            f" contain, {so}."
+            f"A job costs {first.usd_per_job:.3g} USD with {name} at its capacity of {capacity}. At"
+            f" the API, with its earlier turns cached, it costs {first.api_usd_per_job:.3g} USD,"
+            f" {so}."
         )
     return sentences
 

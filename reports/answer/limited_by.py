@@ -38,7 +38,7 @@ class LimitedBy:
     """The capacity ÷ that with unlimited KV memory behind the same router, paired by seed."""
 
     def sentence(self, variant: str, seeds: int) -> str:
-        more = f"unlimited KV memory allows {times(1 / self.share.value)} as many"
+        more = f"with unlimited KV memory fcfs sustains {times(1 / self.share.value)} the load"
         match self.bottleneck:
             case Bottleneck.SLO:
                 return f"The SLO limits {variant}, not KV memory."

@@ -61,7 +61,7 @@ def check_arguments(
 ) -> tuple[tuple[str, Value], ...]:
     """Return the arguments sorted by name, converted to the types of the signature. Raise
     InvalidPlugin."""
-    known, takes_any = _parameters(policy)
+    known, takes_any = parameters(policy)
     for name in given:
         if name not in known and not takes_any:
             raise InvalidPlugin(f"{label}: {_unknown(policy, name, known)}")
@@ -109,7 +109,7 @@ def _literal(node: ast.expr) -> Value:
     )
 
 
-def _parameters(policy: type) -> tuple[dict[str, Any], bool]:
+def parameters(policy: type) -> tuple[dict[str, Any], bool]:
     """Return the types of the constructor's parameters after `costs`, by name, and whether it takes
     any keyword."""
     _self, *others = inspect.signature(policy.__init__).parameters.values()  # type: ignore[misc]

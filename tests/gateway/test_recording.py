@@ -163,8 +163,9 @@ def test_turns_of_a_server_that_sends_no_usage_are_said_to_lack_it() -> None:
     assert done == (
         1,
         "",
-        "3 turns left out of the trace: the server sent no usage; record at one that supports "
-        "stream_options.include_usage\nno turn can be replayed; 3 recorded in o/turns.jsonl\n",
+        "3 turns left out of the trace: the server sent no usage; record from a server that"
+        " supports stream_options.include_usage\n"
+        "no turn can be replayed; 3 recorded in o/turns.jsonl\n",
     )
 
 

@@ -95,6 +95,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--offload-gb inf", "--offload-gb inf: must be from 0 to 1,000,000 GB"),
         ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),
         ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
+        (
+            "--baseline unlimited-kv",
+            "--baseline unlimited-kv: runs on another .*; use fcfs",
+        ),
         ("--workers 0", "--workers 0: must be at least 1"),
         ("--traces nowhere.json", "nowhere.json: no such file, folder or pack"),
         (

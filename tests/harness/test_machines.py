@@ -293,7 +293,7 @@ def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> 
     machines = ("--hardware", "a100-80g,h100", "--kv-blocks", "200", "--workers", "1")
     condition = ("--fail-unless", "capacity(fcfs) > 0")
     out = run("sweep", *load, *machines, "--out", "all", *condition)
-    assert "; searching how many agents meet the SLO mean<=2x (--arrivals poisson sea" in out
+    assert "; searching how many agents each policy serves within the SLO mean<=2x (--arr" in out
     assert 'arrivals = "agents"\n' in Path("all/sweep.toml").read_text()
     overview = Path("all/report.html").read_text()
     assert "Highest capacity by machine" in overview

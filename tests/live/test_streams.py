@@ -107,7 +107,7 @@ def test_token_ids_are_counts_if_the_server_sends_no_usage() -> None:
 
 
 def test_text_without_usage_says_what_to_do() -> None:
-    said = "the server sent no usage, so the tokens of its answer are unknown; turn on"
+    said = "the stream ended without usage, so the tokens of its answer are unknown; use a server"
     with pytest.raises(TurnFailed, match=re.escape(said)):
         received(delta(content="a"), ENDS, DONE).check(TURN)
 

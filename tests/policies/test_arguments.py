@@ -231,6 +231,21 @@ def test_invalid_settings_of_the_engine_are_refused_with_the_variant(
         variant(text).limited(Limits())
 
 
+class OwnWatermark(Policy):
+    """Has an argument with the name of a setting of the engine."""
+
+    name = "own-watermark"
+
+    def __init__(self, costs: Costs, watermark: int = 3) -> None:
+        super().__init__(costs)
+        self.watermark = watermark
+
+
+def test_an_argument_of_a_policy_is_none_of_the_engine() -> None:
+    mine = variant(f"{__name__}:OwnWatermark(watermark=5)")
+    assert (mine.arguments, mine.limits) == ((("watermark", 5),), ())
+
+
 def test_arguments_reach_the_policy() -> None:
     instance = make_policy(variant("continuum(k=50, reclaim_when=pressure)"), COSTS)
     assert isinstance(instance, Continuum)

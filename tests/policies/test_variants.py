@@ -43,9 +43,10 @@ def test_a_policy_that_needs_a_tier_is_refused_without_one() -> None:
     assert variant("mori+native").offload == "native"
 
 
-def test_unlimited_kv_is_refused_over_a_tier_which_it_would_never_use() -> None:
-    with pytest.raises(InvalidVariant, match="never offloads KV; write unlimited-kv"):
-        variant("unlimited-kv+")
+@pytest.mark.parametrize("text", ["unlimited-kv+", "unlimited-kv(long_prefill=512)"])
+def test_unlimited_kv_has_no_arguments_and_no_tier(text: str) -> None:
+    with pytest.raises(InvalidVariant, match=r"without arguments and .*; write unlimited-kv$"):
+        variant(text)
 
 
 def test_names_keep_their_order() -> None:

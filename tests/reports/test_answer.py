@@ -408,13 +408,13 @@ def test_few_programs_that_are_repeated_are_a_caveat(
         (
             {"programs": 20, "sub_agents": 3},
             "Few programs: 20 distinct programs are repeated (the 40 agents of fcfs_agents40_seed1"
-            " ran 250 measured sessions, drawn from 17 recorded ones and so each about 15 times,"
-            " also at the same time), so the result holds",
+            " ran 250 measured sessions, drawn from 17 recordings: each ran about 15 times,"
+            " sometimes concurrently), so the result holds",
         ),
         (
             {"programs": 39},
             "Repeated sessions: the 40 agents of fcfs_agents40_seed1 ran 250 measured sessions,"
-            " drawn from 39 recorded ones and so each about 6 times, also at the same time.",
+            " drawn from 39 recordings: each ran about 6 times, sometimes concurrently.",
         ),
         ({"programs": 40}, ""),
         ({"programs": 40, "sub_agents": 1}, "Repeated sessions: the 40 agents of "),

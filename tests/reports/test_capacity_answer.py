@@ -298,7 +298,7 @@ def test_of_many_winners_the_highest_and_the_lowest_are_named_and_the_others_in_
     answer = answer_of(found)
     assert answer.headline == (
         "Five schedulers are not distinguished with 3 seeds: the highest, a, sustains 0.4 jobs/s"
-        " on b200, 2.0x as many as fcfs (95% CI 1.8–2.2), and the lowest, b, 0.36, 1.8x."
+        " on b200, 2.0x as many as fcfs (95% CI 1.8–2.2), and the lowest, b, 0.36 (1.8x)."
     )
     assert "The 5 that tie, the highest first: a, c, d, e and b." in answer.findings
 

@@ -287,6 +287,9 @@ def test_any_text_is_a_condition_or_one_line(text: str) -> None:
         ("capacity(continuum) >= 1.3 * capacity(fcfs)", False),
         ("capacity(continuum) / capacity(fcfs) >= 1.3", False),
         ("capacity(fcfs) > 0", False),
+        ("capacity(fcfs) > 0.0", False),
+        ("capacity(continuum) >= capacity(fcfs) + 0.01", True),
+        ("capacity(continuum) - capacity(fcfs) > 0", False),
         ("mean_jct(fcfs, at=0.3) <= 60", False),
     ],
 )

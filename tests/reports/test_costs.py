@@ -127,6 +127,6 @@ def test_a_kind_of_token_that_no_job_has_has_no_cost() -> None:
     cost = JobCost("a", RATES, 0.4, 0.0125, {"cached": math.nan, "new": 0.4, "generated": 4.0})
     sweep = cast("SweepRecord", SimpleNamespace(baseline="fcfs", api_price=None, price=None))
     assert cost_sentences([cost], ["a"], sweep) == [
-        "Per million tokens, if one kind paid for all of it, a at capacity costs 0.4 USD (new) and"
-        " 4 USD (generated)."
+        "If a single kind of token carried the whole cost, a at capacity would cost 0.4 USD per"
+        " million new tokens or 4 USD per million generated tokens."
     ]

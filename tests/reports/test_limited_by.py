@@ -83,8 +83,8 @@ def test_each_variant_is_compared_behind_its_own_router() -> None:
     assert unlimited_kv_sentences(every[:2], every, limits) == [
         "With unlimited KV memory fcfs@x would sustain 0.05 jobs/s, of which a@x reaches 100%.",
         "With unlimited KV memory fcfs@y would sustain 0.1 jobs/s, of which a@y reaches 50%.",
-        "The SLO limits a@x, not KV memory. KV memory limits a@y: unlimited KV memory allows 2.0x"
-        " as many.",
+        "The SLO limits a@x, not KV memory. KV memory limits a@y: with unlimited KV memory"
+        " fcfs sustains 2.0x the load.",
     ]
 
 
@@ -101,8 +101,8 @@ def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline_and_what
     assert sentences == [
         "With unlimited KV memory fcfs would sustain 0.1 jobs/s, of which a reaches 99% and fcfs"
         " 50%.",
-        "The SLO limits a, not KV memory. The recovery from a burst limits fcfs: unlimited KV"
-        " memory allows 2.0x as many.",
+        "The SLO limits a, not KV memory. The recovery from a burst limits fcfs: with unlimited"
+        " KV memory fcfs sustains 2.0x the load.",
     ]
     assert not any("For reference" in each for each in answer.findings)
     agents = answer_of(WITH_REFERENCE, bounds=["unlimited-kv"], arrivals="agents")

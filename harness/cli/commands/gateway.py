@@ -122,7 +122,7 @@ def print_recording(recorded: Recording) -> bool:
     if recorded.uncounted:
         print(
             f"{counted(recorded.uncounted, 'turn')} left out of the trace: the server sent no "
-            "usage; record at one that supports stream_options.include_usage",
+            "usage; record from a server that supports stream_options.include_usage",
             file=sys.stderr,
         )
     if trace is None:

@@ -230,10 +230,10 @@ class ReclaimingKVManager:
     def _most_chunk(self) -> int:
         """Return how many tokens of one prompt the next step computes at most."""
         scheduler, config = self._scheduler, self._scheduler.scheduler_config
-        headroom = Headroom(
-            long_prefill=config.long_prefill_token_threshold,
-            long_prefill_adaptive=getattr(config, "long_prefill_token_threshold_adaptive", False),
-        )
+        most = config.long_prefill_token_threshold
+        # Without a threshold vLLM ignores `_adaptive`.
+        adaptive = most and getattr(config, "long_prefill_token_threshold_adaptive", False)
+        headroom = Headroom(long_prefill=most, long_prefill_adaptive=bool(adaptive))
         loading = getattr(scheduler, "kv_holding_waiting", ())
         turns = len(scheduler.running) + len(scheduler.waiting) + len(loading)
         return headroom.most_chunk(scheduler.max_num_scheduled_tokens, turns)
