@@ -127,6 +127,8 @@ def bench() -> str:
 def worker_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps in this process start threads in place of worker processes."""
     from harness.cells import workers
+    from reports.metrics.cell_numbers import code_sha256
     from tests.harness import worker_threads
 
+    code_sha256()  # cached: Python 3.11 cannot parse in two threads at once
     monkeypatch.setattr(workers, "_start", worker_threads.start)
