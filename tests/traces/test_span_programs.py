@@ -364,6 +364,40 @@ def test_calls_of_one_answer_id_at_different_times_are_different_calls() -> None
     assert [turn.prompt_tokens for turn in found[0].turns] == [100, 150]
 
 
+@pytest.mark.parametrize("trace", ["t", "u"])
+def test_overlapping_calls_of_one_answer_id_are_one_only_if_their_counts_agree(trace: str) -> None:
+    # Servers that number their answers begin with the same ids.
+    first = call("1", 0, 2, 100, 20, answer_id="chatcmpl-7")
+    found, _ = read(first, call("2", 1, 3, 5000, 20, answer_id="chatcmpl-7", trace=trace))
+    assert [turn.prompt_tokens for program in found for turn in program.turns] == [100, 5000]
+
+
+@pytest.mark.parametrize(
+    ("trace", "end_s", "calls"), [("t", 3, 1), ("t", 1.8, 1), ("u", 3, 2), ("u", 1.8, 1)]
+)
+def test_in_two_traces_a_call_recorded_twice_is_within_the_other(
+    trace: str, end_s: float, calls: int
+) -> None:
+    first = call("1", 0, 2, 100, 20, answer_id="x")
+    found, _ = read(first, call("2", 1, end_s, 100, 20, answer_id="x", trace=trace))
+    assert sum(len(program.turns) for program in found) == calls
+
+
+def test_counts_of_a_call_recorded_twice_agree_if_only_one_has_its_cached_tokens() -> None:
+    # 10 + 900 cached, which one instrumentation does not record.
+    cached = call("1", 0, 2, 10, 20, answer_id="x", usage={"cached": 900})
+    found, _ = read(cached, call("2", 0.1, 1.9, 10, 20, answer_id="x"))
+    assert [turn.prompt_tokens for turn in found[0].turns] == [910]
+
+
+def test_calls_of_one_answer_id_that_two_servers_gave_may_each_be_recorded_twice() -> None:
+    found, _ = read(
+        call("1", 0, 4, 100, 20, answer_id="x"), call("2", 0.1, 4.1, 500, 20, answer_id="x"),
+        call("3", 0.2, 3.9, 100, 20, answer_id="x"), call("4", 0.3, 4, 500, 20, answer_id="x"),
+    )  # fmt: skip
+    assert sorted(turn.prompt_tokens for p in found for turn in p.turns) == [100, 500]
+
+
 def test_whether_prompts_include_cached_tokens_is_decided_for_each_provider() -> None:
     found, _ = read(
         call("1", 0, 2, 10, 20, usage={"cached": 900}, provider="anthropic"),
@@ -377,6 +411,25 @@ def test_a_tool_call_recorded_twice_is_known_by_its_id() -> None:
     twice = [replace(tool(id, 2.1, 2.9), answer_id="k") for id in ("t", "u")]
     found, _ = read(call("1", 0, 2, 100, 20), *twice, call("2", 3, 5, 150, 20))
     assert found[0].turns[0].tools == ("ls",)
+
+
+def test_tool_calls_with_one_id_of_parallel_sub_agents_are_different_calls() -> None:
+    # Each model numbers its tool calls from call_0; one call is within the time of the other.
+    tools = [
+        replace(tool(of, begin_s, end_s, of), answer_id="call_0")
+        for of, begin_s, end_s in (("a", 4, 8), ("b", 5, 7))
+    ]
+    found, _ = read(
+        agent("main", 0, 20),
+        call("1", 0, 2, 100, 20, "main"),
+        agent("a", 2, 11, "main", name="one"),
+        agent("b", 2, 12, "main", name="two"),
+        call("a1", 3, 4, 50, 10, "a"), *(replace(each, id=f"{each.id}-ls") for each in tools),
+        call("b1", 3, 5, 60, 10, "b"), call("a2", 9, 10, 90, 10, "a"),
+        call("b2", 9, 11, 95, 10, "b"), call("2", 13, 14, 150, 20, "main"),
+    )  # fmt: skip
+    tools_of = {program.id: program.turns[0].tools for program in found}
+    assert tools_of["t/one"] == tools_of["t/two"] == ("ls",)
 
 
 def test_a_tool_call_recorded_twice_is_known_by_its_times_if_the_calls_were_too() -> None:

@@ -7,6 +7,7 @@ for its provider in the trace if the call's own counts do not show it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ SAME_S = 0.005
 """Times of a call that two instrumentations record differ by at most this much."""
 TEXT_ERROR = 0.25
 """Text that differs by at most this share from a count agrees with it."""
+MAX_COMPARED = 100
+"""Maximum number of earlier spans with its id that a span is compared with."""
 
 
 def read_once(tree: SpanTree, repairs: Repairs) -> None:
@@ -27,14 +30,14 @@ def read_once(tree: SpanTree, repairs: Repairs) -> None:
     is_twice = len(calls) < len(tree.calls)
     tree.calls, spans = calls, tree.spans
     tree.spans = [s for s in spans if s.kind is not SpanKind.TOOL]
-    tools: dict[tuple[str, str, str], Span] = {}
+    tools: dict[tuple[str, str, str], deque[Span]] = {}
     for tool in (s for s in spans if s.kind is SpanKind.TOOL):
-        other = tools.get((tool.trace, tool.name, tool.answer_id))
-        overlaps = other is not None and tool.start_s <= other.end_s
-        if overlaps and (tool.answer_id or (is_twice and other and _are_near(other, tool))):
+        key = tool.trace, tool.name, tool.answer_id
+        others = tools.setdefault(key, deque(maxlen=MAX_COMPARED))
+        if any(_is_same_tool(tree, other, tool, is_twice) for other in others):
             repairs.add("a tool call that was recorded twice: counted once")
             continue
-        tools[tool.trace, tool.name, tool.answer_id] = tool
+        others.append(tool)
         tree.spans.append(tool)
     tree.spans.sort(key=lambda span: (span.start_s, span.end_s))
 
@@ -88,16 +91,16 @@ def _text_includes_all(calls: Iterable[Span]) -> bool:
 
 
 def _once(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
-    """Return each call once, although two instrumentations recorded it: with one id of the answer,
-    or in one trace at the same times with the same counts."""
+    """Return each call once, although two instrumentations recorded it: with one id of the answer
+    and counts that agree, or in one trace at the same times with the same counts."""
     kept: list[Span] = []
-    by_answer: dict[str, Span] = {}
+    by_answer: dict[str, deque[Span]] = {}
     by_counts: dict[tuple[str, int | None, int | None], Span] = {}
     for call in calls:
         counts = call.trace, call.usage.prompt, call.usage.output
-        same = by_answer.get(call.answer_id) if call.answer_id else None
-        if same is not None and call.start_s > same.end_s:  # another call with this id
-            same = None
+        # Some servers number their answers, so that other calls may have this id.
+        answers = by_answer.get(call.answer_id, ()) if call.answer_id else ()
+        same = next((other for other in answers if _is_same_answer(other, call)), None)
         other = by_counts.get(counts)
         if same is None and other is not None and _are_one(other, call):
             same = other
@@ -109,8 +112,41 @@ def _once(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
             same.prompt = same.prompt or call.prompt
             same.answer, same.called = same.answer or call.answer, same.called or call.called
             same.name, same.session = same.name or call.name, same.session or call.session
-        by_answer[call.answer_id or same.answer_id] = same
+        if call.answer_id and same not in answers:
+            by_answer.setdefault(call.answer_id, deque(maxlen=MAX_COMPARED)).append(same)
     return kept
+
+
+def _is_same_answer(a: Span, b: Span) -> bool:
+    """Return whether two calls with one id of the answer, of which `a` began first, are one."""
+    prompts = _agree(a.usage.prompt, a.usage.cache, b.usage.prompt, b.usage.cache)
+    outputs = _agree(a.usage.output, a.usage.reasoning, b.usage.output, b.usage.reasoning)
+    if not prompts or not outputs or b.start_s > a.end_s:
+        return False
+    return a.trace == b.trace or bool(a.usage.prompt and b.usage.prompt and _are_nested(a, b))
+
+
+def _agree(a: int | None, part_of_a: int, b: int | None, part_of_b: int) -> bool:
+    """Return whether two counts may be of the same tokens, if each may lack or repeat its part. An
+    unknown count agrees with any."""
+    if not a or not b:
+        return True
+    of_a = {a - part_of_a, a, a + part_of_a}
+    return any(count > 0 and count in of_a for count in (b - part_of_b, b, b + part_of_b))
+
+
+def _is_same_tool(tree: SpanTree, a: Span, b: Span, is_twice: bool) -> bool:
+    """Return whether two spans of one tool, with one id or none, are of one call. Some models
+    number the tool calls of each answer, so calls of two agents may have one id."""
+    if is_twice and _are_near(a, b):
+        return True
+    return bool(a.answer_id) and _are_nested(a, b) and _caller(tree, a, b) is _caller(tree, b, a)
+
+
+def _caller(tree: SpanTree, tool: Span, other: Span) -> Span | None:
+    """Return the agent or the tool, other than `other`, around a tool call."""
+    callers = SpanKind.AGENT, SpanKind.TOOL
+    return next((s for s in tree.ancestors(tool) if s.kind in callers and s is not other), None)
 
 
 def _are_one(a: Span, b: Span) -> bool:
@@ -121,3 +157,10 @@ def _are_one(a: Span, b: Span) -> bool:
 
 def _are_near(a: Span, b: Span) -> bool:
     return abs(a.start_s - b.start_s) <= SAME_S and abs(a.end_s - b.end_s) <= SAME_S
+
+
+def _are_nested(a: Span, b: Span) -> bool:
+    """Return whether one of two spans is within the other."""
+    begins_s, ends_s = a.start_s - b.start_s, a.end_s - b.end_s
+    a_within_b = begins_s >= -SAME_S and ends_s <= SAME_S
+    return a_within_b or (begins_s <= SAME_S and ends_s >= -SAME_S)
