@@ -156,15 +156,17 @@ class AgentLines:
     def _id(self, id: str, request: str, line: JsonObject, prompt: int) -> str:
         """Return the id of a line's call, of which one line may have the message's id, and another
         one only the request's. Some gateways draw ids from a few numbers, so that several calls
-        have one; their prompts differ."""
+        have one; their requests or prompts differ."""
         if not id:
             return self.request_ids.get(request, request) or identifier(line.get("uuid"))
         if request and request in self.read_calls:
             return request
         if not id.startswith(UNIQUE):
-            last = self._last_ids.get(id, id)
-            if prompt and (last not in self._answers or self._prompt(last) not in (0, prompt)):
-                last = f"{id} {prompt}"
+            last = self.request_ids.get(request, "")
+            if not last:
+                last = self._last_ids.get(id, id)
+                if prompt and (last not in self._answers or self._prompt(last) not in (0, prompt)):
+                    last = f"{id} {prompt}"
             if prompt:  # the first line may have had no prompt
                 self.read_calls.setdefault(f"{id} {prompt}", self.key)
             id = self._last_ids[id] = last

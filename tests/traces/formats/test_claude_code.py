@@ -350,6 +350,14 @@ def test_a_call_is_known_by_the_id_of_its_request_where_a_line_lacks_the_message
     assert [turn.prompt_tokens for turn in program.turns] == [100, 100]
 
 
+def test_lines_of_one_request_are_one_call_even_if_the_first_has_an_early_prompt_count() -> None:
+    first = answer("a", "u", 4, "chatcmpl-1", written("so"), new=10, requestId="req_1")
+    second = answer("b", "a", 5, "chatcmpl-1", tool("t"), new=5000, requestId="req_1")
+    other = answer("c", "b", 9, "chatcmpl-1", new=6000, requestId="req_2")
+    program = only(user("u", None, 0), first, second, other)
+    assert [turn.prompt_tokens for turn in program.turns] == [5000, 6000]
+
+
 def test_a_copy_of_a_call_without_ids_is_known_by_the_id_of_its_line(tmp_path: Path) -> None:
     lines = [user("u", None, 0), answer("a", "u", 4, ""), user("v", "a", 9)]
     copy = [{**each, "sessionId": "b"} for each in (*lines, answer("c", "v", 12, "", new=200))]
