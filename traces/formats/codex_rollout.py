@@ -29,6 +29,7 @@ SENDS = frozenset({"send_input", "resume_agent", "send_message", "followup_task"
 """Tools that give a sub-agent its next task."""
 _DURATION = re.compile(r'Wall time: (\d{1,9}(?:\.\d{1,9})?) s|"duration_seconds": ?([\d.]{1,12})')
 _STARTED = re.compile(r'"agent_id": ?"([^"\\]{1,100})"')
+WRITTEN_AGAIN = "an item or a call that is written again: counted once"
 _HEAD, _TAIL = 1000, 200
 """Lengths of the beginning and the end of an output that may contain a duration."""
 Usage = tuple[int, ...]
@@ -55,6 +56,50 @@ class _Event:
     """Whether these counts preceded the items of their call in the file."""
     compacts: bool = False
     """Whether these are the counts of a call that compacts the history, which has no items."""
+
+
+class _Items:
+    """Which items and records were read. Some models number the tool calls of each answer, so an
+    equal call is another one if the first has its output and its counts."""
+
+    def __init__(self) -> None:
+        self._read: set[tuple[str, ...]] = set()
+        self.answered: set[str] = set()
+        """Ids of calls whose output was read."""
+        self._counted: set[str] = set()
+        """Ids of items that new counts followed."""
+        self._uncounted: set[str] = set()
+        self._doubtful: list[_Event] = []
+        """Calls since the last counts that equal an earlier one."""
+        self.again: set[int] = set()
+        """The doubtful calls of a history that is written again, by identity."""
+
+    def add(self, event: _Event) -> bool:
+        """Add an item or a record. Return whether it is new."""
+        payload, id = event.payload, _own_id(event.payload)
+        item = id, *(str(payload.get(name)) for name in ("name", "arguments", "input", "action"))
+        if item in self._read:
+            if id not in self.answered or id not in self._counted:
+                return False
+            self._doubtful.append(event)
+        self._read.add(item)
+        self.answered.discard(id)
+        self._counted.discard(id)
+        self._uncounted.add(id)
+        return True
+
+    def count(self) -> None:
+        """Add new counts of a call."""
+        self._counted |= self._uncounted
+        self._uncounted.clear()
+        self._doubtful.clear()
+
+    def count_again(self) -> int:
+        """Add counts that were read before. Return the number of calls that were too."""
+        self.again.update(map(id, self._doubtful))
+        number = len(self._doubtful)
+        self._doubtful.clear()
+        return number
 
 
 class Rollout:
@@ -156,7 +201,7 @@ class Rollout:
         seen, before = set(totals), totals[-1] if totals else None
         last = before
         """The last new total; `before` may be an earlier one that was written again."""
-        read: set[tuple[str, ...]] = set()
+        read = _Items()
         unmatched: dict[str, Counter[Usage]] = {"record": Counter(), "event": Counter()}
         compacted: int | None = None
         missing = 0
@@ -170,12 +215,11 @@ class Rollout:
             if event.kind == "compacted":
                 compacted = len(found)
             elif event.kind in ("answer", "token_usage_record") and _own_id(payload):
-                names = ("name", "arguments", "input", "action")
-                id = _own_id(payload), *(str(payload.get(name)) for name in names)
-                if id in read:
-                    self.repairs.add("an item or a call that is written again: counted once")
+                if not read.add(event):
+                    self.repairs.add(WRITTEN_AGAIN)
                     continue
-                read.add(id)
+            elif event.kind == "output":
+                read.answered.add(identifier(payload.get("call_id")))
             if event.kind == "token_usage_record":
                 usage = _usage(payload.get("usage"))
                 is_copy = "id" in self.meta and payload.get("thread_id") not in (None, self.id)
@@ -198,6 +242,8 @@ class Rollout:
                         else "a token_count event with the total of an earlier one: skipped"
                     )
                     if not is_repeated:
+                        for _ in range(read.count_again()):
+                            self.repairs.add(WRITTEN_AGAIN)
                         found.append(replace(event, kind="replay"))
                     continue
                 grown = _grown(total, last) if total is not None else ()
@@ -224,10 +270,12 @@ class Rollout:
                     continue
                 unmatched["event"][usage] += 1
                 event = replace(event, kind="count", usage=usage)
+            if event.kind == "count":
+                read.count()
             found.append(event)
         if missing:
             self.repairs.add(f"a total that has {missing:,} more prompt tokens than the calls")
-        return found
+        return [event for event in found if id(event) not in read.again]
 
     def _item(self, item: JsonObject, at_s: float | None) -> None:
         kind = text(item.get("type"))

@@ -314,9 +314,11 @@ def test_an_item_or_a_history_that_is_written_again_is_read_once() -> None:
     count = Counter()
     once = [asked(1), called(4, "c"), output(6, "c"), count(6, 100), said(9), count(9, 150)]
     again = [{**line, "timestamp": iso(60)} for line in once]
-    program = only(meta("a"), *once, *again, asked(70), said(75), count(75, 200))
+    (program,), repairs = read(meta("a"), *once, *again, asked(70), said(75), count(75, 200))
     assert [turn.prompt_tokens for turn in program.turns] == [100, 150, 200]
     assert program.turns[0].tool_gap_s == 2.0
+    assert [turn.tools for turn in program.turns] == [("apply_patch",), (), ()]
+    assert "an item or a call that is written again: counted once" in repairs
 
 
 def test_answers_may_number_their_tool_calls_each_from_the_first() -> None:
@@ -330,6 +332,19 @@ def test_answers_may_number_their_tool_calls_each_from_the_first() -> None:
         (("apply_patch",), 2.0),
         (("apply_patch",), 3.0),
     ]
+
+
+@pytest.mark.parametrize("counts_after_output", [True, False])
+def test_equal_calls_that_answers_number_from_the_first_are_all_read(
+    counts_after_output: bool,
+) -> None:
+    count, lines = Counter(), [meta("a"), asked(1)]
+    for at_s, prompt in ((4, 100), (9, 150)):
+        after = [output(at_s + 2, "call_0"), count(at_s + 2, prompt)]
+        call = called(at_s, "call_0", "exec_command", cmd="git status")
+        lines += [call, call, *(after if counts_after_output else after[::-1])]  # written again
+    program = only(*lines, said(15), count(15, 200))
+    assert [(tools, gap_s) for tools, gap_s, _ in gaps(program)] == [(("git",), 2.0)] * 2
 
 
 def test_a_message_after_an_answer_without_counts_shows_that_it_was_interrupted() -> None:
