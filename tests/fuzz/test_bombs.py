@@ -8,6 +8,7 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,8 @@ from servers.basics.text import has_control
 from tests.fuzz.target import bounded
 from traces import Program, Turn, lenient, read_traces, stored, table
 from traces.formats.native import program_line
+from traces.formats.shared.sessions import SessionCall, Thread, make_programs
+from traces.lenient import Repairs
 
 GOOD = program_line(Program("p", (Turn(10, 2),)))
 
@@ -203,6 +206,23 @@ def test_a_chain_of_sub_agents_is_read_in_linear_time(tmp_path: Path) -> None:
                      "turns": [{"prompt_tokens": 10, "output_tokens": 2}]}  # fmt: skip
             file.write(json.dumps(child).encode() + b"\n")
     assert len(read_traces(path).programs) == 20_001
+
+
+def test_very_many_tasks_of_a_sub_agent_are_placed_in_linear_time() -> None:
+    """Looking for the call after each of 4,000 launches from the first one on takes 5 s."""
+    main, agent = Thread("main"), Thread("agent", started_s=5.0)
+    for n in range(4_000):
+        main.calls.append(SessionCall(100, 20, ended_s=10.0 * n + 4))
+        agent.calls.append(SessionCall(50, 10, ended_s=10.0 * n + 8))
+    began_s = process_time()
+    for call in main.calls:
+        assert main.last_call_before((call.ended_s or 0.0) + 1) is call
+        agent.launch(call, call.ended_s, call)
+    programs = make_programs([main, agent], Repairs())
+    assert process_time() - began_s < 2
+    assert len(programs) == 4_001
+    assert programs[4_000].fork is not None
+    assert programs[4_000].fork.after_turn == 3_999
 
 
 def test_a_session_with_very_many_sub_agents_is_read(tmp_path: Path) -> None:

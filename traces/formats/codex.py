@@ -8,8 +8,10 @@ precede it, and the outputs of its tools follow or precede it. Out: a program fo
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
@@ -107,7 +109,9 @@ def _add_launches(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> None:
     thread.launch(parent.started.get(rollout.id, before), None)
     for sent in parent.sent.get(rollout.id, []):
         thread.launch(sent.call, sent.tool.called_s)
+    latest_s = list(accumulate((wait.tool.answered_s or 0.0 for wait in waits), max))
     for begin, end, launch in thread.runs():
         ended_s = max((call.ended_s or 0.0 for call in thread.calls[begin:end]), default=0.0)
-        after = (wait.call for wait in waits if (wait.tool.answered_s or 0.0) >= ended_s)
-        thread.launches[begin] = replace(launch, awaited_by=next(after, None))
+        first = bisect_left(latest_s, ended_s)
+        awaited_by = waits[first].call if first < len(waits) else None
+        thread.launches[begin] = replace(launch, awaited_by=awaited_by)

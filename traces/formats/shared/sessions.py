@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from servers.basics.text import identifier
 from servers.tool_names import call_names
@@ -121,6 +123,10 @@ class Thread:
     prefix_of: tuple[str, ...] = ()
     """Identifies its system prompt; empty if more of the first prompt is in the cache."""
     messages: list[Message] = field(default_factory=list)
+    _latest_s: list[float] = field(default_factory=list)
+    """For each call, the latest end up to it."""
+    _earliest_s: list[float] = field(default_factory=list)
+    """For each call, the earliest end from it on."""
 
     def runs(self) -> list[tuple[int, int, SubagentLaunch]]:
         """Return the first call, the end and the launch of each run of a sub-agent."""
@@ -140,9 +146,10 @@ class Thread:
     ) -> None:
         """Add the launch of a sub-agent by a call of its parent. Each after the first one begins
         with the first call after it; it is ignored if the sub-agent was at work, or does nothing
-        more."""
-        after = (i for i, own in enumerate(self.calls) if at_s and (own.ended_s or 0.0) > at_s)
-        run = next(after, 0) if self.launches else 0
+        more. Called when all calls are known."""
+        self._measure()
+        run = bisect_right(self._latest_s, at_s) if self.launches and at_s else 0
+        run = run if run < len(self.calls) else 0
         if run not in self.launches and not (run and self.calls[run - 1].tools):
             self.launches[run] = SubagentLaunch(call, awaited_by)
 
@@ -154,9 +161,17 @@ class Thread:
         self.launch(parent.last_call_before(self.started_s or 0.0), None)
 
     def last_call_before(self, at_s: float) -> SessionCall:
-        """Return the last call that had ended; the first one if none had."""
-        ended = [call for call in self.calls if (call.ended_s or 0.0) <= at_s]
-        return ended[-1] if ended else self.calls[0]
+        """Return the last call that had ended; the first one if none had. Called when all calls are
+        known."""
+        self._measure()
+        return self.calls[max(0, bisect_right(self._earliest_s, at_s) - 1)]
+
+    def _measure(self) -> None:
+        """Find the ends by which launches are placed."""
+        if len(self._latest_s) != len(self.calls):
+            ends_s = [call.ended_s or 0.0 for call in self.calls]
+            self._latest_s = list(accumulate(ends_s, max))
+            self._earliest_s = list(accumulate(reversed(ends_s), min))[::-1]
 
 
 def whole_prompt(prompt: int, cached: int, repairs: Repairs) -> int:
@@ -218,10 +233,12 @@ class _Maker:
             for i, call in enumerate(thread.calls):
                 self.places[id(call)] = thread, i
                 call.end_before_tools()
+        self.launched = {id for id, thread in threads.items() if self._is_launched(thread)}
+        """The sub-agents of which the calls that launched them are known."""
         self.joined_s: dict[int, float] = {}
         """The end of the last sub-agent that a call waits for, by the call's identity."""
         for thread in threads.values():
-            for begin, end, launch in thread.runs() if self.is_launched(thread) else ():
+            for begin, end, launch in thread.runs() if thread.id in self.launched else ():
                 ends_s = [s for call in thread.calls[begin:end] if (s := call.ended_s) is not None]
                 if launch.awaited_by is not None and ends_s:
                     key = id(launch.awaited_by)
@@ -234,8 +251,7 @@ class _Maker:
         """The first calls of a thread's programs."""
         self.prefixes = _prefix_lengths(threads.values())
 
-    def is_launched(self, thread: Thread) -> bool:
-        """Return whether the calls that launched a sub-agent are known."""
+    def _is_launched(self, thread: Thread) -> bool:
         launches = thread.launches.values()
         return bool(launches) and all(id(launch.call) in self.places for launch in launches)
 
@@ -307,7 +323,7 @@ class _Maker:
         return _Gap(names, seconds, provenance, explained=joined_s is not None)
 
     def _starts(self, thread: Thread) -> list[int]:
-        if self.is_launched(thread):
+        if thread.id in self.launched:
             return sorted({0, *thread.launches})
         starts = [0]
         for i, gap in enumerate(self.gaps[thread.id][:-1]):
@@ -324,7 +340,7 @@ class _Maker:
     def _fork(self, thread: Thread, run: int, started_s: float | None) -> Fork | None:
         """Return where the run that begins with a call was started."""
         launch = thread.launches.get(run)
-        if launch is None or not self.is_launched(thread):
+        if launch is None or thread.id not in self.launched:
             return None
         parent, place = self.places[id(launch.call)]
         begin, k, end = self._segment(parent, place)
@@ -343,7 +359,7 @@ class _Maker:
     def _segment(self, thread: Thread, call: int) -> tuple[int, int, int]:
         """Return the first call, the number and the end of the program that contains a call."""
         starts = self.starts[thread.id]
-        k = max(n for n, begin in enumerate(starts) if begin <= call)
+        k = bisect_right(starts, call) - 1
         return starts[k], k, starts[k + 1] if k + 1 < len(starts) else len(thread.calls)
 
     def _kept(self, calls: Sequence[SessionCall], i: int) -> int:
