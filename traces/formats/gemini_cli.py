@@ -10,8 +10,9 @@ several files, and the files of its sub-agents have `kind` "subagent". Out: a pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
@@ -87,64 +88,139 @@ def links(data: bytes, _path: Path) -> set[str]:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    sessions: dict[str, dict[str, JsonObject]] = {}
-    """The messages of each session and sub-agent by id, in the order of their first versions."""
+    sessions: dict[str, _Session] = {}
+    """The sessions and sub-agents by id."""
     sub_agents: dict[str, JsonObject] = {}
     """The fields of the files of sub-agents."""
-    for id, fields, messages in sorted(_files(data, name, repairs), key=lambda f: _span_s(f[2])):
-        is_sub_agent = fields.get("kind") == "subagent"
-        if id in sessions and not is_sub_agent and not sessions[id].keys() & messages.keys():
+    names: list[str] = []
+    """The ids of sub-agents."""
+    numbers: dict[str, int] = {}
+    """The first sub-agent with each message, as an index of `names`."""
+    files = [(_span_s(f[2]), *f) for f in _files(data, name, repairs)]
+    for (begin_s, end_s), id, fields, messages in sorted(files, key=lambda file: file[0]):
+        session, is_sub_agent = sessions.get(id), fields.get("kind") == "subagent"
+        if session is not None and session.messages.keys().isdisjoint(messages):
             # A file that goes on during another one of its session is a sub-agent's.
-            is_sub_agent = _span_s(messages)[0] < _span_s(sessions[id])[1]
+            is_sub_agent = is_sub_agent or begin_s < session.end_s
         if is_sub_agent:
-            known = (i for i in sub_agents if sessions[i].keys() & messages.keys())
-            id = next(known, f"{id}/agent-{len(sub_agents) + 1}")
+            number = min((numbers[m] for m in messages if m in numbers), default=len(names))
+            if number == len(names):
+                names.append(f"{id}/agent-{number + 1}")
+            for message in messages:
+                numbers[message] = min(number, numbers.get(message, number))
+            id = names[number]
             sub_agents[id] = fields
         if id in sessions:
             repairs.add("a second file of a session: its messages added to those of the first")
-            messages = _in_order(sessions[id], messages)
-        sessions[id] = messages
+            sessions[id].add(messages)
+        else:
+            sessions[id] = _Session(messages, end_s)
     readers = {id: _SessionReader(Thread(id), repairs) for id in sessions}
     for id, reader in readers.items():
-        for message in sessions[id].values():
-            reader.add(message)
+        for sent_message in sessions[id].in_order():
+            reader.add(sent_message)
         if id not in sub_agents and reader.thread.calls:
             reader.thread.prefix_of = ("gemini-cli", reader.model)
     if not any(reader.thread.calls for reader in readers.values()):
         raise TraceRejected("no message of the model with token counts")
-    claimed: set[int] = set()
-    for id, fields in sub_agents.items():
-        _add_launches(id, fields, readers, claimed, repairs)
+    launches = _Launches(readers)
+    for id in sorted(sub_agents, key=lambda id: _began_at_s(readers[id].thread)):
+        launches.add(id, sub_agents[id], repairs)
     main_first = sorted(readers, key=lambda id: id in sub_agents)
     return make_programs([readers[id].thread for id in main_first], repairs)
 
 
-def _add_launches(
-    name: str,
-    fields: JsonObject,
-    readers: Mapping[str, _SessionReader],
-    claimed: set[int],
-    repairs: Repairs,
-) -> None:
-    """Add the tool calls that started a sub-agent: those with its id, or else the first one during
-    which it began, if possible one that started an agent. `claimed`: those of other sub-agents."""
-    thread = readers[name].thread
-    others = [sent for other, r in readers.items() if other != name for sent in r.sent]
-    ids = {identifier(fields.get(key)) for key in ("sessionId", "agentId")}
-    own = [sent for sent in others if sent.agent and sent.agent in ids]
-    if not own:
-        began_s = thread.started_s or (thread.calls[0].ended_s if thread.calls else None) or 0.0
-        during = [s for s in others if s.is_during(began_s) and id(s.tool) not in claimed]
-        first = next(iter(sorted(during, key=lambda sent: not sent.agent)), None)
-        own = [sent for sent in others if first and sent.agent == first.agent and sent.agent]
-        own = own or ([first] if first else [])
-    for sent in own:
-        claimed.add(id(sent.tool))
-        awaited_by = sent.call if sent.tool.answered_s is not None else None
-        thread.launch(sent.call, sent.tool.called_s, awaited_by)
-    parent = readers.get(identifier(fields.get("sessionId")))
-    if not own and parent is not None and parent.thread.calls:
-        thread.launch_unseen(parent.thread, repairs)
+@dataclass(slots=True)
+class _Session:
+    messages: dict[str, JsonObject]
+    """By id, in the order of their first versions."""
+    end_s: float
+    """Time of the last message; 0 if no message has one."""
+    is_of_several_files: bool = False
+
+    def add(self, messages: Mapping[str, JsonObject]) -> None:
+        """Add the messages of another file."""
+        self.is_of_several_files = True
+        for id, message in messages.items():
+            _add(self.messages, id, message)
+            self.end_s = max(self.end_s, _at_s(self.messages[id]))
+
+    def in_order(self) -> Iterable[JsonObject]:
+        """Return the messages; those of several files in order of time."""
+        messages = self.messages.values()
+        return sorted(messages, key=_at_s) if self.is_of_several_files else messages
+
+
+def _at_s(message: JsonObject) -> float:
+    return moment(message.get("timestamp")) or 0.0
+
+
+def _began_at_s(thread: Thread) -> float:
+    """Return when a sub-agent began."""
+    return thread.started_s or (thread.calls[0].ended_s if thread.calls else None) or 0.0
+
+
+class _Launches:
+    """The tool calls that started sub-agents: those with a sub-agent's id, or else the first one
+    during which it began, if possible one that started an agent."""
+
+    def __init__(self, readers: Mapping[str, _SessionReader]) -> None:
+        self.readers = readers
+        self.by_agent: dict[str, list[tuple[int, _Sent]]] = {}
+        """The tool calls with the id of each sub-agent, numbered in order of the sessions."""
+        sent = list(enumerate(sent for reader in readers.values() for sent in reader.sent))
+        for number, tool_call in sent:
+            if tool_call.agent:
+                self.by_agent.setdefault(tool_call.agent, []).append((number, tool_call))
+        timed = [(each.tool.called_s, number, each) for number, each in sent]
+        timed_calls = [(s - STARTED_S, number, each) for s, number, each in timed if s is not None]
+        self.later = sorted(timed_calls, key=lambda call: call[0], reverse=True)
+        """The tool calls that begin after the last sub-agent, the last one first."""
+        self.begun: list[tuple[bool, int, _Sent]] = []
+        """A heap of the tool calls that had begun, those that started an agent first."""
+        self.claimed: set[int] = set()
+        """Numbers of the tool calls that started a sub-agent."""
+
+    def add(self, name: str, fields: JsonObject, repairs: Repairs) -> None:
+        """Add the launches of a sub-agent. Call in the order in which sub-agents began."""
+        thread = self.readers[name].thread
+        agents = {identifier(fields.get(key)) for key in ("sessionId", "agentId")}
+        own = self._with_id(agents, name)
+        if not own and (first := self._first_during(_began_at_s(thread), name)) is not None:
+            own = self._with_id({first[1].agent}, name) or [first]
+        self.claimed.update(number for number, _ in own)
+        for _, sent in own:
+            if len(thread.launches) == max(1, len(thread.calls)):
+                break
+            awaited_by = sent.call if sent.tool.answered_s is not None else None
+            thread.launch(sent.call, sent.tool.called_s, awaited_by)
+        parent = self.readers.get(identifier(fields.get("sessionId")))
+        if not own and parent is not None and parent.thread.calls:
+            thread.launch_unseen(parent.thread, repairs)
+
+    def _with_id(self, agents: Iterable[str], name: str) -> list[tuple[int, _Sent]]:
+        """Return the tool calls with these ids that other agents made, in order."""
+        numbered = [each for agent in agents for each in self.by_agent.get(agent, ())]
+        return sorted((n, sent) for n, sent in numbered if sent.thread != name)
+
+    def _first_during(self, at_s: float, name: str) -> tuple[int, _Sent] | None:
+        """Return the first tool call of another agent during which a sub-agent began."""
+        while self.later and self.later[-1][0] <= at_s:
+            _, number, sent = self.later.pop()
+            heappush(self.begun, (not sent.agent, number, sent))
+        own: list[tuple[bool, int, _Sent]] = []
+        found: tuple[int, _Sent] | None = None
+        while self.begun and found is None:
+            _, number, sent = self.begun[0]
+            if sent.thread == name:
+                own.append(heappop(self.begun))
+            elif sent.end_s < at_s or number in self.claimed:
+                heappop(self.begun)
+            else:
+                found = number, sent
+        for each in own:
+            heappush(self.begun, each)
+        return found
 
 
 def _files(
@@ -173,10 +249,11 @@ def _span_s(messages: Mapping[str, JsonObject]) -> tuple[float, float]:
 def _add(messages: dict[str, JsonObject], id: str, message: JsonObject) -> None:
     """Add a message or its next version, which need not repeat all fields. The first one has the
     time."""
-    before = messages.get(id, {})
-    later = {name: value for name, value in message.items() if value or name not in before}
-    first = {"timestamp": before["timestamp"]} if before.get("timestamp") else {}
-    messages[id] = {**before, **later, **first}
+    before = messages.setdefault(id, message)
+    first = before.get("timestamp")
+    if before is not message:
+        before.update({name: m for name, m in message.items() if m or name not in before})
+        before["timestamp"] = first or before.get("timestamp")
 
 
 def _session(part: DocumentFile, repairs: Repairs) -> tuple[JsonObject, dict[str, JsonObject]]:
@@ -203,15 +280,6 @@ def _message_id(message: JsonObject) -> str:
     return identifier(message.get("id")) or " ".join(own)
 
 
-def _in_order(first: dict[str, JsonObject], second: dict[str, JsonObject]) -> dict[str, JsonObject]:
-    """Return the messages of two files of a session, in order of time."""
-    merged = dict(first)
-    for id, message in second.items():
-        _add(merged, id, message)
-    times = {id: moment(message.get("timestamp")) or 0.0 for id, message in merged.items()}
-    return {id: merged[id] for id in sorted(merged, key=lambda id: times[id])}
-
-
 @dataclass(frozen=True, slots=True)
 class _Sent:
     """A tool call that may have started a sub-agent."""
@@ -219,10 +287,12 @@ class _Sent:
     call: SessionCall
     tool: CalledTool
     agent: str
+    thread: str
+    """The id of the session or sub-agent that made it."""
 
-    def is_during(self, at_s: float) -> bool:
-        begin_s, end_s = self.tool.called_s, self.tool.answered_s
-        return begin_s is not None and begin_s - STARTED_S <= at_s <= (end_s or begin_s)
+    @property
+    def end_s(self) -> float:
+        return self.tool.answered_s or self.tool.called_s or 0.0
 
 
 class _SessionReader:
@@ -264,7 +334,7 @@ class _SessionReader:
             called = CalledTool(names, _began_s(tool) or at_s, moment(tool.get("timestamp")))
             call.tools[str(number)] = called
             agent = identifier(tool.get("agentId"))
-            self.sent.append(_Sent(call, called, agent))
+            self.sent.append(_Sent(call, called, agent, self.thread.id))
             self.thread.messages.append(Message("user", _result(tool)))
         self.thread.calls.append(call)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -221,3 +222,37 @@ def test_files_of_a_session_that_overlap_are_sub_agents_each_of_its_own_call(
         Fork("s", 0, 0.8, 1, Provenance.MEASURED),
     }
     assert programs["s"].turns[0].tool_gap_s == 1.0
+
+
+def parts(count: int, kind: str) -> bytes:
+    """Return one document: a session whose answers call an agent each, and `count` other files."""
+    main = [
+        silent(f"a{n}", 10 * n + 9, 100 + n, agents_tool(10 * n + 4, 10 * n + 9, ""))
+        for n in range(count)
+    ]
+    lines = [{"turnstile_file": "main"}, HEAD, user("u", 0), *main]
+    for n in range(count):
+        at_s = 10 * n + 5 if kind else 10 * (count + n)
+        own = {**HEAD, "kind": kind, "agentId": f"agent-{n}"}
+        lines += [{"turnstile_file": f"{n}"}, own, user(f"v{n}", at_s)]
+        lines += [answer(f"s{n}", at_s + 3, 90 + n)]
+    return json_lines(*lines)
+
+
+def test_very_many_files_of_a_session_are_read_in_linear_time() -> None:
+    """Sorting all messages again for each of 1,500 files takes 30 s."""
+    data = parts(1_500, kind="")
+    began_s = process_time()
+    (program,) = load(data, "session-1", Repairs())
+    assert process_time() - began_s < 3
+    assert len(program.turns) == 3_000
+
+
+def test_very_many_sub_agents_are_placed_in_linear_time() -> None:
+    """Comparing each of 2,500 sub-agents with all calls takes 8 s."""
+    data = parts(2_500, kind="subagent")
+    began_s = process_time()
+    programs = load(data, "session-1", Repairs())
+    assert process_time() - began_s < 4
+    assert len(programs) == 2_501
+    assert [p.fork.after_turn for p in programs[1:] if p.fork] == list(range(2_500))
