@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.replay.completion import PartialAnswer
-from harness.replay.served_models import served_models
 from servers.basics.errors import TurnFailed
 from tests.live.server import Server, serving
 from tests.threaded import threaded
@@ -19,6 +21,13 @@ from traces import Turn
 TURN = Turn(40, 8)
 USAGE = {"prompt_tokens": 40, "completion_tokens": 8}
 DONE = b"data: [DONE]\n\n"
+
+
+ASK = """
+import sys
+from harness.replay.served_models import served_models
+print(len(served_models(sys.argv[1], "--engine")))
+"""
 
 
 def event(**chunk: Any) -> bytes:
@@ -146,12 +155,14 @@ def test_parallel_tool_calls_are_kept_apart(parts: list[bytes]) -> None:
     assert forwarded.tools == ("pytest", "ruff")
 
 
-def test_a_server_is_asked_directly_whatever_proxy_the_environment_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A proxy would get the API key. Nothing listens on port 9."""
+def test_a_server_is_asked_directly_whatever_proxy_the_environment_has() -> None:
+    """A proxy would get the API key. Nothing listens on port 9. The proxies of the environment are
+    read when a process begins."""
+    env = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.setenv("TURNSTILE_API_KEY", "sk-secret-0123456789abcdef")
+        env[name] = "http://127.0.0.1:9"
     with threaded(serving(Server())) as url:
-        assert served_models(url, "--engine")
+        asked = subprocess.run(
+            [sys.executable, "-c", ASK, url], env=env, capture_output=True, text=True, timeout=60
+        )
+    assert (asked.returncode, asked.stdout) == (0, "1\n"), asked.stderr
