@@ -27,6 +27,7 @@ from traces.formats.registry import (
     FIRST_BYTES,
     IncompleteFormat,
     folder_formats,
+    known_formats,
     load_format,
     recognise,
 )
@@ -318,9 +319,10 @@ def _load(
     data: bytes, path: Path, repairs: Repairs, chosen: str | None, assumptions: Assumptions
 ) -> tuple[str, list[Program]]:
     """Return the name of the format, and the programs."""
-    if chosen is None and (other := look_alikes.of_another_tool(data)) is not None:
-        raise TraceRejected(other)
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
+    is_ours = chosen is None and (known is None or known[0] in known_formats().built_in)
+    if is_ours and (other := look_alikes.of_another_tool(data)) is not None:
+        raise TraceRejected(other)
     uncompressed = plain_name(path)
     if known is None:
         first = _first_object(data, uncompressed)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,16 @@ def custom_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def install(site: Path) -> None:
+    """Declare the format of `custom_trace` as that of an installed package."""
+    folder = site / "lengths_package-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: lengths\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[turnstile.trace_formats]\nlengths = lengths_package.lengths\n"
+    )
+
+
 def test_a_format_can_be_given_as_the_path_of_a_module(custom_trace: Path) -> None:
     loaded = read_traces(custom_trace, format="lengths_package.lengths")
     assert [program.id for program in loaded.programs] == ["mine-0"]
@@ -172,15 +183,31 @@ def test_a_format_can_be_given_as_the_path_of_a_module(custom_trace: Path) -> No
 
 
 def test_an_installed_package_can_add_a_format(custom_trace: Path) -> None:
-    metadata = custom_trace.parent / "site" / "lengths_package-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lengths\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[turnstile.trace_formats]\nlengths = lengths_package.lengths\n"
-    )
+    install(custom_trace.parent / "site")
     loaded = read_traces(custom_trace)
     assert loaded.formats == {"mine.jsonl": "lengths"}
     assert [program.turns[0].prompt_tokens for program in loaded.programs] == [90]
+
+
+def test_an_installed_format_may_read_the_files_of_a_tool_that_ours_do_not(
+    custom_trace: Path,
+) -> None:
+    run = {"input_length": 90, "output_length": 5, "run_type": "llm", "trace_id": "t"}
+    path = custom_trace.parent / "runs.jsonl"
+    path.write_bytes(json_lines(run))  # runs of LangSmith, by their keys
+    install(custom_trace.parent / "site")
+    assert read_traces(path).formats == {"runs.jsonl": "lengths"}
+
+
+@pytest.mark.parametrize("others", [{"timestamp": 1, "payload": {}}, {"text": "hi"}])
+def test_records_with_a_type_and_a_thread_are_not_taken_for_the_output_of_codex(
+    others: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json_lines({"type": "message", "thread_id": "t", **others}))
+    with pytest.raises(InvalidTrace) as error:
+        read_traces(path)
+    assert "codex exec" not in str(error.value)
 
 
 @pytest.fixture

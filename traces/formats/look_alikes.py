@@ -101,7 +101,8 @@ RECIPE = "turnstile-recipe-1"
 
 
 def of_another_tool(data: bytes) -> str | None:
-    """Return what a file of another tool is and what to do, or None."""
+    """Return what a file of another tool is and what to do, or None. Ask the formats of installed
+    packages before, which may read it."""
     first_bytes = data[:FIRST_BYTES]
     if first_bytes.lstrip().startswith(AIDER):
         return f"a chat of Aider, which has no times and cannot be read here; {RECORD}"
@@ -109,8 +110,10 @@ def of_another_tool(data: bytes) -> str | None:
     first = next(iter(document), None) if isinstance(document, list) else document
     for found in map(keys_of, (first, *first_lines(first_bytes))):
         for name, keys, remedy in OTHERS:
-            # Lines of Claude Code's own sessions may have session_id besides.
-            if keys <= found and not {"session_id", "sessionId"} <= found:
+            # Lines of Claude Code's own sessions may have session_id besides. The line of Codex has
+            # only two fields, which many records have.
+            is_like = keys == found if name == CODEX[0] else keys <= found
+            if is_like and not {"session_id", "sessionId"} <= found:
                 which = " and" if ", which" in name else ", which"
                 return f"{name}{which} cannot be read here; {remedy}"
     return None
