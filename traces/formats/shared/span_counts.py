@@ -119,9 +119,11 @@ def _once(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
 
 def _is_same_answer(a: Span, b: Span) -> bool:
     """Return whether two calls with one id of the answer, of which `a` began first, are one."""
+    if b.start_s > a.end_s:
+        return False
     prompts = _agree(a.usage.prompt, a.usage.cache, b.usage.prompt, b.usage.cache)
     outputs = _agree(a.usage.output, a.usage.reasoning, b.usage.output, b.usage.reasoning)
-    if not prompts or not outputs or b.start_s > a.end_s:
+    if not prompts or not outputs:
         return False
     return a.trace == b.trace or bool(a.usage.prompt and b.usage.prompt and _are_nested(a, b))
 
