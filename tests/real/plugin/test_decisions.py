@@ -38,7 +38,7 @@ def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_decision_and_time_equals_virtual_time_under_first_chunk(policy: str) -> None:
-    seen = _compare_all(policy, range(6), Admission.FIRST_CHUNK)
+    seen = _compare_all(policy, range(8, 14), Admission.FIRST_CHUNK)
     assert seen["preempted"] > 5 or _holds_back(policy)
 
 
