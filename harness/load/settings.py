@@ -27,6 +27,11 @@ AGENT = "Real agents on a live server, instead of a replay"
 
 DISAGGREGATION = ("disaggregate", "transfer_gb_per_s", "transfer_latency_s")
 """Settings of engines in virtual time with separate prefill and decode engines."""
+SERVED = (
+    *("gpus", "max_model_len", "max_num_seqs", "step_tokens", "admission", "long_prefill"),
+    *("long_prefill_adaptive", "watermark", "kv_cache_dtype", "offload_gb", "ssd_gb"),
+)
+"""Settings of a machine that `bench serve` takes."""
 
 
 class Keep(StrEnum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,21 +17,15 @@ from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
 from harness.load.option import build, elements, option_name, values_of
-from harness.load.settings import LOAD, MACHINE, Execution, Machine, SweepSettings
+from harness.load.settings import LOAD, MACHINE, SERVED, Execution, Machine, SweepSettings
 from servers.admission import Headroom
 from servers.basics.errors import InvalidInput
-from servers.profiles.kv_cache_dtype import KvCacheDtype
 
 if TYPE_CHECKING:
     from reports.compare.plans import Fleet
 
 app = typer.Typer(add_completion=False)
 ALL = "all"
-SERVED = {
-    *("max_model_len", "max_num_seqs", "step_tokens", "admission", "kv_cache_dtype", "ssd_gb"),
-    *(field.name for field in fields(Headroom)),
-}
-"""Settings of a plan's machine that are also settings of `bench serve`."""
 HARDWARE, POLICIES = "a100-80g,h100,h200", "fcfs,turnstile,lmcache"
 
 HELP = """Find the cheapest machines that serve a number of agents at an SLO, in virtual time.
@@ -209,16 +203,8 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
     gpus = str((fleet.sweep.gpus or 1) // replicas)
     policy, _, router = fleet.policy.partition("@")
     model = f"FOLDER_OF_{fleet.sweep.model}"
-    both = []
-    if machine.kv_cache_dtype != KvCacheDtype.AUTO:
-        both += ["--kv-cache-dtype", machine.kv_cache_dtype]
-    if machine.max_model_len is not None:
-        both += ["--max-model-len", str(machine.max_model_len)]
     words = ["bench", "serve", "--model", model, "--policy", policy, "--gpus", gpus]
-    defaults = values_of(Machine())
-    for name, value in values_of(machine).items():
-        if name in SERVED and value != defaults[name]:
-            words += [option_name(name), *([] if value is True else [str(value)])]
+    words += _changed(machine, {*SERVED} - {"gpus", "offload_gb"})
     if fleet.offload_gb:
         words += ["--offload-gb", f"{fleet.offload_gb:g}"]
     if router:
@@ -230,7 +216,17 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
         limits = fleet.sweep.limits
         words = ["vllm", "serve", model, "--tensor-parallel-size", gpus]
         words += ["--max-num-seqs", str(limits.max_num_seqs)]
-        words += ["--max-num-batched-tokens", str(limits.step_tokens), *both]
+        words += ["--max-num-batched-tokens", str(limits.step_tokens)]
+        words += _changed(machine, {"kv_cache_dtype", "max_model_len"})
         words += variant(policy).limited(build(Headroom, values_of(machine))).vllm_flags()
         commands.append(shlex.join(words))
     return commands
+
+
+def _changed(machine: Machine, names: Collection[str]) -> list[str]:
+    """Return the options of those settings that do not have their default."""
+    defaults, words = values_of(Machine()), list[str]()
+    for name, value in values_of(machine).items():
+        if name in names and value != defaults[name]:
+            words += [option_name(name), *([] if value is True else [str(value)])]
+    return words

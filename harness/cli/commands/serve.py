@@ -16,7 +16,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
-from harness.load.settings import MACHINE, Machine, Server
+from harness.load.settings import MACHINE, SERVED, Machine, Server
 from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -110,22 +110,7 @@ def serve(
     port: Port = None,
     out: Out = None,
     hardware: Hardware = None,
-    machine: Annotated[
-        Machine,
-        Only(
-            "gpus",
-            "max_model_len",
-            "max_num_seqs",
-            "step_tokens",
-            "admission",
-            "long_prefill",
-            "long_prefill_adaptive",
-            "watermark",
-            "kv_cache_dtype",
-            "offload_gb",
-            "ssd_gb",
-        ),
-    ],
+    machine: Annotated[Machine, Only(*SERVED)],
     kv_blocks: KvBlocks = None,
     server: Annotated[
         Server,
