@@ -1,7 +1,7 @@
 """Simulates a contended cell, for `test_engine_speed.py`.
 
-As a process, it prints the number of turns and the CPU seconds of one cell for each line on stdin,
-which names a variant.
+As a process, whose argument is the number of programs, it prints the number of turns and the CPU
+seconds of one cell for each line on stdin, which names a variant.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from servers.sim import Engine, Limits, Offload
 from servers.variants import make_policy, variants
 from traces import Program, read_traces
 
+PROGRAMS = 100
 
-def load() -> tuple[list[Program], list[float]]:
-    programs = list(read_traces(["swe-bench"]).programs)
+
+def load(count: int) -> tuple[list[Program], list[float]]:
+    programs = list(read_traces(["swe-bench"]).programs)[:count]
     starts_s, _ = parse_arrivals("poisson").draw(programs, 0.3, 1)
     return programs, starts_s
 
@@ -44,7 +46,7 @@ def simulate(
 
 
 if __name__ == "__main__":
-    cell = load()
+    cell = load(int(sys.argv[1]))
     for line in sys.stdin:
         started_s = time.process_time()
         count = simulate(line.strip(), StepTimes.TABLES, *cell)

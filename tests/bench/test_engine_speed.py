@@ -19,10 +19,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from servers.basics.compiled_core import WORKER, find_core
 from servers.profiles.step_times import StepTimes
 from servers.variants import variants
-from tests.bench.contended_cell import load, simulate
+from tests.bench.contended_cell import PROGRAMS, load, simulate
 
 NAMES = [variant.name for variant in variants("all")]
 ROUNDS = 5
+UNTIMED = 10
+"""Programs of a cell if nothing is timed."""
 
 
 @pytest.mark.parametrize("step_times", StepTimes)
@@ -30,7 +32,7 @@ ROUNDS = 5
 def test_turns_per_second_in_a_contended_cell(
     name: str, step_times: StepTimes, benchmark: BenchmarkFixture
 ) -> None:
-    programs, starts_s = load()
+    programs, starts_s = load(PROGRAMS if benchmark.enabled else UNTIMED)
     turns: int = benchmark(simulate, name, step_times, programs, starts_s)
     if benchmark.stats is not None:
         benchmark.extra_info["turns_per_s"] = round(turns / benchmark.stats.stats.median)
@@ -39,9 +41,9 @@ def test_turns_per_second_in_a_contended_cell(
 class Core:
     """A process that simulates with a compiled core, or with the sources."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, programs: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.contended_cell"],
+            [sys.executable, "-m", "tests.bench.contended_cell", str(programs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -59,11 +61,12 @@ class Core:
 
 
 @pytest.fixture(scope="module")
-def cores() -> Iterator[dict[str, Core]]:
+def cores(request: pytest.FixtureRequest) -> Iterator[dict[str, Core]]:
     core = find_core({})
     if core.folder is None:
         pytest.skip(f"the compiled core is {core.finding}: run make compile")
-    running = {"compiled": Core(core.folder), "python": Core(None)}
+    programs = UNTIMED if request.config.getoption("benchmark_disable") else PROGRAMS
+    running = {"compiled": Core(core.folder, programs), "python": Core(None, programs)}
     yield running
     for each in running.values():
         each.process.communicate(timeout=60)

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -39,6 +40,7 @@ SOURCES = Path(__file__).parents[2]
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of the sources, of which the hashes are computed."""
+    unchanged()  # before ROOT is replaced
     for package in PACKAGES:
         shutil.copytree(
             SOURCES / package,
@@ -68,6 +70,12 @@ def of_engine(name: str) -> str:
     return code_sha256(type("Engine", (), {"__module__": module})(), small_plan().workload)
 
 
+@cache
+def unchanged() -> tuple[str, str, dict[str, str]]:
+    """Return the hashes of the sources as they are; a copy has the same."""
+    return of_sim(), of_engine("vllm"), of_policies()
+
+
 def of_policies() -> dict[str, str]:
     return {name: class_sha256(POLICIES.load(name)) for name in POLICIES.built_in}
 
@@ -95,9 +103,8 @@ def changed_policies(before: dict[str, str]) -> set[str]:
     ],
 )
 def test_texts_and_other_code_decide_no_cell(copy: Path, file: str, old: str, new: str) -> None:
-    before = of_sim(), of_engine("vllm"), of_policies()
     change(copy / file, old, new)
-    assert (of_sim(), of_engine("vllm"), of_policies()) == before
+    assert (of_sim(), of_engine("vllm"), of_policies()) == unchanged()
 
 
 def test_all_docstrings_and_comments_can_change(copy: Path) -> None:
@@ -124,7 +131,7 @@ def test_all_docstrings_and_comments_can_change(copy: Path) -> None:
 def test_a_changed_decision_decides_the_cells_of_all_engines_that_make_it(
     copy: Path, file: str, old: str, new: str, of_others: bool | None
 ) -> None:
-    sim, vllm, policies = of_sim(), of_engine("vllm"), of_policies()
+    sim, vllm, policies = unchanged()
     change(copy / file, old, new)
     assert (of_sim() != sim) is (of_others is not None)
     if of_others is not False:
@@ -148,7 +155,7 @@ def test_a_changed_format_of_a_package_decides_the_cells_whose_traces_it_read(
 
 @pytest.mark.parametrize("name", ["continuum", "infercept", "las"])
 def test_a_changed_policy_decides_only_the_cells_of_that_policy(copy: Path, name: str) -> None:
-    code, before = of_sim(), of_policies()
+    code, _, before = unchanged()
     module, _, _ = POLICIES.built_in[name].partition(":")
     change(copy / f"{module.replace('.', '/')}.py", "    name = ", "    k = 1\n    name = ")
     assert name in changed_policies(before)
@@ -157,7 +164,7 @@ def test_a_changed_policy_decides_only_the_cells_of_that_policy(copy: Path, name
 
 
 def test_what_all_policies_derive_from_decides_the_cells_of_all(copy: Path) -> None:
-    before = of_policies()
+    _, _, before = unchanged()
     change(copy / "servers/policies/base.py", "class Policy", "class Policy: ...\n\n\nclass Policy")
     assert changed_policies(before) == set(POLICIES.built_in)
 

@@ -97,16 +97,16 @@ def test_settings_without_a_search_on_one_machine_are_refused(options: str, line
 def test_schedulers_get_more_seeds_in_the_same_folder_until_they_are_separated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Continuum has 0.84x the capacity of fcfs here, which six seeds show and three do not. The
+    """InferCept has 0.92x the capacity of fcfs here, which six seeds show and three do not. The
     same command repeats none."""
     monkeypatch.chdir(tmp_path)
     write_programs(Path("t.jsonl"), programs(3))
-    load = ("--traces", "t.jsonl", "--arrivals", "poisson", "--kv-blocks", "2000")
-    options = ("--policies", "fcfs,continuum", "--until", "separated", "--workers", "1")
+    load = ("--traces", "t.jsonl", "--arrivals", "poisson", "--kv-blocks", "300")
+    options = ("--policies", "fcfs,infercept", "--until", "separated", "--workers", "1")
     command = ("sweep", *load, *options, "--out", "run")
     code, _, err = bench(*command)
     assert code == 0, err
-    reason = "continuum is not yet separated from fcfs, nor shown to be equal"
+    reason = "infercept is not yet separated from fcfs, nor shown to be equal"
     rounds = [line for line in err.splitlines() if reason in line]
     assert rounds == [f"bench: {reason}; continuing with 6 seeds"]
     assert json.loads(Path("run/sweep.json").read_text())["seeds"] == [1, 2, 3, 4, 5, 6]

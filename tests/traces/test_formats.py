@@ -108,6 +108,7 @@ def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_pa
         for end in range(0, len(data), 7):
             with suppress(InvalidTrace, TraceRejected):
                 check(load(data[:end], "cut", Repairs()))
+        for end in range(0, len(data), 77):
             (tmp_path / name).write_bytes(data[:end])
             with suppress(InvalidTrace):
                 check(read(format, tmp_path / name).programs)
