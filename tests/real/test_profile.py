@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 def path(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profile")
     result = subprocess.run(
-        [BENCH, "profile", "--url", server.base_url, "--within-s", "20", "--out", "p.json"],
+        [BENCH, "profile", "--url", server.base_url, "--within-s", "30", "--out", "p.json"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -113,7 +113,7 @@ def test_virtual_time_with_the_profile_is_within_a_factor_of_two_of_a_live_repla
 @pytest.mark.usefixtures("forked_vllm")
 def test_bench_profile_starts_and_ends_a_server_if_no_url_is_given(tmp_path: Path) -> None:
     result = subprocess.run(
-        [BENCH, "profile", "--within-s", "8", "--kv-blocks", "200", "--max-model-len", "3000"],
+        [BENCH, "profile", "--within-s", "20", "--kv-blocks", "200", "--max-model-len", "3000"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
