@@ -12,6 +12,9 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import truediv
+from typing import NamedTuple
 
 from reports.answer.condition import (
     ARITHMETIC,
@@ -21,7 +24,6 @@ from reports.answer.condition import (
     load_of,
     variant_of,
 )
-from reports.answer.ranges import UNBOUNDED, Range, combined, compared
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.loads import RATES
@@ -158,3 +160,34 @@ def _bounds(capacity: Capacity) -> Range:
 def _shown(call: ast.Call) -> str:
     at = "" if (load := load_of(call)) is None else f", at={load:g}"
     return f"{function_of(call)}({variant_of(call)}{at})"
+
+
+class Range(NamedTuple):
+    low: float
+    high: float
+
+
+UNBOUNDED = Range(math.inf, math.inf)
+"""Infinite."""
+UNKNOWN = Range(-math.inf, math.inf)
+
+
+def combined(operation: Callable[[float, float], float], one: Range, other: Range) -> Range:
+    """Apply a sum, difference, product or quotient. Raises ZeroDivisionError if `other` is 0."""
+    if operation is truediv and other.low <= 0 <= other.high and other.low < other.high:
+        if one.low < 0 or other.low < 0:
+            return UNKNOWN
+        quotient = one.low / other.high
+        return UNKNOWN if math.isnan(quotient) else Range(quotient, math.inf)
+    ends = [operation(a, b) for a, b in product(one, other)]
+    # Infinity minus infinity, and infinity times zero, are undefined.
+    return UNKNOWN if any(map(math.isnan, ends)) else Range(min(ends), max(ends))
+
+
+def compared(is_true: Callable[[float, float], bool], one: Range, other: Range) -> bool | None:
+    """Return the result of `<`, `<=`, `>` or `>=` if it is the same for all values."""
+    ends = list(product(one, other))
+    if any((math.isinf(a) and a == b) or math.isnan(a) or math.isnan(b) for a, b in ends):
+        return None
+    results = {is_true(a, b) for a, b in ends}
+    return results.pop() if len(results) == 1 else None

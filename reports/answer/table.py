@@ -1,4 +1,4 @@
-"""Formats the table of results for a terminal, with as many columns as fit its width.
+"""Formats the tables of results and of background requests for a terminal, as wide as it is.
 
 In: points. Out: a Rich renderable.
 """
@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reports.answer.speed_headline import NEGLIGIBLE
+from reports.metrics.background import MEAN_TTFT, P95_TTFT, REQUESTS, SERVED
 from reports.numbers import DASH, digits
 from reports.statistics.points import Point
-from reports.table import Fitted, Head, Layout, Line
+from reports.table import Fitted, Head, Layout, Line, right
 from servers.basics.phrasing import seconds, share, times
 
 Column = tuple[str, Callable[[Point], str]]
@@ -129,3 +130,35 @@ class ResultTable(Fitted):
         ranked = [p for p in ranked if not p.is_mixed]
         contenders = [[p for p in ranked if p.load == load] for load in loads]
         return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]
+
+
+HEADS = ("requests", "served", "mean TTFT", "P95 TTFT")
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundTable(Fitted):
+    points: Sequence[Point]
+    """Points of cells with a background."""
+
+    def layouts(self) -> Iterator[Layout]:
+        lines = [
+            Line((load, short_name(p.variant), *_numbers(p)), "dim" if p.bound else "")
+            for p, load in with_loads(self.points)
+        ]
+        yield Layout([("load", "left"), ("background with", "left"), *right(HEADS)], lines)
+
+
+def merged(points: Sequence[Point]) -> list[Point]:
+    """Return the points of one rate, or a single point if all rows would be the same."""
+    if len(points) < 2 or len({_numbers(point) for point in points}) > 1:
+        return list(points)
+    return [replace(points[0], variant=f"each of {len(points)}", bound=False)]
+
+
+def _numbers(point: Point) -> tuple[str, ...]:
+    return (
+        f"{point.pooled[REQUESTS]:,.0f}",
+        share(point.pooled[SERVED]),
+        seconds(point.pooled[MEAN_TTFT]),
+        seconds(point.pooled[P95_TTFT]),
+    )

@@ -32,6 +32,7 @@ from reports.answer.findings import (
 from reports.answer.left_out import points_left_out, valid_points
 from reports.answer.limited_by import LimitedBy
 from reports.answer.noise import (
+    different_times,
     in_words,
     is_noise_covered,
     noise,
@@ -43,7 +44,6 @@ from reports.answer.noise import (
 from reports.answer.optimum import distance_from_bound
 from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
-from reports.answer.same_work import different_times
 from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
 from reports.answer.unfinished import so_far

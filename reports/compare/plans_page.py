@@ -22,9 +22,8 @@ from reports.compare.plans import (
 from reports.figures.drawing import Figure, Spec, Trace, plain
 from reports.figures.legend import legend
 from reports.figures.styles import Style, styles
-from reports.page.page import with_figures
+from reports.page.environment import write_page
 from reports.table import Table, TableCell, TableRow
-from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted
 
 PLAN = "plan.html"
@@ -46,25 +45,22 @@ def draw(
     figures = [_figure(limit, found, style) for limit in statistics_of(slo)]
     names = list(dict.fromkeys(fleet.policy for fleet in found))
     prices = {f.sweep.hardware: price_in_words(f.sweep.price) for f in found}
-    content = (
-        with_figures()
-        .get_template("plans.html.j2")
-        .render(
-            context=[sweep.workload.name, counted(agents, "agent"), *heading(sweep)[-1:]],
-            headline=headline(found, agents, slo),
-            findings=findings(found, slo),
-            left_out=left_out,
-            deploy=deploy,
-            figures=figures,
-            legend=legend(names, style, names),
-            slo=slo,
-            seeds=sweep.seeds,
-            table=table(found, slo),
-            first=statistics_of(slo)[0].title,
-            prices=prices,
-        )
+    write_page(
+        out,
+        "plans.html.j2",
+        context=[sweep.workload.name, counted(agents, "agent"), *heading(sweep)[-1:]],
+        headline=headline(found, agents, slo),
+        findings=findings(found, slo),
+        left_out=left_out,
+        deploy=deploy,
+        figures=figures,
+        legend=legend(names, style, names),
+        slo=slo,
+        seeds=sweep.seeds,
+        table=table(found, slo),
+        first=statistics_of(slo)[0].title,
+        prices=prices,
     )
-    write_file(out, content.encode())
 
 
 def table(found: Sequence[Fleet], slo: Slo) -> Table:

@@ -19,7 +19,7 @@ from reports.fidelity.distance import CellSpread, Fidelity, PairedPoint, Ranking
 from reports.fidelity.dumbbells import dumbbells
 from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, TargetVerdict
 from reports.numbers import DASH
-from reports.page.environment import environment
+from reports.page.environment import page_of
 from reports.run_folder.read import NOT_DONE, Run
 from servers.basics.phrasing import counted, seconds, share
 
@@ -56,23 +56,20 @@ def page(
     caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> str:
-    return (
-        environment()
-        .get_template("fidelity.html.j2")
-        .render(
-            context=[engine(live[0]), live[0].sweep.workload.name or ""],
-            headline=headline(verdict, live[0]),
-            tiles=_tiles(found),
-            checks=verdict.checks,
-            caveats=caveats,
-            plots=dumbbells(found.points),
-            columns=COLUMNS,
-            rows=[_row(point) for point in found.points],
-            rankings=[_ranking(r) for r in found.rankings if r.pairs],
-            invalid=invalid,
-            command=shlex.join(live[0].sweep.made_by.argv),
-            facts=_facts(live, virtual),
-        )
+    return page_of(
+        "fidelity.html.j2",
+        context=[engine(live[0]), live[0].sweep.workload.name or ""],
+        headline=headline(verdict, live[0]),
+        tiles=_tiles(found),
+        checks=verdict.checks,
+        caveats=caveats,
+        plots=dumbbells(found.points),
+        columns=COLUMNS,
+        rows=[_row(point) for point in found.points],
+        rankings=[_ranking(r) for r in found.rankings if r.pairs],
+        invalid=invalid,
+        command=shlex.join(live[0].sweep.made_by.argv),
+        facts=_facts(live, virtual),
     )
 
 

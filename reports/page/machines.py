@@ -21,11 +21,10 @@ from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike
 from reports.answer.provenance import timing, workload
 from reports.answer.unfinished import so_far
 from reports.loads import ladder_of
-from reports.page.environment import environment
+from reports.page.environment import write_page
 from reports.page.write import REPORT, Report, write, write_cells
 from reports.run_folder.machines import Member, read_machines
 from reports.run_folder.read import read_sweep
-from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.records.sweep import SweepRecord
 
@@ -72,30 +71,27 @@ def write_machines(folder: Path) -> MachinesReport:
     workloads = {workload(sweep) for sweep in sweeps}
     same = workloads.pop() if len(workloads) == 1 else ""
     overview = MachinesReport(folder / REPORT, sentence, caveats, reports)
-    page = (
-        environment()
-        .get_template("machines.html.j2")
-        .render(
-            headline=overview.headline,
-            baseline=baseline,
-            ladder=ladder_of(sweeps[0].arrivals),
-            context=_heading(sweeps[0], members),
-            matrix=matrix(found),
-            capacity=any(machine.answer.capacities for machine in found),
-            by_load=by_load(found),
-            caveats=caveats,
-            workload=same,
-            machines=[
-                _section(machine, shared, left_out, f"{timing(sweep)}." if same else None)
-                for machine, sweep in zip(found, sweeps, strict=True)
-            ],
-            failed_gates=overview.failed_gates,
-            missing=overview.missing,
-            command=shlex.join(argv),
-        )
-    )
     write_cells(folder, _all_cells(reports))
-    write_file(overview.path, page.encode())
+    write_page(
+        overview.path,
+        "machines.html.j2",
+        headline=overview.headline,
+        baseline=baseline,
+        ladder=ladder_of(sweeps[0].arrivals),
+        context=_heading(sweeps[0], members),
+        matrix=matrix(found),
+        capacity=any(machine.answer.capacities for machine in found),
+        by_load=by_load(found),
+        caveats=caveats,
+        workload=same,
+        machines=[
+            _section(machine, shared, left_out, f"{timing(sweep)}." if same else None)
+            for machine, sweep in zip(found, sweeps, strict=True)
+        ],
+        failed_gates=overview.failed_gates,
+        missing=overview.missing,
+        command=shlex.join(argv),
+    )
     return overview
 
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
-
-from jinja2 import Environment
 
 from reports.answer.capacity_context import also_serves, noun_of, price_of
 from reports.answer.capacity_rows import capacity_table
@@ -26,12 +23,10 @@ from reports.figures.styles import Style
 from reports.loads import ladder_of
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
-from reports.page.cell_rows import cell_table
-from reports.page.environment import environment
-from reports.page.packed import packed, packed_plotly
+from reports.page.environment import page_of
 from reports.page.schedulers import Schedulers
+from reports.page.tables import background, cell_table, fairness, routers
 from reports.page.tiles import tiles
-from reports.page.variant_tables import background, fairness, routers
 from reports.run_folder.read import Run
 from reports.statistics.points import Point
 
@@ -79,18 +74,6 @@ class Drawn:
         return [figure for each in sections for figure in each.figures]
 
 
-@cache
-def with_figures() -> Environment:
-    """Return the environment of pages with figures, which are drawn by a script."""
-    jinja = environment()
-    jinja.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
-    return jinja
-
-
-def _specs(figures: Sequence[Figure]) -> str:
-    return packed({f.id: {"choice": f.choice, "specs": f.specs} for f in figures})
-
-
 def page(
     run: Run,
     results: Results,
@@ -107,44 +90,41 @@ def page(
     names = [name for name in bounds if name in drawn_names]
     references = [name for name in names if bounds[name]]
     chosen = highlighted(names, [*named, *references], _best_first(points, answer))
-    return (
-        with_figures()
-        .get_template("report.html.j2")
-        .render(
-            answer=answer,
-            schedulers=Schedulers(run.sweep.variants, run.sweep.baseline),
-            long_names=any(len(name) > NAME_LETTERS for name in names),
-            machines=machines,
-            basis=basis(run.sweep),
-            noun=noun_of(run.sweep),
-            tiles=tiles(answer, run.sweep.baseline),
-            caveats=_caveats(answer, run),
-            most_caveats=MOST_CAVEATS,
-            most_names=MOST_NAMES,
-            capacities=capacity_table(answer, price_of(run.sweep)),
-            costs=cost_table(answer.costs),
-            price=price_in_words(run.sweep.price),
-            api_price=run.sweep.api_price,
-            also_serves=also_serves(run.sweep),
-            ladder=ladder_of(run.sweep.arrivals),
-            baseline=run.sweep.baseline,
-            context=heading(run.sweep),
-            steady=run.sweep.steady_state,
-            grid=grid(points, answer, run.sweep.baseline),
-            drawn=drawn,
-            legend=legend(names, style, chosen, strong),
-            cells=cell_table(results.cells, run.sweep.baseline),
-            measured=run.sweep.virtual_time is None,
-            fairness=fairness(points, answer.load),
-            background=background(points, answer.load),
-            routers=routers(run.sweep.variants, points, answer),
-            agents=agent_rows(run, _loads(results)),
-            missing=results.missing,
-            gates=list(results.failed_gates.items()),
-            left_out=left_out(run.sweep),
-            facts=facts(run.sweep),
-            command=command(run.sweep),
-        )
+    return page_of(
+        "report.html.j2",
+        answer=answer,
+        schedulers=Schedulers(run.sweep.variants, run.sweep.baseline),
+        long_names=any(len(name) > NAME_LETTERS for name in names),
+        machines=machines,
+        basis=basis(run.sweep),
+        noun=noun_of(run.sweep),
+        tiles=tiles(answer, run.sweep.baseline),
+        caveats=_caveats(answer, run),
+        most_caveats=MOST_CAVEATS,
+        most_names=MOST_NAMES,
+        capacities=capacity_table(answer, price_of(run.sweep)),
+        costs=cost_table(answer.costs),
+        price=price_in_words(run.sweep.price),
+        api_price=run.sweep.api_price,
+        also_serves=also_serves(run.sweep),
+        ladder=ladder_of(run.sweep.arrivals),
+        baseline=run.sweep.baseline,
+        context=heading(run.sweep),
+        steady=run.sweep.steady_state,
+        grid=grid(points, answer, run.sweep.baseline),
+        drawn=drawn,
+        legend=legend(names, style, chosen, strong),
+        cells=cell_table(results.cells, run.sweep.baseline),
+        measured=run.sweep.virtual_time is None,
+        fairness=fairness(points, answer.load),
+        background=background(points, answer.load),
+        routers=routers(run.sweep.variants, points, answer),
+        agents=agent_rows(run, _loads(results)),
+        missing=results.missing,
+        gates=list(results.failed_gates.items()),
+        left_out=left_out(run.sweep),
+        facts=facts(run.sweep),
+        command=command(run.sweep),
     )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.background_table import BackgroundTable, merged
 from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_context import also_serves, capacity_context, price_of
 from reports.answer.capacity_rows import capacity_rows
@@ -25,8 +24,7 @@ from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.matrix import RateMatrix
 from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.other_units import other_units
-from reports.answer.shown_cells import answer_cells, named_cells
-from reports.answer.table import ResultTable, at_one_rate
+from reports.answer.table import BackgroundTable, ResultTable, at_one_rate, merged
 from reports.answer.verdict import Answer, answer
 from reports.answer.workload import mostly_gaps, pause_share
 from reports.figures.capacity import capacity
@@ -34,21 +32,22 @@ from reports.figures.drawing import without
 from reports.figures.gantt import NO_TURNS, gantt
 from reports.figures.job_time import NO_BUBBLES, job_time
 from reports.figures.knee import Knees
-from reports.figures.memory import NO_MEMORY, memory
+from reports.figures.memory import NO_MEMORY, memory, replica_memory
 from reports.figures.overview import NO_HITS, figures
-from reports.figures.replica_memory import replica_memory
 from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
 from reports.page.page import Drawn, MachineLink, page, section
+from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import siblings
 from reports.run_folder.read import CellRun, Run, load_run
-from reports.run_folder.turns import has_turns
+from reports.run_folder.turns import has_turns, refuse_without_turns
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_sustained, with_unstable
 from reports.statistics.searched import Searched, searched
 from servers.basics.atomic import write_file
+from servers.basics.errors import InvalidInput, InvalidRunFolder
 from servers.records.sweep import SweepRecord
 
 REPORT = "report.html"
@@ -235,3 +234,53 @@ def _json(cells: pd.DataFrame) -> bytes:
     return orjson.dumps(
         cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
+
+
+MAX_CELLS = 20
+"""At most this many cells have a memory figure, which limits the size of the page."""
+
+
+def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, CellRun]:
+    """Return cells of the first seed at the answer's load, by label.
+
+    The baseline and the winner come first, then the others by mean JCT.
+    """
+    cells = results.cells
+    if cells.empty or answer.load is None:
+        return {}
+    here = cells[cells["load"] == answer.load]
+    here = here[here["seed"] == here["seed"].min()].sort_values("jct_mean_s", kind="stable")
+    strong = [p.variant for p in (answer.winner, answer.baseline) if p is not None]
+    first = here[here["variant"].isin(strong)]["cell"].tolist()
+    return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MAX_CELLS])
+
+
+def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
+    """Return the named cells by label. Raises InvalidInput."""
+    known = [*_finished(results), *dict(results.missing)]
+    refuse_unknown("--gantt", names, known, run.folder)
+    for name, why in results.missing:
+        if name in names:
+            raise InvalidInput(f"--gantt {name}: {why}")
+    found = _labelled(run, results, names)
+    for cell in found.values():
+        try:
+            refuse_without_turns(cell)
+        except InvalidRunFolder as error:
+            raise InvalidInput(f"--gantt: {error}") from None
+    return found
+
+
+def _finished(results: Results) -> list[str]:
+    return [] if results.cells.empty else results.cells["cell"].tolist()
+
+
+def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
+    if not names:
+        return {}
+    folders = {cell.folder.name: cell for cell in run.cells}
+    rows = results.cells.set_index("cell")
+    return {
+        f"{rows['variant'][name]}, {rows['load'][name]}, seed {rows['seed'][name]}": folders[name]
+        for name in names
+    }

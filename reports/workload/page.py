@@ -1,4 +1,4 @@
-"""Draws the page about a trace, one HTML file that needs no network.
+"""Draws the page about a trace, with tables of recipes by distance and of tools by total time.
 
 In: a trace that was read, and its name. Out: the file. It contains no path, and everything from the
 trace is escaped.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from reports.figures.drawing import Figure
+from reports.figures.drawing import Figure, short
 from reports.figures.legend import legend
-from reports.page.page import with_figures
-from reports.workload.compared import Compared, compared
+from reports.numbers import DASH
+from reports.page.environment import write_page
+from reports.table import Table, texts
+from reports.workload.compared import Compared, Described, compared
 from reports.workload.length_figures import (
     Styles,
     prompts_figure,
@@ -30,11 +33,11 @@ from reports.workload.provenance import (
     of_starts,
     of_turns,
 )
-from reports.workload.tables import MAX_TOOLS, tool_table, workload_table
 from reports.workload.time_figures import starts_figure, tools_figure
-from servers.basics.atomic import write_file
-from servers.basics.phrasing import counted
+from servers.basics.phrasing import counted, seconds, share
 from traces import TraceSet
+from traces.stats import GapStats
+from traces.synthesis.figures import value_of
 from traces.synthesis.nearest import LIKE
 
 
@@ -44,33 +47,30 @@ def draw(loaded: TraceSet, name: str, out: Path) -> Compared:
     styles = workload_styles(found)
     figures = list(_figures(found, loaded, styles))
     nearest = [pack.name for pack in found.packs[:1] if pack.distance is not None]
-    content = (
-        with_figures()
-        .get_template("workload.html.j2")
-        .render(
-            context=_context(found, loaded, name),
-            headline=headline(found),
-            basis=basis(found, loaded),
-            tiles=tiles(found),
-            caveats=list(caveats(found, loaded)),
-            findings=list(findings(found)),
-            figures=figures,
-            legend=legend(
-                [each.name for each in found.all],
-                styles,
-                [found.trace.name, *nearest],
-            ),
-            like=LIKE,
-            workloads=workload_table(found),
-            abouts=[(each.name, each.about) for each in found.all],
-            tools=tool_table(found),
-            more_tools=max(len(found.statistics.tools) - MAX_TOOLS, 0),
-            tool_source=of_gaps(found.trace.programs, after_tools=True),
-            sha256=loaded.sha256,
-            names=of_names(loaded),
-        )
+    write_page(
+        out,
+        "workload.html.j2",
+        context=_context(found, loaded, name),
+        headline=headline(found),
+        basis=basis(found, loaded),
+        tiles=tiles(found),
+        caveats=list(caveats(found, loaded)),
+        findings=list(findings(found)),
+        figures=figures,
+        legend=legend(
+            [each.name for each in found.all],
+            styles,
+            [found.trace.name, *nearest],
+        ),
+        like=LIKE,
+        workloads=workload_table(found),
+        abouts=[(each.name, each.about) for each in found.all],
+        tools=tool_table(found),
+        more_tools=max(len(found.statistics.tools) - MAX_TOOLS, 0),
+        tool_source=of_gaps(found.trace.programs, after_tools=True),
+        sha256=loaded.sha256,
+        names=of_names(loaded),
     )
-    write_file(out, content.encode())
     return found
 
 
@@ -88,3 +88,64 @@ def _figures(found: Compared, loaded: TraceSet, styles: Styles) -> Iterator[Figu
 def _context(found: Compared, loaded: TraceSet, name: str) -> list[str]:
     formats = sorted(set(loaded.formats.values()))
     return [name, counted(len(found.trace.jobs), "job"), f"format {', '.join(formats)}"]
+
+
+MAX_TOOLS = 20
+
+
+class QuantityRow(NamedTuple):
+    head: str
+    quantity: str
+    """Of `traces.synthesis.figures`."""
+    statistic: str
+    is_time: bool = False
+
+
+QUANTITIES = (
+    QuantityRow("turns", "turns", "mean"),
+    QuantityRow("first prompt", "first prompt", "mean"),
+    QuantityRow("new tokens", "new tokens per later turn", "mean"),
+    QuantityRow("output", "output tokens", "mean"),
+    QuantityRow("final context", "final context", "mean"),
+    QuantityRow("tool P50", "gap after a tool", "p50", is_time=True),
+    QuantityRow("tool P99", "gap after a tool", "p99", is_time=True),
+)
+HEADS = ("Workload", "distance", *(q.head for q in QUANTITIES), "cacheable", "sub-agents")
+TOOL_HEADS = ("Tool", "calls", "mean", "P50", "P90", "P99", "share of slowest 10%")
+
+
+def workload_table(compared: Compared) -> Table:
+    return Table(HEADS, [texts(each.name, _values(each)) for each in compared.all])
+
+
+def _values(each: Described) -> list[str]:
+    distance = DASH if each.distance is None else f"{each.distance:.2f}"
+    agents = len(each.sub_agents) / max(len(each.jobs), 1)
+    ends = [share(each.reuse.bound), f"{agents:.2f}" if agents else DASH]
+    return [distance, *(_value(each, quantity) for quantity in QUANTITIES), *ends]
+
+
+def _value(each: Described, quantity: QuantityRow) -> str:
+    figure = each.figures.get(quantity.quantity)
+    if figure is None:
+        return DASH
+    value = value_of(figure, quantity.statistic)
+    if quantity.is_time:
+        return seconds(value)
+    return f"{value:,.1f}" if quantity.quantity == "turns" else f"{value:,.0f}"
+
+
+def tool_table(compared: Compared) -> Table:
+    """Return the tools with the most time, after a row for all tools."""
+    stats = compared.statistics
+    rows = [
+        texts(short(tool.tool), _tool_values(tool))
+        for tool in (stats.all_tools, *stats.tools[:MAX_TOOLS])
+        if tool.calls
+    ]
+    return Table(TOOL_HEADS, rows)
+
+
+def _tool_values(tool: GapStats) -> list[str]:
+    times = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
+    return [f"{tool.calls:,}", *map(seconds, times), share(tool.slowest_tenth_share)]

@@ -13,7 +13,7 @@ from browsing import Open, names, problems_on, wait_until_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
-from reports.page.packed import PLOTLY
+from reports.page.environment import PLOTLY
 from tests.reports.make_run import VARIANTS, make_run, turn, write_cell, write_sweep
 
 FIGURES = (

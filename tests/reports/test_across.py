@@ -16,7 +16,7 @@ from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.compare.across import Across, MachineRun, read_across
 from reports.compare.across_answer import caveats, findings, headline, rows
-from reports.compare.across_figures import figures
+from reports.compare.across_page import figures
 from reports.figures.styles import styles
 from reports.statistics.capacities import capacities
 from servers.basics.errors import NotComparable

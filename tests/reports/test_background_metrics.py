@@ -21,7 +21,7 @@ from test_fairness import GAIN, POINTS, point
 from reports.answer.starvation import starvation
 from reports.metrics.background import BACKGROUND
 from reports.metrics.cells import Results, collect
-from reports.page.variant_tables import background
+from reports.page.tables import background
 from reports.page.write import write
 from reports.run_folder.read import load_run
 from reports.statistics.points import Comparison, points

@@ -18,9 +18,8 @@ from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
 from reports import write_report
-from reports.page.environment import environment
+from reports.page.environment import PLOTLY, environment
 from reports.page.glossary import TERMS
-from reports.page.packed import PLOTLY
 
 ROOT = Path(__file__).parents[2]
 EVIL = "</script><script>alert(1)</script>"

@@ -13,10 +13,10 @@ import pytest
 from make_run import turn, workload, write_cell, write_sweep
 from msgspec import convert
 
-from reports.figures.replica_memory import replica_memory
+from reports.figures.memory import replica_memory
 from reports.metrics.cells import collect
 from reports.metrics.routing import ROUTING, routing
-from reports.page.variant_tables import routers
+from reports.page.tables import routers
 from reports.page.write import write
 from reports.run_folder.read import CellRun, load_run
 from reports.statistics.points import points

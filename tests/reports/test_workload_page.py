@@ -13,9 +13,8 @@ from typing import Any
 from reports.workload.compared import Compared, compared
 from reports.workload.length_figures import prompt_growth
 from reports.workload.lines import survival
-from reports.workload.page import draw
+from reports.workload.page import HEADS, draw, workload_table
 from reports.workload.phrases import caveats, findings, headline, tiles
-from reports.workload.tables import HEADS, workload_table
 from reports.workload.time_figures import tools_figure
 from tests.traces.claude_code import session_with_an_inferred_count
 from tests.traces.formats.test_claude_code import SECRETS, private_history
