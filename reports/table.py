@@ -35,7 +35,7 @@ class TableCell(NamedTuple):
 class TableRow(NamedTuple):
     name: str
     cells: Sequence[TableCell]
-    bound: bool = False
+    is_reference: bool = False
 
 
 class Table(NamedTuple):
@@ -46,9 +46,9 @@ class Table(NamedTuple):
     """The head of the column with the load of the answer."""
 
 
-def texts(name: str, values: Iterable[str], bound: bool = False) -> TableRow:
+def texts(name: str, values: Iterable[str], is_reference: bool = False) -> TableRow:
     """Return a row of texts."""
-    return TableRow(name, [TableCell(value) for value in values], bound)
+    return TableRow(name, [TableCell(value) for value in values], is_reference)
 
 
 Head = tuple[str, JustifyMethod]

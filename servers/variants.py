@@ -40,7 +40,7 @@ from servers.policies.arguments import (
     parameters,
     parse_arguments,
 )
-from servers.policies.base import Costs, Need, Oracle, Policy
+from servers.policies.base import UNLIMITED_KV, Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.policies.user_code import module_root, roots_of
 from servers.routing import DEFAULT as DEFAULT_ROUTER
@@ -80,8 +80,7 @@ LMCACHE = "lmcache"
 PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
 ONLY_OVER_TIER = ("mori",)
 OURS_OVER_TIER = "turnstile+"
-UNLIMITED_KV = "unlimited-kv"
-REFERENCES = (UNLIMITED_KV, "clairvoyant")
+REFERENCES = ("unlimited-kv", "clairvoyant")
 ALL = (
     *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES)),
     *PUBLISHED_OVER_TIER,
@@ -136,15 +135,18 @@ class Variant:
             raise InvalidVariant(f"--policies {self.name}: {error}") from None
 
     @property
-    def impossible(self) -> str | None:
-        """Why the variant is a reference, which no server can run; None for others."""
+    def reference(self) -> Need | None:
+        """What makes the variant a reference, which no server can run; None for others."""
         if issubclass(self.policy, Oracle):
-            return "it knows the trace's future"
-        return "it has unlimited KV memory" if "unlimited KV" in self.policy.needs else None
+            return "the future"
+        return UNLIMITED_KV if UNLIMITED_KV in self.policy.needs else None
 
     @property
-    def bound(self) -> bool:
-        return self.impossible is not None
+    def impossible(self) -> str | None:
+        """Why no server can run the variant; None if some can."""
+        if self.reference == UNLIMITED_KV:
+            return "it has unlimited KV memory"
+        return "it knows the trace's future" if self.reference else None
 
     @property
     def policy_path(self) -> str:
@@ -212,10 +214,10 @@ def variant(text: str) -> Variant:
             f"LMCache, or {text.strip()}+native for vLLM's own offloading"
         )
     ours = base in POLICIES.built_in or base == LMCACHE
-    if "unlimited KV" in policy.needs and (given or suffix or not ours):
+    if UNLIMITED_KV in policy.needs and (given or suffix or not ours):
         raise InvalidVariant(
-            f"--policies {text}: only the reference {UNLIMITED_KV} has unlimited KV memory, without"
-            f" arguments and an offload tier; write {UNLIMITED_KV}"
+            f"--policies {text}: only the reference {REFERENCES[0]} has unlimited KV memory,"
+            f" without arguments and an offload tier; write {REFERENCES[0]}"
         )
     values = parse_arguments(given, text) if given else {}
     own, _ = parameters(policy)

@@ -160,7 +160,7 @@ def found_with(jobs_per_s: Mapping[str, Sequence[float]]) -> list[VariantCapacit
     return [
         VariantCapacity(
             name,
-            False,
+            "",
             {seed: Capacity(Kind.FOUND, each, each, None) for seed, each in enumerate(of_seeds, 1)},
             None,
         )

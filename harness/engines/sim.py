@@ -18,6 +18,7 @@ from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.virtual import EngineFactory
 from servers.basics.errors import InvalidInput
+from servers.policies.base import UNLIMITED_KV
 from servers.policies.unlimited_kv import KV_BLOCKS
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
@@ -123,7 +124,7 @@ class SimEngine:
         return f"{self.gpus} x {self.hardware}, the fewest that have room for it"
 
     def profile_of(self, variant: Variant) -> Profile:
-        if "unlimited KV" in variant.needs:
+        if variant.reference == UNLIMITED_KV:
             return replace(self.profile, kv_blocks=KV_BLOCKS)
         return self.profile_with_offload if variant.offload else self.profile
 

@@ -33,7 +33,7 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
 
 
 def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
-    bound, background = issubclass(job.variant.policy, Oracle), job.background_arrivals()
+    oracle, background = issubclass(job.variant.policy, Oracle), job.background_arrivals()
     if job.stream is None:
         return replay(
             job.programs,
@@ -41,7 +41,7 @@ def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
             job.in_flight,
             engine,
             on_turn,
-            bound=bound,
+            oracle=oracle,
             background=background,
         )
     jobs, idle, horizon = job.stream
@@ -55,4 +55,4 @@ def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     else:
         window = SteadyWindow(jobs.jobs_per_s, idle)
         arriving = with_burst(jobs, window.burst)
-    return replay_stream(arriving, window, engine, on_turn, bound=bound, background=background)
+    return replay_stream(arriving, window, engine, on_turn, oracle=oracle, background=background)

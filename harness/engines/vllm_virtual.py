@@ -21,6 +21,7 @@ from harness.load.option import build, values_of
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from servers.basics.errors import CellFailed, EngineError, InvalidInput
+from servers.policies.base import UNLIMITED_KV
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
 from servers.records.sweep import Unsupported
@@ -120,7 +121,7 @@ def virtual_engine(
 
 
 def _refuse_memory(variant: Variant) -> None:
-    if "unlimited KV" in variant.needs:
+    if variant.reference == UNLIMITED_KV:
         raise InvalidInput(
             f"--policies {variant.name}: vLLM creates every block when it starts, so its KV memory "
             "has a limit; use --engine sim"

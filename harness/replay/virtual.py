@@ -87,7 +87,7 @@ class Replay:
         engine: EngineFactory,
         on_turn: OnTurn,
         *,
-        bound: bool,
+        oracle: bool,
         background: Requests = (),
     ) -> None:
         self._background = background
@@ -100,13 +100,13 @@ class Replay:
         """Further jobs of agents, and their window."""
         self._earlier = SharedPrompts()
         self.left_out = 0
-        self._bound = bound
+        self._oracle = oracle
         self._on_turn = on_turn
         trees = self.engine.trees
         self._contents = [Contents(self.engine.profile.block_tokens) for _ in range(trees)]
         self._sent: dict[Served, tuple[ActiveProgram, TurnRecord]] = {}
         self._upcoming: dict[str, tuple[ProgramPaths, list[Future]]] = {}
-        """By active program: the paths of its turns, and all its `Future`s for a bound."""
+        """By active program: the paths of its turns, and all its `Future`s for an oracle."""
         self.usage: list[EngineUsage] = []
         self._usage_every = 1
         self._usage_seen = 0
@@ -193,7 +193,7 @@ class Replay:
     def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
         program, turn = run.program, run.next_turn
         if not run.turn:
-            futures = _futures(program.turns) if self._bound else []
+            futures = _futures(program.turns) if self._oracle else []
             self._upcoming[program.id] = ProgramPaths(self._contents, program), futures
         paths, futures = self._upcoming[program.id]
         one = len(self._contents) == 1
@@ -204,7 +204,7 @@ class Replay:
             turn.output_tokens,
             is_last=run.is_last,
             tools=turn.tools,
-            future=futures[run.turn] if self._bound else None,
+            future=futures[run.turn] if self._oracle else None,
             path_on=None if one else partial(paths.of_turn, run.turn),
             job_id=run.job_id,
         )
@@ -314,7 +314,7 @@ def _seconds(ps: int | None) -> float | None:
 
 
 def _futures(turns: Sequence[Turn]) -> list[Future]:
-    """Return the future that a bound gets with each turn."""
+    """Return the future that an oracle gets with each turn."""
     futures = []
     prompt = output = 0
     for index in range(len(turns) - 1, -1, -1):
@@ -333,16 +333,16 @@ def replay(
     engine: EngineFactory,
     on_turn: OnTurn,
     *,
-    bound: bool = False,
+    oracle: bool = False,
     background: Requests = (),
 ) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
     `starts_s` are the arrival times of the root programs, in their order; without them,
-    `in_flight` root programs run at a time (closed loop). `bound`: the policy gets each program's
+    `in_flight` root programs run at a time (closed loop). `oracle`: the policy gets each program's
     future.
     """
-    run = Replay(programs, engine, on_turn, bound=bound, background=background)
+    run = Replay(programs, engine, on_turn, oracle=oracle, background=background)
     run.engine.run(run.starting(starts_s, in_flight))
     return _summary(run)
 
@@ -353,12 +353,12 @@ def replay_stream(
     engine: EngineFactory,
     on_turn: OnTurn,
     *,
-    bound: bool = False,
+    oracle: bool = False,
     background: Requests = (),
 ) -> DoneRecord:
     """Run jobs of an endless stream, or of agents, until their window is over. Returns the contents
     of done.json."""
-    run = Replay((), engine, on_turn, bound=bound, background=background)
+    run = Replay((), engine, on_turn, oracle=oracle, background=background)
     if isinstance(window, AgentsWindow):
         run.engine.run(run.circulating(jobs, window))
     else:

@@ -194,7 +194,7 @@ class SweepPlan:
             "policy_arguments": dict(variant.arguments),
             "policy_source": variant.source,
             "policy_sha256": class_sha256(variant.policy),
-            "bound": variant.bound,
+            "reference": variant.reference,
             "router": variant.router and _router_record(variant.router),
             "disaggregate": split
             and SplitRecord(name=split.name, prefill=split.prefill, decode=split.decode),

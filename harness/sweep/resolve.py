@@ -27,6 +27,7 @@ from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
+from servers.policies.base import UNLIMITED_KV
 from servers.records.settings import HorizonRecord
 from servers.variants import Variant, second_arm, variant
 
@@ -329,7 +330,7 @@ def _agents(settings: SweepSettings, *, searches: bool) -> tuple[float, ...]:
 def _baseline(given: str | None, chosen: Sequence[Variant]) -> str:
     names = [variant.name for variant in chosen]
     if given is None:
-        own = [variant.name for variant in chosen if not variant.bound] or names
+        own = [variant.name for variant in chosen if not variant.reference] or names
         return next((name for name in DEFAULT_BASELINES if name in own), own[0])
     if "(" in given and "@" not in given:
         given = variant(given).name
@@ -337,7 +338,7 @@ def _baseline(given: str | None, chosen: Sequence[Variant]) -> str:
         close = nearest(given, names)
         hint = f"did you mean {close}?" if close else "add it to --policies"
         raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
-    if "unlimited KV" in chosen[names.index(given)].needs:
+    if chosen[names.index(given)].reference == UNLIMITED_KV:
         raise InvalidInput(
             f"--baseline {given}: runs on another machine than the others, one with unlimited KV "
             "memory; use fcfs"

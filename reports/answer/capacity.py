@@ -27,11 +27,11 @@ from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import (
     EQUAL_WITHIN,
     VariantCapacity,
-    has_unlimited_kv,
     some_seeds,
 )
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, time_span, times
+from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
 MOST_SPREAD = 1.5
@@ -52,7 +52,7 @@ def capacity_answer(
 ) -> Answer:
     """`left_out`: sentences about the variants that `capacities` lacks. `fails_first`: what fails
     first above the capacities, by variant."""
-    points = [point for point in valid_points(points) if not has_unlimited_kv(point.variant)]
+    points = [point for point in valid_points(points) if point.reference != UNLIMITED_KV]
     best = winners(capacities)
     splits = splits_of(sweep)
     compared = splits_by_capacity(capacities, splits, context.baseline, context.machine)
@@ -214,7 +214,7 @@ def _others(
     rest = [
         (c.variant, c.ratio)
         for c in sorted(capacities, key=lambda e: -value_of(e).value)
-        if c not in best and not c.bound and c.ratio is not None
+        if c not in best and not c.reference and c.ratio is not None
     ]
     more = [(name, r) for name, r in rest if r.low > 1 and r.value > 1 + EQUAL_WITHIN]
     fewer = [(name, r) for name, r in rest if r.high < 1 and r.value < 1 - EQUAL_WITHIN]
@@ -304,12 +304,12 @@ def _reference(capacities: Sequence[VariantCapacity]) -> list[str]:
     return [
         f"For reference: {c.variant}, which knows the future, sustains {c.text()}."
         for c in capacities
-        if c.bound and c.load is not None and not has_unlimited_kv(c.variant)
+        if c.reference not in ("", UNLIMITED_KV) and c.load is not None
     ]
 
 
 def _without_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
-    own = [c for c in capacities if not c.bound]
+    own = [c for c in capacities if not c.reference]
     never = [c for c in own if c.kind is Kind.NEVER]
     if not never or len(never) == len(own):
         return []

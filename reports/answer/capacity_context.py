@@ -96,7 +96,7 @@ def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Capaci
 
 def noun_of(sweep: SweepRecord) -> str:
     """Return the word for the variants in sentences, by the axis in which they differ."""
-    own = [v for v in sweep.variants if not v.bound]
+    own = [v for v in sweep.variants if not v.reference]
     policies = {v.name.partition("@")[0] for v in own}
     routers = {v.router and v.router.name for v in own}
     if len(routers) < 2:

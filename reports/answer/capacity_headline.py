@@ -35,7 +35,7 @@ def headline(
 ) -> str:
     if not best:
         return _no_number(capacities, context)
-    open_searches = [c for c in capacities if c.kind is Kind.OPEN and not c.bound]
+    open_searches = [c for c in capacities if c.kind is Kind.OPEN and not c.reference]
     sentence = f"{_of_finished(capacities, best, context)}{_without_baseline(capacities, context)}"
     if not open_searches:
         return sentence
@@ -69,7 +69,7 @@ def _of_finished(
     if best[0].kind is Kind.ALWAYS:
         return _always(best, context)
     first, value = best[0], value_of(best[0])
-    contenders = len([c for c in capacities if not c.bound])
+    contenders = len([c for c in capacities if not c.reference])
     if contenders == 1:
         return (
             f"{first.variant} sustains {first.text()} on {context.machine}"
@@ -148,7 +148,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> str:
-    capacities = [c for c in capacities if not c.bound]
+    capacities = [c for c in capacities if not c.reference]
     kinds, load = {c.kind for c in capacities}, context.ladder
     if not kinds:
         return f"No {context.noun} has a valid capacity: there is no answer."

@@ -26,7 +26,7 @@ KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
 
 class CapacityRow(NamedTuple):
     variant: str
-    bound: bool
+    is_reference: bool
     wins: bool
     load: str
     interval: str
@@ -55,15 +55,15 @@ def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
     value, ratio = capacity.load, capacity.ratio
     if value is None:
         shown = KINDS[capacity.kind]
-        return CapacityRow(capacity.variant, capacity.bound, wins, shown, *([DASH] * 5))
+        return CapacityRow(capacity.variant, bool(capacity.reference), wins, shown, *([DASH] * 5))
     gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
     if capacity.ladder is AGENTS:
         gpus = 1 / gpus
-    if capacity.bound:
+    if capacity.reference:
         gpus = usd = math.nan
     return CapacityRow(
         capacity.variant,
-        capacity.bound,
+        bool(capacity.reference),
         wins,
         digits(value.value),
         limits(value.low, value.high),
@@ -93,7 +93,7 @@ def capacity_table(answer: Answer, price: Price) -> Table | None:
         units = _other_units(answer.other_units.get(row.variant), ladder)
         by = [_limited_by(answer.limited_by.get(row.variant))] if limited else []
         cells = [TableCell(row.load, row.wins), *ratio, *by, fails, units, *resources]
-        found.append(TableRow(row.variant, cells, row.bound))
+        found.append(TableRow(row.variant, cells, row.is_reference))
     return Table([*heads, *([ladder.cost] * priced)], found) if found else None
 
 

@@ -57,7 +57,7 @@ def job_costs(
     found = (
         _cost(each, cells_at(cells, each.variant, each.sustained_by_seed), price, api)
         for each in capacities
-        if not each.bound
+        if not each.reference
     )
     return tuple(cost for cost in found if cost is not None)
 

@@ -53,7 +53,7 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
         "slo": sweep.search and sweep.search.slo,
         "baseline": sweep.baseline,
         "winners": answer.winners,
-        "references": [v.name for v in sweep.variants if v.bound],
+        "references": [v.name for v in sweep.variants if v.reference],
         "capacities": {each.variant: _capacity(each, price, answer) for each in answer.capacities},
         "price": sweep.price and to_builtins(sweep.price),
         "api_price": sweep.api_price and to_builtins(sweep.api_price),
@@ -80,7 +80,7 @@ def _capacity(capacity: VariantCapacity, price: Price, answer: Answer) -> dict[s
     gpus = usd = None
     if value is not None:
         numbers = {unit: value.value, **_limits(value)}
-        if not capacity.bound:
+        if not capacity.reference:
             gpus, usd = price.gpus / value.value, price.usd(value.value, capacity.ladder)
     names = RESOURCES[capacity.ladder]
     return {

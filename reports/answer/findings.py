@@ -27,15 +27,15 @@ def possible_gain(
 
     A reference without offload is compared with the best variant without offload.
     """
-    bounds = [p for p in here if p.bound and p.against is not None]
-    if not bounds or base is None:
+    references = [p for p in here if p.reference and p.against is not None]
+    if not references or base is None:
         return None, []
-    best = min(bounds, key=mean_s)
+    best = min(references, key=mean_s)
     gain, name = best.against, f"The reference {best.variant}, which knows the future,"
     possible_s = mean_s(base) - mean_s(best)
     if gain is None or possible_s <= NEGLIGIBLE * mean_s(base):
         return None, [f"{name} is hardly faster, so a scheduler can gain little here."]
-    alike = [p for p in here if not p.bound and p.offload == best.offload]
+    alike = [p for p in here if not p.reference and p.offload == best.offload]
     if not alike:
         return None, [f"{name} reaches {times(gain.mean.value)}."]
     fastest = min(alike, key=mean_s)
@@ -65,7 +65,7 @@ def other_variants(
     """Compare the other variants with the baseline. Variants in `tied` are not listed as similar
     again, nor as faster if the headline names them."""
     rest = sorted(
-        (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
+        (p for p in here if p not in (winner, base) and not p.reference and p.against is not None),
         key=mean_s,
     )
     rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
@@ -101,7 +101,7 @@ def other_variants(
 def no_steady_state(here: Sequence[Point], besides: str) -> list[str]:
     """List the variants without a steady state at a rate, which is worse than any ratio, except
     those in `besides`, which the headline names."""
-    rest = [p for p in here if p.unstable and not p.bound and p.variant != besides]
+    rest = [p for p in here if p.unstable and not p.reference and p.variant != besides]
     if not rest:
         return []
     names = [f"{p.variant}{some_seeds(p.without_steady)}" for p in rest]

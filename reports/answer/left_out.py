@@ -33,7 +33,7 @@ def points_left_out(points: Sequence[Point], results: Results, load: str | None)
     it has none."""
     loads = list(dict.fromkeys(p.load for p in points))
     loads = loads[loads.index(load) :] if load in loads else loads
-    left_out = [p for p in points if p.failed_gates and not p.bound and p.load in loads]
+    left_out = [p for p in points if p.failed_gates and not p.reference and p.load in loads]
     cells = results.cells
     names = [f"{p.variant} at {p.load}" for p in left_out]
     gates = [

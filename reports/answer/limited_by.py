@@ -16,9 +16,9 @@ from reports.statistics.capacities import (
     EQUAL_WITHIN,
     VariantCapacity,
     capacity_ratio,
-    has_unlimited_kv,
 )
 from servers.basics.phrasing import counted, listed, times
+from servers.policies.base import UNLIMITED_KV
 from servers.policies.fcfs import Fcfs
 
 
@@ -55,11 +55,11 @@ def limited_by(capacities: Sequence[VariantCapacity], *, burst: bool) -> dict[st
     """Return the limits by variant, for capacities that are numbers. `burst`: cells begin with a
     burst of jobs."""
     found = [c for c in capacities if c.kind is Kind.FOUND]
-    references = {_placement(c.variant): c for c in found if has_unlimited_kv(c.variant)}
+    references = {_placement(c.variant): c for c in found if c.reference == UNLIMITED_KV}
     limits = {}
     for each in found:
         reference = references.get(_placement(each.variant))
-        if each.bound or reference is None:
+        if each.reference or reference is None:
             continue
         share = capacity_ratio(each.loads, reference.loads)
         if share is not None:
@@ -91,7 +91,7 @@ def unlimited_kv_sentences(
     for reference in capacities:
         place = _placement(reference.variant)
         beside = [each.variant for each in shown if _placement(each.variant) == place]
-        if not has_unlimited_kv(reference.variant) or reference.load is None or not beside:
+        if reference.reference != UNLIMITED_KV or reference.load is None or not beside:
             continue
         known = [name for name in beside if name in limits]
         shares = [

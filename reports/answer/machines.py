@@ -239,8 +239,8 @@ def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> tuple[str, int
 
 
 def by_load(machines: Sequence[OnMachine]) -> Table | None:
-    """Return the table of the fastest variant, bounds excluded, by machine and load; None if there
-    is only one load, or if capacities were searched."""
+    """Return the table of the fastest variant by machine and load, without references; None if
+    there is only one load, or if capacities were searched."""
     loads = {p.load: p.amount or 0.0 for m in machines for p in m.points}
     ordered = sorted(loads, key=lambda load: loads[load])
     if len(ordered) < 2 or any(m.answer.capacities for m in machines):
@@ -253,7 +253,7 @@ def by_load(machines: Sequence[OnMachine]) -> Table | None:
 
 
 def _fastest(machine: OnMachine, load: str) -> Point | None:
-    here = [p for p in machine.points if p.load == load and not p.bound and not p.failed_gates]
+    here = [p for p in machine.points if p.load == load and not p.reference and not p.failed_gates]
     stable = [p for p in here if not p.unstable]
     return min(stable, key=lambda p: p.jct_mean_s.value, default=None)
 

@@ -94,10 +94,10 @@ class RateMatrix(Fitted):
         for row in self.rows:
             values = (row.load, row.interval, row.ratio, row.ratio_interval)
             shown = values[: 2 + intervals] if intervals else values[::2]
-            yield row.variant, "dim" if row.bound else "bold" if row.wins else "", shown
+            yield row.variant, "dim" if row.is_reference else "bold" if row.wins else "", shown
         if not self.rows:
-            bounds = {p.variant: p.bound for p in self.points}
-            yield from ((name, "dim" if bound else "", ()) for name, bound in bounds.items())
+            styles = {p.variant: "dim" if p.reference else "" for p in self.points}
+            yield from ((name, style, ()) for name, style in styles.items())
 
 
 def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:

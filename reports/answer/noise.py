@@ -134,7 +134,7 @@ def noise(
             f"{p.variant} {times(p.against.mean.value)}"
             for p in here
             if p.variant not in arms
-            and not p.bound
+            and not p.reference
             and p.against is not None
             and abs(math.log(p.against.mean.value)) <= size
         ]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.statistics.capacities import VariantCapacity, has_unlimited_kv
+from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 from servers.basics.phrasing import listed, seconds, share
+from servers.policies.base import UNLIMITED_KV
 
 MOST_NAMES = 5
 
@@ -41,7 +42,7 @@ def distance_from_rate_bound(
     known = [
         (c.variant, value.value)
         for c in capacities
-        if (value := c.load) is not None and not has_unlimited_kv(c.variant)
+        if (value := c.load) is not None and c.reference != UNLIMITED_KV
     ]
     if not rates or not known:
         return []

@@ -42,15 +42,15 @@ def grid(points: Sequence[Point], answer: Answer, baseline: str) -> Table | None
             _cell(at.get((variant, load)), best[load], full, baseline, load in stable)
             for load in loads
         ]
-        bound = any(p.bound for p in points if p.variant == variant)
-        rows.append(TableRow(variant, cells, bound))
+        is_reference = any(p.reference for p in points if p.variant == variant)
+        rows.append(TableRow(variant, cells, is_reference))
     here = (answer.load or "").removesuffix(PER_S)
     return Table(["Variant", *(load.removesuffix(PER_S) for load in loads)], rows, here)
 
 
 def _rank(point: Point) -> tuple[bool, bool, float]:
     has_none = point.unstable or point.failed_gates or point.is_mixed
-    return has_none, point.bound, point.jct_mean_s.value
+    return has_none, bool(point.reference), point.jct_mean_s.value
 
 
 def _cell(

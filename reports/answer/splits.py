@@ -26,7 +26,7 @@ def splits_of(sweep: SweepRecord) -> dict[str, str]:
     of = {
         v.name: v.disaggregate.name if v.disaggregate else NONE
         for v in sweep.variants
-        if not v.bound
+        if not v.reference
     }
     return of if len(set(of.values())) > 1 else {}
 

@@ -72,7 +72,7 @@ def _at_the_expense(
 ) -> list[str]:
     phrases: dict[str, str] = {}
     for point in reversed(points):
-        if point.bound or point.variant in phrases or point.against is None:
+        if point.reference or point.variant in phrases or point.against is None:
             continue
         measures = measures_at(point.load)
         if point.against.mean.low > 1 and (worse := _worse(point, cells, baseline, measures)):
@@ -124,7 +124,7 @@ def _waited_longer(points: Sequence[Point], seeds: int, baseline: str) -> list[s
     ttft_s = {(p.load, p.variant): p.pooled.get(MEAN_TTFT, math.nan) for p in points}
     phrases: dict[str, str] = {}
     for point in reversed(points):
-        if point.bound or point.variant in phrases or point.against is None:
+        if point.reference or point.variant in phrases or point.against is None:
             continue
         own_s = ttft_s[point.load, point.variant]
         base_s = ttft_s.get((point.load, baseline), math.nan)

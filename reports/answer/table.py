@@ -21,7 +21,7 @@ Column = tuple[str, Callable[[Point], str]]
 def _flags(point: Point) -> str:
     saturated = "unstable" if point.unstable else "saturated"
     words = (
-        ("reference", point.bound),
+        ("reference", bool(point.reference)),
         (saturated, point.saturated),
         ("GATE", point.failed_gates),
         (f"sustained {point.sustained}", point.is_mixed),
@@ -94,7 +94,7 @@ def at_one_rate(points: Sequence[Point], baseline: str, *, has_matrix: bool) -> 
         return ResultTable(points, baseline)
     shown = next((p for p in points if p.variant == baseline), points[0])
     name = f"all {len(points)}, within {NEGLIGIBLE:.0%}"
-    return ResultTable([replace(shown, variant=name, bound=False)], baseline)
+    return ResultTable([replace(shown, variant=name, reference="")], baseline)
 
 
 def with_loads(points: Sequence[Point]) -> list[tuple[Point, str]]:
@@ -113,7 +113,7 @@ class ResultTable(Fitted):
         rows = [
             Line(
                 (load, *(_value(point, column) for column in COLUMNS)),
-                "bold" if point in best else "dim" if point.bound else "",
+                "bold" if point in best else "dim" if point.reference else "",
                 point.load,
             )
             for point, load in with_loads(self.points)
@@ -124,9 +124,9 @@ class ResultTable(Fitted):
             yield Layout([("load", "left"), *heads[:count]], lines)
 
     def _best(self) -> list[Point]:
-        """Return the fastest variant under each load, bounds excluded."""
+        """Return the fastest variant under each load, references excluded."""
         loads = dict.fromkeys(p.load for p in self.points)
-        ranked = [p for p in self.points if not (p.bound or p.unstable or p.failed_gates)]
+        ranked = [p for p in self.points if not (p.reference or p.unstable or p.failed_gates)]
         ranked = [p for p in ranked if not p.is_mixed]
         contenders = [[p for p in ranked if p.load == load] for load in loads]
         return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]
@@ -142,7 +142,7 @@ class BackgroundTable(Fitted):
 
     def layouts(self) -> Iterator[Layout]:
         lines = [
-            Line((load, short_name(p.variant), *_numbers(p)), "dim" if p.bound else "")
+            Line((load, short_name(p.variant), *_numbers(p)), "dim" if p.reference else "")
             for p, load in with_loads(self.points)
         ]
         yield Layout([("load", "left"), ("background with", "left"), *right(HEADS)], lines)
@@ -152,7 +152,7 @@ def merged(points: Sequence[Point]) -> list[Point]:
     """Return the points of one rate, or a single point if all rows would be the same."""
     if len(points) < 2 or len({_numbers(point) for point in points}) > 1:
         return list(points)
-    return [replace(points[0], variant=f"each of {len(points)}", bound=False)]
+    return [replace(points[0], variant=f"each of {len(points)}", reference="")]
 
 
 def _numbers(point: Point) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ from reports.answer.unfinished import so_far
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by
-from reports.statistics.capacities import VariantCapacity, has_unlimited_kv, some_seeds
+from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import ROUNDING
 from reports.statistics.points import (
     Comparison,
@@ -62,6 +62,7 @@ from reports.statistics.points import (
 )
 from reports.statistics.seeds_needed import advice
 from servers.basics.phrasing import listed, seconds
+from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
 
@@ -76,7 +77,7 @@ class Answer:
     winner: Point | None = None
     baseline: Point | None = None
     possible: float | None = None
-    """The winner's share of the best bound's gain."""
+    """The winner's share of the best reference's gain."""
     capacities: tuple[VariantCapacity, ...] = ()
     """Empty if the run did not search capacities."""
     fails_first: Mapping[str, FailsFirst] = field(default_factory=dict)
@@ -107,9 +108,9 @@ def answer(
     noun, different = noun_of(sweep), different_times(results, sweep)
     caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
     arms, every = second_arms(sweep), points
-    measured = [p for p in points if not (p.variant in arms or has_unlimited_kv(p.variant))]
+    measured = [p for p in points if not (p.variant in arms or p.reference == UNLIMITED_KV)]
     points = valid_points(measured)
-    contenders = [p for p in points if not p.bound]
+    contenders = [p for p in points if not p.reference]
     if not contenders:
         sentence = " ".join([_no_answer(results, noun), *points_left_out(measured, results, None)])
         return Answer(sentence, (), caveats, provenance)
@@ -118,12 +119,12 @@ def answer(
     here = [p for p in points if p.load == load]
     there = at_load(contenders, load)
     shown = [p for p in with_unstable(measured, results) if not p.failed_gates]
-    lost = [p for p in at_load(shown, load) if p.unstable and not p.bound]
+    lost = [p for p in at_load(shown, load) if p.unstable and not p.reference]
     winner = min([p for p in there if not p.saturated] or there, key=mean_s)
     base = next((p for p in here if p.variant == baseline), None)
     possible, bound_finding = possible_gain(here, base, winner)
     versus = _versus(sweep)
-    rivals = [p for p in here if p is not winner and not p.bound and p.variant != baseline]
+    rivals = [p for p in here if p is not winner and not p.reference and p.variant != baseline]
     tied = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
     level = [p for p in there if p.variant in tied]
     named = names_all(winner, level)
@@ -198,8 +199,8 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
 
 def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: SweepRecord) -> str:
     """Explain why there is no other variant; empty if there is one."""
-    if len({p.variant for p in measured if not p.bound}) == 1:
-        if sum(not v.bound and not v.same_as for v in sweep.variants) > 1:
+    if len({p.variant for p in measured if not p.reference}) == 1:
+        if sum(not v.reference and not v.same_as for v in sweep.variants) > 1:
             return "No other variant has a result."
         return "The run has no variant to compare it with."
     if len(there) == 1 and any(p.failed_gates for p in at_load(measured, there[0].load)):
@@ -212,7 +213,7 @@ def _no_answer(results: Results, noun: str) -> str:
         return "No cell has finished: there is no answer yet."
     if (results.cells["failed_gates"] != "").all():
         return "No cell has a valid result: there is no answer."
-    lacking = seeds_without_steady(results.cells[~results.cells["bound"].astype(bool)])
+    lacking = seeds_without_steady(results.cells[results.cells["reference"] == ""])
     some = " with every seed" if any(seeds.is_mixed for seeds in lacking.values()) else ""
     if ladder_in(results.cells) is AGENTS:
         return f"No {noun} has a steady state{some} with these numbers of agents: run fewer."

@@ -105,7 +105,7 @@ def mostly_gaps(
 
 def _sustained(cells: pd.DataFrame, capacities: Sequence[VariantCapacity]) -> pd.DataFrame:
     """Return the cells at rates that their variant sustains with all seeds, except references."""
-    by_variant = {c.variant: c for c in capacities if not c.bound}
+    by_variant = {c.variant: c for c in capacities if not c.reference}
     return cells[
         [
             variant in by_variant and by_variant[variant].sustained_at(amount).is_all

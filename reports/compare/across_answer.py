@@ -1,7 +1,7 @@
 """Answers which machine sustains most jobs per GPU, and which most per dollar.
 
 In: capacities of several machines for the same workload and SLO. Out: sentences, and the rows of
-the table. A machine is represented by its best policy, bounds excluded.
+the table. A machine is represented by its best policy, references excluded.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _sustain_none(across: Across) -> list[str]:
     return [
         across.label(machine)
         for machine in across.machines
-        if {each.kind for each in machine.capacities if not each.bound} == {Kind.NEVER}
+        if {each.kind for each in machine.capacities if not each.reference} == {Kind.NEVER}
     ]
 
 
@@ -217,7 +217,7 @@ def _row(machine: MachineRun, each: VariantCapacity) -> TableRow:
             *_number_and_limits(machine.usd(each)),
             DASH if each.ratio is None else times(each.ratio.value),
         ]
-    return TableRow(each.variant, [TableCell(text, wins) for text in cells], each.bound)
+    return TableRow(each.variant, [TableCell(text, wins) for text in cells], bool(each.reference))
 
 
 def _number_and_limits(value: Estimate | None) -> tuple[str, str]:

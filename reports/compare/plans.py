@@ -114,7 +114,7 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
     without = [f"{folder.name}: {sentence}" for sentence in invalid]
     tiers = {each.name: each.offload for each in run.sweep.variants}
     for capacity in valid:
-        if capacity.bound:
+        if capacity.reference:
             continue
         most = [int(each.sustained or 0) for each in capacity.by_seed.values()]
         if capacity.kind is Kind.OPEN or len(most) < len(run.sweep.seeds):

@@ -142,7 +142,7 @@ def _figures(read: Sequence[ArmResults], checks: Sequence[Check]) -> tuple[list[
     # Each seed has its own programs, so jobs are not paired across seeds, as in a steady state.
     found = [points(each.results, each.baseline, steady=True) for each in read]
     everything = [point for mine in found for point in mine]
-    references = [point.variant for point in everything if point.bound]
+    references = [point.variant for point in everything if point.reference]
     claimed = dict.fromkeys(name for check in checks for name in (check.of, check.to) if name)
     strong = [baseline, *list(claimed)[:MAX_ALL_HIGHLIGHTED], *references]
     chosen = highlighted({point.variant for point in everything}, strong, ())

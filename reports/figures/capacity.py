@@ -65,7 +65,7 @@ def _label(each: VariantCapacity, winners: Collection[str]) -> str:
     name = plain(short(each.variant))
     if each.variant in winners:
         name = f"<b>{name}</b>"
-    return f"{name} (reference)" if each.bound else name
+    return f"{name} (reference)" if each.reference else name
 
 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:

@@ -14,7 +14,7 @@ from reports.statistics.points import Point
 MAX_ALL_HIGHLIGHTED = 6
 """If there are at most this many variants, all are highlighted initially."""
 BEST_HIGHLIGHTED = 3
-"""Otherwise this many of the best are highlighted, with the baseline, the winner and the bounds."""
+"""Otherwise this many of the best are highlighted, with the baseline, the winner and references."""
 MAX_ALL_SHOWN = 16
 """If there are more variants than this, the others are hidden initially."""
 LINES = {"solid": "", "dash": "5 3", "dashdot": "6 2 1.5 2", "dot": "1.5 2.5"}
@@ -45,8 +45,10 @@ class Legend(NamedTuple):
 
 
 def fastest(points: Sequence[Point], load: str | None) -> list[str]:
-    """Return the variants at `load`, except bounds and unstable ones, the fastest first."""
-    here = [p for p in points if p.load == load and not (p.bound or p.unstable or p.failed_gates)]
+    """Return the variants at `load`, except references and unstable ones, the fastest first."""
+    here = [
+        p for p in points if p.load == load and not (p.reference or p.unstable or p.failed_gates)
+    ]
     return [p.variant for p in sorted(here, key=lambda p: p.jct_mean_s.value)]
 
 

@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from servers.policies.unlimited_kv import UnlimitedKv
 from servers.records.sweep import VariantRecord
 from servers.variants import FORM, LMCACHE, POLICIES, REFERENCES, SECOND
 
@@ -50,16 +49,15 @@ class Style(NamedTuple):
 
 
 def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
-    """Return the styles by name, for the variants of a sweep. A variant has `name`, and `bound` if
-    it may be a reference."""
+    """Return the styles by name, for the variants of a sweep."""
     rows = list(variants)
     slots = _slots([row.name for row in rows])
     found: dict[str, Style] = {}
     for row in rows:
         name = row.name
         base, arguments, tier = _parts(name)
-        if row.bound or base in REFERENCES:
-            found[name] = Style(GREY, "cross" if base == UnlimitedKv.name else "x", "dot")
+        if row.reference or base in REFERENCES:
+            found[name] = Style(GREY, "cross" if base == REFERENCES[0] else "x", "dot")
             continue
         slot = slots[base]
         marker = MARKERS[(slot if slot == INK else slot - 1 + _shift(base)) % len(MARKERS)]

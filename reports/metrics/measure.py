@@ -141,7 +141,7 @@ def settings_of(cell: CellRun) -> Row:
     return {
         "cell": cell.folder.name,
         "variant": config.variant,
-        "bound": config.bound,
+        "reference": config.reference or "",
         "offload": bool(config.offload),
         "jps": config.jps,
         **({} if config.agents is None else {"agents": config.agents}),

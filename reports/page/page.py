@@ -85,10 +85,9 @@ def page(
 ) -> str:
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
     named = [*strong, run.sweep.baseline, *_worst(answer)]
-    bounds = {v.name: bool(v.bound) for v in run.sweep.variants}
     drawn_names = {*(p.variant for p in points), *(c.variant for c in answer.capacities)}
-    names = [name for name in bounds if name in drawn_names]
-    references = [name for name in names if bounds[name]]
+    shown = [v for v in run.sweep.variants if v.name in drawn_names]
+    names, references = [v.name for v in shown], [v.name for v in shown if v.reference]
     chosen = highlighted(names, [*named, *references], _best_first(points, answer))
     return page_of(
         "report.html.j2",
@@ -138,15 +137,14 @@ def _caveats(answer: Answer, run: Run) -> list[str]:
 
 def _best_first(points: Sequence[Point], answer: Answer) -> list[str]:
     """Return the variants by capacity, or by mean JCT if the run searched no capacities."""
-    found = [(value.value, c.variant) for c in answer.capacities if (value := c.load)]
-    bounds = {c.variant for c in answer.capacities if c.bound}
-    ranked = [name for _, name in sorted(found, reverse=True) if name not in bounds]
-    return ranked or fastest(points, answer.load)
+    own = [c for c in answer.capacities if not c.reference]
+    found = [(value.value, c.variant) for c in own if (value := c.load)]
+    return [name for _, name in sorted(found, reverse=True)] or fastest(points, answer.load)
 
 
 def _worst(answer: Answer) -> list[str]:
     """Return the variant with the lowest capacity, or the slowest one, which figures name."""
-    own = [c for c in answer.capacities if not c.bound]
+    own = [c for c in answer.capacities if not c.reference]
     if own:
         return [min(own, key=lambda c: c.load.value if c.load else 0.0).variant]
     return [] if answer.slowest is None else [answer.slowest.variant]

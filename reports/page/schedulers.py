@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from reports.statistics.capacities import has_unlimited_kv
 from servers.basics.phrasing import listed
+from servers.policies.base import UNLIMITED_KV
 from servers.policies.fcfs import Fcfs
 from servers.records.settings import OffloadRecord
 from servers.records.sweep import VariantRecord
@@ -42,8 +42,7 @@ class Schedulers:
         self._by_name = {row.name: row for row in self.rows}
         self._baseline = baseline
         self._tiers = [_tier(variant.offload) for variant in variants if variant.offload]
-        self._bounds = [variant.name for variant in variants if variant.bound]
-        self._unlimited = [name for name in self._bounds if has_unlimited_kv(name)]
+        self._references = {v.name: v.reference for v in variants if v.reference}
         self._unmarked = [v.name for v in variants if v.offload and "+" not in v.name]
 
     def linked(self, text: str) -> Markup:
@@ -79,12 +78,12 @@ class Schedulers:
             notes.append(
                 f"{listed([*marks, *self._unmarked])}: with an offload tier in {self._tiers[0]}"
             )
-        if know := [name for name in self._bounds if name not in self._unlimited]:
+        if know := [name for name, why in self._references.items() if why != UNLIMITED_KV]:
             verb = "knows" if len(know) == 1 else "know"
             notes.append(f"{listed(know)} {verb} the future and cannot win")
-        if self._unlimited:
-            verb = "has" if len(self._unlimited) == 1 else "have"
-            notes.append(f"{listed(self._unlimited)} {verb} unlimited KV memory and cannot win")
+        if have := [name for name, why in self._references.items() if why == UNLIMITED_KV]:
+            verb = "has" if len(have) == 1 else "have"
+            notes.append(f"{listed(have)} {verb} unlimited KV memory and cannot win")
         return notes
 
 

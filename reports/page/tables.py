@@ -94,7 +94,7 @@ def _pooled(
     metrics += [metric for metric in group.metrics if metric.pool and metric.title]
     numbers = [{**point.pooled, **first(point)} for point in points]
     rows = [
-        texts(point.variant, [m.unit.show(own[m.column]) for m in metrics], point.bound)
+        texts(point.variant, [m.unit.show(own[m.column]) for m in metrics], bool(point.reference))
         for point, own in zip(points, numbers, strict=True)
     ]
     return Table(["Variant", *(metric.title for metric in metrics)], rows)

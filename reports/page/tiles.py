@@ -39,7 +39,7 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     job with the first; and a mean JCT, at a rate that the baseline does not sustain if there is
     one."""
     ranked = sorted(
-        (each for each in answer.capacities if each.load is not None and not each.bound),
+        (each for each in answer.capacities if each.load is not None and not each.reference),
         key=_number,
         reverse=True,
     )
@@ -57,7 +57,7 @@ def _other_capacity(
     answer: Answer, ranked: Sequence[VariantCapacity], base: VariantCapacity | None, baseline: str
 ) -> list[Tile]:
     """`base`: the baseline if it is among the winners."""
-    never = [each for each in answer.capacities if each.kind is Kind.NEVER and not each.bound]
+    never = [each for each in answer.capacities if each.kind is Kind.NEVER and not each.reference]
     if lost := [each for each in never if base is not None or each.variant == baseline]:
         first = lost[0]
         what = f"sustained with {_named(first.variant)}"
@@ -161,7 +161,7 @@ def _of_speed_up(answer: Answer, baseline: str) -> list[Tile]:
         ]
     if answer.possible is not None and gain is not None:
         found.append(
-            Tile(share(answer.possible), "of the possible gain", "the gain of the best bound")
+            Tile(share(answer.possible), "of the possible gain", "the gain of the best reference")
         )
     return found
 

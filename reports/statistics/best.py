@@ -36,7 +36,8 @@ class Undecided(NamedTuple):
 
 
 def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
-    """Return the variants that may have the highest capacity, bounds excluded, the highest first.
+    """Return the variants that may have the highest capacity, references excluded, the highest
+    first.
 
     The lowest are left out one by one, until one is within `EQUAL_WITHIN` of the highest or not
     significantly lower. So no variant is in the set if a higher one is not. One seed shows nothing,
@@ -50,8 +51,8 @@ def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
 
 
 def always_sustaining(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
-    """Return the variants that sustain every rate that was tried, bounds excluded."""
-    return [each for each in found if not each.bound and each.kind is Kind.ALWAYS]
+    """Return the variants that sustain every rate that was tried, references excluded."""
+    return [each for each in found if not each.reference and each.kind is Kind.ALWAYS]
 
 
 class _Best(NamedTuple):
@@ -65,7 +66,9 @@ class _Best(NamedTuple):
 
 def _best(found: Sequence[VariantCapacity]) -> _Best:
     values = [
-        (load.value, each) for each in found if not each.bound and (load := each.load) is not None
+        (load.value, each)
+        for each in found
+        if not each.reference and (load := each.load) is not None
     ]
     values.sort(key=lambda pair: -pair[0])
     variants = [each for _, each in values]

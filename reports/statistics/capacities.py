@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from reports.capacity.estimate import Capacity, Kind
@@ -16,7 +16,7 @@ from reports.capacity.search import Chain
 from reports.loads import RATES, Ladder
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import Prior, geometric_mean, paired_ratio, reached_by_most
-from servers.policies.unlimited_kv import UnlimitedKv
+from servers.policies.base import UNLIMITED_KV
 
 EQUAL_WITHIN = 0.03
 """Smaller relative differences between capacities do not matter in practice."""
@@ -54,7 +54,8 @@ def some_seeds(seeds: SeedShare | None) -> str:
 @dataclass(frozen=True, slots=True)
 class VariantCapacity:
     variant: str
-    bound: bool
+    reference: str
+    """What no server can give it, as in `CellRecord`; empty unless it is a reference."""
     by_seed: Mapping[int, Capacity]
     ratio: Estimate | None
     """Capacity ÷ the baseline's capacity; None for the baseline, with unlimited KV memory, and if
@@ -119,12 +120,6 @@ class VariantCapacity:
         return SeedShare(sum(most is not None and load <= most for most in highest), len(highest))
 
 
-def has_unlimited_kv(variant: str) -> bool:
-    """Return whether a variant is the reference with unlimited KV memory, behind any router. It is
-    compared with others by capacity only: its machine is not theirs."""
-    return variant.partition("@")[0] == UnlimitedKv.name
-
-
 def capacity_ratio(
     above: Mapping[int, float], below: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Estimate | None:
@@ -135,20 +130,21 @@ def capacity_ratio(
 
 def capacities(
     found: Mapping[Chain, Capacity],
-    variants: Mapping[str, bool],
+    variants: Mapping[str, str],
     baseline: str,
     ladder: Ladder = RATES,
 ) -> list[VariantCapacity]:
-    """Return the capacities in the order of `variants`: whether each is a bound, by name."""
+    """Return the capacities in the order of `variants`: what makes each a reference, by name."""
     by_variant = {
         name: {chain.seed: each for chain, each in found.items() if chain.variant == name}
         for name in variants
     }
-    base = VariantCapacity(baseline, False, by_variant.get(baseline, {}), None)
-    return [
-        VariantCapacity(name, variants[name], by_seed, _ratio(name, by_seed, base), ladder)
+    every = [
+        VariantCapacity(name, variants[name], by_seed, None, ladder)
         for name, by_seed in by_variant.items()
     ]
+    base = next((each for each in every if each.variant == baseline), None)
+    return [replace(each, ratio=_ratio(each, base)) for each in every]
 
 
 def from_seeds(
@@ -161,17 +157,13 @@ def from_seeds(
         for seed, of_seed in each.by_seed.items()
         if seed in seeds
     }
-    variants = {each.variant: each.bound for each in found}
+    variants = {each.variant: each.reference for each in found}
     return capacities(chains, variants, baseline, found[0].ladder if found else RATES)
 
 
-def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) -> Estimate | None:
-    own = VariantCapacity(name, False, by_seed, None)
-    if (
-        has_unlimited_kv(name)
-        or name == base.variant
-        or own.kind is not Kind.FOUND
-        or base.kind is not Kind.FOUND
-    ):
+def _ratio(own: VariantCapacity, base: VariantCapacity | None) -> Estimate | None:
+    if base is None or own is base or own.reference == UNLIMITED_KV:
+        return None
+    if own.kind is not Kind.FOUND or base.kind is not Kind.FOUND:
         return None
     return capacity_ratio(own.loads, base.loads)

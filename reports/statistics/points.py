@@ -18,9 +18,10 @@ from reports.metrics.cells import Results, amounts_of, ladder_in
 from reports.metrics.jct import jct_percentiles
 from reports.metrics.measure import METRICS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
-from reports.statistics.capacities import SeedShare, VariantCapacity, has_unlimited_kv
+from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive
 from reports.statistics.seeds_needed import seeds_needed
+from servers.policies.base import UNLIMITED_KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,9 @@ class Point:
     """One variant under one load, all seeds pooled."""
 
     variant: str
-    bound: bool
+    reference: str
+    """As in `VariantCapacity`. With unlimited KV memory it is compared by capacity only, since its
+    machine is not that of the others."""
     offload: bool
     load: str
     amount: float | None
@@ -193,12 +196,12 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
         mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
         if mine is None or (load, variant) in unstable:
             continue
-        against = None
+        against, reference = None, str(cells["reference"].iloc[0])
         is_valid = not {(load, variant), (load, baseline)} & invalid
         if (
             base is not None
             and variant != baseline
-            and not has_unlimited_kv(str(variant))
+            and reference != UNLIMITED_KV
             and is_valid
             and (load, baseline) not in unstable
         ):
@@ -207,7 +210,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
         found.append(
             Point(
                 str(variant),
-                bool(cells["bound"].iloc[0]),
+                reference,
                 bool(cells["offload"].iloc[0]),
                 str(load),
                 None if pd.isna(amount) else float(amount),
@@ -276,7 +279,7 @@ def with_unstable(points: Sequence[Point], results: Results) -> list[Point]:
 def _unstable(load: str, variant: str, cells: pd.DataFrame) -> Point:
     return Point(
         variant,
-        bool(cells["bound"].iloc[0]),
+        str(cells["reference"].iloc[0]),
         bool(cells["offload"].iloc[0]),
         load,
         float(amounts_of(cells).iloc[0]),

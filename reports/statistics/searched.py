@@ -67,7 +67,7 @@ def searched(run: Run) -> Searched | None:
     if not idle:
         return None
     baseline = run.sweep.baseline
-    variants = {v.name: bool(v.bound) for v in run.sweep.variants}
+    variants = {v.name: v.reference or "" for v in run.sweep.variants}
     given = tuple(amount for amount in run.sweep.amounts if amount is not None)
     ladder = ladder_of(run.sweep.arrivals)
     horizon = run.sweep.horizon

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from servers.admission import STEP_TOKENS
 from servers.basics.compiled_core import mypyc_attr
@@ -195,6 +195,7 @@ class Future(NamedTuple):
     """Output tokens of this and all later turns."""
 
 
+UNLIMITED_KV: Final = "unlimited KV"
 Need = Literal["tier", "tool names", "ends of programs", "the future", "unlimited KV"]
 """What a policy cannot work without, or uses if it is known: an offload tier, the tools that an
 answer calls, which turn of a program is the last, the trace's future, and KV memory without a

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from servers.basics.compiled_core import mypyc_attr
-from servers.policies.base import Need
+from servers.policies.base import UNLIMITED_KV, Need
 from servers.policies.fcfs import Fcfs
 
 KV_BLOCKS = 10**11
@@ -26,5 +26,5 @@ class UnlimitedKv(Fcfs):
 
     name = "unlimited-kv"
     source = "a reference of ours"
-    needs: ClassVar[tuple[Need, ...]] = ("unlimited KV",)
+    needs: ClassVar[tuple[Need, ...]] = (UNLIMITED_KV,)
     checked: ClassVar[str] = "a reference: there is no such machine"

@@ -25,8 +25,8 @@ class CellRecord(
     policy_source: str | None = None
     policy_sha256: str | None = None
     """Hash of a user's policy and of the modules that it imports."""
-    bound: bool = False
-    """True for a reference, which no server can run: it knows the future, or has unlimited KV."""
+    reference: Name | None = None
+    """What no server can give it, `the future` or `unlimited KV`; absent if a server can run it."""
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
     offload: OffloadRecord | None = None

@@ -25,7 +25,7 @@ class VariantRecord(Record, kw_only=True, frozen=True):
     policy_arguments: dict[str, Scalar] = field(default_factory=dict)
     policy_source: str | None = None
     policy_sha256: str | None = None
-    bound: bool = False
+    reference: Name | None = None
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
     offload: OffloadRecord | None = None

@@ -41,7 +41,7 @@ def simulate(
     turns: list[TurnRecord] = []
     policy = make_policy(variant, costs(profile, step_tokens=2048, offload=offloads))
     engine = partial(Engine, policy, profile, Limits(), Offload(100) if offloads else None)
-    replay(programs, starts_s, None, engine, turns.append, bound=variant.bound)
+    replay(programs, starts_s, None, engine, turns.append, oracle=bool(variant.reference))
     return len(turns)
 
 

@@ -67,7 +67,7 @@ def us_per_turn(name: str, in_flight: int, turns: int) -> float:
     source = programs(1)
     some = [next(source) for _ in range(in_flight + turns)]
     engine = partial(Engine, policy, profile, Limits(), offload)
-    run = Replay(some, engine, end, bound=variant.bound)
+    run = Replay(some, engine, end, oracle=bool(variant.reference))
     run.engine.run(run.starting(None, in_flight))
     first = len(times_s) // 10
     return 1e6 * (times_s[-1] - times_s[first]) / (every * (len(times_s) - 1 - first))

@@ -58,7 +58,9 @@ def _replay(programs: list[Program], data: bytes) -> None:
     arrivals = parse_arrivals(("poisson", "closed:2")[len(data) % 2])
     starts_s, in_flight = arrivals.draw(programs, 0.5, 1)
     engine = partial(Engine, make_policy(variant, COSTS), MACHINE, Limits())
-    done = replay(programs, starts_s, in_flight, engine, into(lines), bound=variant.bound)
+    done = replay(
+        programs, starts_s, in_flight, engine, into(lines), oracle=bool(variant.reference)
+    )
     assert done.finished_programs == len(roots(programs)) or any(p.fork for p in programs), done
     assert len(lines) == sum(len(program.turns) for program in programs)
     orjson.dumps([to_builtins(done), lines])

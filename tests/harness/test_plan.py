@@ -210,7 +210,7 @@ def test_one_agent_misses_a_limit_or_has_no_steady_state_or_even_an_idle_machine
     limit, unstable = (Capacity(Kind.NEVER, math.nan, None, 1.0, of) for of in ("mean<=2x", ""))
     idle, serves = Capacity(Kind.NEVER, math.nan, None, None), Capacity(Kind.FOUND, 5.0, 5.0, 6.0)
     by_seed = dict(enumerate([limit, unstable, idle, serves]))
-    assert plans._missed(VariantCapacity("fcfs", False, by_seed, None)) == (
+    assert plans._missed(VariantCapacity("fcfs", "", by_seed, None)) == (
         "mean<=2x, no steady state, the SLO is missed even on an idle machine"
     )
 

@@ -31,4 +31,4 @@ def test_with_unlimited_kv_the_context_of_each_turn_is_found_and_no_turn_waits_f
     assert cells["unlimited-kv"]["profile"].pop("kv_blocks") == KV_BLOCKS
     assert cells["fcfs"]["profile"].pop("kv_blocks") == 100
     assert cells["fcfs"]["profile"] == cells["unlimited-kv"]["profile"]
-    assert cells["unlimited-kv"]["bound"]
+    assert cells["unlimited-kv"]["reference"]

@@ -24,7 +24,7 @@ def test_variants_with_offload_and_the_references_are_marked() -> None:
     assert [v.name for v in variants("all") if v.offload] == [
         "lmcache", "autellix+", "infercept+", "continuum+", "mori+", "turnstile+",
     ]  # fmt: skip
-    assert {v.name: v.impossible for v in variants("all") if v.bound} == {
+    assert {v.name: v.impossible for v in variants("all") if v.reference} == {
         "unlimited-kv": "it has unlimited KV memory",
         "clairvoyant": "it knows the trace's future",
     }
@@ -95,7 +95,7 @@ class Mine(Policy):
 @pytest.mark.parametrize("separator", [":", "."])
 def test_a_custom_policy_is_given_by_its_dotted_path(module: str, separator: str) -> None:
     plain, tiered = variants(f"{module}{separator}Mine,{module}{separator}Mine+")
-    assert (plain.name, plain.offload, plain.bound) == ("mine", None, False)
+    assert (plain.name, plain.offload, plain.reference) == ("mine", None, None)
     assert (tiered.name, tiered.offload) == ("mine+", "lmcache")
     assert (plain.description, plain.source) == (
         "Longest prompts first.",

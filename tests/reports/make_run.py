@@ -22,22 +22,22 @@ PREFILL_TOKENS_PER_S = 3000.0
 DECODE_S_PER_TOKEN = 0.02
 
 VARIANTS: dict[str, tuple[str, bool, bool, float]] = {
-    "fcfs": ("fcfs", False, False, 0.15),
-    "program-fcfs": ("program-fcfs", False, False, 0.25),
-    "static-ttl": ("static-ttl", False, False, 0.70),
-    "continuum": ("continuum", False, False, 0.78),
-    "continuum-v1": ("continuum-v1", False, False, 0.72),
-    "continuum-preview": ("continuum-preview", False, False, 0.66),
-    "context-serve": ("context-serve", False, False, 0.74),
-    "autellix": ("autellix", False, False, 0.10),
-    "infercept": ("infercept", False, False, 0.75),
-    "lmcache": ("fcfs", True, False, 0.60),
-    "autellix+": ("autellix", True, False, 0.58),
-    "infercept+": ("infercept", True, False, 0.80),
-    "continuum+": ("continuum", True, False, 0.83),
-    "clairvoyant": ("clairvoyant", False, True, 0.90),
+    "fcfs": ("fcfs", False, None, 0.15),
+    "program-fcfs": ("program-fcfs", False, None, 0.25),
+    "static-ttl": ("static-ttl", False, None, 0.70),
+    "continuum": ("continuum", False, None, 0.78),
+    "continuum-v1": ("continuum-v1", False, None, 0.72),
+    "continuum-preview": ("continuum-preview", False, None, 0.66),
+    "context-serve": ("context-serve", False, None, 0.74),
+    "autellix": ("autellix", False, None, 0.10),
+    "infercept": ("infercept", False, None, 0.75),
+    "lmcache": ("fcfs", True, None, 0.60),
+    "autellix+": ("autellix", True, None, 0.58),
+    "infercept+": ("infercept", True, None, 0.80),
+    "continuum+": ("continuum", True, None, 0.83),
+    "clairvoyant": ("clairvoyant", False, "the future", 0.90),
 }
-"""name: (policy, offloads, bound, share of kept tokens that hit)"""
+"""name: (policy, offloads, what makes it a reference, share of kept tokens that hit)"""
 
 
 def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
@@ -78,11 +78,11 @@ def write_cell(
     finished: Mapping[str, Any] = {},
     **config: Any,
 ) -> Path:
-    policy, offloads, bound, _ = VARIANTS.get(variant, (variant, False, False, 0.0))
+    policy, offloads, reference, _ = VARIANTS.get(variant, (variant, False, None, 0.0))
     folder = run / f"{variant.replace('/', '-')}_jps{jps}_seed{seed}"
     folder.mkdir(parents=True)
     cell = {
-        "format": "turnstile-cell-1", "variant": variant, "policy": policy, "bound": bound,
+        "format": "turnstile-cell-1", "variant": variant, "policy": policy, "reference": reference,
         "offload": {"dram_gb": 100.0, "ssd_gb": 0.0} if offloads else None, "engine": "sim",
         "jps": jps, "arrivals": arrivals, "seed": seed, "hardware": "a100-80g",
         "model": "llama-3.1-8b", "profile": {"provenance": "analytic"}, "baseline": "fcfs",
@@ -135,7 +135,8 @@ def write_sweep(
 ) -> Path:
     run.mkdir(parents=True, exist_ok=True)
     variant_rows = [
-        {"name": n, "policy": VARIANTS.get(n, (n,))[0], "bound": n == "clairvoyant",
+        {"name": n, "policy": VARIANTS.get(n, (n,))[0],
+         "reference": VARIANTS.get(n, (None,) * 3)[2],
          "offload": {"dram_gb": 100.0, "ssd_gb": 0.0} if VARIANTS.get(n, ("", False))[1] else None,
          "description": "", **({"router": {"name": n.partition("@")[2]}} if "@" in n else {})}
         for n in variants

@@ -49,7 +49,7 @@ def machine(
         "jps": [],
         "seeds": [1],
     }
-    shown = capacities(found, dict.fromkeys(per_seed, False), "fcfs")
+    shown = capacities(found, dict.fromkeys(per_seed, ""), "fcfs")
     return MachineRun(
         Path(hardware), convert(sweep, SweepRecord), slo, 40.0, Price(gpus, usd_per_h), shown
     )

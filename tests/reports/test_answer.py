@@ -90,7 +90,7 @@ def test_unlimited_kv_is_not_compared_with_schedulers_of_the_machine(tmp_path: P
     run = write_sweep(tmp_path / "with", [*times, "unlimited-kv"], workload=workload(idle(1.0)))
     for name, turns in times.items():
         write_cell(run, name, turns)
-    write_cell(run, "unlimited-kv", idle(5.0), bound=True)
+    write_cell(run, "unlimited-kv", idle(5.0), reference="unlimited KV")
     assert answer_of(run).headline == without.headline
     assert answer_of(run).findings == without.findings
     found = {p.variant: p for p in points(collect(load_run(run)), "fcfs")}

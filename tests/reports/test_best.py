@@ -106,9 +106,9 @@ def test_the_advice_and_until_name_winners_only(drawn: list[list[float]]) -> Non
 
 
 def test_bounds_and_variants_without_a_capacity_are_no_contenders() -> None:
-    never = VariantCapacity("never", False, {1: Capacity(Kind.NEVER, math.nan, None, 0.1)}, None)
+    never = VariantCapacity("never", "", {1: Capacity(Kind.NEVER, math.nan, None, 0.1)}, None)
     ahead, best = found({"bound": scaled(1.01, 3), "best": EVEN})
-    assert undecided([replace(ahead, bound=True), best, never]) == []
+    assert undecided([replace(ahead, reference="the future"), best, never]) == []
     assert undecided([]) == []
 
 
@@ -126,7 +126,7 @@ def test_one_seed_suggests_no_number() -> None:
 
 
 def test_nothing_is_undecided_if_a_variant_sustains_every_rate() -> None:
-    always = VariantCapacity("always", False, {1: Capacity(Kind.ALWAYS, math.nan, 9.0, None)}, None)
+    always = VariantCapacity("always", "", {1: Capacity(Kind.ALWAYS, math.nan, 9.0, None)}, None)
     assert undecided([*found({"one": EVEN, "two": scaled(0.9, 3)}), always]) == []
 
 

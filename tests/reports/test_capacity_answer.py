@@ -57,7 +57,7 @@ def point(variant: str, jps: float, mean_s: float, *, stable: bool = True) -> Po
     ratio = Estimate(90 / mean_s, 0.9 * 90 / mean_s, 1.1 * 90 / mean_s)
     against = None if variant == "fcfs" else Comparison(200, 3, ratio, ratio, math.nan)
     return Point(
-        variant, False, False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
+        variant, "", False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
         {"jct_p95_s": 3 * mean_s}, jps, {"device": 0.5}, not stable, False, against,
     )  # fmt: skip
 
@@ -66,12 +66,12 @@ def answer_of(
     found: Mapping[Chain, Capacity],
     *,
     points: Sequence[Point] = (),
-    bounds: Sequence[str] = (),
+    references: Mapping[str, str] = {},
     slo: str = "mean<=2x",
     **sweep: Any,
 ) -> Answer:
     merged = convert(SWEEP | sweep, SweepRecord)
-    variants = {chain.variant: chain.variant in bounds for chain in found}
+    variants = {chain.variant: references.get(chain.variant, "") for chain in found}
     asked = capacity_context(merged, parse_slo(slo), 42.0)
     of_all = capacities(found, variants, "fcfs", asked.ladder)
     return capacity_answer(of_all, points, asked, merged, [])
@@ -175,7 +175,8 @@ def test_one_seed_has_no_interval_and_the_report_says_so() -> None:
 
 def test_a_bound_is_a_reference_and_never_wins() -> None:
     answer = answer_of(
-        chains(fcfs=(0.2, 0.2, 0.2), a=(0.3, 0.3, 0.3), oracle=(0.5, 0.5, 0.5)), bounds=["oracle"]
+        chains(fcfs=(0.2, 0.2, 0.2), a=(0.3, 0.3, 0.3), oracle=(0.5, 0.5, 0.5)),
+        references={"oracle": "the future"},
     )
     assert answer.winners == ("a",)
     assert "For reference: oracle, which knows the future, sustains 0.5 jobs/s." in answer.findings
@@ -339,7 +340,7 @@ def test_headlines_have_at_most_about_thirty_words(names: int, lowest: Sequence[
 def test_with_one_seed_those_within_three_percent_of_the_highest_tie() -> None:
     found = capacities(
         chains(fcfs=(1.0,), a=(0.971,), b=(0.969,)),
-        dict.fromkeys(("fcfs", "a", "b"), False),
+        dict.fromkeys(("fcfs", "a", "b"), ""),
         "fcfs",
     )
     assert [each.variant for each in winners(found)] == ["fcfs", "a"]
@@ -408,7 +409,7 @@ def test_the_answer_says_what_fails_first_for_the_best_and_the_baseline() -> Non
     merged = convert(SWEEP, SweepRecord)
     asked = capacity_context(merged, parse_slo("mean<=2x"), 42.0)
     found = chains(fcfs=(0.2,), a=(0.4,), b=(0.3,))
-    of_all = capacities(found, dict.fromkeys(limits, False), "fcfs", RATES)
+    of_all = capacities(found, dict.fromkeys(limits, ""), "fcfs", RATES)
     findings = capacity_answer(of_all, (), asked, merged, [], fails_first=limits).findings
     assert [each for each in findings if "first misses" in each] == [
         "a first misses the limit of mean JCT at 0.4 jobs/s.",

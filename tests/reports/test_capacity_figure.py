@@ -21,7 +21,7 @@ def of(name: str, *per_seed: float, ratio: Estimate | None = None) -> VariantCap
         seed: Capacity(kind, value, None, None)
         for seed, (kind, value) in enumerate(zip(kinds, per_seed, strict=True), start=1)
     }
-    return VariantCapacity(name, False, by_seed, ratio)
+    return VariantCapacity(name, "", by_seed, ratio)
 
 
 def test_the_highest_capacity_is_on_top() -> None:

@@ -23,7 +23,7 @@ VARIANTS = ("fcfs", "continuum", "continuum+", "continuum(k=50)", "my_policies:K
 
 def capacity_of(name: str, jobs_per_s: float) -> VariantCapacity:
     kind = Kind.NEVER if math.isnan(jobs_per_s) else Kind.FOUND
-    return VariantCapacity(name, False, {1: Capacity(kind, jobs_per_s, None, 0.01)}, None)
+    return VariantCapacity(name, "", {1: Capacity(kind, jobs_per_s, None, 0.01)}, None)
 
 
 FOUND = Capacity(Kind.FOUND, 0.2, 0.19, 0.21)
@@ -45,7 +45,7 @@ ANSWER = Answer(
 
 def point(variant: str, jps: float, mean_s: float, *, saturated: bool = False) -> Point:
     return Point(
-        variant, False, False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
+        variant, "", False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
         {"jct_p50_s": 20.0, "jct_p95_s": 3 * mean_s}, jps, {}, saturated, False, None,
     )  # fmt: skip
 
@@ -175,11 +175,11 @@ CASES = Answer(
     "", (), (), "",
     capacities=(
         capacity_of("fcfs", 0.2),
-        VariantCapacity("none", False, {1: NEVER, 2: NEVER}, None),
-        VariantCapacity("other", False, {1: NEVER, 2: NEVER}, None),
-        VariantCapacity("once", False, {1: FOUND, 2: NEVER}, None),
-        VariantCapacity("all", False, {1: ALWAYS, 2: ALWAYS}, None),
-        VariantCapacity("open", False, {1: FOUND, 2: OPEN}, None),
+        VariantCapacity("none", "", {1: NEVER, 2: NEVER}, None),
+        VariantCapacity("other", "", {1: NEVER, 2: NEVER}, None),
+        VariantCapacity("once", "", {1: FOUND, 2: NEVER}, None),
+        VariantCapacity("all", "", {1: ALWAYS, 2: ALWAYS}, None),
+        VariantCapacity("open", "", {1: FOUND, 2: OPEN}, None),
     ),
 )  # fmt: skip
 

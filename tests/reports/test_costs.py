@@ -41,7 +41,7 @@ CELLS = pd.DataFrame(
 
 
 def fcfs(**changes: object) -> VariantCapacity:
-    capacity = VariantCapacity("fcfs", False, {1: FOUND}, None, AGENTS)
+    capacity = VariantCapacity("fcfs", "", {1: FOUND}, None, AGENTS)
     return replace(capacity, **changes)
 
 

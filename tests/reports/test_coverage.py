@@ -62,7 +62,7 @@ def test_ratios_of_capacities_are_paired_by_seed() -> None:
         Chain("fcfs", 1): number(0.2), Chain("fcfs", 2): number(0.4), Chain("fcfs", 3): never,
         Chain("a", 1): number(0.3), Chain("a", 2): number(0.6), Chain("a", 3): number(0.5),
     }  # fmt: skip
-    found = capacities_by_seed(capacities(chains, {"fcfs": False, "a": False}, "fcfs"), "fcfs")
+    found = capacities_by_seed(capacities(chains, {"fcfs": "", "a": ""}, "fcfs"), "fcfs")
     assert found["capacity of fcfs"] == {1: 0.2, 2: 0.4}
     assert found["capacity of a"] == {1: 0.3, 2: 0.6, 3: 0.5}
     assert found["capacity of a ÷ fcfs"] == pytest.approx({1: 1.5, 2: 1.5})

@@ -69,7 +69,7 @@ def capacity(limit: str, *not_sustained: float, kind: Kind = Kind.FOUND) -> Vari
         seed: Capacity(kind, load - 1, load - 1, load, limit)
         for seed, load in enumerate(not_sustained, start=1)
     }
-    return VariantCapacity("a", False, by_seed, None, AGENTS)
+    return VariantCapacity("a", "", by_seed, None, AGENTS)
 
 
 def cells(*rows: Mapping[str, Any]) -> pd.DataFrame:
@@ -136,4 +136,4 @@ def test_a_seed_that_an_idle_machine_misses_says_nothing_about_the_others() -> N
         3: Capacity(Kind.FOUND, 8.5, 8.0, 9.0, "ttft_p95<=5s"),
     }
     rows = cells({"agents": 9, "seed": 3, "turn_queue_s": 1.0})
-    assert str(found(VariantCapacity("a", False, by_seed, None, AGENTS), rows).seeds) == "1/1"
+    assert str(found(VariantCapacity("a", "", by_seed, None, AGENTS), rows).seeds) == "1/1"

@@ -31,7 +31,7 @@ def point(variant: str, mean_s: float, against: Comparison | None, **changes: An
     mean = Estimate(mean_s, mean_s, mean_s)
     hits = dict.fromkeys(("device", "dram", "ssd"), 0.0)
     made = Point(
-        *(variant, False, False, "0.5 jobs/s", 0.5, 100, mean, {}, 0.5, hits, False, False),
+        *(variant, "", False, "0.5 jobs/s", 0.5, 100, mean, {}, 0.5, hits, False, False),
         against,
     )
     return replace(made, **changes)
@@ -132,7 +132,7 @@ def test_the_distance_from_the_bound_is_rounded_up_and_in_order_of_the_mean() ->
 
 def test_capacities_are_shares_of_the_rate_that_no_schedule_sustains() -> None:
     found = {Chain("fcfs", 1): number(0.5), Chain("fast", 1): number(1.5)}
-    searched = capacities(found, {"fcfs": False, "fast": False}, "fcfs")
+    searched = capacities(found, {"fcfs": "", "fast": ""}, "fcfs")
     points = [
         point("fcfs", 10.0, None, pooled={"rate_bound_jobs_per_s": 1.9}),
         point("fast", 5.0, GAIN, pooled={"rate_bound_jobs_per_s": 2.0}),

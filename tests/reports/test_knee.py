@@ -46,7 +46,7 @@ CELLS = [
 
 def capacity(variant: str, load: float, not_sustained: float) -> VariantCapacity:
     own = Capacity(Kind.FOUND, load, load * 0.98, not_sustained)
-    return VariantCapacity(variant, False, {1: own, 2: own}, None)
+    return VariantCapacity(variant, "", {1: own, 2: own}, None)
 
 
 def drawn(

@@ -96,7 +96,7 @@ def test_an_invalid_cell_decides_no_capacity(tmp_path: Path) -> None:
             Chain(name, 1): Capacity(Kind.FOUND, jobs_per_s, jobs_per_s, jobs_per_s)
             for name, jobs_per_s in by_variant.items()
         },
-        dict.fromkeys(by_variant, False),
+        dict.fromkeys(by_variant, ""),
         "fcfs",
     )
     valid, (sentence,) = valid_capacities(found, results, "fcfs")

@@ -17,6 +17,7 @@ from reports.answer.limited_by import Bottleneck, limited_by, unlimited_kv_sente
 from reports.capacity.estimate import Capacity
 from reports.capacity.search import Chain
 from reports.statistics.capacities import VariantCapacity, capacities
+from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
 JCT, NONE = "mean<=2x", ""
@@ -31,8 +32,8 @@ def failing(load: float, *limits: str) -> list[Capacity]:
 
 def of_all(found: Found) -> list[VariantCapacity]:
     names = dict.fromkeys(chain.variant for chain in found)
-    bounds = {name: name.startswith("unlimited-kv") for name in names}
-    return capacities(found, bounds, "fcfs")
+    references = {name: UNLIMITED_KV if name.startswith("unlimited-kv") else "" for name in names}
+    return capacities(found, references, "fcfs")
 
 
 def by_name(**per_seed: Sequence[float | Capacity]) -> Found:
@@ -96,7 +97,7 @@ WITH_REFERENCE = by_name(
 def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline_and_what_limits_them() -> (
     None
 ):
-    answer = answer_of(WITH_REFERENCE, bounds=["unlimited-kv"])
+    answer = answer_of(WITH_REFERENCE, references={"unlimited-kv": UNLIMITED_KV})
     sentences = [each for each in answer.findings if "KV memory" in each]
     assert sentences == [
         "With unlimited KV memory fcfs would sustain 0.1 jobs/s, of which a reaches 99% and fcfs"
@@ -105,13 +106,14 @@ def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline_and_what
         " KV memory fcfs sustains 2.0x the load.",
     ]
     assert not any("For reference" in each for each in answer.findings)
-    agents = answer_of(WITH_REFERENCE, bounds=["unlimited-kv"], arrivals="agents")
+    agents = answer_of(WITH_REFERENCE, references={"unlimited-kv": UNLIMITED_KV}, arrivals="agents")
     assert agents.limited_by["fcfs"].bottleneck is Bottleneck.KV_MEMORY
 
 
 def test_a_rate_that_only_the_reference_sustains_is_said() -> None:
     answer = answer_of(
-        by_name(fcfs=[NEVER] * 3, a=[NEVER] * 3, unlimited=[0.1] * 3), bounds=["unlimited-kv"]
+        by_name(fcfs=[NEVER] * 3, a=[NEVER] * 3, unlimited=[0.1] * 3),
+        references={"unlimited-kv": UNLIMITED_KV},
     )
     assert answer.headline.startswith("No scheduler sustains any rate on b200")
     assert "With unlimited KV memory fcfs would sustain 0.1 jobs/s." in answer.findings
@@ -127,8 +129,8 @@ def test_compute_and_what_the_seeds_do_not_show_have_sentences_too() -> None:
 
 def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:
     points = [point("fcfs", 0.04, 90), point("a", 0.04, 60), point("unlimited-kv", 0.04, 50)]
-    points[2] = replace(points[2], bound=True, pooled={"rate_bound_jobs_per_s": 9.0})
-    answer = answer_of(WITH_REFERENCE, points=points, bounds=["unlimited-kv"])
+    points[2] = replace(points[2], reference=UNLIMITED_KV, pooled={"rate_bound_jobs_per_s": 9.0})
+    answer = answer_of(WITH_REFERENCE, points=points, references={"unlimited-kv": UNLIMITED_KV})
     rows = {row.variant: row for row in capacity_rows(answer, Price(1, 1.0))}
     unlimited = rows["unlimited-kv"]
     assert (unlimited.ratio, unlimited.gpus, unlimited.usd) == ("–", "–", "–")
@@ -138,7 +140,7 @@ def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:
 
 
 def test_the_table_and_answer_json_have_a_word_per_capacity() -> None:
-    answer = answer_of(WITH_REFERENCE, bounds=["unlimited-kv"])
+    answer = answer_of(WITH_REFERENCE, references={"unlimited-kv": UNLIMITED_KV})
     table = capacity_table(answer, Price(1, 1.0))
     assert table is not None
     column = table.heads.index("Limited by") - 1

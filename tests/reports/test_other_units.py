@@ -69,7 +69,7 @@ def capacity(*sustained: float | None) -> VariantCapacity:
     by_seed = {
         seed: Capacity(Kind.FOUND, 1.0, load, 9.0) for seed, load in enumerate(sustained, start=1)
     }
-    return VariantCapacity("a", False, by_seed, None)
+    return VariantCapacity("a", "", by_seed, None)
 
 
 CELLS = pd.DataFrame(

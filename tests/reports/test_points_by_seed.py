@@ -18,7 +18,7 @@ Jobs = dict[tuple[str, int], dict[str, float]]
 def results(jobs: Jobs, unstable: Sequence[tuple[str, int]] = ()) -> Results:
     cells = [
         {
-            "cell": f"{variant}_{seed}", "variant": variant, "bound": False, "offload": False,
+            "cell": f"{variant}_{seed}", "variant": variant, "reference": "", "offload": False,
             "jps": 0.5, "load": "0.5 jobs/s", "seed": seed, "throughput_jobs_per_s": 0.5,
             "device_hit_ratio": 0.5, "dram_hit_ratio": 0.0, "ssd_hit_ratio": 0.0,
             "saturated": (variant, seed) in unstable, "failed_gates": "",

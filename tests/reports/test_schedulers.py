@@ -17,7 +17,7 @@ FCFS = {"name": "fcfs", "description": "Stock vLLM.", "policy_source": "v3"}
 CONTINUUM = {"name": "continuum", "description": "KV is kept.", "policy_source": ""}
 PLUS = {"name": "continuum+", "description": "KV is kept; tier.", "offload": DRAM}
 LMCACHE = {"name": "lmcache", "description": "Stock vLLM; tier.", "offload": DRAM}
-BOUND = {"name": "clairvoyant", "description": "Knows.", "bound": True}
+BOUND = {"name": "clairvoyant", "description": "Knows.", "reference": "the future"}
 
 
 def schedulers_of(variants: list[dict[str, Any]], baseline: str) -> Schedulers:
@@ -49,7 +49,7 @@ def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_bound
         "+ and lmcache: with an offload tier in host memory",
         "clairvoyant knows the future and cannot win",
     ]
-    unlimited = {"name": "unlimited-kv", "bound": True}
+    unlimited = {"name": "unlimited-kv", "reference": "unlimited KV"}
     assert schedulers_of([FCFS, unlimited], "fcfs").legend()[1:] == [
         "unlimited-kv has unlimited KV memory and cannot win"
     ]

@@ -23,7 +23,6 @@ def variants(*names: str) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "bound": False,
             "offload": None,
             "router": {"name": "sticky"},
             **({"disaggregate": {"name": "1P1D"}} if name.endswith("@1P1D") else {}),
@@ -52,7 +51,7 @@ def capacity_headline(per_seed: dict[str, tuple[float, ...]]) -> str:
         for chain, each in chains(**by_key).items()
     }
     asked = capacity_context(sweep, parse_slo("mean<=2x"), 45.0)
-    all_found = capacities(found, dict.fromkeys(names, False), "fcfs@sticky")
+    all_found = capacities(found, dict.fromkeys(names, ""), "fcfs@sticky")
     return capacity_answer(all_found, (), asked, sweep, ()).headline
 
 

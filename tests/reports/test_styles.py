@@ -47,7 +47,9 @@ def test_no_two_policies_share_both_colour_and_marker() -> None:
 
 
 def test_references_are_grey_and_dotted() -> None:
-    found = styles([VariantRecord(name="clairvoyant"), VariantRecord(name="mine", bound=True)])
+    found = styles(
+        [VariantRecord(name="clairvoyant"), VariantRecord(name="mine", reference="the future")]
+    )
     assert list(found.values()) == [Style(1, "x", "dot")] * 2
     assert styles_of("unlimited-kv") == {"unlimited-kv": Style(1, "cross", "dot")}
 

@@ -55,7 +55,9 @@ def test_the_slowest_is_compared_with_a_baseline_that_is_the_fastest(tmp_path: P
 
 
 def test_a_reference_is_no_answer() -> None:
-    answer = answer_of(chains(fcfs=(0.2,) * 3, oracle=(0.5,) * 3), bounds=["oracle"])
+    answer = answer_of(
+        chains(fcfs=(0.2,) * 3, oracle=(0.5,) * 3), references={"oracle": "the future"}
+    )
     assert [tile.number for tile in tiles(answer, "fcfs")] == ["0.2 jobs/s"]
 
 

@@ -115,9 +115,7 @@ def gaps(tool_s: float) -> list[str]:
         for name, rates in found.items()
         for seed, most in zip((0, 2), rates, strict=True)
     }
-    return mostly_gaps(
-        results, capacities(chains, dict.fromkeys(found, False), "fcfs"), RunSettings()
-    )
+    return mostly_gaps(results, capacities(chains, dict.fromkeys(found, ""), "fcfs"), RunSettings())
 
 
 def test_a_capacity_that_is_mostly_tool_gaps_comes_with_the_time_to_first_token() -> None:

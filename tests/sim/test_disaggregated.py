@@ -190,7 +190,7 @@ def test_no_engine_loses_a_block_and_nothing_is_kept_to_be_sent(
     world: World, split: tuple[int, int], policy: str
 ) -> None:
     fleet = build(world, policy, RoundRobin, split)
-    ran = Replay(world.programs, fleet, lambda _: None, bound=False)
+    ran = Replay(world.programs, fleet, lambda _: None, oracle=False)
     ran.engine.run(ran.starting(world.starts_s, None))
     assert isinstance(ran.engine, DisaggregatedFleet)
     for engine in ran.engine.engines:

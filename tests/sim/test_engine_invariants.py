@@ -40,7 +40,7 @@ def run(
 ) -> tuple[list[dict[str, object]], list[dict[str, object]], DoneRecord]:
     turns: list[dict[str, object]] = []
     events: list[dict[str, object]] = []
-    bound = variants(name)[0].bound
+    oracle = bool(variants(name)[0].reference)
     engine = partial(
         Engine,
         policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
@@ -50,7 +50,7 @@ def run(
         on_event=into(events),
         strides=strides,
     )
-    done = replay(world.programs, world.starts_s, None, engine, into(turns), bound=bound)
+    done = replay(world.programs, world.starts_s, None, engine, into(turns), oracle=oracle)
     return turns, events, done
 
 
@@ -88,7 +88,9 @@ def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -
         engines.append(engine)
         return engine
 
-    replaying = Replay(world.programs, build, lambda _: None, bound=variants(name)[0].bound)
+    replaying = Replay(
+        world.programs, build, lambda _: None, oracle=bool(variants(name)[0].reference)
+    )
     engines[0].run(replaying.starting(world.starts_s, None))
     scheduler = engines[0].scheduler
     check_blocks(scheduler)

@@ -127,7 +127,7 @@ def test_no_replica_loses_a_block_and_all_are_free_at_the_end(
     world: World, name: str, policy: str
 ) -> None:
     ran = Replay(
-        world.programs, build(world, policy, ROUTERS[name], 3), lambda _: None, bound=False
+        world.programs, build(world, policy, ROUTERS[name], 3), lambda _: None, oracle=False
     )
     ran.engine.run(ran.starting(world.starts_s, None))
     assert isinstance(ran.engine, Fleet)
@@ -144,7 +144,7 @@ def test_the_usage_of_a_fleet_is_the_sum_of_its_engines_at_any_end_of_a_turn(
     world: World, name: str
 ) -> None:
     fleet_of = build(world, "infercept+", ROUTERS[name], 3)
-    ran = Replay(world.programs, fleet_of, lambda _: None, bound=False)
+    ran = Replay(world.programs, fleet_of, lambda _: None, oracle=False)
     fleet = ran.engine
     assert isinstance(fleet, Fleet)
     ended, sampled = fleet._on_end, 0
@@ -189,7 +189,7 @@ def test_a_report_has_the_load_that_each_engine_has_then(
             return super().route(turn, now_s)
 
     router = partial(Checking, load="kv", report_s=report_s)
-    ran = Replay(world.programs, build(world, policy, router, 3), lambda _: None, bound=False)
+    ran = Replay(world.programs, build(world, policy, router, 3), lambda _: None, oracle=False)
     fleet = ran.engine
     assert isinstance(fleet, Fleet)
     fleet.run(ran.starting(world.starts_s, None))

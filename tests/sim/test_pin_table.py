@@ -44,8 +44,8 @@ def pinned_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
             before.append(after[-1])
 
     engine = partial(Engine, policy, profile(kv_blocks=5402), Limits(), on_event=on_event)
-    bound = variants(policy.name)[0].bound
-    done = replay([job()], [0.0], None, engine, on_turn=lambda _: None, bound=bound)
+    oracle = bool(variants(policy.name)[0].reference)
+    done = replay([job()], [0.0], None, engine, on_turn=lambda _: None, oracle=oracle)
     usage = done.usage
     assert isinstance(usage, list)
     used = [point[1] for point in usage]

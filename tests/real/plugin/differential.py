@@ -106,8 +106,8 @@ def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Out
         return engines[0]
 
     maker = unruly(make, seed) if played.unruly else make
-    bound = variant(policy).bound
-    done = replay(played.programs, played.starts_s, None, maker, into(turns), bound=bound)
+    oracle = bool(variant(policy).reference)
+    done = replay(played.programs, played.starts_s, None, maker, into(turns), oracle=oracle)
     return Outcome(
         getattr(engines[0], "batches", []),
         sorted(_line(event) for event in events),
