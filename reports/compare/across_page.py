@@ -10,7 +10,7 @@ from typing import NamedTuple
 from reports.answer.provenance import heading
 from reports.compare.across import Across, MachineRun, differing
 from reports.compare.across_answer import caveats, findings, headline, rows
-from reports.figures.drawing import Figure, Spec, Trace, bars, plain
+from reports.figures.drawing import Figure, Spec, Trace, bars, plain, scatter
 from reports.figures.legend import legend
 from reports.figures.styles import Style, styles
 from reports.loads import Ladder
@@ -163,20 +163,19 @@ def _dots(measure: CapacityMeasure, across: Across, variant: str, look: Style) -
         if each.variant == variant and (value := measure.value(machine, each)) is not None
     ]
     values = [value for _, value in found]
-    return {
-        "type": "scatter",
-        "orientation": "h",
-        "offsetgroup": variant,
-        "name": plain(variant),
-        "x": [value.value for value in values],
-        "y": [label for label, _ in found],
-        "mode": "markers",
-        "marker": {"symbol": look.marker, "size": 9, "line": {"width": 1.5}},
-        **({"error_x": bars(*values)} if all(value.has_interval for value in values) else {}),
-        "text": _hovers(measure, variant, found),
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": look.colour, "variant": variant, "kind": "dot"},
-    }
+    has_intervals = all(value.has_interval for value in values)
+    error: Trace = {"error_x": bars(*values)} if has_intervals else {}
+    x, y = [value.value for value in values], [label for label, _ in found]
+    return scatter(
+        *(x, y, "markers", look.colour, "dot"),
+        variant=variant,
+        hover="%{text}",
+        text=_hovers(measure, variant, found),
+        orientation="h",
+        offsetgroup=variant,
+        marker={"symbol": look.marker, "size": 9, "line": {"width": 1.5}},
+        **error,
+    )
 
 
 def _hovers(

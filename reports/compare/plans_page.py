@@ -19,7 +19,7 @@ from reports.compare.plans import (
     shown,
     statistics_of,
 )
-from reports.figures.drawing import Figure, Spec, Trace, plain
+from reports.figures.drawing import Figure, Spec, Trace, plain, scatter
 from reports.figures.legend import legend
 from reports.figures.styles import Style, styles
 from reports.page.environment import write_page
@@ -89,15 +89,9 @@ def _figure(limit: Limit, found: Sequence[Fleet], style: Mapping[str, Style]) ->
     drawn = [fleet for fleet in found if limit in fleet.times]
     best = front(drawn, lambda f: f.times[limit])
     names = list(dict.fromkeys(fleet.policy for fleet in drawn))
-    line: Trace = {
-        "type": "scatter",
-        "x": [f.usd_per_month for f in best],
-        "y": [shown(limit, f.times[limit]) for f in best],
-        "mode": "lines",
-        "line": {"width": 1.5, "dash": "dot"},
-        "hoverinfo": "skip",
-        "meta": {"colour": "soft", "kind": "front"},
-    }
+    y = [shown(limit, f.times[limit]) for f in best]
+    dotted = {"width": 1.5, "dash": "dot"}
+    line = scatter([f.usd_per_month for f in best], y, "lines", "soft", "front", line=dotted)
     unit = "tok/s" if limit.is_speed else "s"
     spec: Spec = {
         "data": [line, *(_dots(name, limit, drawn, best, style[name]) for name in names)],
@@ -120,22 +114,19 @@ def _dots(
     name: str, limit: Limit, drawn: Sequence[Fleet], best: Sequence[Fleet], look: Style
 ) -> Trace:
     own = [fleet for fleet in drawn if fleet.policy == name]
-    return {
-        "type": "scatter",
-        "name": plain(name),
-        "x": [f.usd_per_month for f in own],
-        "y": [shown(limit, f.times[limit]) for f in own],
-        "mode": "markers+text",
-        "text": [plain(f"{f.machines} × {f.machine}") if f in best else "" for f in own],
-        "textposition": "top center",
-        "cliponaxis": False,
-        "marker": {"symbol": look.marker, "size": 10, "line": {"width": 1.5}},
-        "hovertext": [
+    x, y = [f.usd_per_month for f in own], [shown(limit, f.times[limit]) for f in own]
+    return scatter(
+        *(x, y, "markers+text", look.colour, "dot"),
+        variant=name,
+        hover="%{hovertext}",
+        hovertext=[
             f"<b>{plain(f.name)}</b><br>{counted(f.machines, 'machine')},"
             f" {f.usd_per_month:,.0f} {AXIS}<br>"
             f"{limit.title} {in_words(limit, f.times[limit])}"
             for f in own
         ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "meta": {"colour": look.colour, "variant": name, "kind": "dot"},
-    }
+        text=[plain(f"{f.machines} × {f.machine}") if f in best else "" for f in own],
+        textposition="top center",
+        cliponaxis=False,
+        marker={"symbol": look.marker, "size": 10, "line": {"width": 1.5}},
+    )

@@ -19,7 +19,7 @@ from reports.experiment.judge import ClaimPoint, Finding, judge
 from reports.experiment.setup import Setup, as_json, notes, setups
 from reports.experiment.significance import ClaimOutcome
 from reports.experiment.verdict import outcome_of, verdict
-from reports.figures.drawing import Figure, Spec, Trace, dot, plain, wide_spread
+from reports.figures.drawing import Figure, Spec, Trace, dot, plain, scatter, wide_spread
 from reports.figures.legend import MAX_ALL_HIGHLIGHTED, Legend, highlighted, legend
 from reports.figures.overview import figures
 from reports.figures.styles import Style, styles
@@ -264,17 +264,13 @@ def _stated(published: Sequence[float]) -> str:
 
 
 def _published_dot(published: Sequence[float]) -> Trace:
-    return {
-        "type": "scatter",
-        "name": PUBLISHED,
-        "x": list(published),
-        "y": [PUBLISHED] * len(published),
-        "mode": "lines+markers",
-        "line": {"width": 3},
-        "marker": {"symbol": "diamond", "size": 11, "line": {"width": 1.5}},
-        "hovertemplate": f"<b>{PUBLISHED}</b> %{{x}}<extra></extra>",
-        "meta": {"colour": "s3", "variant": PUBLISHED, "kind": "dot"},
-    }
+    return scatter(
+        *(list(published), [PUBLISHED] * len(published), "lines+markers", "s3", "dot"),
+        variant=PUBLISHED,
+        hover=f"<b>{PUBLISHED}</b> %{{x}}",
+        line={"width": 3},
+        marker={"symbol": "diamond", "size": 11, "line": {"width": 1.5}},
+    )
 
 
 def _dot(point: ClaimPoint) -> Trace:

@@ -116,22 +116,86 @@ def bars(*values: Estimate) -> dict[str, Any]:
     }
 
 
+def scatter(
+    x: Sequence[Any],
+    y: Sequence[Any],
+    mode: str,
+    colour: str,
+    kind: str,
+    *,
+    variant: str = "",
+    hover: str = "",
+    **fields: Any,
+) -> Trace:
+    """Draw points, lines or both. `kind` tells the page what they are, `variant` whose; `hover` is
+    plotly's template of the hover text, "" for none."""
+    return {
+        "type": "scatter",
+        **({"name": plain(variant)} if variant else {}),
+        "x": x,
+        "y": y,
+        "mode": mode,
+        **({"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}),
+        "meta": {"colour": colour, "kind": kind} | ({"variant": variant} if variant else {}),
+        **fields,
+    }
+
+
+def line(
+    x: Sequence[Any],
+    y: Sequence[Any],
+    colour: str,
+    dash: str,
+    *,
+    width: float = 2,
+    shape: str = "linear",
+    variant: str = "",
+    hover: str = "",
+    **fields: Any,
+) -> Trace:
+    look = {"width": width, "dash": dash, "shape": shape}
+    return scatter(x, y, "lines", colour, "line", variant=variant, hover=hover, line=look, **fields)
+
+
+def band(
+    x: Sequence[Any], low: Sequence[Any], high: Sequence[Any], colour: str, variant: str
+) -> Trace:
+    """Draw intervals as a closed polygon."""
+    around = [*x, *reversed(x)], [*high, *reversed(low)]
+    fill: Trace = {"fill": "toself", "line": {"width": 0}}
+    return scatter(*around, "lines", colour, "band", variant=variant, **fill)
+
+
+def stacked(
+    part: str, colour: str, values: Sequence[Any], rows: list[str], text: list[str]
+) -> Trace:
+    """Draw a part of the stacked bars of variants. `text` appears on hovering over it."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": part,
+        "x": values,
+        "y": rows,
+        "text": text,
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": colour, "variants": rows, "kind": "part"},
+    }
+
+
 def dot(
     row: str, x: float | None, interval: Estimate | None, colour: str, marker: Trace, hover: str
 ) -> Trace:
     """Draw the point of a row with its interval. `row` is the variant that the page highlights."""
-    return {
-        "type": "scatter",
-        "name": plain(row),
-        "x": [x],
-        "y": [row],
-        "mode": "markers",
-        "marker": {**marker, "line": {"width": 1.5}},
-        **({} if interval is None else {"error_x": bars(interval)}),
-        "text": [hover],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": colour, "variant": row, "kind": "dot"},
-    }
+    error: Trace = {} if interval is None else {"error_x": bars(interval)}
+    return scatter(
+        *([x], [row], "markers", colour, "dot"),
+        variant=row,
+        hover="%{text}",
+        text=[hover],
+        marker={**marker, "line": {"width": 1.5}},
+        **error,
+    )
 
 
 def distribution(

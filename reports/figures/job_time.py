@@ -6,7 +6,6 @@ In: jobs. Out: figures, which share one chooser of the load.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,9 +16,12 @@ from reports.figures.drawing import (
     Spec,
     Trace,
     distribution,
+    line,
     numbers,
     plain,
+    scatter,
     short,
+    stacked,
     wide_spread,
 )
 from reports.figures.styles import Style
@@ -114,19 +116,14 @@ def colour(part: str) -> str:
 def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str], labels: Labels) -> Spec:
     names = [str(name) for name in means.index]
     data = [_bars(part, labels[part], means, names) for part in _parts({load: means})]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "text",
-            "x": numbers(means[list(WATERFALL)].sum(axis=1)),
-            "y": names,
-            "text": [f" {seconds(value)}" for value in means["jct_s"]],
-            "textposition": "middle right",
-            "cliponaxis": False,
-            "hoverinfo": "skip",
-            "meta": {"colour": "ink", "variants": names, "kind": "total"},
-        }
+    totals = scatter(
+        *(numbers(means[list(WATERFALL)].sum(axis=1)), names, "text", "ink", "total"),
+        text=[f" {seconds(value)}" for value in means["jct_s"]],
+        textposition="middle right",
+        cliponaxis=False,
     )
+    totals["meta"]["variants"] = names
+    data.append(totals)
     first = means.iloc[0]
     largest = max(WATERFALL, key=lambda part: first[part])
     return {
@@ -160,38 +157,18 @@ def _row_label(name: str, emphasised: Sequence[str]) -> str:
     return f"<b>{label}</b>" if name in emphasised else label
 
 
-def _bars(part: str, label: str, means: pd.DataFrame, names: Sequence[str]) -> Trace:
+def _bars(part: str, label: str, means: pd.DataFrame, names: list[str]) -> Trace:
     own, whole = means[part], means["jct_s"]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": label,
-        "x": numbers(own),
-        "y": names,
-        "text": [
-            f"<b>{plain(name)}</b><br>{label} {seconds(value)}, {share(value / all_s)}"
-            for name, value, all_s in zip(names, own, whole, strict=True)
-        ],
-        "textposition": "none",
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": colour(part), "variants": names, "kind": "part"},
-    }
+    text = [
+        f"<b>{plain(name)}</b><br>{label} {seconds(value)}, {share(value / all_s)}"
+        for name, value, all_s in zip(names, own, whole, strict=True)
+    ]
+    return stacked(label, colour(part), numbers(own), names, text)
 
 
 def _by_variant(jobs: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     for name, frame in jobs.groupby("variant", sort=False):
         yield str(name), frame
-
-
-def _line(name: str, look: Style, **fields: Any) -> Trace:
-    return {
-        "type": "scatter",
-        "name": plain(name),
-        "mode": "lines",
-        "line": {"width": 2, "dash": look.dash},
-        "meta": {"colour": look.colour, "variant": name, "kind": "line"},
-        **fields,
-    }
 
 
 def _bubbles(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Spec:
@@ -204,17 +181,10 @@ def _bubbles(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Sp
     named, data = [_programs(order[group]) for group in groups], []
     for name, own in _by_variant(mine):
         waits = own.set_index("job_id")["bubble_s"].reindex(order)
-        data.append(
-            _line(
-                name,
-                style[name],
-                x=[int(group[0]) + 1 for group in groups],
-                y=numbers(_group_means(waits.to_numpy(dtype=float), groups)),
-                text=named,
-                hovertemplate=f"<b>{plain(name)}</b> · %{{text}}<br>%{{y:,.4~r}} s in the queue"
-                "<extra></extra>",
-            )
-        )
+        y = numbers(_group_means(waits.to_numpy(dtype=float), groups))
+        hover = f"<b>{plain(name)}</b> · %{{text}}<br>%{{y:,.4~r}} s in the queue"
+        x, look = [int(group[0]) + 1 for group in groups], style[name]
+        data.append(line(x, y, look.colour, look.dash, variant=name, hover=hover, text=named))
     several = max(len(group) for group in groups)
     thinned = f" Each point is the mean of up to {several} programs." if several > 1 else ""
     return {
@@ -246,16 +216,9 @@ def _jcts(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Spec:
     data = []
     for name, own in _by_variant(jobs):
         jct_s, shares = distribution(own["jct_s"].tolist(), min(max_points, QUANTILES))
-        data.append(
-            _line(
-                name,
-                style[name],
-                x=numbers(jct_s),
-                y=numbers(shares),
-                hovertemplate=f"<b>{plain(name)}</b><br>%{{y:.0%}} of jobs within %{{x:,.4~r}} s"
-                "<extra></extra>",
-            )
-        )
+        hover = f"<b>{plain(name)}</b><br>%{{y:.0%}} of jobs within %{{x:,.4~r}} s"
+        x, y, look = numbers(jct_s), numbers(shares), style[name]
+        data.append(line(x, y, look.colour, look.dash, variant=name, hover=hover))
     return {
         "data": data,
         "layout": {

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from reports.figures.drawing import Trace, number, numbers, plain
+from reports.figures.drawing import Trace, line, number, numbers, plain, scatter
 from reports.figures.styles import Style
 from reports.loads import Ladder
 from reports.metrics.cells import amounts_of
@@ -51,7 +51,10 @@ class Knees(NamedTuple):
                 below = x < knee[0]
                 x, y = np.append(x[below], knee[0]), np.append(y[below], knee[1])
             if len(x):
-                traces.append(self._line(variant, x, y, look))
+                drawn = numbers(y)
+                traces.append(
+                    line(x.tolist(), drawn, look.colour, look.dash, width=2.5, variant=variant)
+                )
             traces.append(self._cells(variant, seeds, look))
             if knee is not None:
                 traces.append(_mark(capacity, knee, look))
@@ -81,18 +84,6 @@ class Knees(NamedTuple):
             found[seed] = values.index.to_numpy(dtype=float), values.to_numpy(dtype=float)
         return found
 
-    def _line(self, variant: str, x: Column, y: Column, look: Style) -> Trace:
-        return {
-            "type": "scatter",
-            "name": plain(variant),
-            "x": x.tolist(),
-            "y": numbers(y),
-            "mode": "lines",
-            "line": {"width": 2.5, "dash": look.dash},
-            "hoverinfo": "skip",
-            "meta": {"colour": look.colour, "variant": variant, "kind": "line"},
-        }
-
     def _cells(
         self, variant: str, seeds: Mapping[int, tuple[Column, Column]], look: Style
     ) -> Trace:
@@ -101,17 +92,14 @@ class Knees(NamedTuple):
             for seed, (loads, values) in seeds.items()
             for load, value in zip(loads.tolist(), numbers(values), strict=True)
         ]
-        return {
-            "type": "scatter",
-            "name": plain(variant),
-            "x": [load for load, _, _ in points],
-            "y": [value for _, value, _ in points],
-            "mode": "markers",
-            "marker": {"symbol": look.marker, "size": 4, "opacity": 0.55, "line": {"width": 0}},
-            "text": [text for _, _, text in points],
-            "hovertemplate": "%{text}<br>%{y:.4g}<extra></extra>",
-            "meta": {"colour": look.colour, "variant": variant, "kind": "cells"},
-        }
+        x, y = [load for load, _, _ in points], [value for _, value, _ in points]
+        return scatter(
+            *(x, y, "markers", look.colour, "cells"),
+            variant=variant,
+            hover="%{text}<br>%{y:.4g}",
+            text=[text for _, _, text in points],
+            marker={"symbol": look.marker, "size": 4, "opacity": 0.55, "line": {"width": 0}},
+        )
 
     def _knee(
         self,
@@ -132,18 +120,13 @@ class Knees(NamedTuple):
 
 
 def _mark(capacity: VariantCapacity, knee: tuple[float, float], look: Style) -> Trace:
-    name = plain(capacity.variant)
-    return {
-        "type": "scatter",
-        "name": name,
-        "x": [knee[0]],
-        "y": [knee[1]],
-        "mode": "markers",
-        "marker": {"symbol": f"{look.marker}-open", "size": 12, "line": {"width": 2.5}},
-        "text": [f"<b>{name}</b><br>capacity: {capacity.text()}"],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": look.colour, "variant": capacity.variant, "kind": "knee"},
-    }
+    return scatter(
+        *([knee[0]], [knee[1]], "markers", look.colour, "knee"),
+        variant=capacity.variant,
+        hover="%{text}",
+        text=[f"<b>{plain(capacity.variant)}</b><br>capacity: {capacity.text()}"],
+        marker={"symbol": f"{look.marker}-open", "size": 12, "line": {"width": 2.5}},
+    )
 
 
 def _mean_line(seeds: Sequence[tuple[Column, Column]]) -> tuple[Column, Column]:
@@ -162,14 +145,9 @@ def _between(at: Column, x: Column, y: Column) -> Column:
 
 def _limit(limit_s: float, loads: Sequence[float]) -> Trace:
     """Draw the limit over all loads, with its value at the left."""
-    return {
-        "type": "scatter",
-        "x": [min(loads), max(loads)],
-        "y": [number(limit_s)] * 2,
-        "mode": "lines+text",
-        "line": {"width": 1.5, "dash": "dot"},
-        "text": [f"SLO: {seconds(limit_s)}", ""],
-        "textposition": "top right",
-        "hoverinfo": "skip",
-        "meta": {"colour": "soft", "kind": "limit"},
-    }
+    return scatter(
+        *([min(loads), max(loads)], [number(limit_s)] * 2, "lines+text", "soft", "limit"),
+        line={"width": 1.5, "dash": "dot"},
+        text=[f"SLO: {seconds(limit_s)}", ""],
+        textposition="top right",
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, thinned
+from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, line, scatter, thinned
 from reports.metrics.routing import replicas_of
 from reports.run_folder.read import CellRun
 from servers.policies.unlimited_kv import KV_BLOCKS
@@ -55,9 +55,9 @@ def _spec(label: str, cell: CellRun) -> Spec:
         _area(x, used - pinned, 0, "blocks held by turns"),
         _area(x, pinned, 1, "blocks pinned between turns"),
     ]
-    turns = [line(x, waiting, KEY[2], "y2"), line(x, running, KEY[3], "y2")]
+    turns = [_line(x, waiting, KEY[2], "y2"), _line(x, running, KEY[3], "y2")]
     away = [
-        line(x, tier, entry, "y3") for tier, entry in zip(tiers, TIERS, strict=False) if tier.any()
+        _line(x, tier, entry, "y3") for tier, entry in zip(tiers, TIERS, strict=False) if tier.any()
     ]
     above, below, *between = WITH_TIERS if away else (ABOVE, BELOW)
     most = f"at most {int(used.max()):,}{f' of {blocks:,}' if blocks else ''}"
@@ -92,32 +92,24 @@ def blocks_of(cell: CellRun) -> int:
 
 
 def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> Trace:
-    return {
-        "type": "scatter",
-        "name": what,
-        "mode": "lines",
-        "line": {"width": 1},
-        "stackgroup": "blocks",
-        "hoveron": "points",
-        "x": x,
-        "y": blocks.astype(int).tolist(),
-        "hovertemplate": f"%{{y:,}} {what}<br>at %{{x:,.5~r}} s<extra></extra>",
-        "meta": {"colour": KEY[entry].colour, "kind": "area"},
-    }
+    return scatter(
+        *(x, blocks.astype(int).tolist(), "lines", KEY[entry].colour, "area"),
+        hover=f"%{{y:,}} {what}<br>at %{{x:,.5~r}} s",
+        name=what,
+        line={"width": 1},
+        stackgroup="blocks",
+        hoveron="points",
+    )
 
 
-def line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str = "y") -> Trace:
-    return {
-        "type": "scatter",
-        "name": entry.label,
-        "mode": "lines",
-        "line": {"width": 1.75, "dash": entry.dash or "solid"},
-        "x": x,
-        "y": values.astype(int).tolist(),
-        "yaxis": axis,
-        "hovertemplate": f"%{{y:,}} {entry.label}<br>at %{{x:,.5~r}} s<extra></extra>",
-        "meta": {"colour": entry.colour, "kind": "line"},
-    }
+def _line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str = "y") -> Trace:
+    return line(
+        *(x, values.astype(int).tolist(), entry.colour, entry.dash or "solid"),
+        width=1.75,
+        hover=f"%{{y:,}} {entry.label}<br>at %{{x:,.5~r}} s",
+        name=entry.label,
+        yaxis=axis,
+    )
 
 
 def _off_device(domain: list[float]) -> dict[str, Any]:
@@ -173,7 +165,8 @@ def _replica_spec(label: str, cell: CellRun) -> Spec:
     lines = (blocks.mean(axis=1), blocks.max(axis=1), blocks.min(axis=1))
     return {
         "data": [
-            line(x, values.round(), entry) for values, entry in zip(lines, REPLICA_KEY, strict=True)
+            _line(x, values.round(), entry)
+            for values, entry in zip(lines, REPLICA_KEY, strict=True)
         ],
         "layout": {
             "xaxis": {"title": {"text": "seconds"}},

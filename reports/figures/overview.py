@@ -13,9 +13,11 @@ from reports.figures.drawing import (
     Figure,
     Spec,
     Trace,
+    band,
     dot,
     number,
     plain,
+    scatter,
     short,
     wide_spread,
 )
@@ -199,37 +201,22 @@ def _lines(measure: Measure, points: Sequence[Point], traces: list[Trace], note:
 
 def _line(measure: Measure, name: str, mine: Sequence[Point], style: Style) -> Trace:
     marks = [p for p in sorted(mine, key=lambda p: p.amount or 0.0) if p.amount is not None]
-    return {
-        "type": "scatter",
-        "name": plain(name),
-        "x": [p.amount for p in marks],
-        "y": [number(measure.value(p)) for p in marks],
-        "mode": "lines+markers",
-        "line": {"width": 2.5, "dash": style.dash},
-        "marker": {
-            "symbol": [f"{style.marker}-open" if p.saturated else style.marker for p in marks],
-            "size": 8,
-            "line": {"width": 1.5},
-        },
-        "text": [_hover(p) for p in marks],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": style.colour, "variant": name, "kind": "line"},
-    }
+    symbols = [f"{style.marker}-open" if p.saturated else style.marker for p in marks]
+    x, y = [p.amount for p in marks], [number(measure.value(p)) for p in marks]
+    return scatter(
+        *(x, y, "lines+markers", style.colour, "line"),
+        variant=name,
+        hover="%{text}",
+        text=[_hover(p) for p in marks],
+        line={"width": 2.5, "dash": style.dash},
+        marker={"symbol": symbols, "size": 8, "line": {"width": 1.5}},
+    )
 
 
 def _band(mine: Sequence[Point], colour: str) -> Trace:
     """Draw the 95% interval of the mean, as a closed polygon."""
-    x = [p.amount for p in mine]
-    return {
-        "type": "scatter",
-        "x": x + x[::-1],
-        "y": [p.jct_mean_s.high for p in mine] + [p.jct_mean_s.low for p in mine][::-1],
-        "fill": "toself",
-        "mode": "lines",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "meta": {"colour": colour, "variant": mine[0].variant, "kind": "band"},
-    }
+    low, high = [p.jct_mean_s.low for p in mine], [p.jct_mean_s.high for p in mine]
+    return band([p.amount for p in mine], low, high, colour, mine[0].variant)
 
 
 def _by_variant(

@@ -15,6 +15,7 @@ from reports.figures.drawing import (
     Spec,
     Trace,
     distribution,
+    line,
     numbers,
     plain,
     short,
@@ -90,17 +91,12 @@ def _read(cell: CellRun) -> Gaps:
 def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> Trace:
     values, shares = distribution(gaps_s, MAX_POINTS)
     shown = values > 0
-    return {
-        "type": "scatter",
-        "name": plain(name),
-        "mode": "lines",
-        "line": {"width": 2, "dash": dash, "shape": "hv"},
-        "x": numbers(values[shown]),
-        "y": numbers(shares[shown]),
-        "hovertemplate": f"<b>{plain(short(name))}</b><br>%{{y:.0%}} of calls within %{{x:,.3~r}} s"
-        "<extra></extra>",
-        "meta": {"colour": colour, "kind": "line"},
-    }
+    return line(
+        *(numbers(values[shown]), numbers(shares[shown]), colour, dash),
+        shape="hv",
+        hover=f"<b>{plain(short(name))}</b><br>%{{y:.0%}} of calls within %{{x:,.3~r}} s",
+        name=plain(name),
+    )
 
 
 def _note(gaps: Gaps, tools: int) -> str:

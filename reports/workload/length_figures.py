@@ -13,7 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, numbers, plain, thinned
+from reports.figures.drawing import (
+    Figure,
+    KeyEntry,
+    Spec,
+    Trace,
+    band,
+    numbers,
+    plain,
+    scatter,
+    stacked,
+    thinned,
+)
 from reports.figures.styles import Style
 from reports.workload.compared import Compared, Described
 from reports.workload.lines import MAX_POINTS, curve
@@ -103,32 +114,20 @@ def prompt_growth(jobs: Sequence[Program]) -> list[AtTurn]:
 
 
 def _line(name: str, growth: Sequence[AtTurn], look: Style) -> Trace:
-    return {
-        "type": "scatter",
-        "name": plain(name),
-        "mode": "lines" if len(growth) > 1 else "markers",
-        "line": {"width": 2, "dash": look.dash},
-        "marker": {"symbol": look.marker, "size": 7},
-        "x": [at.turn for at in growth],
-        "y": numbers([at.median for at in growth]),
-        "hovertemplate": f"<b>{plain(name)}</b><br>turn %{{x}}: median %{{y:,.0f}} tokens"
-        "<extra></extra>",
-        "meta": {"colour": look.colour, "variant": name, "kind": "line"},
-    }
+    mode = "lines" if len(growth) > 1 else "markers"
+    x, y = [at.turn for at in growth], numbers([at.median for at in growth])
+    return scatter(
+        *(x, y, mode, look.colour, "line"),
+        variant=name,
+        hover=f"<b>{plain(name)}</b><br>turn %{{x}}: median %{{y:,.0f}} tokens",
+        line={"width": 2, "dash": look.dash},
+        marker={"symbol": look.marker, "size": 7},
+    )
 
 
 def _band(name: str, growth: Sequence[AtTurn], look: Style) -> Trace:
-    x = [at.turn for at in growth]
-    return {
-        "type": "scatter",
-        "x": x + x[::-1],
-        "y": numbers([at.high for at in growth] + [at.low for at in growth][::-1]),
-        "fill": "toself",
-        "mode": "lines",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "meta": {"colour": look.colour, "variant": name, "kind": "band"},
-    }
+    low, high = numbers([at.low for at in growth]), numbers([at.high for at in growth])
+    return band([at.turn for at in growth], low, high, look.colour, name)
 
 
 def tokens_figure(compared: Compared, styles: Styles, source: str) -> Figure:
@@ -184,18 +183,11 @@ def reuse_figure(compared: Compared, source: str) -> Figure:
     names = [each.name for each in compared.all]
     shares = [[part / sum(each.reuse) for part in each.reuse] for each in compared.all]
     data: list[Trace] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": what,
-            "x": numbers([own[k] for own in shares]),
-            "y": names,
-            "text": [f"<b>{plain(name)}</b><br>{what}: {own[k]:.1%}"
-                     for name, own in zip(names, shares, strict=True)],
-            "textposition": "none",
-            "hovertemplate": "%{text}<extra></extra>",
-            "meta": {"colour": colour, "variants": names, "kind": "part"},
-        }
+        stacked(
+            *(what, colour, numbers([own[k] for own in shares]), names),
+            [f"<b>{plain(name)}</b><br>{what}: {own[k]:.1%}"
+             for name, own in zip(names, shares, strict=True)],
+        )
         for k, (colour, what) in enumerate(PARTS)
     ]  # fmt: skip
     own = compared.trace.reuse

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from reports.figures.drawing import Trace, numbers, plain, short
+from reports.figures.drawing import Trace, line, numbers, plain, short
 from reports.figures.styles import FIRST_COLOUR, INK, MARKERS, Style
 from reports.workload.compared import Compared
 
@@ -54,14 +53,10 @@ def curve(
     x, y = survival(values)
     if left is not None and x and x[0] is not None and left < x[0]:
         x, y = [left, *x], [y[0], *y]
-    meta: dict[str, Any] = {"colour": look.colour, "kind": "line"}
-    return {
-        "type": "scatter",
-        "name": plain(name),
-        "mode": "lines",
-        "line": {"width": 2, "dash": look.dash, "shape": "vh"},
-        "x": x,
-        "y": y,
-        "hovertemplate": f"<b>{plain(short(name))}</b><br>%{{y:.2~p}} {what}<extra></extra>",
-        "meta": {**meta, "variant": name} if variant else meta,
-    }
+    return line(
+        *(x, y, look.colour, look.dash),
+        shape="vh",
+        variant=name if variant else "",
+        hover=f"<b>{plain(short(name))}</b><br>%{{y:.2~p}} {what}",
+        name=plain(name),
+    )

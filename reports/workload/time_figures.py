@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, numbers, short
+from reports.figures.drawing import Figure, KeyEntry, Spec, line, numbers, short
 from reports.figures.styles import FIRST_COLOUR, INK, Style
 from reports.figures.tool_gaps import DASHES
 from reports.workload.compared import THIS, Compared
@@ -91,16 +91,7 @@ def starts_figure(compared: Compared, source: str) -> Figure | None:
     mean_s = sum(between) / len(between)
     # The share of exponential values above x is exp(-x / mean).
     x = np.geomspace(mean_s / 100, 7 * mean_s, MAX_POINTS)
-    poisson = {
-        "type": "scatter",
-        "name": "Poisson",
-        "mode": "lines",
-        "line": {"width": 2, "dash": "dash"},
-        "x": numbers(x),
-        "y": numbers(np.exp(-x / mean_s)),
-        "hoverinfo": "skip",
-        "meta": {"colour": "s1", "kind": "line"},
-    }
+    poisson = line(numbers(x), numbers(np.exp(-x / mean_s)), "s1", "dash", name="Poisson")
     look, what = Style(INK, "circle", "solid"), "of times are at least %{x:,.3~r} s"
     left = min([mean_s / 100, *filter(None, between)])
     burstiness = compared.statistics.burstiness
