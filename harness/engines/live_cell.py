@@ -1,16 +1,16 @@
-"""Run one cell on running servers, and fail it when a server is lost."""
+"""Run one cell on running servers, record stalls of this machine, and fail if a server is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 from msgspec import UNSET
 
 from harness.cells.job import Job
-from harness.engines.stalls import record_stalls
 from harness.load.settings import Server
 from harness.replay.http import api_key
 from harness.replay.live import replay_live
@@ -157,3 +157,20 @@ async def _monitored(replay: Any, monitor: ServerMonitor) -> DoneRecord:
     if monitor.lost_reason is not None:
         raise CellFailed(monitor.lost_reason)
     return replay_task.result()
+
+
+BEAT_S = 0.05
+STALL_S = 0.2
+"""The least time without CPU that counts as a stall. Shorter ones are ordinary client lateness."""
+
+
+async def record_stalls(stalls: list[tuple[float, float]]) -> None:
+    """Append the beginning and the end of each stall until this is cancelled. The beginning is at
+    most `BEAT_S` early."""
+    now_s = asyncio.get_running_loop().time
+    while True:
+        began_s, used_s = now_s(), time.thread_time()
+        await asyncio.sleep(BEAT_S)
+        ended_s = now_s()
+        if ended_s - began_s - BEAT_S - (time.thread_time() - used_s) >= STALL_S:
+            stalls.append((began_s, ended_s))

@@ -18,8 +18,7 @@ from harness.sweep.finished import finished_names, is_finished, take_finished
 from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
-from reports.capacity.outcomes import idle_of, outcome_of
-from reports.capacity.search import Chain, Idle, Search, SearchPlace
+from reports.capacity.search import Chain, Idle, Search, SearchPlace, idle_of, outcome_of
 from reports.capacity.slo import Limit, Slo
 from reports.loads import ladder_of
 from reports.run_folder.read import read_cell, read_done

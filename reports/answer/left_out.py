@@ -1,4 +1,5 @@
-"""Excludes variants with a cell that failed a validity gate from the answer.
+"""Excludes variants with a cell that failed a validity gate from the answer, and marks the answer
+of an unfinished run, such as one whose other shards have not run.
 
 In: points, capacities and results. Out: those that decide the answer, and a sentence on the rest.
 """
@@ -6,11 +7,12 @@ In: points, capacities and results. Out: those that decide the answer, and a sen
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from reports.answer.provenance import without_name
 from reports.metrics.cells import Results
+from reports.run_folder.read import NOT_FINISHED, NOT_RUN
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed
@@ -87,3 +89,18 @@ def _sentence(names: Sequence[str], gates: Sequence[str]) -> list[str]:
         f"{listed(names, at_most=MOST_NAMES)} {verb} left out, because {failed} failed a validity"
         f" gate{first}{why}."
     ]
+
+
+def not_run(missing: Iterable[tuple[str, str]]) -> int:
+    """Return how many of the cells without a result have not finished. The others failed."""
+    return sum(why == NOT_RUN or why.startswith(NOT_FINISHED) for _, why in missing)
+
+
+def so_far(sentence: str, missing: Iterable[tuple[str, str]], finished: int) -> str:
+    """Return the first sentence of an answer, marked as interim if cells have not run. `finished`
+    is the number of cells with a result."""
+    every_missing = list(missing)
+    if not finished or not not_run(every_missing):
+        return sentence
+    cells = finished + len(every_missing)
+    return f"Unfinished: {finished:,} of {cells:,} cells have a result. So far: {sentence}"

@@ -29,7 +29,7 @@ from reports.answer.findings import (
     other_variants,
     possible_gain,
 )
-from reports.answer.left_out import points_left_out, valid_points
+from reports.answer.left_out import points_left_out, so_far, valid_points
 from reports.answer.limited_by import LimitedBy
 from reports.answer.noise import (
     different_times,
@@ -46,7 +46,6 @@ from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
-from reports.answer.unfinished import so_far
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by

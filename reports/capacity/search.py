@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from reports.capacity.chain import next_load
 from reports.capacity.estimate import Capacity, Kind, Outcome, capacity
+from reports.capacity.slo import Slo
 from reports.loads import RATES, Ladder
+from servers.records.done import DoneRecord, Times
 
 SHARES = (0.85, 1.2)
 """Shares of the baseline's capacity: a load that it sustains, and one that only better schedulers
@@ -195,3 +197,16 @@ class Search:
         if idle.tightest > 1:
             return Capacity(Kind.NEVER, math.nan, None, None)
         return capacity(outcomes, self.ladder.ends(idle.mean_s, self.least))
+
+
+def outcome_of(load: float, done: DoneRecord, slo: Slo) -> Outcome:
+    """Return the outcome of a cell at this load."""
+    times, idle = done.times_s, done.idle_times_s
+    if done.unstable is not None or times is None or idle is None:
+        return Outcome(load, None)
+    limit = slo.tightest_limit(times, idle)
+    return Outcome(load, limit.share_of(times, idle), str(limit))
+
+
+def idle_of(idle_times_s: Times, slo: Slo) -> Idle:
+    return Idle(idle_times_s.jct.mean, slo.tightest(idle_times_s, idle_times_s))

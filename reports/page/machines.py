@@ -16,10 +16,9 @@ from typing import Any
 import pandas as pd
 
 from reports.answer.capacity_context import noun_of, price_of
-from reports.answer.left_out import programs_left_out
+from reports.answer.left_out import programs_left_out, so_far
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
-from reports.answer.unfinished import so_far
 from reports.loads import ladder_of
 from reports.page.environment import write_page
 from reports.page.write import REPORT, Report, write, write_cells

@@ -5,15 +5,15 @@ In: the answer. Out: tiles, each with a number, its meaning and its certainty.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reports.answer.capacity_headline import rate_interval, value_of
 from reports.answer.costs import JobCost
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
+from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, SeedShare, VariantCapacity, some_seeds
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, seconds, share, times
@@ -40,7 +40,7 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     one."""
     ranked = sorted(
         (each for each in answer.capacities if each.load is not None and not each.reference),
-        key=_number,
+        key=lambda each: value_of(each).value,
         reverse=True,
     )
     winners = [each for each in ranked if each.variant in answer.winners]
@@ -48,7 +48,9 @@ def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
         return []
     base = next((each for each in winners if each.variant == baseline), None)
     shown = base or winners[0]
-    most = Tile(shown.text(), f"sustained with {_named(shown.variant)}", _ci(shown))
+    most = Tile(
+        shown.text(), f"sustained with {_named(shown.variant)}", rate_interval(value_of(shown))
+    )
     ratio = _other_capacity(answer, ranked, base, baseline)
     return [most, *ratio, *_cost(answer.costs, shown.variant, baseline), *_jct(answer)]
 
@@ -103,17 +105,6 @@ def _ratio_tile(each: VariantCapacity, what: str) -> list[Tile]:
 def _never(lost: Sequence[VariantCapacity]) -> str:
     more = f"; nor with {counted(len(lost) - 1, 'other')}" if len(lost) > 1 else ""
     return f"of those that were tried{some_seeds(lost[0].never)}{more}"
-
-
-def _number(each: VariantCapacity) -> float:
-    return math.nan if each.load is None else each.load.value
-
-
-def _ci(each: VariantCapacity) -> str:
-    value = each.load
-    if value is None or not value.has_interval:
-        return NO_INTERVAL
-    return f"95% CI {value.low:.3g}–{value.high:.3g}"
 
 
 def _named(variant: str) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from reports.capacity.estimate import Outcome
-from reports.capacity.outcomes import idle_of, outcome_of
-from reports.capacity.search import Chain, Idle, Search
+from reports.capacity.search import Chain, Idle, Search, idle_of, outcome_of
 from reports.capacity.slo import Slo
 from reports.loads import RATES, Ladder, ladder_of, least_rate
 from reports.metrics.cells import Results, amounts_of

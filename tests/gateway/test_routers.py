@@ -17,8 +17,8 @@ from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import prompt_of
 from harness.gateway.programs import GatewayPrograms
-from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
 from harness.gateway.recording import backends, router_for
+from harness.gateway.turns import estimated_tokens, runs_of_prompt
 from harness.replay.http import client_session
 from harness.replay.live_server import LiveServer
 from harness.replay.load_reports import LoadReports

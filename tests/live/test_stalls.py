@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness.engines import stalls
+from harness.engines.live_cell import BEAT_S, record_stalls
 
 
 def stalls_while_blocked(blocked_s: float) -> tuple[list[tuple[float, float]], tuple[float, float]]:
@@ -15,12 +15,12 @@ def stalls_while_blocked(blocked_s: float) -> tuple[list[tuple[float, float]], t
 
     async def block() -> tuple[float, float]:
         found: list[tuple[float, float]] = []
-        heartbeat = asyncio.create_task(stalls.record_stalls(found))
-        await asyncio.sleep(stalls.BEAT_S / 2)
+        heartbeat = asyncio.create_task(record_stalls(found))
+        await asyncio.sleep(BEAT_S / 2)
         began_s = asyncio.get_running_loop().time()
         time.sleep(blocked_s)
         ended_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(2 * stalls.BEAT_S)
+        await asyncio.sleep(2 * BEAT_S)
         heartbeat.cancel()
         return found, (began_s, ended_s)
 
