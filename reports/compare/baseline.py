@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple, cast
+from typing import IO, Annotated, Any, NamedTuple, cast
 
 import msgspec
 import orjson
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from msgspec import Meta, Struct
 
 from reports.capacity.estimate import Kind
 from reports.loads import RATES
@@ -28,7 +28,8 @@ from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput, TraceRejected
-from servers.basics.text import MAX_CHARACTERS, first_error, has_control, one_line
+from servers.basics.text import MALFORMED, line_problem, one_line
+from servers.records.fields import MAX_VALUE, Count, Name, Rate
 from servers.records.settings import RunSettings
 from traces.lenient import bounded
 
@@ -44,65 +45,46 @@ DECIMALS = 9
 """Seconds are rounded to this many decimals, in runs and in files, so that both compare equal."""
 
 
-def _printable(text: str) -> str:
-    if has_control(text):
-        raise ValueError("must have no control characters")
-    return text
+Time = Annotated[float, Meta(ge=0, le=MAX_VALUE)]
 
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS), AfterValidator(_printable)]
-
-
-class _Cell(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
+class _Cell(Struct, frozen=True):
     variant: Name
     load: Name
-    seed: int
-    jct_s: dict[str, Annotated[float, Field(ge=0)]]
+    seed: Count
+    jct_s: dict[str, Time]
 
 
-class _UnstableCell(_Cell):
+class _UnstableCell(_Cell, frozen=True):
     """`jct_s`: of all jobs, from the arrival to the end of the last turn that ended."""
 
     reason: Name
     finished_programs: int
 
 
-_Seed = Annotated[int, Field(strict=False)]
-_Rate = Annotated[float, Field(gt=0)]
-
-
-class Bounds(BaseModel):
+class Bounds(Struct, frozen=True):
     """What a search knows about a capacity that is no number."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
-
-    kind: Annotated[Kind, Field(strict=False)]
-    sustained: _Rate | None
-    not_sustained: _Rate | None
+    kind: Kind
+    sustained: Rate | None
+    not_sustained: Rate | None
 
 
-class Capacities(BaseModel):
+class Capacities(Struct, frozen=True):
     """The capacities of a run, by variant and seed."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
-
     slo: Name
-    jobs_per_s: dict[Name, dict[_Seed, _Rate]]
+    jobs_per_s: dict[Name, dict[int, Rate]]
     """Of seeds for which one was found, in `unit`."""
-    bounds: dict[Name, dict[_Seed, Bounds]] = {}
+    bounds: dict[Name, dict[int, Bounds]] = {}
     """Of the other seeds. Files of earlier versions have none."""
     unit: Name = RATES.unit
     """Of the numbers, which are agents if the load is a number of agents."""
 
 
-class _Saved(BaseModel):
-    """The content of a baseline file. The fields of `SETTINGS` are extra fields."""
+class _Saved(Struct, frozen=True, tag_field="format", tag=FORMAT):
+    """The content of a baseline file, which has the fields of `SETTINGS` too."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    format: Literal["turnstile-baseline-1"]
     cells: tuple[_Cell, ...]
     invalid: dict[str, str]
     unstable: tuple[_UnstableCell, ...] = ()
@@ -221,7 +203,7 @@ def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
     settings = {field: sweep.get(field) for field in SETTINGS}
     if background := sweep.get("background"):
         settings["background"] = background
-    if settings["limits"]:
+    if isinstance(settings["limits"], dict):
         settings["limits"] = {"admission": Admission.WHOLE_PROMPT.value, **settings["limits"]}
     return settings
 
@@ -262,27 +244,29 @@ def save(side: Side, path: Path) -> None:
             for place, cell in sorted(side.unstable.items())
         ]
     if side.capacities is not None:
-        saved["capacities"] = side.capacities.model_dump(mode="json")
+        saved["capacities"] = msgspec.to_builtins(side.capacities)
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     content = orjson.dumps(saved, option=options)
     write_file(path, gzip.compress(content, mtime=0))
 
 
 def _read(path: Path) -> Side:
+    content = b""
     try:
         with gzip.open(path) as file:
-            saved = _Saved.model_validate_json(bounded(cast(IO[bytes], file)))
-    except (OSError, EOFError, zlib.error, TraceRejected, ValidationError) as error:
-        why = one_line(_message(error) if isinstance(error, ValidationError) else str(error))
+            content = bounded(cast(IO[bytes], file))
+        saved = msgspec.json.decode(content, type=_Saved)
+        settings = msgspec.json.decode(content)
+    except (OSError, EOFError, zlib.error, TraceRejected, *MALFORMED) as error:
+        why = line_problem(content, error) if isinstance(error, MALFORMED) else str(error)
         raise InvalidInput(
-            f"{path}: not a baseline ({why}); make one with bench compare RUN --save FILE"
+            f"{path}: not a baseline ({one_line(why)}); make one with bench compare RUN --save FILE"
         ) from None
     rows = [
         (cell.variant, cell.load, cell.seed, job, seconds)
         for cell in saved.cells
         for job, seconds in cell.jct_s.items()
     ]
-    kept = saved.model_extra or {}
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
     jobs = pd.DataFrame(rows, columns=JOBS)
     unstable = {
@@ -291,9 +275,4 @@ def _read(path: Path) -> Side:
         )
         for cell in saved.unstable
     }
-    return Side(path.name, _settings(kept), jobs, invalid, saved.capacities, unstable)
-
-
-def _message(error: ValidationError) -> str:
-    field, first = first_error(error)
-    return f"{field}: {first['msg']}" if field else first["msg"]
+    return Side(path.name, _settings(settings), jobs, invalid, saved.capacities, unstable)
