@@ -12,7 +12,6 @@ from pathlib import Path
 
 import orjson
 
-from harness.cells.names import slug
 from harness.load.arrivals import parse_arrivals
 from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server, SweepSettings
@@ -20,6 +19,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from servers.basics.atomic import make_folder, write_file
 from servers.basics.errors import InvalidInput
+from servers.basics.text import slug
 from servers.profiles.files import is_file, read_measured
 from servers.variants import variants
 

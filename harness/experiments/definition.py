@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.cells.names import slug
 from harness.engines.base import engine_kind, with_routers
 from harness.load.arrivals import parse_arrivals
 from harness.load.option import build, settings_of
@@ -27,7 +26,7 @@ from harness.sweep.resolve import AUTO, DEFAULT_JPS, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
-from servers.basics.text import brief, describe_first_error
+from servers.basics.text import brief, describe_first_error, slug
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
 from traces import RECIPES, Program, synthesize

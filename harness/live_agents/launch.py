@@ -16,11 +16,11 @@ from agents.agent import Launch
 from agents.sandbox.bubblewrap import Bubblewrap
 from agents.sandbox.container import Containers
 from agents.workspace import make_workspace
-from harness.cells.names import slug
 from harness.load.agent_plan import AgentPlan
 from harness.replay.http import without_proxy
 from servers.basics.atomic import make_folder
 from servers.basics.redact import is_secret_name
+from servers.basics.text import slug
 from traces import Program
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -18,6 +18,7 @@ from numpy.random import PCG64, Generator, SeedSequence
 from numpy.typing import NDArray
 
 from servers.basics.errors import InvalidInput
+from servers.basics.text import quoted
 from traces.block_hashes import prefixes_elsewhere, turns_of_copy
 from traces.program import Program
 
@@ -85,8 +86,7 @@ def parse_arrivals(text: str) -> Arrivals:
     for kind in ("poisson", "constant", "recorded", "agents"):
         if text == kind:
             return Arrivals(kind)
-    shown = ascii(text if len(text) <= 60 else text[:57] + "...")
-    raise InvalidInput(f"--arrivals {shown}: use {SYNTAX}")
+    raise InvalidInput(f"--arrivals {quoted(text)}: use {SYNTAX}")
 
 
 def rng_for(seed: int, purpose: str) -> Generator:

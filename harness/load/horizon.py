@@ -9,6 +9,7 @@ import re
 
 from reports.loads import least_rate
 from servers.basics.errors import InvalidInput
+from servers.basics.text import quoted
 from servers.records.settings import HorizonRecord
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -20,8 +21,9 @@ def parse_horizon(text: str, burst: int) -> HorizonRecord:
     """Raises InvalidInput."""
     match = HORIZON.fullmatch(text.strip())
     if match is None:
-        shown = ascii(text if len(text) <= 60 else text[:57] + "...")
-        raise InvalidInput(f"--horizon {shown}: give a time with its unit, such as 8h, 24h or 7d")
+        raise InvalidInput(
+            f"--horizon {quoted(text)}: give a time with its unit, such as 8h, 24h or 7d"
+        )
     horizon_s = float(match[1]) * UNITS_S[match[2]]
     if not 0 < horizon_s <= LONGEST_S:
         raise InvalidInput(f"--horizon {text}: must be above zero and at most 366d")

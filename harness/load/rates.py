@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from reports.loads import MOST_JOBS
 from servers.basics.errors import InvalidInput
+from servers.basics.text import quoted
 
 GRID = tuple(Fraction(r, 100) for r in (5, 10, 15, 20, 25, 30, 50, 70, 90))
 """Rates of the papers' figures (implementation analysis, §11), in programs per second."""
@@ -61,13 +62,13 @@ def parse_agents(text: str) -> tuple[int, ...]:
         match = AGENTS.fullmatch(item)
         if match is None:
             raise _bad(
-                "--agents", text, f"{_quoted(item)} is not a whole number; use 40, or 10..50:10"
+                "--agents", text, f"{quoted(item)} is not a whole number; use 40, or 10..50:10"
             )
         low, high = int(match[1]), int(match[2] or match[1])
         step = int(match[3] or 1)
         if not 1 <= low <= high <= MOST_JOBS or not step:
             limits = f"numbers from 1 to {MOST_JOBS:,}, the smaller first"
-            raise _bad("--agents", text, f"{_quoted(item)}: use {limits}")
+            raise _bad("--agents", text, f"{quoted(item)}: use {limits}")
         found |= set(range(low, high + 1, step))
     if len(found) > MAX_VALUES:
         raise _bad("--agents", text, f"more than {MAX_VALUES} numbers; use fewer")
@@ -107,13 +108,13 @@ def _rate(text: str, number: str) -> Fraction:
 
 
 def _out_of_bounds(text: str, number: str) -> InvalidInput:
-    return _bad("--jps", text, f"{_quoted(number)} is not within 0.000001 to 1,000,000 per second")
+    return _bad("--jps", text, f"{quoted(number)} is not within 0.000001 to 1,000,000 per second")
 
 
 def _number(text: str, number: str) -> Fraction:
     match = NUMBER.fullmatch(number.strip())
     if match is None:
-        raise _bad("--jps", text, f"{_quoted(number)} is not a positive number; use e.g. 0.2")
+        raise _bad("--jps", text, f"{quoted(number)} is not a positive number; use e.g. 0.2")
     if len((match[1] or "").lstrip("+-0")) > 2:
         raise _out_of_bounds(text, number)
     value = Fraction(number.strip())
@@ -124,13 +125,9 @@ def _number(text: str, number: str) -> Fraction:
 
 def _seed(text: str, number: str) -> int:
     if not SEED.fullmatch(number.strip()):
-        raise _bad("--seeds", text, f"{_quoted(number)} is not a seed; use whole numbers from 0")
+        raise _bad("--seeds", text, f"{quoted(number)} is not a seed; use whole numbers from 0")
     return int(number)
 
 
 def _bad(option: str, text: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"{option} {_quoted(text)}: {reason}")
-
-
-def _quoted(text: str) -> str:
-    return ascii(text if len(text) <= 60 else text[:57] + "...")
+    return InvalidInput(f"{option} {quoted(text)}: {reason}")

@@ -14,8 +14,7 @@ from harness.sweep.cell import PlannedCell, Work, run_cell
 from harness.sweep.fingerprint import same_cell
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import ONE, Searches, run_cells
-from reports.run_folder.cell_names import refuse_unknown
-from reports.run_folder.read import read_config
+from reports.run_folder.read import read_config, refuse_unknown
 from reports.run_folder.turns import has_turns
 from servers.basics.errors import CellFailed, InvalidInput
 

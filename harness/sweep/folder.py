@@ -22,7 +22,6 @@ from msgspec.json import decode, encode
 
 from harness.cells.folder import read_json, write_json
 from harness.cells.locks import is_lock, locked, plan_locked
-from harness.cells.names import slug
 from harness.engines.base import engine_kind
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
@@ -35,6 +34,7 @@ from servers.basics.compiled_core import find_core
 from servers.basics.errors import CannotWrite, InvalidInput
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import redact_command_line
+from servers.basics.text import slug
 from servers.profiles.files import is_file
 from servers.profiles.machines.gpu_file import is_gpu_file, with_name
 from servers.profiles.models.listed import model_copy

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from msgspec.json import encode
 
-from harness.cells.names import slug
 from harness.engines.base import engine_kind
 from harness.load.machines import each_machine
 from harness.load.option import elements
@@ -28,6 +27,7 @@ from harness.sweep.resolve import resolve_each
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
 from servers.basics.errors import InvalidInput
+from servers.basics.text import slug
 from servers.records.sweep import MachinesRecord, MemberRecord
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from msgspec.json import encode
 
-from harness.cells.names import slug
 from harness.console import print_message
 from harness.load.machines import each_machine
 from harness.load.option import elements
@@ -31,6 +30,7 @@ from reports.run_folder.machines import MACHINES
 from reports.run_folder.read import read_sweep
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.basics.phrasing import counted, gpus_in_words, listed
+from servers.basics.text import slug
 from servers.variants import variants
 
 MOST_AGENTS = 1_000_000

@@ -11,7 +11,6 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from harness.cells.names import slug
 from harness.engines.base import EngineKind, Resolved, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
@@ -27,6 +26,7 @@ from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
+from servers.basics.text import slug
 from servers.policies.base import UNLIMITED_KV
 from servers.records.settings import HorizonRecord
 from servers.variants import Variant, second_arm, variant

@@ -19,6 +19,7 @@ from reports.loads import RATES, Ladder
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.basics.phrasing import listed
+from servers.basics.text import quoted
 
 OPTION = "--fail-unless"
 FUNCTIONS = ("capacity", "mean_jct", "p50_jct", "p90_jct", "p95_jct", "p99_jct")
@@ -204,5 +205,4 @@ def _is_zero(node: ast.expr) -> bool:
 
 
 def _invalid(text: str, reason: str) -> InvalidInput:
-    shown = ascii(text if len(text) <= 60 else text[:57] + "...")
-    return InvalidInput(f"{OPTION} {shown}: {reason}")
+    return InvalidInput(f"{OPTION} {quoted(text)}: {reason}")

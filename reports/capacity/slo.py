@@ -15,6 +15,7 @@ from typing import NamedTuple
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.basics.phrasing import listed
+from servers.basics.text import quoted
 from servers.records.done import Times
 
 DEFAULT_SLO = "mean<=2x"
@@ -143,14 +144,14 @@ def parse_slo(text: str) -> Slo:
 def _limit(text: str, item: str) -> Limit:
     match = LIMIT.fullmatch(item)
     if match is None:
-        raise _invalid(text, f"{_quoted(item)} is not STATISTIC<=VALUE; {EXAMPLE}")
+        raise _invalid(text, f"{quoted(item)} is not STATISTIC<=VALUE; {EXAMPLE}")
     measure, statistic = (match["measure"] or JCT).lower(), match["statistic"].lower()
     if measure not in MEASURES:
         close = nearest(measure, MEASURES)
         hint = f"did you mean {close}?" if close else f"use {listed([*MEASURES], 'or')}"
-        raise _invalid(text, f"{_quoted(measure)} is not measured; {hint}")
+        raise _invalid(text, f"{quoted(measure)} is not measured; {hint}")
     if statistic not in STATISTICS:
-        raise _invalid(text, f"{_quoted(statistic)} is not known; use {listed(STATISTICS, 'or')}")
+        raise _invalid(text, f"{quoted(statistic)} is not known; use {listed(STATISTICS, 'or')}")
     return _checked(text, Limit(statistic, float(match["value"]), match["unit"], measure), match)
 
 
@@ -162,19 +163,15 @@ def _checked(text: str, limit: Limit, match: re.Match[str]) -> Limit:
         sides = (
             "a speed has a lower limit, >=" if limit.is_speed else "a time has an upper limit, <="
         )
-        raise _invalid(text, f"{_quoted(match[0])}: {sides}")
+        raise _invalid(text, f"{quoted(match[0])}: {sides}")
     unit = limit.unit.lower()
     if limit.is_speed and unit in ("", "tok/s", "tokens/s"):
         return Limit(limit.statistic, limit.value, "tok/s", limit.measure)
     if unit == "x" or (unit in UNITS_S and not limit.is_speed):
         return Limit(limit.statistic, limit.value, unit, limit.measure)
     wanted = "tok/s or x" if limit.is_speed else "ms, s, min, h or x"
-    raise _invalid(text, f"{_quoted(match[0])} needs a unit: {wanted}; {EXAMPLE}")
+    raise _invalid(text, f"{quoted(match[0])} needs a unit: {wanted}; {EXAMPLE}")
 
 
 def _invalid(text: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"--slo {_quoted(text)}: {reason}")
-
-
-def _quoted(text: str) -> str:
-    return ascii(text if len(text) <= 60 else text[:57] + "...")
+    return InvalidInput(f"--slo {quoted(text)}: {reason}")

@@ -99,9 +99,9 @@ def number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def numbers(values: Iterable[float] | npt.NDArray[Any], digits: int = DIGITS) -> list[float | None]:
+def numbers(values: Iterable[float] | npt.NDArray[Any]) -> list[float | None]:
     """Round to significant digits. NaN becomes a gap in the line."""
-    return [None if math.isnan(v) else float(f"{v:.{digits}g}") for v in values]
+    return [None if math.isnan(v) else float(f"{v:.{DIGITS}g}") for v in values]
 
 
 def bars(*values: Estimate) -> dict[str, Any]:

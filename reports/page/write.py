@@ -39,9 +39,8 @@ from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
 from reports.page.page import Drawn, MachineLink, page, section
-from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import siblings
-from reports.run_folder.read import CellRun, Run, load_run
+from reports.run_folder.read import CellRun, Run, load_run, refuse_unknown
 from reports.run_folder.turns import has_turns, refuse_without_turns
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_sustained, with_unstable

@@ -6,7 +6,7 @@ In: a folder. Out: the settings of its sweep, and its cells. Raises InvalidRunFo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from reports.run_folder.checksums import check_checksums
 from reports.run_folder.document import read_document
 from reports.run_folder.lines import RERUN, read_text
 from reports.run_folder.machines import refuse_members
-from servers.basics.errors import InvalidRunFolder
-from servers.basics.phrasing import counted
+from servers.basics.errors import InvalidInput, InvalidRunFolder
+from servers.basics.nearest import nearest
+from servers.basics.phrasing import counted, listed
 from servers.basics.text import one_line
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord, FailedRecord
@@ -168,3 +169,16 @@ def cell_name(variant: str, amount: float | None, seed: int, repeat: int, arriva
     load = arrivals if amount is None else f"{ladder_of(arrivals).option}{amount:g}"
     variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
     return f"{variant}_{load}_seed{seed}{f'_repeat{repeat}' if repeat > 1 else ''}"
+
+
+def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
+    """Raise InvalidInput for a name that is not in `known`. `option` was given the names."""
+    for name in names:
+        if name not in known:
+            raise InvalidInput(f"{option} {name}: {run} has no such cell{_hint(name, known)}")
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if close := nearest(name, known):
+        return f"; did you mean {close}?"
+    return f"; choose from {listed(known)}" if known else ""

@@ -120,12 +120,10 @@ class VariantCapacity:
         return SeedShare(sum(most is not None and load <= most for most in highest), len(highest))
 
 
-def capacity_ratio(
-    above: Mapping[int, float], below: Mapping[int, float], confidence: float = CONFIDENCE
-) -> Estimate | None:
+def capacity_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Estimate | None:
     """Return the ratio of two policies' capacities by seed on the same machine; None without a
     common seed."""
-    return paired_ratio(above, below, confidence, RATIO_PRIOR)
+    return paired_ratio(above, below, CONFIDENCE, RATIO_PRIOR)
 
 
 def capacities(

@@ -44,20 +44,20 @@ def geometric_mean(
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 
 
-def reached_by_most(values: Collection[float], share: float = CONFIDENCE) -> float:
-    """Return what a new value exceeds with a probability of `share`, judging from these positive
+def reached_by_most(values: Collection[float]) -> float:
+    """Return what a new value exceeds with a probability of 95%, judging from these positive
     values, one per seed: a one-sided prediction bound. NaN for one value.
 
     With so few values that the lowest ones are no such bound, their logarithms are taken as normal
     (Hahn and Meeker, Statistical Intervals, chapters 4 and 5).
     """
     count = len(values)
-    if (rank := math.floor((1 - share) * (count + 1) + ROUNDING)) >= 1:
+    if (rank := math.floor((1 - CONFIDENCE) * (count + 1) + ROUNDING)) >= 1:
         return sorted(values)[rank - 1]
     if count < 2:
         return math.nan
     logs = np.log(np.fromiter(values, dtype=float))
-    t = student.quantile(count - 1, share)
+    t = student.quantile(count - 1, CONFIDENCE)
     return math.exp(float(logs.mean() - t * logs.std(ddof=1) * math.sqrt(1 + 1 / count)))
 
 

@@ -19,13 +19,7 @@ MAX_SEEDS = 24
 """The search for narrow intervals ends here: they shrink with the square root of the seeds."""
 
 
-def seeds_needed(
-    base_s: Floats,
-    own_s: Floats,
-    difference: float = DIFFERENCE,
-    power: float = POWER,
-    confidence: float = CONFIDENCE,
-) -> float:
+def seeds_needed(base_s: Floats, own_s: Floats) -> float:
     """Return the total number of seeds, including those of the run.
 
     NaN if there are too few seeds to estimate it, infinite if only more programs would help. The
@@ -36,10 +30,10 @@ def seeds_needed(
     if seeds < MIN_SEEDS or programs < 2:
         return math.nan
     of_seeds, of_programs, of_jobs = _variances(base_s, own_s)
-    tail = (1 + confidence) / 2
-    normal = sum(map(NormalDist().inv_cdf, (tail, power)))
-    students = sum(student.quantile(seeds - 1, p) for p in (tail, power))
-    room = math.log1p(difference) ** 2 - normal**2 * of_programs / programs
+    tail = (1 + CONFIDENCE) / 2
+    normal = sum(map(NormalDist().inv_cdf, (tail, POWER)))
+    students = sum(student.quantile(seeds - 1, p) for p in (tail, POWER))
+    room = math.log1p(DIFFERENCE) ** 2 - normal**2 * of_programs / programs
     if room <= 0:
         return math.inf
     needed = (students**2 * of_seeds + normal**2 * of_jobs / programs) / room

@@ -104,6 +104,16 @@ def one_line(text: str) -> str:
     return printable(text if short else text[: MAX_CHARACTERS - 1] + "…")
 
 
+def quoted(text: str) -> str:
+    """Return text of the command line in quotes, in ASCII and cut after 60 characters."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def slug(text: str) -> str:
+    """Return text as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")
+
+
 def identifier(value: object) -> str:
     """Return a recorded id, printable and bounded in length; "" if there is none. Different ids
     remain different: a long one ends in a hash of its full text."""

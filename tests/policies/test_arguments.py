@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_turns import COSTS, turn
 
-from harness.cells.names import slug
 from servers.basics.errors import InvalidInput, InvalidPlugin, InvalidVariant
+from servers.basics.text import slug
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
 from servers.policies.continuum import Continuum

@@ -200,10 +200,10 @@ def _unused(path: Path) -> Path:
 
 def _from_tables(machine: Machine, out: Path | None, engine_version: str | None) -> None:
     from harness.calibrate.operator_tables import profile_from_tables
-    from harness.cells.names import slug
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
     from servers.basics.atomic import write_file
+    from servers.basics.text import slug
     from servers.profiles.files import profile_for
     from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.models.files import model_name
@@ -242,11 +242,11 @@ def measure_profile(
     tier: str | None = None,
 ) -> None:
     """Write the profile and print a summary. Exit with code 1 if the measurement fails."""
-    from harness.cells.names import slug
     from harness.cli.print_profile import print_measured
     from harness.load.server_config import server_config
     from servers.basics.atomic import write_file
     from servers.basics.errors import MeasurementFailed
+    from servers.basics.text import slug
 
     with one_line_errors():
         _check_out(out or _unused(Path("profile.json")))
