@@ -38,7 +38,7 @@ def draw(verdict: Verdict, base: str, new: str, max_regression: float, out: Path
         head=HEAD,
         rows=[row(change) for change in different],
         same=counted(same, "number") if same else "",
-        figure=figure,
+        figures=[figure] if figure else [],
         legend=legend(names, style, names),
         notes=[f"{note[:1].upper()}{note[1:]}" for note in notes(verdict)],
     )
