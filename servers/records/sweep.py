@@ -86,7 +86,7 @@ class MadeBy(Record, kw_only=True, frozen=True):
 
 
 class SweepRecord(
-    RunSettings, kw_only=True, frozen=True, tag_field="format", tag="turnstile-sweep-1"
+    RunSettings, kw_only=True, frozen=True, tag_field="format", tag="turnstile-sweep-2"
 ):
     """The plan of a sweep on one machine."""
 

@@ -142,7 +142,7 @@ def write_sweep(
         for n in variants
     ]  # fmt: skip
     sweep = {
-        "format": "turnstile-sweep-1",
+        "format": "turnstile-sweep-2",
         "made_by": {"argv": ["bench", "sweep", "--policies", ",".join(variants)]},
         "workload": workload([]), "hardware": "a100-80g", "model": "llama-3.1-8b",
         "profile": {"provenance": "analytic", "hardware": "a100-80g", "model": "llama-3.1-8b"},
