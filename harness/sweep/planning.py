@@ -23,7 +23,7 @@ from harness.sweep.folder import SWEEP, without_prices
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import ONE, SloNotReached, run_sweeps
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.compare.plans import Fleet, fleets
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
@@ -134,7 +134,7 @@ def _candidate(plan: SweepPlan, offload_gb: float | None, prices: Mapping[str, f
             f"--hardware {engine.hardware}: has no price; add --price {engine.hardware}=USD"
         )
     plan = replace(plan, price=price, settings=replace(plan.settings, price=own_price(price)))
-    month = Price(machine.gpus or 1, price.usd_per_gpu_hour).usd_per_month
+    month = MachinePrice(machine.gpus or 1, price.usd_per_gpu_hour).usd_per_month
     return Candidate(plan, offload_gb, month)
 
 

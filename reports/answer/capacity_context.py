@@ -18,7 +18,7 @@ HOURS_PER_MONTH = 730
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class MachinePrice:
     """What one machine of the sweep costs: one model, on `gpus` GPUs."""
 
     gpus: int
@@ -45,9 +45,9 @@ class Price:
         return self.usd_per_h * self.gpus * hours / capacity
 
 
-def price_of(sweep: SweepRecord) -> Price:
+def price_of(sweep: SweepRecord) -> MachinePrice:
     usd_per_h = math.nan if sweep.price is None else sweep.price.usd_per_gpu_hour
-    return Price(sweep.gpus or 1, usd_per_h)
+    return MachinePrice(sweep.gpus or 1, usd_per_h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class CapacityContext:
     idle_mean_s: float
     baseline: str
     machine: str
-    price: Price
+    price: MachinePrice
     seeds: int
     background_per_s: float
     """Background requests per second that each machine serves alongside the jobs."""

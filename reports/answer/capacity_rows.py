@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.answer.fails_first import FailsFirst
 from reports.answer.limited_by import LimitedBy
 from reports.answer.other_units import OtherUnits
@@ -38,7 +38,7 @@ class CapacityRow(NamedTuple):
     """Cost of a thousand jobs, or of an agent for a month."""
 
 
-def capacity_rows(answer: Answer, price: Price) -> list[CapacityRow]:
+def capacity_rows(answer: Answer, price: MachinePrice) -> list[CapacityRow]:
     """Return a row per variant, the highest capacity first."""
     ordered = sorted(answer.capacities, key=lambda capacity: -_sort_value(capacity))
     return [_row(capacity, capacity.variant in answer.winners, price) for capacity in ordered]
@@ -51,7 +51,7 @@ def _sort_value(capacity: VariantCapacity) -> float:
     return value.value
 
 
-def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
+def _row(capacity: VariantCapacity, wins: bool, price: MachinePrice) -> CapacityRow:
     value, ratio = capacity.load, capacity.ratio
     if value is None:
         shown = KINDS[capacity.kind]
@@ -74,7 +74,7 @@ def _row(capacity: VariantCapacity, wins: bool, price: Price) -> CapacityRow:
     )
 
 
-def capacity_table(answer: Answer, price: Price) -> Table | None:
+def capacity_table(answer: Answer, price: MachinePrice) -> Table | None:
     """Return the table for the page; it has no cost column if the hardware has no price. None
     without capacities."""
     rows = capacity_rows(answer, price)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.loads import AGENTS, RATES, Ladder
 from reports.metrics.cells import amounts_of, cells_at
 from reports.numbers import DASH, digits
@@ -47,7 +47,7 @@ class JobCost:
 def job_costs(
     capacities: Sequence[VariantCapacity],
     cells: pd.DataFrame,
-    price: Price,
+    price: MachinePrice,
     api: ApiPriceRecord | None,
 ) -> tuple[JobCost, ...]:
     """Return the costs of variants whose capacity is a number, references excluded; none without a
@@ -63,7 +63,7 @@ def job_costs(
 
 
 def _cost(
-    capacity: VariantCapacity, cells: pd.DataFrame, price: Price, api: ApiPriceRecord | None
+    capacity: VariantCapacity, cells: pd.DataFrame, price: MachinePrice, api: ApiPriceRecord | None
 ) -> JobCost | None:
     if capacity.load is None or cells.empty:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from reports.answer.capacity_context import Price, price_of
+from reports.answer.capacity_context import MachinePrice, price_of
 from reports.answer.costs import JobCost
 from reports.answer.fails_first import FailsFirst
 from reports.answer.limited_by import Bottleneck, LimitedBy
@@ -73,7 +73,7 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _capacity(capacity: VariantCapacity, price: Price, answer: Answer) -> dict[str, Any]:
+def _capacity(capacity: VariantCapacity, price: MachinePrice, answer: Answer) -> dict[str, Any]:
     value = capacity.load
     unit = UNITS[capacity.ladder]
     numbers: dict[str, float | None] = {unit: None, "low": None, "high": None}

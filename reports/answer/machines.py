@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT, PER_S
 from reports.answer.verdict import Answer
@@ -37,7 +37,7 @@ class OnMachine:
     usd_per_job: float
     """Cost with the fastest variant at the answer's load; NaN if the GPU has no price."""
     baseline: str
-    price: Price
+    price: MachinePrice
 
     @property
     def fastest(self) -> str | None:

@@ -1,7 +1,7 @@
 """Converts capacities to other units: agents to jobs per second, and jobs per second to agents.
 
 In: capacities, and the cells at the highest loads that they sustain. Out: numbers by variant. GPUs
-are those of `reports.answer.capacity_context.Price`.
+are those of `reports.answer.capacity_context.MachinePrice`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from reports.answer.capacity_context import Price, price_of
+from reports.answer.capacity_context import MachinePrice, price_of
 from reports.compare.settings import TRACE
 from reports.loads import Ladder, ladder_of
 from reports.numbers import DASH
@@ -37,7 +37,7 @@ class MachineRun:
     slo: str
     idle_mean_s: float
     """Mean JCT on the idle machine."""
-    price: Price
+    price: MachinePrice
     capacities: Sequence[VariantCapacity]
 
     @property
@@ -89,7 +89,9 @@ class Across:
     def with_prices(self, usd_per_h: Mapping[str, float | None]) -> Across:
         """Replace the prices of one GPU, by hardware, that are not None."""
         machines = [
-            machine if usd is None else replace(machine, price=Price(machine.price.gpus, usd))
+            machine
+            if usd is None
+            else replace(machine, price=MachinePrice(machine.price.gpus, usd))
             for machine in self.machines
             for usd in [usd_per_h[str(machine.sweep.hardware)]]
         ]

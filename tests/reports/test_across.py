@@ -11,7 +11,7 @@ import orjson
 import pytest
 from msgspec import convert
 
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.compare.across import Across, MachineRun, read_across
@@ -51,7 +51,7 @@ def machine(
     }
     shown = capacities(found, dict.fromkeys(per_seed, ""), "fcfs")
     return MachineRun(
-        Path(hardware), convert(sweep, SweepRecord), slo, 40.0, Price(gpus, usd_per_h), shown
+        Path(hardware), convert(sweep, SweepRecord), slo, 40.0, MachinePrice(gpus, usd_per_h), shown
     )
 
 

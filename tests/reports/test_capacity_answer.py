@@ -10,7 +10,7 @@ import pytest
 from msgspec import convert
 
 from reports.answer.capacity import capacity_answer, meaning
-from reports.answer.capacity_context import Price, capacity_context
+from reports.answer.capacity_context import MachinePrice, capacity_context
 from reports.answer.fails_first import FailsFirst
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
@@ -248,7 +248,7 @@ def test_gpus_and_costs_include_the_background_that_each_machine_serves() -> Non
 
 def test_a_thousand_jobs_cost_what_the_machine_costs_while_it_finishes_them() -> None:
     # 3.6 USD/h is 0.001 USD/s; 1,000 jobs take 2,500 s at 0.4 jobs/s and 5,000 s at 0.2.
-    price = Price(1, 3.6)
+    price = MachinePrice(1, 3.6)
     assert price.usd(0.4, RATES) == pytest.approx(2.5)
     answer = answer_of(
         chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), price={"usd_per_gpu_hour": 3.6, "source": "--price"}
@@ -383,9 +383,9 @@ def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() 
 
 
 def test_a_machine_serves_a_whole_number_of_agents() -> None:
-    assert Price(2, 1.0).gpus_for(8, 1.29, LOAD_OF_AGENTS) == 16
-    assert Price(1, 1.0).gpus_for(40, 17.9, LOAD_OF_AGENTS) == 3  # 17 each
-    assert Price(1, 1.0).gpus_for(4, 0.8, LOAD_OF_AGENTS) == 4
+    assert MachinePrice(2, 1.0).gpus_for(8, 1.29, LOAD_OF_AGENTS) == 16
+    assert MachinePrice(1, 1.0).gpus_for(40, 17.9, LOAD_OF_AGENTS) == 3  # 17 each
+    assert MachinePrice(1, 1.0).gpus_for(4, 0.8, LOAD_OF_AGENTS) == 4
 
 
 def test_without_a_wanted_number_a_round_number_of_agents_is_priced() -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from harness.load.prices import parse_api_price, parse_prices, price_of_gpu
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.answer.costs import JobCost, cost_sentences, cost_table, job_costs
 from reports.capacity.estimate import Capacity, Kind
 from reports.loads import AGENTS, RATES
@@ -22,7 +22,7 @@ from servers.records.sweep import ApiPriceRecord, PriceRecord
 if TYPE_CHECKING:
     from servers.records.sweep import SweepRecord
 
-ONE_CENT_PER_S = Price(2, 18.0)
+ONE_CENT_PER_S = MachinePrice(2, 18.0)
 """Two GPUs of 18 USD per hour."""
 FOUND = Capacity(Kind.FOUND, 12.5, 10.0, 11.0)
 CELLS = pd.DataFrame(
@@ -84,7 +84,7 @@ def test_an_api_that_is_cheaper_even_at_capacity_has_no_break_even() -> None:
 
 
 def test_nothing_costs_anything_without_a_price() -> None:
-    assert job_costs([fcfs()], CELLS, Price(1, float("nan")), None) == ()
+    assert job_costs([fcfs()], CELLS, MachinePrice(1, float("nan")), None) == ()
     never = fcfs(by_seed={1: Capacity(Kind.NEVER, float("nan"), None, 1.0)})
     assert job_costs([never], CELLS, ONE_CENT_PER_S, None) == ()
 

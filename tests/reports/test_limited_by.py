@@ -10,7 +10,7 @@ import pytest
 from msgspec import convert
 from test_capacity_answer import NEVER, SWEEP, answer_of, chains, number, point
 
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.answer.capacity_rows import capacity_rows, capacity_table
 from reports.answer.document import document
 from reports.answer.limited_by import Bottleneck, limited_by, unlimited_kv_sentences
@@ -131,7 +131,7 @@ def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:
     points = [point("fcfs", 0.04, 90), point("a", 0.04, 60), point("unlimited-kv", 0.04, 50)]
     points[2] = replace(points[2], reference=UNLIMITED_KV, pooled={"rate_bound_jobs_per_s": 9.0})
     answer = answer_of(WITH_REFERENCE, points=points, references={"unlimited-kv": UNLIMITED_KV})
-    rows = {row.variant: row for row in capacity_rows(answer, Price(1, 1.0))}
+    rows = {row.variant: row for row in capacity_rows(answer, MachinePrice(1, 1.0))}
     unlimited = rows["unlimited-kv"]
     assert (unlimited.ratio, unlimited.gpus, unlimited.usd) == ("–", "–", "–")
     assert rows["a"].gpus == "10.1"
@@ -141,7 +141,7 @@ def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:
 
 def test_the_table_and_answer_json_have_a_word_per_capacity() -> None:
     answer = answer_of(WITH_REFERENCE, references={"unlimited-kv": UNLIMITED_KV})
-    table = capacity_table(answer, Price(1, 1.0))
+    table = capacity_table(answer, MachinePrice(1, 1.0))
     assert table is not None
     column = table.heads.index("Limited by") - 1
     words = {row.name: row.cells[column].text for row in table.rows}
@@ -158,7 +158,7 @@ def test_the_table_and_answer_json_have_a_word_per_capacity() -> None:
 
 def test_without_the_reference_nothing_is_said() -> None:
     answer = answer_of(by_name(fcfs=[0.05] * 3, a=[0.1] * 3))
-    table = capacity_table(answer, Price(1, 1.0))
+    table = capacity_table(answer, MachinePrice(1, 1.0))
     assert table is not None
     assert "Limited by" not in table.heads
     assert not any("KV memory" in each for each in answer.findings)

@@ -20,7 +20,7 @@ from test_claims import FAILS, HOLDS, OPEN, gain, gains
 from test_splits import capacity_headline, variants
 from test_steady import WINDOW, steady_cell, stream_turn
 
-from reports.answer.capacity_context import Price
+from reports.answer.capacity_context import MachinePrice
 from reports.answer.machines import OnMachine, by_load
 from reports.answer.machines import headline as of_machines
 from reports.answer.speed_ups import grid
@@ -135,7 +135,9 @@ def test_a_report_names_it_as_the_largest_difference(
     points, answer = report.table.points, report.result
     assert answer.headline == shown.headline
     assert page.headline == shown.machines
-    overview = by_load([OnMachine(MEMBER, answer, points, math.nan, "fcfs", Price(1, math.nan))])
+    overview = by_load(
+        [OnMachine(MEMBER, answer, points, math.nan, "fcfs", MachinePrice(1, math.nan))]
+    )
     assert overview is not None
     assert [cell.text for cell in overview.rows[0].cells] == ["fcfs", shown.fastest]
     table = grid(points, answer, "fcfs")
@@ -155,7 +157,9 @@ def test_machines_without_any_steady_state_have_the_remedy_and_not_an_unfinished
 ) -> None:
     run = write_sweep(tmp_path / "a", ["fcfs"], jps=[1.0], steady_state=True)
     steady_cell(run, [stream_turn(0, 0.0, 1.0)], WINDOW, unstable="it grew")
-    on_machine = OnMachine(MEMBER, write(run).result, (), math.nan, "fcfs", Price(1, math.nan))
+    on_machine = OnMachine(
+        MEMBER, write(run).result, (), math.nan, "fcfs", MachinePrice(1, math.nan)
+    )
     assert of_machines([on_machine], "fcfs") == (
         "No scheduler has a steady state at the rates of this run: run lower rates."
     )
@@ -178,7 +182,7 @@ def test_a_machine_without_an_answer_is_named(tmp_path: Path) -> None:
     none = answer_of_run(write_sweep(tmp_path / "b", ["fcfs"]))
     other = MEMBER._replace(hardware="h100")
     found = [
-        OnMachine(member, answer, (), math.nan, "fcfs", Price(1, math.nan))
+        OnMachine(member, answer, (), math.nan, "fcfs", MachinePrice(1, math.nan))
         for member, answer in ((MEMBER, ran), (other, none))
     ]
     assert of_machines(found, "fcfs") == (
@@ -226,7 +230,7 @@ def test_a_capacity_of_no_rate_is_lower_than_any_and_one_of_every_rate_higher(
 ) -> None:
     answer = answer_of(chains(**per_seed))
     assert answer.headline.startswith(headline)
-    on_machine = OnMachine(MEMBER, answer, (), math.nan, "fcfs", Price(1, math.nan))
+    on_machine = OnMachine(MEMBER, answer, (), math.nan, "fcfs", MachinePrice(1, math.nan))
     assert on_machine.fastest == best
 
 
