@@ -18,8 +18,9 @@ from servers.basics.errors import TraceRejected, Unavailable
 from servers.basics.text import brief, identifier, one_line
 from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import TimedAgent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
 from traces.lenient import MAX_BYTES, MAX_GAP_S, MAX_VALUES, Repairs, number, tokens
 from traces.program import Program, Provenance
 
@@ -126,7 +127,7 @@ class _TableReader:
         self.columns = columns
         self.name = name
         self.repairs = repairs
-        self.agents: dict[str, TimedAgent] = {}
+        self.agents: dict[str, Agent] = {}
         self.timed: set[str] = set()
         """Fields with a value that is a time."""
         self.not_times: dict[str, Any] = {}
@@ -206,15 +207,15 @@ class _TableReader:
             self.repairs.add(SINGLE_TURNS)
             program = f"{self.name}-{place}"
         parent = identifier(str(self._value(row, "parent") or "")) or None
-        agent = self.agents.setdefault(program, TimedAgent(program, [], parent))
+        agent = self.agents.setdefault(program, Agent(program, [], parent))
         agent.calls.append(self._call(row, found))
 
-    def _call(self, row: Row, found: tuple[int, int]) -> TimedCall:
+    def _call(self, row: Row, found: tuple[int, int]) -> Call:
         start_s, end_s = self._time(row, "start"), self._time(row, "end")
         duration_s = self._time(row, "duration")
         if end_s is None and start_s is not None and duration_s is not None:
             end_s = start_s + duration_s
-        return TimedCall(
+        return Call(
             *found,
             start_s,
             end_s,

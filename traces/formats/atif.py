@@ -10,7 +10,7 @@ timestamps, gaps are unknown. Lengths are in tokens, times in seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
@@ -19,7 +19,7 @@ from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import (
-    TrajectoryCall,
+    Call,
     fill_usage,
     generation_s,
     make_turn,
@@ -30,7 +30,7 @@ from traces.formats.shared.calls import (
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
-from traces.program import Fork, Program, Provenance, Turn
+from traces.program import Fork, Program, Provenance
 
 ABOUT = About(
     name="atif",
@@ -79,14 +79,11 @@ def _id(document: JsonObject) -> str:
 class _Steps:
     """The calls of a trajectory, and the required data of its other steps."""
 
-    calls: list[TrajectoryCall] = field(default_factory=list)
-    cached: list[int] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     after_step: list[int] = field(default_factory=list)
     """Index of the last call up to each step."""
     asked_s: dict[int, float] = field(default_factory=dict)
     """Time of the last user or system message before each call."""
-    opening: int = 0
-    """Number of characters before the first call."""
     system: str = ""
     start_s: float | None = None
 
@@ -111,21 +108,15 @@ class _TrajectoryReader:
         id = unique_id(identifier(wanted_id), self.ids)
         self.programs[id] = Program(id, (), fork=fork)
         forks = self._add_sub_agents(document, steps, read, id, depth)
-        fill_usage(read.calls, read.opening, self.repairs)
+        fill_usage(read.calls, self.repairs)
         joined = {fork.joined_before_turn for fork in forks}
         gaps = [self._gap(read, i, i + 1 in joined) for i in range(len(read.calls))]
         tools = [call.tools for call in read.calls]
         complete = self.assumptions.complete_gaps(id, tools, gaps, self.repairs)
-        turns: list[Turn] = []
-        for i, gap in enumerate(complete):
-            turn = make_turn(read.calls, i, gap, self.repairs)
-            if i:
-                most = min(turn.prompt_tokens - 1, turns[-1].context_tokens)
-                turn = replace(turn, kept_tokens=min(max(turn.kept_tokens, read.cached[i]), most))
-            turns.append(turn)
+        turns = tuple(make_turn(read.calls, i, gap, self.repairs) for i, gap in enumerate(complete))
         shortest = min(turn.prompt_tokens for turn in turns)
-        prefix = system_prefix(read.system, read.opening, shortest)
-        self.programs[id] = Program(id, tuple(turns), prefix, fork, read.start_s)
+        prefix = system_prefix(read.system, read.calls[0].opening, shortest)
+        self.programs[id] = Program(id, turns, prefix, fork, read.start_s)
 
     def _steps(self, steps: Sequence[JsonObject]) -> _Steps:
         read, context, characters = _Steps(), 0, 0
@@ -138,9 +129,9 @@ class _TrajectoryReader:
             if step.get("is_copied_context"):
                 self.repairs.add("a step copied from an earlier trajectory: only in prompts")
             elif is_agent and step.get("llm_call_count") != 0:
-                read.opening = read.opening if read.calls else characters
-                prompt = None if has_usage else max(context, 1)
-                self._add_call(read, step, said, prompt, at_s)
+                call = self._call(step, said, 0 if has_usage else max(context, 1))
+                call.end_s, call.opening = at_s, characters
+                read.calls.append(call)
             elif at_s is not None:
                 read.asked_s[len(read.calls)] = at_s
             if step.get("source") == "system" and not read.calls:
@@ -152,34 +143,26 @@ class _TrajectoryReader:
             characters += len(said) + len(observed)
         if not has_usage and read.calls:
             self.repairs.add(f"a trajectory without token counts: {counter.basis}")
-        starts = [read.asked_s.get(0), read.calls[0].ended_s if read.calls else None]
+        starts = [read.asked_s.get(0), read.calls[0].end_s if read.calls else None]
         read.start_s = next((start_s for start_s in starts if start_s is not None), None)
         return read
 
-    def _add_call(
-        self,
-        read: _Steps,
-        step: JsonObject,
-        said: str,
-        prompt: int | None,
-        at_s: float | None,
-    ) -> None:
+    def _call(self, step: JsonObject, said: str, prompt: int) -> Call:
+        """`prompt`: its length, if no call of the file has usage."""
         metrics, counter = mapping(step.get("metrics")), self.assumptions.tokens
-        count = tokens(step.get("llm_call_count")) or 1
-        if count > 1:
+        if (tokens(step.get("llm_call_count")) or 1) > 1:
             self.repairs.add("a step of several model calls: counted as one")
-        output = tokens(metrics.get("completion_tokens"))
+        output = tokens(metrics.get("completion_tokens")) or 0
         if output:
             counter.observe(len(said), output)
-        elif prompt is not None:
+        elif prompt:
             output = counter.length([said])
         tools = tuple(name for call in items(step.get("tool_calls")) for name in _names(call))
         if not tools and mapping(step.get("observation")).get("results"):
             tools = tool_names(text(step.get("message"))) or ("tool",)
-        recorded = tokens(metrics.get("prompt_tokens")) or prompt
-        call = TrajectoryCall(recorded, output, 0, None, at_s, tools=tools, characters=len(said))
-        read.calls.append(call)
-        read.cached.append(tokens(metrics.get("cached_tokens")) or 0)
+        prompt = tokens(metrics.get("prompt_tokens")) or prompt
+        cached = tokens(metrics.get("cached_tokens"))
+        return Call(prompt, output, cached=cached, tools=tools, characters=len(said))
 
     def _add_sub_agents(
         self,
@@ -219,19 +202,19 @@ class _TrajectoryReader:
         if is_joined:
             self.repairs.add("a turn that waits for a sub-agent: no further gap, inferred")
             return 0.0, Provenance.INFERRED
-        ended_s, following = read.calls[i].ended_s, read.calls[i + 1]
+        ended_s, following = read.calls[i].end_s, read.calls[i + 1]
         asked_s = read.asked_s.get(i + 1)
         if ended_s is None:
             return None
         if asked_s is not None and asked_s > ended_s:
             return asked_s - ended_s, Provenance.MEASURED
-        if following.ended_s is None or following.ended_s <= ended_s:
+        if following.end_s is None or following.end_s <= ended_s:
             return None  # equal times are of the file's creation
         self.repairs.add(
             "a tool time from timestamps of steps, which include the next response: its estimated "
             "generation subtracted, inferred"
         )
-        gap_s = following.ended_s - ended_s - generation_s(following.output or 1)
+        gap_s = following.end_s - ended_s - generation_s(following.output)
         return max(0.0, gap_s), Provenance.INFERRED
 
 

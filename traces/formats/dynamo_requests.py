@@ -14,14 +14,9 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import MEASURED, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS, usable_hashes
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import (
-    TimedAgent,
-    TimedCall,
-    estimate_ends,
-    programs_of,
-    share_hashes,
-)
+from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of, share_hashes
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Program
 
@@ -54,7 +49,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    agents: dict[str, TimedAgent] = {}
+    agents: dict[str, Agent] = {}
     tools: dict[str, list[tuple[float, str]]] = {}
     """The tools of each session: the start, in seconds, and the name."""
     blocks: set[int] = set()
@@ -72,7 +67,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
                 repairs.add(SINGLE_TURNS)
                 session = f"{name}-{number}"
             parent = identifier(context.get("parent_session_id")) or None
-            agents.setdefault(session, TimedAgent(session, [], parent)).calls.append(call)
+            agents.setdefault(session, Agent(session, [], parent)).calls.append(call)
     if not agents:
         raise TraceRejected("no request_end event with prompt tokens")
     for id, agent in agents.items():
@@ -86,7 +81,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return share_hashes(programs, parts, blocks.pop()) if len(blocks) == 1 else programs
 
 
-def _call(row: JsonObject, blocks: set[int], repairs: Repairs) -> TimedCall | None:
+def _call(row: JsonObject, blocks: set[int], repairs: Repairs) -> Call | None:
     if row.get("event_type") != "request_end":
         repairs.add("an event that is neither the end of a request nor of a tool: left out")
         return None
@@ -108,10 +103,10 @@ def _call(row: JsonObject, blocks: set[int], repairs: Repairs) -> TimedCall | No
     hashes = usable_hashes(replay.get("input_sequence_hashes")) if block else None
     blocks |= {block} if block else set()
     cached = tokens(request.get("cached_tokens"))
-    return TimedCall(*found, start_s, end_s, cached=cached, hashes=hashes)
+    return Call(*found, start_s, end_s, cached=cached, hashes=hashes)
 
 
-def _name_tools(agent: TimedAgent, tools: list[tuple[float, str]]) -> None:
+def _name_tools(agent: Agent, tools: list[tuple[float, str]]) -> None:
     """Assign each tool to the last call that started before it."""
     calls = sorted((c for c in agent.calls if c.start_s is not None), key=lambda c: c.start_s or 0)
     index = 0

@@ -16,15 +16,9 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from servers.tool_names import command_names, tool_names
+from traces.assumptions import Gap
 from traces.formats.about import About
-from traces.formats.shared.calls import (
-    TrajectoryCall,
-    fill_usage,
-    first_count,
-    generation_s,
-    make_turn,
-    system_prefix,
-)
+from traces.formats.shared.calls import Call, Trajectory, fill_usage, first_count, generation_s
 from traces.lenient import (
     Repairs,
     document_start,
@@ -35,7 +29,7 @@ from traces.lenient import (
     seconds,
     tokens,
 )
-from traces.program import Message, Program, Provenance
+from traces.program import Program, Provenance
 
 ABOUT = About(
     name="mini-swe-agent",
@@ -71,67 +65,33 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def read_trajectory(document: JsonObject, name: str, repairs: Repairs) -> list[Program]:
     messages = items(document.get("messages"))
-    calls, opening = _calls(messages, repairs)
+    read = Trajectory()
+    for message in messages:
+        if isinstance(message, dict):
+            _add(read, message)
+        else:
+            repairs.add("a message that is not an object: left out")
+    calls = read.calls
     if not calls:
         raise TraceRejected("no LLM call in its messages")
-    fill_usage(calls, opening, repairs)
+    fill_usage(calls, repairs)
     timeout_s = _command_timeout_s(document)
-    turns = tuple(
-        make_turn(calls, i, _gap(calls, i, timeout_s, repairs), repairs) for i in range(len(calls))
-    )
-    first = calls[0]
-    started_s = first.started_s if first.started_s is not None else first.ended_s
-    id = identifier(document.get("instance_id")) or name
-    shortest_prompt = min(turn.prompt_tokens for turn in turns)
-    prefix = system_prefix(_system(messages), opening, shortest_prompt)
-    conversation, prompt_ends = _conversation(messages)
-    return [
-        Program(
-            id,
-            turns,
-            prefix,
-            recorded_start_s=started_s,
-            messages=conversation,
-            prompt_messages=prompt_ends,
-        )
-    ]
+    gaps = [_gap(calls, i, timeout_s, repairs) for i in range(len(calls))]
+    started_s = calls[0].start_s if calls[0].start_s is not None else calls[0].end_s
+    read.system = _system(messages)
+    return [read.program(identifier(document.get("instance_id")) or name, gaps, repairs, started_s)]
 
 
-def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """Return the messages, and the number of messages before each call. Tool outputs become user
-    messages and Responses objects text, so that every chat template accepts them."""
-    conversation: list[Message] = []
-    prompt_ends: list[int] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            continue
-        if _is_call(message):
-            prompt_ends.append(len(conversation))
-        role = "assistant" if message.get("object") == "response" else text(message.get("role"))
-        role = role if role in ("system", "assistant") else "user"
-        conversation.append(Message(role, _content(message) or text(message.get("output"))))
-    return tuple(conversation), tuple(prompt_ends)
-
-
-def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[TrajectoryCall], int]:
-    """Return the LLM calls, and the number of characters before the first one."""
-    calls: list[TrajectoryCall] = []
-    opening = characters = 0
-    for message in messages:
-        if not isinstance(message, dict):
-            repairs.add("a message that is not an object: left out")
-            continue
-        length = _length(message)
-        if _is_call(message):
-            if not calls:
-                opening = characters
-            call = _call(message)
-            call.characters = length
-            calls.append(call)
-        elif calls:
-            calls[-1].answered(_timestamp(message))
-        characters += length
-    return calls, opening
+def _add(read: Trajectory, message: JsonObject) -> None:
+    """Add a message. Tool outputs become user messages and Responses objects text, so that every
+    chat template accepts them."""
+    call = _call(message) if _is_call(message) else None
+    if call is None and read.calls:
+        read.calls[-1].answered(_timestamp(message))
+    role = "assistant" if message.get("object") == "response" else text(message.get("role"))
+    role = role if role in ("system", "assistant") else "user"
+    content, output = _content(message), text(message.get("output"))
+    read.say(role, content or output, call, len(output) if content else 0)
 
 
 def _is_call(message: JsonObject) -> bool:
@@ -149,20 +109,19 @@ def _timestamp(message: JsonObject) -> float | None:
     return epoch(extra.get("timestamp")) or epoch(message.get("timestamp"))
 
 
-def _call(message: JsonObject) -> TrajectoryCall:
+def _call(message: JsonObject) -> Call:
     extra = mapping(message.get("extra"))
     response = mapping(extra.get("response")) or message
     usage = mapping(_usage(message))
     details = mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
-    started = epoch(response.get("created")) or epoch(response.get("created_at"))
     refused = message.get("role") == "user"
-    call = TrajectoryCall(
-        prompt=first_count(usage, "prompt_tokens", "input_tokens"),
-        output=first_count(usage, "completion_tokens", "output_tokens"),
-        reasoning=tokens(details.get("reasoning_tokens")) or 0,
-        started_s=started,
-        ended_s=None if refused else _timestamp(message),
-        refused=refused,
+    call = Call(
+        first_count(usage, "prompt_tokens", "input_tokens") or 0,
+        first_count(usage, "completion_tokens", "output_tokens") or 0,
+        epoch(response.get("created")) or epoch(response.get("created_at")),
+        None if refused else _timestamp(message),
+        # After a format error, no tool runs and the next prompt lacks the answer.
+        drops_output=refused or bool(tokens(details.get("reasoning_tokens"))),
     )
     if refused:
         return call
@@ -192,30 +151,24 @@ def _content(message: JsonObject) -> str:
     return text(content)
 
 
-def _length(message: JsonObject) -> int:
-    return len(_content(message)) + len(text(message.get("output")))
-
-
 def _command_timeout_s(document: JsonObject) -> float:
     config = mapping(mapping(document.get("info")).get("config"))
     timeout_s = seconds(mapping(config.get("environment")).get("timeout"))
     return timeout_s or DEFAULT_COMMAND_TIMEOUT_S
 
 
-def _gap(
-    calls: list[TrajectoryCall], i: int, timeout_s: float, repairs: Repairs
-) -> tuple[float, Provenance]:
+def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> Gap:
     if i + 1 == len(calls):
         return 0.0, Provenance.MEASURED
     call, following = calls[i], calls[i + 1]
-    if (measured_s := call.measured_gap_s(repairs)) is not None:
-        return measured_s, Provenance.MEASURED
+    if (measured := call.measured_gap(repairs)) is not None:
+        return measured
     if not call.tools and not call.commands:
         return 0.0, Provenance.INFERRED
-    if call.started_s is None or following.started_s is None:
+    if call.start_s is None or following.start_s is None:
         repairs.add("a turn without its time or the next turn's: tool gap set to 0")
         return 0.0, Provenance.INFERRED
-    gap_s = following.started_s - call.started_s - generation_s(call.output or 0)
+    gap_s = following.start_s - call.start_s - generation_s(call.output)
     limit_s = timeout_s * max(1, len(call.commands))
     if gap_s > limit_s:
         repairs.add(f"an inferred tool gap above the command timeout: cut to {limit_s:g} s")

@@ -6,20 +6,15 @@ of the condenser a sub-agent, since its prompt is separate and the agent waits f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
+from traces.assumptions import Gap
 from traces.formats.openhands_events import Role, Utterance
-from traces.formats.shared.calls import (
-    TrajectoryCall,
-    fill_usage,
-    first_count,
-    make_turn,
-    system_prefix,
-)
+from traces.formats.shared.calls import Call, Trajectory, fill_usage, first_count
 from traces.lenient import Repairs, mapping, tokens
-from traces.program import Fork, Message, Program, Provenance, Turn
+from traces.program import Fork, Program, Provenance, Turn
 
 
 @dataclass(slots=True)
@@ -35,16 +30,9 @@ class ConversationBuilder:
 
     def __init__(self, usages: Usages, repairs: Repairs) -> None:
         self.usages, self.repairs = usages, repairs
-        self.calls: list[TrajectoryCall] = []
-        self.messages: list[Message] = []
-        self.prompt_ends: list[int] = []
-        """Number of messages before each call."""
-        self.condensed: list[tuple[int, TrajectoryCall]] = []
+        self.read = Trajectory()
+        self.condensed: list[tuple[int, Call]] = []
         """Condenser calls, each with the index of the turn before it."""
-        self.system = ""
-        self.characters = 0
-        self.openings: list[int] = []
-        """Number of characters in the messages before each call."""
         self.request_s: float | None = None
         """Time of the first user message."""
         self._response: str | None = None
@@ -57,42 +45,38 @@ class ConversationBuilder:
         if utterance.role is Role.CONDENSER:
             self._condense(utterance)
             return
-        if utterance.role is Role.MODEL:
-            self._model(utterance)
-        elif self.calls:
-            self.calls[-1].answered(utterance.at_s)
+        calls, call = self.read.calls, None
+        if utterance.role is not Role.MODEL:
+            if calls:
+                calls[-1].answered(utterance.at_s)
+        elif utterance.response_id is None or utterance.response_id != self._response:
+            call = self._call(utterance)
+        else:
+            calls[-1].characters += len(utterance.content) + len(utterance.other_prompt_text)
         if utterance.role is Role.SYSTEM:
-            self.system = self.system or utterance.content
+            self.read.system = self.read.system or utterance.content
         if utterance.role is Role.USER and self.request_s is None:
             self.request_s = utterance.at_s
         role = "user" if utterance.role is Role.TOOL else utterance.role.value
-        self.messages.append(Message(role, utterance.content))
-        self.characters += len(utterance.content) + len(utterance.other_prompt_text)
+        self.read.say(role, utterance.content, call, len(utterance.other_prompt_text))
+        if utterance.role is Role.MODEL:
+            self._response = utterance.response_id
+            calls[-1].tools += utterance.tools
+            calls[-1].commands += [utterance.command] if utterance.command else []
 
-    def _model(self, utterance: Utterance) -> None:
-        if utterance.response_id is None or utterance.response_id != self._response:
-            self.prompt_ends.append(len(self.messages))
-            self.openings.append(self.characters)
-            self.calls.append(self._call(utterance))
-        self._response = utterance.response_id
-        call = self.calls[-1]
-        call.tools += utterance.tools
-        call.commands += [utterance.command] if utterance.command else []
-        call.characters += len(utterance.content) + len(utterance.other_prompt_text)
-
-    def _call(self, utterance: Utterance) -> TrajectoryCall:
+    def _call(self, utterance: Utterance) -> Call:
         difference = self._usage_since_last(utterance)
         usage = utterance.usage or self.usages.tokens.get(utterance.response_id or "") or difference
         details = mapping(usage.get("completion_tokens_details"))
         reasoning = tokens(usage.get("reasoning_tokens") or details.get("reasoning_tokens"))
         latency_s = self.usages.latencies_s.get(utterance.response_id or "")
-        ended_s = utterance.at_s
-        return TrajectoryCall(
-            prompt=first_count(usage, "prompt_tokens"),
-            output=first_count(usage, "completion_tokens"),
-            reasoning=reasoning or 0,
-            started_s=None if ended_s is None or latency_s is None else ended_s - latency_s,
-            ended_s=ended_s,
+        end_s = utterance.at_s
+        return Call(
+            first_count(usage, "prompt_tokens") or 0,
+            first_count(usage, "completion_tokens") or 0,
+            None if end_s is None or latency_s is None else end_s - latency_s,
+            end_s,
+            drops_output=bool(reasoning),
         )
 
     def _usage_since_last(self, utterance: Utterance) -> JsonObject:
@@ -106,69 +90,58 @@ class ConversationBuilder:
     def _condense(self, utterance: Utterance) -> None:
         self.rewritten = True
         call = self._call(utterance)
-        if self.calls and call.prompt and call.output:
-            self.condensed.append((len(self.calls) - 1, call))
+        if self.read.calls and call.prompt and call.output:
+            self.condensed.append((len(self.read.calls) - 1, call))
         else:
             self.repairs.add("a condensation without token counts: left out")
 
     def programs(self, id: str) -> list[Program]:
-        if not self.calls:
+        if not self.read.calls:
             raise TraceRejected("no response of a model in its events")
         self._drop_calls_before_first_count()
-        calls, opening = self.calls, self.openings[0]
-        fill_usage(calls, opening, self.repairs)
+        calls = self.read.calls
+        fill_usage(calls, self.repairs)
         gaps = [self._gap(i) for i in range(len(calls))]
         forks = [self._fork(id, k, gaps) for k in range(len(self.condensed))]
         for i, call in self.condensed:
             gaps[i] = self._gap_after_condenser(call, i + 1)
-        turns = tuple(make_turn(calls, i, gap, self.repairs) for i, gap in enumerate(gaps))
-        shortest_prompt = min(turn.prompt_tokens for turn in turns)
-        starts = (calls[0].started_s, self.request_s, calls[0].ended_s)
-        program = Program(
-            id,
-            turns,
-            system_prefix(self.system, opening, shortest_prompt),
-            recorded_start_s=next((start for start in starts if start is not None), None),
-            messages=() if self.rewritten else tuple(self.messages),
-            prompt_messages=() if self.rewritten else tuple(self.prompt_ends),
-        )
+        starts = (calls[0].start_s, self.request_s, calls[0].end_s)
+        start_s = next((start for start in starts if start is not None), None)
+        program = self.read.program(id, gaps, self.repairs, start_s)
+        if self.rewritten:
+            program = replace(program, messages=(), prompt_messages=())
         return [program, *forks]
 
     def _drop_calls_before_first_count(self) -> None:
         """Drop calls before the first one with a prompt length, as their lengths are unknown."""
-        first = next((i for i, call in enumerate(self.calls) if call.prompt), 0)
-        for _ in range(first):
-            self.repairs.add("a response before the first one with prompt tokens: left out")
-        self.calls, self.prompt_ends = self.calls[first:], self.prompt_ends[first:]
-        self.openings = self.openings[first:]
+        first = next((i for i, call in enumerate(self.read.calls) if call.prompt), 0)
+        self.repairs.add("a response before the first one with prompt tokens: left out", first)
+        self.read.calls = self.read.calls[first:]
         self.condensed = [(i - first, call) for i, call in self.condensed if i >= first]
 
-    def _gap(self, i: int) -> tuple[float, Provenance]:
-        call = self.calls[i]
-        if i + 1 == len(self.calls):
+    def _gap(self, i: int) -> Gap:
+        call = self.read.calls[i]
+        if i + 1 == len(self.read.calls):
             return 0.0, Provenance.MEASURED
-        if (gap_s := call.measured_gap_s(self.repairs)) is not None:
-            return gap_s, Provenance.MEASURED
+        if (measured := call.measured_gap(self.repairs)) is not None:
+            return measured
         if call.tools:
             self.repairs.add("a response or observation without a time: tool gap set to 0")
         return 0.0, Provenance.INFERRED
 
-    def _fork(self, id: str, k: int, gaps: list[tuple[float, Provenance]]) -> Program:
+    def _fork(self, id: str, k: int, gaps: list[Gap]) -> Program:
         """Return the program of call `k` of the condenser."""
         after, call = self.condensed[k]
-        ended_s, (delay_s, provenance) = self.calls[after].ended_s, gaps[after]
-        if call.started_s is not None and ended_s is not None:
-            delay_s, provenance = max(0.0, call.started_s - ended_s), Provenance.MEASURED
-        joined = after + 1 if after + 1 < len(self.calls) else None
+        ended_s, (delay_s, provenance) = self.read.calls[after].end_s, gaps[after]
+        if call.start_s is not None and ended_s is not None:
+            delay_s, provenance = max(0.0, call.start_s - ended_s), Provenance.MEASURED
+        joined = after + 1 if after + 1 < len(self.read.calls) else None
         fork = Fork(id, after, round(delay_s, 3), joined, provenance)
-        turn = Turn(prompt_tokens=call.prompt or 1, output_tokens=call.output or 1)
-        return Program(f"{id}/condenser-{k + 1}", (turn,), fork=fork)
+        return Program(f"{id}/condenser-{k + 1}", (Turn(call.prompt, call.output),), fork=fork)
 
-    def _gap_after_condenser(
-        self, condensed: TrajectoryCall, following: int
-    ) -> tuple[float, Provenance]:
+    def _gap_after_condenser(self, condensed: Call, following: int) -> Gap:
         """Return the seconds from the condenser's end to the start of the next response."""
-        started_s = self.calls[following].started_s if following < len(self.calls) else None
-        if started_s is None or condensed.ended_s is None:
+        started_s = self.read.calls[following].start_s if following < len(self.read.calls) else None
+        if started_s is None or condensed.end_s is None:
             return 0.0, Provenance.INFERRED
-        return max(0.0, started_s - condensed.ended_s), Provenance.MEASURED
+        return max(0.0, started_s - condensed.end_s), Provenance.MEASURED

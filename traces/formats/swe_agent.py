@@ -10,7 +10,6 @@ of the tool, in seconds; old files lack it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -20,10 +19,10 @@ from servers.basics.text import text
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
-from traces.formats.shared.calls import TrajectoryCall, make_turn, system_prefix
+from traces.formats.shared.calls import Call, Trajectory
 from traces.formats.shared.chat_messages import flat_text
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
-from traces.program import Message, Program, Provenance
+from traces.program import Program, Provenance
 from traces.token_counts import TokenCounter
 
 ABOUT = About(
@@ -76,28 +75,16 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     steps = [mapping(step) for step in items(document.get("trajectory"))]
     if not any(_is_call(message) for message in messages):
         messages = _history_of(steps)
-    calls, prompt_ends, opening = _calls(messages, assumptions.tokens)
-    if not calls:
+    read = _read(messages, assumptions.tokens)
+    if not read.calls:
         raise TraceRejected("no answer of the model in its history or trajectory")
     stats = mapping(mapping(document.get("info")).get("model_stats"))
-    calls = _scaled(calls, stats, assumptions.tokens, repairs)
-    gaps = assumptions.complete_gaps(
-        name, [call.tools for call in calls], _gaps(calls, steps), repairs
-    )
-    turns = tuple(make_turn(calls, i, gap, repairs) for i, gap in enumerate(gaps))
+    _scale(read.calls, stats, assumptions.tokens, repairs)
+    tools = [call.tools for call in read.calls]
+    gaps = assumptions.complete_gaps(name, tools, _gaps(read.calls, steps), repairs)
     first = messages[0]
-    system = flat_text(first.get("content")) if first.get("role") == "system" else ""
-    shortest = min(turn.prompt_tokens for turn in turns)
-    conversation = tuple(Message(_role(message), _said(message)) for message in messages)
-    return [
-        Program(
-            name,
-            turns,
-            system_prefix(system, opening, shortest),
-            messages=conversation,
-            prompt_messages=tuple(prompt_ends),
-        )
-    ]
+    read.system = flat_text(first.get("content")) if first.get("role") == "system" else ""
+    return [read.program(name, gaps, repairs)]
 
 
 def _is_call(message: JsonObject) -> bool:
@@ -123,27 +110,18 @@ def _history_of(steps: Sequence[JsonObject]) -> list[Any]:
     return history
 
 
-def _calls(
-    messages: Sequence[JsonObject], counter: TokenCounter
-) -> tuple[list[TrajectoryCall], list[int], int]:
-    """Return the calls with counted lengths, the number of messages before each, and the number of
-    characters before the first."""
-    calls: list[TrajectoryCall] = []
-    prompt_ends: list[int] = []
-    context = characters = opening = 0
-    for number, message in enumerate(messages):
+def _read(messages: Sequence[JsonObject], counter: TokenCounter) -> Trajectory:
+    """Return the messages, and the calls with counted lengths."""
+    read, context = Trajectory(), 0
+    for message in messages:
         said = _said(message)
         length = counter.length([said]) if said else 0
+        call = None
         if _is_call(message):
-            opening = characters if not calls else opening
-            prompt_ends.append(number)
-            calls.append(
-                TrajectoryCall(
-                    max(context, 1), max(length, 1), 0, None, None, tools=_tools(message)
-                )
-            )
-        context, characters = context + length, characters + len(said)
-    return calls, prompt_ends, opening
+            call = Call(max(context, 1), max(length, 1), tools=_tools(message))
+        read.say(_role(message), said, call)
+        context += length
+    return read
 
 
 def _tools(message: JsonObject) -> tuple[str, ...]:
@@ -154,30 +132,25 @@ def _tools(message: JsonObject) -> tuple[str, ...]:
     return names or (("tool",) if first_line else ())
 
 
-def _scaled(
-    calls: list[TrajectoryCall], stats: JsonObject, counter: TokenCounter, repairs: Repairs
-) -> list[TrajectoryCall]:
+def _scale(
+    calls: Sequence[Call], stats: JsonObject, counter: TokenCounter, repairs: Repairs
+) -> None:
     """Scale the counted lengths so that their sums equal the recorded totals, if any. Calls that
     are not in the history, such as retries, are assumed to be of average length."""
     sent, received = tokens(stats.get("tokens_sent")), tokens(stats.get("tokens_received"))
     share = len(calls) / max(len(calls), tokens(stats.get("api_calls")) or 0)
     if not sent or not received:
         repairs.add(f"a trajectory without token counts: {counter.basis}")
-        return calls
+        return
     repairs.add("lengths of calls from their texts, scaled to the recorded totals: inferred")
-    prompts = share * sent / sum(call.prompt or 1 for call in calls)
-    outputs = share * received / sum(call.output or 1 for call in calls)
-    return [
-        replace(
-            call,
-            prompt=max(1, round((call.prompt or 1) * prompts)),
-            output=max(1, round((call.output or 1) * outputs)),
-        )
-        for call in calls
-    ]
+    prompts = share * sent / sum(call.prompt for call in calls)
+    outputs = share * received / sum(call.output for call in calls)
+    for call in calls:
+        call.prompt = max(1, round(call.prompt * prompts))
+        call.output = max(1, round(call.output * outputs))
 
 
-def _gaps(calls: Sequence[TrajectoryCall], steps: Sequence[JsonObject]) -> list[Gap | None]:
+def _gaps(calls: Sequence[Call], steps: Sequence[JsonObject]) -> list[Gap | None]:
     """Return the measured times of the tools. Steps are in the order of the calls; further calls at
     the end have none."""
     times = (seconds(step.get("execution_time")) for step in steps[: len(calls)])

@@ -16,8 +16,9 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, About
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import TimedAgent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
@@ -84,11 +85,11 @@ def _unique(programs: Sequence[Program], repairs: Repairs) -> list[Program]:
 def session_programs(session: JsonObject, name: str, repairs: Repairs) -> list[Program]:
     """Return the programs of a session and of calls that overlap others; [] without calls."""
     id = identifier(session.get("session_id")) or name
-    calls: list[TimedCall] = []
+    calls: list[Call] = []
     prefix: SharedPrefix | None = None
     for turn in items(session.get("turns")):
         batches = _batches(mapping(turn))
-        of_turn: list[TimedCall] = []
+        of_turn: list[Call] = []
         for entry in map(mapping, items(mapping(turn).get("llm_calls"))):
             call = _call(entry, batches.get(text(entry.get("message_id")), []), repairs)
             if call is not None:
@@ -105,7 +106,7 @@ def session_programs(session: JsonObject, name: str, repairs: Repairs) -> list[P
     estimate_ends(calls, repairs)
     shortest = min(call.prompt for call in calls)
     return programs_of(
-        [TimedAgent(id, calls, prefix=prefix if prefix and prefix.tokens <= shortest else None)],
+        [Agent(id, calls, prefix=prefix if prefix and prefix.tokens <= shortest else None)],
         repairs,
     )[0]
 
@@ -118,14 +119,14 @@ def _batches(turn: JsonObject) -> dict[str, list[JsonObject]]:
     return by_call
 
 
-def _call(entry: JsonObject, batches: Sequence[JsonObject], repairs: Repairs) -> TimedCall | None:
+def _call(entry: JsonObject, batches: Sequence[JsonObject], repairs: Repairs) -> Call | None:
     counts = mapping(entry.get("tokens"))
     found = lengths(counts.get("prompt"), counts.get("completion"), repairs)
     if found is None:
         return None
     start_s, duration_s = clock_s(entry.get("timestamp")), in_seconds(entry.get("duration_ms"), 1e3)
     functions = [mapping(f) for batch in batches for f in items(batch.get("function_calls"))]
-    return TimedCall(
+    return Call(
         *found,
         start_s,
         start_s + duration_s if start_s is not None and duration_s is not None else None,
@@ -154,7 +155,7 @@ def _tool_time(batches: Sequence[JsonObject], repairs: Repairs) -> tuple[float, 
     return total_s, provenance
 
 
-def _system_prompt(entry: JsonObject, call: TimedCall) -> SharedPrefix | None:
+def _system_prompt(entry: JsonObject, call: Call) -> SharedPrefix | None:
     """Return the leading system segments of a prompt. Prompts of one model are assumed to share
     system segments of the same length."""
     segments = [mapping(segment) for segment in items(entry.get("message_metadata"))]

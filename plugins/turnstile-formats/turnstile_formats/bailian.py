@@ -12,14 +12,9 @@ from typing import Any
 from servers.basics.errors import TraceRejected
 from traces.formats.about import CALL_END, MEASURED, SINGLE, About
 from traces.formats.mooncake import usable_hashes
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import (
-    TimedAgent,
-    TimedCall,
-    estimate_ends,
-    programs_of,
-    share_hashes,
-)
+from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of, share_hashes
 from traces.lenient import Repairs
 from traces.program import Program
 
@@ -49,22 +44,22 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    chains: list[TimedAgent] = []
-    last_of: dict[Any, TimedAgent] = {}
+    chains: list[Agent] = []
+    last_of: dict[Any, Agent] = {}
     """The chain that ends with a request, by the request's id."""
     for number, row in enumerate(rows(data, repairs)):
         found = lengths(row.get("input_length"), row.get("output_length"), repairs)
         if found is None:
             continue
         hashes = usable_hashes(row.get("hash_ids"))
-        call = TimedCall(*found, in_seconds(row.get("timestamp"), 1), hashes=hashes)
+        call = Call(*found, in_seconds(row.get("timestamp"), 1), hashes=hashes)
         id, parent = _key(row.get("chat_id")), _key(row.get("parent_chat_id"))
         chain = last_of.pop(parent, None) if parent != NO_PARENT else None
         if chain is None:
             if parent != NO_PARENT:
                 repairs.add("a request whose parent is missing or was continued before: begins a "
                             "new program")  # fmt: skip
-            chain = TimedAgent(f"{name}-{number}", [])
+            chain = Agent(f"{name}-{number}", [])
             chains.append(chain)
         chain.calls.append(call)
         last_of[id] = chain

@@ -17,7 +17,7 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
-from traces.formats.shared.calls import TrajectoryCall, fill_usage, make_turn, unique_id
+from traces.formats.shared.calls import Call, fill_usage, make_turn, unique_id
 from traces.formats.shared.rows import line_documents
 from traces.lenient import (
     Repairs,
@@ -68,7 +68,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
             repairs.add("a task without token counts, which failed: left out")
             continue
         id = unique_id(identifier(row.get("id")) or name, used)
-        fill_usage(calls, 0, repairs)
+        fill_usage(calls, repairs)
         tools = [call.tools for call in calls]
         gaps = assumptions.complete_gaps(id, tools, [None] * len(calls), repairs)
         turns = [make_turn(calls, i, gap, repairs) for i, gap in enumerate(gaps)]
@@ -78,7 +78,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     return programs
 
 
-def _calls(row: JsonObject) -> Iterator[TrajectoryCall]:
+def _calls(row: JsonObject) -> Iterator[Call]:
     """Yield the calls of a task, in order. A single-turn task has numbers instead of lists."""
     prompts, outputs = row.get("input_token_count"), row.get("output_token_count")
     if not isinstance(prompts, list):
@@ -98,10 +98,8 @@ def _at(values: object, index: int) -> Any:
     return listed[index] if index < len(listed) else None
 
 
-def _call(prompt: object, output: object, result: object) -> TrajectoryCall:
-    return TrajectoryCall(
-        tokens(prompt), tokens(output), 0, None, None, tools=tuple(_names(result))
-    )
+def _call(prompt: object, output: object, result: object) -> Call:
+    return Call(tokens(prompt) or 0, tokens(output) or 0, tools=tuple(_names(result)))
 
 
 def _names(result: object) -> Iterator[str]:

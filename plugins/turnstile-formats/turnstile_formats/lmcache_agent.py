@@ -16,8 +16,9 @@ from servers.basics.text import identifier, text
 from traces.assumptions import Assumptions
 from traces.block_hashes import Hashes, extend_prefixes, kept_tokens, share_blocks
 from traces.formats.about import BY_TEXT, CALL_END, COUNT, MEASURED, About
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, first_row, rows
-from traces.formats.shared.timed_calls import TimedAgent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
 from traces.lenient import MAX_TOKENS, Repairs
 from traces.program import Program, Turn
 
@@ -55,7 +56,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
-    agents: dict[str, TimedAgent] = {}
+    agents: dict[str, Agent] = {}
     texts: Texts = {}
     counter = assumptions.tokens
     for row in rows(data, repairs):
@@ -67,10 +68,10 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
             repairs.add("a call without an answer: 1 output token")
         repairs.add(f"a call without token counts: {counter.basis}")
         lengths = [min(counter.length([part]), MAX_TOKENS) for part in (prompt, answer)]
-        call = TimedCall(lengths[0], lengths[1], clock_s(row.get("timestamp"), 1e6))
+        call = Call(lengths[0], lengths[1], clock_s(row.get("timestamp"), 1e6))
         texts[id(call)] = prompt, answer
         session = identifier(row.get("session_id")) or name
-        agents.setdefault(session, TimedAgent(session, [])).calls.append(call)
+        agents.setdefault(session, Agent(session, [])).calls.append(call)
     if not agents:
         raise TraceRejected("no call with a prompt")
     for agent in agents.values():
@@ -79,7 +80,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     return _shared(*programs_of(agents.values(), repairs, unnamed_tool=True), texts)
 
 
-def _shared(programs: list[Program], agents: list[TimedAgent], texts: Texts) -> list[Program]:
+def _shared(programs: list[Program], agents: list[Agent], texts: Texts) -> list[Program]:
     """Set the parts that prompts share, from their texts."""
     characters = sum(len(texts[id(call)][0]) for agent in agents for call in agent.calls)
     per_token = characters / sum(turn.prompt_tokens for p in programs for turn in p.turns)

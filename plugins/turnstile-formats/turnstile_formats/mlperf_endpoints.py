@@ -16,7 +16,7 @@ from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, COUNT, DRAW, About
-from traces.formats.shared.calls import TrajectoryCall, make_turn, shortest_prefixes, system_prefix
+from traces.formats.shared.calls import Call, Trajectory, shortest_prefixes
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.formats.shared.rows import line_documents
 from traces.lenient import (
@@ -28,7 +28,7 @@ from traces.lenient import (
     seconds,
     tokens,
 )
-from traces.program import Message, Program, Provenance
+from traces.program import Program, Provenance
 
 ABOUT = About(
     name="mlperf-endpoints",
@@ -86,36 +86,24 @@ def _program(
     system = "\n".join(filter(None, parts))
     counter = assumptions.tokens
     context = counter.length([system]) if system else 0
-    characters, opening = len(system), 0
-    conversation = [Message("system", text(rows[0].get("system")))]
-    calls: list[TrajectoryCall] = []
-    prompt_ends: list[int] = []
-    gaps: list[Gap | None] = []
+    read, gaps = Trajectory(), list[Gap | None]()
+    shown = text(rows[0].get("system"))
+    read.system = system
+    read.say("system", shown, further=len(system) - len(shown))
     for row in rows:
         said = flat_text([row.get(field) for field in SAID])
         length = counter.length([said]) if said else 0
-        role = text(row.get("role"))
-        if role == "assistant":
-            opening = opening or characters
-            prompt_ends.append(len(conversation))
-            calls.append(
-                TrajectoryCall(max(context, 1), max(length, 1), 0, None, None, tools=_tools(row))
-            )
+        call = None
+        if row.get("role") == "assistant":
+            call = Call(max(context, 1), max(length, 1), tools=_tools(row))
             gaps.append(None)
         elif gaps:
             gaps[-1] = _longer(gaps[-1], seconds(row.get("delay_seconds")))
-        conversation.append(Message(role if role == "assistant" else "user", said))
-        context, characters = context + length, characters + len(said)
+        read.say("assistant" if call else "user", said, call)
+        context += length
     repairs.add(f"a conversation without token counts: {counter.basis}")
-    complete = assumptions.complete_gaps(id, [call.tools for call in calls], gaps, repairs)
-    turns = tuple(make_turn(calls, i, gap, repairs) for i, gap in enumerate(complete))
-    return Program(
-        id,
-        turns,
-        system_prefix(system, opening, turns[0].prompt_tokens),
-        messages=tuple(conversation),
-        prompt_messages=tuple(prompt_ends),
-    )
+    tools = [call.tools for call in read.calls]
+    return read.program(id, assumptions.complete_gaps(id, tools, gaps, repairs), repairs)
 
 
 def _longer(gap: Gap | None, delay_s: float | None) -> Gap | None:

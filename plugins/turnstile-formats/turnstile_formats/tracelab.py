@@ -15,9 +15,10 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, PERMISSION, About
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
 from traces.formats.shared.sessions import UNASKED_TOOLS
-from traces.formats.shared.timed_calls import TimedAgent, TimedCall, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
 from traces.lenient import Repairs, items, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
@@ -48,7 +49,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    agents: dict[str, TimedAgent] = {}
+    agents: dict[str, Agent] = {}
     seen: set[tuple[str, str]] = set()
     shared: dict[str, str] = {}
     for row in rows(data, repairs):
@@ -58,7 +59,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             repairs.add("a round that was recorded before: left out")
         elif call := round_call(row, repairs):
             seen.add((id, round_id))
-            agents.setdefault(id, TimedAgent(id, [])).calls.append(call)
+            agents.setdefault(id, Agent(id, [])).calls.append(call)
             shared.setdefault(id, f"{identifier(row.get('project'))}:{_model(row)}")
     if not agents:
         raise TraceRejected("no round with prompt tokens")
@@ -72,7 +73,7 @@ def _model(row: JsonObject) -> str:
     return f"{identifier(row.get('provider'))}:{identifier(row.get('model'))}"
 
 
-def round_call(row: JsonObject, repairs: Repairs) -> TimedCall | None:
+def round_call(row: JsonObject, repairs: Repairs) -> Call | None:
     found = lengths(row.get("input_tokens_total"), row.get("output_tokens"), repairs)
     if found is None:
         return None
@@ -90,12 +91,12 @@ def round_call(row: JsonObject, repairs: Repairs) -> TimedCall | None:
         repairs.add("a round without its input's time: starts with its first output")
     end_s = max(outputs, default=None)
     tools = [mapping(tool) for tool in items(row.get("tools"))]
-    return TimedCall(
+    return Call(
         *found,
         start_s,
         end_s,
         cached=tokens(row.get("prefix_tokens")),
-        reasoning=bool(tokens(row.get("reasoning_output_tokens"))),
+        drops_output=bool(tokens(row.get("reasoning_output_tokens"))),
         tools=tuple(identifier(tool.get("tool_name")) or "tool" for tool in tools),
         gap=_tool_time(tools, end_s, repairs),
     )
@@ -123,11 +124,11 @@ def _tool_time(
 
 
 def _with_cached_prefix(
-    programs: Iterable[Program], agents: Mapping[str, TimedAgent], shared: Mapping[str, str]
+    programs: Iterable[Program], agents: Mapping[str, Agent], shared: Mapping[str, str]
 ) -> Iterable[Program]:
     """Give several sessions of one project and model a common prefix: the fewest tokens that a
     first prompt read from the provider's cache, which another session had written."""
-    groups: dict[str, list[TimedAgent]] = {}
+    groups: dict[str, list[Agent]] = {}
     for id, agent in agents.items():
         groups.setdefault(shared[id], []).append(agent)
     lengths: dict[str, int] = {}

@@ -89,7 +89,7 @@ def test_a_parent_does_not_wait_for_a_sub_agent_that_outlives_its_next_request()
     )
     assert sub.fork == Fork("s", 0, 1.0, None, Provenance.MEASURED)
     assert parent.turns[0].tool_gap_s == 9.0
-    assert repairs == ["a sub-agent that runs in parallel with its parent, which does not wait"]
+    assert repairs == ["s/x runs in parallel with its parent, which does not wait for it"]
 
 
 def test_calls_that_overlap_become_a_separate_sub_agent() -> None:

@@ -1,20 +1,19 @@
-"""Helpers for loaders that convert the LLM calls of an agent's trajectory to turns.
+"""The record of a call, and what turns an agent's calls into the turns of a program.
 
-Lengths are in tokens, times in Unix seconds. `docs/reference/trace-formats.md` describes the
-estimates.
+Lengths are in tokens, times in seconds. `docs/reference/trace-formats.md` describes the estimates.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
-from servers.basics.text import brief
-from traces.lenient import Repairs, tokens
-from traces.program import Program, Provenance, SharedPrefix, Turn
+from traces.assumptions import Gap
+from traces.lenient import MAX_GAP_S, Repairs, tokens
+from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
 COUNTING_ERROR = 0.05
@@ -22,6 +21,8 @@ COUNTING_ERROR = 0.05
 Agents only append messages, but providers of one model count tokens differently, and a router may
 change the provider between turns: in 80 trajectories of mini-swe-agent prompts shrink by at most
 2.2%."""
+
+COUNTS_DIFFER = "a prompt slightly shorter than the previous one: token counts assumed to differ"
 
 GENERATION_START_S = 2.4
 GENERATION_TOKENS_PER_S = 85.0
@@ -36,100 +37,160 @@ def generation_s(output_tokens: int) -> float:
 
 
 @dataclass(slots=True)
-class TrajectoryCall:
-    prompt: int | None
-    output: int | None
-    reasoning: int
-    started_s: float | None
-    """Start of generation."""
-    ended_s: float | None
+class Call:
+    """One call of a model, as a file records it."""
+
+    prompt: int = 0
+    """Tokens of the whole prompt; 0 if unknown."""
+    output: int = 0
+    start_s: float | None = None
+    end_s: float | None = None
+    end_known: bool = True
+    """Whether the end was recorded; otherwise it is an estimate."""
+    cached: int | None = None
+    """Prompt tokens that were read from a cache, if that is recorded."""
+    kept: int | None = None
+    """Tokens of the previous context that the prompt repeats, if that is recorded."""
+    hashes: Sequence[int | str] | None = None
+    """Of the prompt's blocks, if recorded."""
+    drops_output: bool = False
+    """Whether the next prompt lacks a part of the output, such as reasoning, or all of it."""
+    tools: tuple[str, ...] = ()
+    commands: list[str] = field(default_factory=list)
     answered_s: float | None = None
     """Arrival of the last observation of its tools."""
-    commands: list[str] = field(default_factory=list)
-    tools: tuple[str, ...] = ()
-    refused: bool = False
-    """Whether the answer had a format error, so that no tool ran and the next prompt lacks it."""
+    gap: Gap | None = None
+    """The recorded time from the end of this call to the next one, if it is more accurate than the
+    difference of their times."""
+    gap_provenance: Provenance | None = None
+    """Of that difference, if it does not follow from `end_known`."""
     characters: int = 0
+    """Length of the answer's text."""
+    opening: int = 0
+    """Number of characters before the call."""
+    prompt_messages: int = 0
 
     def answered(self, time_s: float | None) -> None:
         """Record an observation."""
         if time_s is not None:
             self.answered_s = max(time_s, self.answered_s or time_s)
 
-    def measured_gap_s(self, repairs: Repairs) -> float | None:
-        """Return the seconds from the answer to the last observation; None if a time is missing."""
-        if self.ended_s is None or self.answered_s is None:
+    def measured_gap(self, repairs: Repairs) -> Gap | None:
+        """Return the time from the answer to the last observation; None if one is missing."""
+        if self.end_s is None or self.answered_s is None:
             return None
-        if self.answered_s < self.ended_s:
+        if self.answered_s < self.end_s:
             repairs.add("an observation before its answer: tool gap set to 0")
-        return max(0.0, self.answered_s - self.ended_s)
+        return max(0.0, self.answered_s - self.end_s), Provenance.MEASURED
+
+
+class Trajectory:
+    """The messages and the calls of one agent, added in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.messages: list[Message] = []
+        self.system = ""
+        self.characters = 0
+
+    def say(self, role: str, content: str, call: Call | None = None, further: int = 0) -> None:
+        """Add a message, and the call of which it is the answer. `further`: the number of
+        characters in prompts in addition to the content."""
+        length = len(content) + further
+        if call is not None:
+            call.opening, call.prompt_messages = self.characters, len(self.messages)
+            call.characters = length
+            self.calls.append(call)
+        self.messages.append(Message(role, content))
+        self.characters += length
+
+    def program(
+        self, id: str, gaps: Iterable[Gap], repairs: Repairs, start_s: float | None = None
+    ) -> Program:
+        """Return the program. `gaps` has the gap after each call."""
+        turns = tuple(make_turn(self.calls, i, gap, repairs) for i, gap in enumerate(gaps))
+        shortest = min(turn.prompt_tokens for turn in turns)
+        return Program(
+            id,
+            turns,
+            system_prefix(self.system, self.calls[0].opening, shortest),
+            recorded_start_s=start_s,
+            messages=tuple(self.messages),
+            prompt_messages=tuple(call.prompt_messages for call in self.calls),
+        )
 
 
 def first_count(usage: JsonObject, *names: str) -> int | None:
     return next((n for name in names if (n := tokens(usage.get(name))) is not None), None)
 
 
-def fill_usage(calls: Sequence[TrajectoryCall], opening: int, repairs: Repairs) -> None:
-    """Estimate the lengths of calls without usage. `opening` is the number of characters before the
-    first call. Raises TraceRejected if no call has usage."""
+def fill_usage(calls: Sequence[Call], repairs: Repairs) -> None:
+    """Estimate the lengths of calls without usage. Raises TraceRejected if no call has usage."""
     if not any(call.prompt for call in calls):
         raise TraceRejected("no token usage in any response: prompt lengths are unknown")
     context = 0
     for call in calls:
         if not call.output:
             repairs.add_inferred_count(
-                f"a response with {brief(call.output)} output tokens: estimated from its length"
+                "a response without output tokens: estimated from its length"
             )
             call.output = max(1, round(call.characters / CHARACTERS_PER_TOKEN))
         if not call.prompt:
             repairs.add_inferred_count(
-                f"a response with {brief(call.prompt)} prompt tokens: set to the context before"
+                "a response without prompt tokens: set to the context before"
             )
-            call.prompt = (context or max(1, round(opening / CHARACTERS_PER_TOKEN))) + 1
+            opening = max(1, round(calls[0].opening / CHARACTERS_PER_TOKEN))
+            call.prompt = (context or opening) + 1
         context = call.prompt + call.output
 
 
-def make_turn(
-    calls: Sequence[TrajectoryCall],
-    i: int,
-    gap: tuple[float, Provenance],
-    repairs: Repairs,
-    kept_tokens: int | None = None,
-) -> Turn:
-    """Return the turn of call `i`. `gap` is the next tool gap in seconds and its provenance. Kept
-    tokens follow from the lengths unless given."""
-    if kept_tokens is None:
-        kept_tokens = _kept(calls, i, repairs) if i else 0
+def make_turn(calls: Sequence[Call], i: int, gap: Gap, repairs: Repairs) -> Turn:
+    """Return the turn of call `i` of an agent that keeps at least its first prompt. `gap` is the
+    next tool gap."""
     call = calls[i]
+    kept = kept_tokens(calls[i - 1], call, repairs, calls[0]) if i else 0
+    return turn_of(call, kept, gap)
+
+
+def turn_of(call: Call, kept: int, gap: Gap) -> Turn:
     return Turn(
-        prompt_tokens=call.prompt or 1,
-        output_tokens=call.output or 1,
-        kept_tokens=kept_tokens,
+        prompt_tokens=call.prompt,
+        output_tokens=call.output,
+        kept_tokens=kept,
         tools=call.tools,
         command="\n".join(call.commands) or None,
-        tool_gap_s=round(gap[0], 3),
+        tool_gap_s=round(min(max(0.0, gap[0]), MAX_GAP_S), 3),
         gap_provenance=gap[1],
     )
 
 
-def _kept(calls: Sequence[TrajectoryCall], i: int, repairs: Repairs) -> int:
-    """Return the kept tokens of call `i`. Reasoning precedes the answer and is not sent again. If
-    the previous response has reasoning, or does not fit into this prompt, only the previous prompt
-    is repeated."""
-    before, prompt = calls[i - 1], calls[i].prompt or 1
-    previous = before.prompt or 1
-    whole = previous + (before.output or 1)
-    if not before.refused and not before.reasoning and prompt > whole:
-        return whole
-    if prompt > previous:
-        return previous
-    if prompt >= (1 - COUNTING_ERROR) * previous:
-        repairs.add(
-            "a prompt slightly shorter than the previous one: token counts assumed to differ"
-        )
-        return prompt - 1
+def kept_tokens(before: Call, call: Call, repairs: Repairs, first: Call | None = None) -> int:
+    """Return the number of tokens of the previous call's context that a prompt repeats.
+
+    A prompt that grows is assumed to repeat the previous one, as agents append, and the output if
+    it is long enough and nothing of the output was dropped. A shorter one repeats its cached
+    tokens, and the `first` prompt, if given; all of it if `first` is given and the counts only seem
+    to differ.
+    """
+    whole = before.prompt + before.output
+    most = min(whole, call.prompt - 1)
+    if call.kept is not None:
+        if call.kept > most:
+            repairs.add("more kept tokens than the previous context or this prompt has: lowered")
+        return min(call.kept, most)
+    cached = min(call.cached or 0, most)
+    if call.prompt > before.prompt:
+        appended = call.prompt > whole and not before.drops_output
+        return whole if appended else max(before.prompt, cached)
+    if first is None:
+        if call.cached is None:
+            repairs.add("a prompt that does not grow: nothing of the previous one counts as kept")
+        return cached
+    if call.prompt >= (1 - COUNTING_ERROR) * before.prompt:
+        repairs.add(COUNTS_DIFFER)
+        return most
     repairs.add("a prompt much shorter than the previous one: only the first prompt counts as kept")
-    return min(calls[0].prompt or 1, prompt - 1)
+    return min(max(first.prompt, cached), most)
 
 
 def system_prefix(system: str, opening: int, first_prompt: int) -> SharedPrefix | None:

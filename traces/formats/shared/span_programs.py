@@ -11,14 +11,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, takewhile
+from itertools import pairwise, takewhile
 
 from servers.basics.text import identifier
 from traces.assumptions import Assumptions
 from traces.formats.shared.calls import (
-    TrajectoryCall,
+    Call,
     fill_usage,
-    make_turn,
+    kept_tokens,
     shortest_prefixes,
     system_prefix,
     unique_id,
@@ -26,12 +26,10 @@ from traces.formats.shared.calls import (
 from traces.formats.shared.span_counts import read_once
 from traces.formats.shared.span_groups import AgentSpans, groups
 from traces.formats.shared.spans import Span, SpanTree
+from traces.formats.shared.timed_calls import TOLERANCE_S, Agent, make_programs
 from traces.lenient import Repairs
-from traces.program import Fork, Message, Program, Turn
+from traces.program import Message, Program
 
-SKEW_S = 0.1
-"""A request that starts at most this long before the end of the previous response follows it, since
-the clocks of two processes differ."""
 MAX_COMPARED = 100
 """Maximum number of parallel calls of an agent that a further call may continue."""
 SYSTEM_ROLES = ("system", "developer")
@@ -44,8 +42,7 @@ class _Lane:
     id: str
     calls: list[Span]
     tools: list[Span]
-    parent: _Lane | None
-    fork: Fork | None = None
+    parent: str | None
 
 
 def programs(
@@ -53,42 +50,36 @@ def programs(
 ) -> list[Program]:
     tree = SpanTree(spans, repairs)
     read_once(tree, repairs)
-    lanes: list[_Lane] = []
-    main: dict[str, _Lane] = {}
     found = groups(tree, name)
     ids = {group.id: 0 for group in found}
-    for group in found:
-        above = group.parent
-        while above is not None and above.id not in main:
-            above = above.parent
-        added = _lanes(group, main[above.id] if above is not None else None, ids)
-        main[group.id] = added[0]
-        lanes += added
-    joined_s: dict[tuple[str, int], float] = {}
-    ends_s: dict[str, list[float]] = {}
-    for lane in lanes:
-        _place(lane, joined_s, ends_s, repairs)
-    built = [_program(lane, joined_s, repairs, assumptions) for lane in lanes]
-    return shortest_prefixes(built)
+    lanes = [lane for group in found for lane in _lanes(group, ids)]
+    agents = {lane.id: _agent(lane, repairs, assumptions) for lane in lanes}
+    built = make_programs(agents, repairs, after_begun=True)
+    return shortest_prefixes(
+        [_with_text(program, lane.calls) for program, lane in zip(built, lanes, strict=True)]
+    )
 
 
-def _lanes(group: AgentSpans, parent: _Lane | None, ids: dict[str, int]) -> list[_Lane]:
+def _lanes(group: AgentSpans, ids: dict[str, int]) -> list[_Lane]:
     """Distribute calls over lanes in which they follow each other. A call that overlaps the main
     lane runs in parallel with it."""
-    lanes = [_Lane(group.id, [], group.tools, parent)]
+    above = group.parent
+    while above is not None and not above.calls:
+        above = above.parent
+    lanes = [_Lane(group.id, [], group.tools, above.id if above else None)]
     for call in group.calls:
         side = lanes[max(1, len(lanes) - MAX_COMPARED) :]
         chosen = next((lane for lane in side if _continues(lane.calls[-1], call)), lanes[0])
         if chosen.calls and not _follows(chosen.calls[-1], call):
             wanted = identifier(f"{group.id}/parallel")
-            chosen = _Lane(unique_id(wanted, ids), [], [], lanes[0])
+            chosen = _Lane(unique_id(wanted, ids), [], [], group.id)
             lanes.append(chosen)
         chosen.calls.append(call)
     return lanes
 
 
 def _follows(before: Span, call: Span) -> bool:
-    return call.start_s >= before.end_s - SKEW_S or _continues(before, call)
+    return call.start_s >= before.end_s - TOLERANCE_S or _continues(before, call)
 
 
 def _continues(before: Span, call: Span) -> bool:
@@ -107,72 +98,35 @@ def _repeated_messages(before: Span, call: Span) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _place(
-    lane: _Lane,
-    joined_s: dict[tuple[str, int], float],
-    ends_s: dict[str, list[float]],
-    repairs: Repairs,
-) -> None:
-    """Set the turns of the parent after which a lane starts, and which wait for it."""
-    if lane.parent is None:
-        return
-    calls, start_s, end_s = lane.parent.calls, lane.calls[0].start_s, lane.calls[-1].end_s
-    if lane.parent.id not in ends_s:
-        # The earliest end of each call and all later ones; these ascend.
-        earliest = accumulate((call.end_s for call in reversed(calls)), min)
-        ends_s[lane.parent.id] = list(earliest)[::-1]
-    after = bisect_right(ends_s[lane.parent.id], start_s + SKEW_S) - 1
-    if after < 0:
-        repairs.add("a sub-agent or parallel call before its agent's first answer: separate")
-        return
-    waiting = after + 1
-    if waiting < len(calls) and calls[waiting].start_s <= start_s:
-        waiting += 1  # a parallel call: the request that is under way cannot wait for it
-    joined = None
-    if waiting < len(calls):
-        if end_s <= calls[waiting].start_s + SKEW_S:
-            joined = waiting
-            key = (lane.parent.id, waiting)
-            joined_s[key] = max(joined_s.get(key, 0.0), end_s)
-        else:
-            repairs.add(f"{lane.id} runs in parallel with its parent, which does not wait for it")
-    delay_s = round(max(0.0, start_s - calls[after].end_s), 3)
-    lane.fork = Fork(lane.parent.id, after, delay_s, joined, lane.calls[0].start_provenance)
-
-
-def _program(
-    lane: _Lane,
-    joined_s: dict[tuple[str, int], float],
-    repairs: Repairs,
-    assumptions: Assumptions,
-) -> Program:
+def _agent(lane: _Lane, repairs: Repairs, assumptions: Assumptions) -> Agent:
     tools = _tools(lane, repairs)
     calls = [
         _call(span, names, assumptions, repairs)
         for span, names in zip(lane.calls, tools, strict=True)
     ]
-    fill_usage(calls, 0, repairs)
-    turns: list[Turn] = []
-    for i, span in enumerate(lane.calls):
-        end_s = max(span.end_s, joined_s.get((lane.id, i + 1), 0.0))
-        gap_s = _gap_s(lane.calls, i, end_s, repairs)
-        before = lane.calls[i - 1]
-        kept = _kept(calls[i - 1], before, span, repairs) if i else None
-        turn = make_turn(calls, i, (gap_s, span.gap_provenance), repairs, kept)
-        if i:
-            guessed = before.name == span.name and not _have_text(before, span)
-            turn = _within(turn, turns[-1], span.usage.cached if guessed else 0)
-        turns.append(turn)
-    first = lane.calls[0]
+    fill_usage(calls, repairs)
+    for (before, call), (span, following) in zip(
+        pairwise(calls), pairwise(lane.calls), strict=True
+    ):
+        if span.name == following.name and not _have_text(span, following):
+            call.cached = following.usage.cached
+        kept = _kept(before, span, following, repairs)
+        if kept is None:
+            kept = kept_tokens(before, call, repairs, calls[0])
+        call.kept = max(kept, call.cached or 0)
+    return Agent(lane.id, calls, lane.parent, delay_provenance=lane.calls[0].start_provenance)
+
+
+def _with_text(program: Program, calls: Sequence[Span]) -> Program:
+    """Add what follows from the text of the prompts."""
+    first = calls[0]
     system = [m.content for m in takewhile(lambda m: m.role in SYSTEM_ROLES, first.prompt)]
-    shortest = min(turn.prompt_tokens for turn in turns)
-    messages, ends = _conversation(lane.calls)
-    return Program(
-        lane.id,
-        tuple(turns),
-        system_prefix("\n".join(system), _characters(first.prompt), shortest),
-        lane.fork,
-        first.start_s,
+    shortest = min(turn.prompt_tokens for turn in program.turns)
+    messages, ends = _conversation(calls)
+    return replace(
+        program,
+        prefix=system_prefix("\n".join(system), _characters(first.prompt), shortest),
+        recorded_start_s=first.start_s,
         messages=messages,
         prompt_messages=ends,
     )
@@ -194,11 +148,9 @@ def _tools(lane: _Lane, repairs: Repairs) -> list[tuple[str, ...]]:
     return tools
 
 
-def _call(
-    span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs: Repairs
-) -> TrajectoryCall:
+def _call(span: Span, tools: tuple[str, ...], assumptions: Assumptions, repairs: Repairs) -> Call:
     usage, texts = span.usage, [message.content for message in span.prompt]
-    prompt, output = usage.prompt, usage.output
+    prompt, output = usage.prompt or 0, usage.output or 0
     if not prompt and texts:
         prompt = assumptions.tokens.length(texts)
         repairs.add(f"a prompt without token counts: {assumptions.tokens.basis}")
@@ -207,19 +159,18 @@ def _call(
     if not output and span.answer:
         output = assumptions.tokens.length([span.answer])
         repairs.add(f"an answer without token counts: {assumptions.tokens.basis}")
-    return TrajectoryCall(prompt, output, usage.reasoning, span.start_s, span.end_s, tools=tools)
+    return Call(
+        prompt,
+        output,
+        span.start_s,
+        span.end_s,
+        drops_output=usage.reasoning > 0,
+        tools=tools,
+        gap_provenance=span.gap_provenance,
+    )
 
 
-def _gap_s(calls: Sequence[Span], i: int, end_s: float, repairs: Repairs) -> float:
-    if i + 1 == len(calls):
-        return 0.0
-    gap_s = calls[i + 1].start_s - end_s
-    if gap_s < 0:
-        repairs.add("a request that starts before the previous response ended: gap set to 0")
-    return max(0.0, gap_s)
-
-
-def _kept(previous: TrajectoryCall, before: Span, span: Span, repairs: Repairs) -> int | None:
+def _kept(previous: Call, before: Span, span: Span, repairs: Repairs) -> int | None:
     """Return the kept tokens of a prompt that does not extend the previous one; None if it does."""
     if span.kept is not None:
         return span.kept
@@ -237,7 +188,7 @@ def _kept(previous: TrajectoryCall, before: Span, span: Span, repairs: Repairs) 
     if repeated < len(span.prompt):
         contents = zip(before.prompt[repeated].content, span.prompt[repeated].content, strict=False)
         characters += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], contents))
-    return int((previous.prompt or 1) * characters / max(1, _characters(before.prompt)))
+    return int(previous.prompt * characters / max(1, _characters(before.prompt)))
 
 
 def _have_text(before: Span, span: Span) -> bool:
@@ -249,12 +200,6 @@ def _is_partial(span: Span) -> bool:
     """Return whether only the new messages of a prompt are recorded."""
     first = next((m.role for m in span.prompt if m.role not in SYSTEM_ROLES), "")
     return first == "tool" and bool(span.usage.prompt)
-
-
-def _within(turn: Turn, before: Turn, cached: int) -> Turn:
-    """Return a turn that keeps at least the recorded cache hits and at most what is possible."""
-    kept = min(max(turn.kept_tokens, cached), turn.prompt_tokens - 1, before.context_tokens)
-    return replace(turn, kept_tokens=kept)
 
 
 def _characters(messages: Sequence[Message]) -> int:

@@ -8,11 +8,13 @@ describes what is inferred.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 
+from traces.assumptions import Gap
 from traces.block_hashes import share_blocks
+from traces.formats.shared.calls import Call, kept_tokens, turn_of
 from traces.lenient import MAX_GAP_S, Repairs
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
@@ -34,37 +36,32 @@ def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
 
 
 @dataclass(slots=True)
-class TimedCall:
-    prompt: int
-    output: int
-    start_s: float | None = None
-    end_s: float | None = None
-    end_known: bool = True
-    """Whether the end was recorded; otherwise it is an estimate."""
-    cached: int | None = None
-    """Prompt tokens that were read from a cache, if that is recorded."""
-    reasoning: bool = False
-    """Whether the output contains reasoning, which the next prompt does not repeat."""
-    tools: tuple[str, ...] = ()
-    gap: tuple[float, Provenance] | None = None
-    """The recorded time from the end of this call to the next one, if it is more accurate than the
-    difference of their times."""
-    hashes: Sequence[int | str] | None = None
-    kept: int | None = None
-    """Tokens of the previous context that the prompt repeats, if that is recorded."""
+class Agent:
+    """The calls of an agent, which follow each other unless `programs_of` separates them."""
 
-
-@dataclass(slots=True)
-class TimedAgent:
     id: str
-    calls: list[TimedCall]
+    calls: list[Call]
     parent: str | None = None
     prefix: SharedPrefix | None = None
+    start_s: float | None = None
+    """The recorded start, if it is not that of the first call."""
+    end_s: float | None = None
+    """The recorded end, if it is not the last one of a call."""
+    delay_provenance: Provenance | None = None
+    """Of the time from its parent's call to its start, if it does not follow from that call."""
     joined_s: dict[int, float] = field(default_factory=dict)
     """The end of the last sub-agent that a call waits for, by the call's index."""
+    _earliest_s: list[float] = field(default_factory=list)
+
+    @property
+    def earliest_ends_s(self) -> list[float]:
+        """For each call, the earliest end of it and all later ones; these ascend."""
+        if len(self._earliest_s) != len(self.calls):
+            self._earliest_s = list(accumulate(map(_end_s, reversed(self.calls)), min))[::-1]
+        return self._earliest_s
 
 
-def estimate_ends(calls: Iterable[TimedCall], repairs: Repairs) -> None:
+def estimate_ends(calls: Iterable[Call], repairs: Repairs) -> None:
     """Estimate the end of calls that have only a start, at most until the next call starts."""
     ordered = sorted((c for c in calls if c.start_s is not None), key=lambda c: c.start_s or 0.0)
     for call, following in zip_longest(ordered, ordered[1:]):
@@ -76,31 +73,44 @@ def estimate_ends(calls: Iterable[TimedCall], repairs: Repairs) -> None:
 
 
 def programs_of(
-    agents: Iterable[TimedAgent], repairs: Repairs, unnamed_tool: bool = False
-) -> tuple[list[Program], list[TimedAgent]]:
-    """Return the programs of all agents, and the agent of each program. `unnamed_tool`: all calls
-    but an agent's last are assumed to call a tool, since tools are not recorded."""
-    ordered: dict[str, TimedAgent] = {}
+    agents: Iterable[Agent], repairs: Repairs, unnamed_tool: bool = False
+) -> tuple[list[Program], list[Agent]]:
+    """Return the programs of all agents, and the agent of each program. Calls of an agent that
+    overlap become several agents. `unnamed_tool`: all calls but an agent's last are assumed to call
+    a tool, since tools are not recorded."""
+    ordered: dict[str, Agent] = {}
     for agent in agents:
         for part in _without_overlaps(agent, repairs):
             ordered[part.id] = part
             for call in part.calls[:-1] if unnamed_tool else ():
                 call.tools = call.tools or UNNAMED_TOOL
-    forks = {id: _fork(agent, ordered, repairs) for id, agent in ordered.items()}
-    programs = [
+    return make_programs(ordered, repairs), list(ordered.values())
+
+
+def make_programs(
+    agents: Mapping[str, Agent],
+    repairs: Repairs,
+    tolerance_s: float = TOLERANCE_S,
+    after_begun: bool = False,
+) -> list[Program]:
+    """Return the programs of agents, by id, whose calls follow each other. `after_begun`: a
+    sub-agent that starts during a call of its parent is awaited by the call after that one."""
+    forks = {
+        id: _fork(agent, agents, tolerance_s, after_begun, repairs) for id, agent in agents.items()
+    }
+    return [
         Program(
             id,
-            tuple(_turn(agent, i, repairs) for i in range(len(agent.calls))),
+            tuple(_turn(agent, i, tolerance_s, repairs) for i in range(len(agent.calls))),
             agent.prefix,
             forks[id],
             None if forks[id] else agent.calls[0].start_s,
         )
-        for id, agent in ordered.items()
+        for id, agent in agents.items()
     ]
-    return programs, list(ordered.values())
 
 
-def _without_overlaps(agent: TimedAgent, repairs: Repairs) -> list[TimedAgent]:
+def _without_overlaps(agent: Agent, repairs: Repairs) -> list[Agent]:
     """Split overlapping calls into agents without overlaps; the first agent gets the longest chain
     of calls. A call follows the longest prompt that it can continue."""
     if any(call.start_s is None for call in agent.calls):
@@ -108,7 +118,7 @@ def _without_overlaps(agent: TimedAgent, repairs: Repairs) -> list[TimedAgent]:
     calls = sorted(agent.calls, key=lambda call: call.start_s or 0.0)
     if calls != agent.calls:
         repairs.add("calls not in order of time: sorted")
-    chains: list[list[TimedCall]] = []
+    chains: list[list[Call]] = []
     for call in calls:
         start_s = call.start_s or 0.0
         free = [c for c in chains[-MAX_CHAINS:] if _end_s(c[-1]) <= start_s + TOLERANCE_S]
@@ -124,16 +134,22 @@ def _without_overlaps(agent: TimedAgent, repairs: Repairs) -> list[TimedAgent]:
     names = [agent.id, *(f"{agent.id}~{n}" for n in range(1, len(chains)))]
     parents = [agent.parent, *[agent.id] * (len(chains) - 1)]
     return [
-        TimedAgent(name, chain, parent, agent.prefix)
+        Agent(name, chain, parent, agent.prefix)
         for name, chain, parent in zip(names, chains, parents, strict=True)
     ]
 
 
-def _end_s(call: TimedCall) -> float:
+def _end_s(call: Call) -> float:
     return call.end_s if call.end_s is not None else call.start_s or 0.0
 
 
-def _fork(child: TimedAgent, agents: dict[str, TimedAgent], repairs: Repairs) -> Fork | None:
+def _fork(
+    child: Agent,
+    agents: Mapping[str, Agent],
+    tolerance_s: float,
+    after_begun: bool,
+    repairs: Repairs,
+) -> Fork | None:
     """Return where a sub-agent starts: after the last turn of its parent that has ended by then."""
     if child.parent is None:
         return None
@@ -141,43 +157,45 @@ def _fork(child: TimedAgent, agents: dict[str, TimedAgent], repairs: Repairs) ->
     if parent is None or parent is child:
         repairs.add("a sub-agent whose parent is not in the file: made a separate program")
         return None
-    ends_s = [_end_s(call) for call in parent.calls]
-    earliest_s = list(accumulate(reversed(ends_s), min))[::-1]
-    after = bisect_right(earliest_s, (start_s or 0.0) + TOLERANCE_S) - 1
+    start_s = start_s if child.start_s is None else child.start_s
+    after = bisect_right(parent.earliest_ends_s, (start_s or 0.0) + tolerance_s) - 1
+    if child.start_s is not None:  # recorded in its parent
+        after = max(after, 0)
     if start_s is None or after < 0:
-        repairs.add("a sub-agent that starts before its parent's first turn has ended: made a "
-                    "separate program")  # fmt: skip
+        repairs.add("a sub-agent or parallel call before its parent's first answer: separate")
         return None
-    end_s, joined = max(map(_end_s, child.calls)), None
-    if after + 1 < len(parent.calls):
-        if end_s <= (parent.calls[after + 1].start_s or 0.0) + TOLERANCE_S:
-            joined = after + 1
-            parent.joined_s[joined] = max(end_s, parent.joined_s.get(joined, end_s))
+    last_s = max(map(_end_s, child.calls))
+    end_s, joined = last_s if child.end_s is None else child.end_s, None
+    starts_s = [call.start_s or 0.0 for call in parent.calls[after + 1 : after + 3]]
+    waiting = after + 1 + (after_begun and starts_s[:1] <= [start_s])
+    if waiting < len(parent.calls):
+        if end_s <= starts_s[waiting - after - 1] + tolerance_s:
+            joined = waiting
+            parent.joined_s[joined] = max(last_s, parent.joined_s.get(joined, last_s))
         else:
-            repairs.add("a sub-agent that runs in parallel with its parent, which does not wait")
-    known = parent.calls[after].end_known
-    delay_s = round(min(max(0.0, start_s - ends_s[after]), MAX_GAP_S), 3)
-    provenance = Provenance.MEASURED if known else Provenance.INFERRED
-    return Fork(child.parent, after, delay_s, joined, provenance)
+            repairs.add(f"{child.id} runs in parallel with its parent, which does not wait for it")
+    call = parent.calls[after]
+    delay_s = round(min(max(0.0, start_s - _end_s(call)), MAX_GAP_S), 3)
+    return Fork(child.parent, after, delay_s, joined, child.delay_provenance or _provenance(call))
 
 
-def _turn(agent: TimedAgent, i: int, repairs: Repairs) -> Turn:
+def _provenance(call: Call) -> Provenance:
+    """Return the origin of a time after a call."""
+    return Provenance.MEASURED if call.end_known else Provenance.INFERRED
+
+
+def _turn(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Turn:
     call = agent.calls[i]
-    gap_s, provenance = _gap(agent, i, repairs)
-    return Turn(
-        prompt_tokens=call.prompt,
-        output_tokens=call.output,
-        kept_tokens=_kept(agent.calls[i - 1], call, repairs) if i else 0,
-        tools=call.tools,
-        tool_gap_s=round(min(max(0.0, gap_s), MAX_GAP_S), 3),
-        gap_provenance=provenance,
-    )
+    # What calls with hashes keep is set by `share_hashes`.
+    by_hashes = i == 0 or (call.hashes is not None and agent.calls[i - 1].hashes is not None)
+    kept = 0 if by_hashes else kept_tokens(agent.calls[i - 1], call, repairs)
+    return turn_of(call, kept, _gap(agent, i, tolerance_s, repairs))
 
 
-def _gap(agent: TimedAgent, i: int, repairs: Repairs) -> tuple[float, Provenance]:
+def _gap(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Gap:
     call = agent.calls[i]
     if i + 1 == len(agent.calls):
-        return 0.0, Provenance.UNSTATED
+        return 0.0, call.gap_provenance or Provenance.UNSTATED
     joined_s = agent.joined_s.get(i + 1)
     if call.gap is not None and joined_s is None:
         return call.gap
@@ -186,35 +204,13 @@ def _gap(agent: TimedAgent, i: int, repairs: Repairs) -> tuple[float, Provenance
         repairs.add("a call without times: the gap after it is set to 0")
         return 0.0, Provenance.UNSTATED
     gap_s = next_s - max(call.end_s, joined_s or call.end_s)
-    if gap_s < -TOLERANCE_S and call.end_known:
+    if gap_s < -tolerance_s and call.end_known:
         repairs.add("a call sent before the previous response: gap set to 0")
-    return gap_s, Provenance.MEASURED if call.end_known else Provenance.INFERRED
-
-
-def _kept(before: TimedCall, call: TimedCall, repairs: Repairs) -> int:
-    """Return the number of tokens of the previous call's context that a prompt repeats. A prompt
-    that grows is assumed to repeat the previous one, as agents append, and the output if it is long
-    enough and the output has no reasoning. One that shrinks repeats its cached tokens."""
-    if before.hashes is not None and call.hashes is not None:
-        return 0  # see `share_hashes`
-    whole = before.prompt + before.output
-    if call.kept is not None:
-        most = min(whole, call.prompt - 1)
-        if call.kept > most:
-            repairs.add("more kept tokens than the previous context or this prompt has: lowered")
-        return min(call.kept, most)
-    cached = min(call.cached or 0, whole, call.prompt - 1)
-    if call.prompt > whole and not before.reasoning:
-        return whole
-    if call.prompt > before.prompt:
-        return max(before.prompt, cached)
-    if call.cached is None:
-        repairs.add("a prompt that does not grow: nothing of the previous one counts as kept")
-    return cached
+    return gap_s, call.gap_provenance or _provenance(call)
 
 
 def share_hashes(
-    programs: Sequence[Program], agents: Sequence[TimedAgent], block_tokens: int
+    programs: Sequence[Program], agents: Sequence[Agent], block_tokens: int
 ) -> list[Program]:
     """Set the parts that prompts share, from the block hashes of their calls. A call without hashes
     keeps the tokens inferred from its length."""
