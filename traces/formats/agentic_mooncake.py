@@ -17,7 +17,8 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.block_hashes import Hashes, share_blocks
 from traces.formats.about import MEASURED, About
-from traces.formats.mooncake import Request, block_tokens, usable_hashes
+from traces.formats.mooncake import block_tokens, usable_hashes
+from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import UNNAMED_TOOL
 from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
@@ -58,7 +59,7 @@ class Node:
     play: str
     session: str
     """The id in the play, later in the file."""
-    request: Request
+    request: Call
     dependencies: list[Dependency]
     index: int = 0
     """Index in the session."""
@@ -126,7 +127,7 @@ def _node(row: JsonObject, name: str, repairs: Repairs) -> Node | None:
         return None
     play, session = identifier(row.get("play_id")), identifier(row.get("session_id")) or name
     start_s = in_seconds(row.get("not_before_ms", row.get("timestamp")), 1e3)
-    request = Request(*found, usable_hashes(row.get("hash_ids")), start_s, None)
+    request = Call(*found, start_s, hashes=usable_hashes(row.get("hash_ids")))
     return Node(play, session, request, _dependencies(row))
 
 
@@ -173,7 +174,7 @@ def _program(
     gaps_s = [*session.gaps_s, 0.0]
     turns = tuple(
         Turn(
-            node.request.input,
+            node.request.prompt,
             node.request.output,
             tools=UNNAMED_TOOL if i + 1 < len(session.nodes) else (),
             tool_gap_s=round(gaps_s[i], 3),

@@ -9,6 +9,7 @@ import pytest
 from tests.traces.sample import Sample, json_lines, load
 from traces import Provenance
 from traces.formats import mooncake
+from traces.formats.shared.calls import Call
 from traces.lenient import Repairs
 
 
@@ -99,5 +100,5 @@ def test_without_delay_the_gap_is_inferred_from_the_timestamps() -> None:
 def test_the_block_size_follows_from_lengths_and_numbers_of_hashes(
     rows: list[tuple[int, int]], block: int
 ) -> None:
-    requests = [mooncake.Request(n, 1, list(range(count)), None, None) for n, count in rows]
+    requests = [Call(n, 1, hashes=list(range(count))) for n, count in rows]
     assert mooncake.block_tokens(requests, Repairs()) == block
