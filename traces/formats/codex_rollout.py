@@ -134,7 +134,7 @@ class Rollout:
         self._model = ""
 
     def read(self, parent: Rollout | None) -> None:
-        for event in _with_layout(self._events(self._copied(parent))):
+        for event in _with_layout(_EventReader(self, self._copied(parent)).events()):
             kind, payload, at_s = event.kind, event.payload, event.at_s
             if kind == "count":
                 self._end_call(event)
@@ -194,88 +194,6 @@ class Rollout:
     def length(self) -> int:
         """The number of lines with counts."""
         return sum(map(bool, map(_counts, self.lines)))
-
-    def _events(self, copied: int) -> list[_Event]:
-        """Return the events after the copied lines, each item and each call once."""
-        totals = [total for line in self.lines[:copied] if (total := _total(line)) is not None]
-        seen, before = set(totals), totals[-1] if totals else None
-        last = before
-        """The last new total; `before` may be an earlier one that was written again."""
-        read = _Items()
-        unmatched: dict[str, Counter[Usage]] = {"record": Counter(), "event": Counter()}
-        compacted: int | None = None
-        missing = 0
-        found: list[_Event] = []
-        compactions = {
-            identifier(_payload(line).get("compaction_response_id")) for line in self.lines
-        } - {""}
-        for line in self.lines[copied:]:
-            event = _event_of(line)
-            payload = event.payload
-            if event.kind == "compacted":
-                compacted = len(found)
-            elif event.kind in ("answer", "token_usage_record") and _own_id(payload):
-                if not read.add(event):
-                    self.repairs.add(WRITTEN_AGAIN)
-                    continue
-            elif event.kind == "output":
-                read.answered.add(identifier(payload.get("call_id")))
-            if event.kind == "token_usage_record":
-                usage = _usage(payload.get("usage"))
-                is_copy = "id" in self.meta and payload.get("thread_id") not in (None, self.id)
-                if usage is None or not usage[0] or is_copy:
-                    continue
-                if _take(unmatched["event"], usage):
-                    continue
-                unmatched["record"][usage] += 1
-                compacts = identifier(payload.get("response_id")) in compactions
-                event = replace(event, kind="count", usage=usage, compacts=compacts)
-            elif event.kind == "token_count":
-                info = mapping(payload.get("info"))
-                total, usage = _total(line), _usage(info.get("last_token_usage"))
-                if total is not None and total in seen:
-                    is_repeated = total == before
-                    before = total
-                    self.repairs.add(
-                        "a token_count event that repeats the one before: skipped"
-                        if is_repeated
-                        else "a token_count event with the total of an earlier one: skipped"
-                    )
-                    if not is_repeated:
-                        for _ in range(read.count_again()):
-                            self.repairs.add(WRITTEN_AGAIN)
-                        found.append(replace(event, kind="replay"))
-                    continue
-                grown = _grown(total, last) if total is not None else ()
-                if usage is None or not usage[0]:
-                    usage = grown
-                    if usage:
-                        self.repairs.add("a call without its own counts: from the file's totals")
-                elif grown and all(a >= b for a, b in zip(grown, usage, strict=True)):
-                    rest = tuple(a - b for a, b in zip(grown, usage, strict=True))
-                    if last is None or not rest[0] or _take(unmatched["record"], rest):
-                        pass
-                    elif compacted is not None and rest[2]:
-                        at_s = found[compacted].at_s
-                        found.insert(compacted, _Event("count", {}, at_s, rest, compacts=True))
-                    else:
-                        missing += rest[0]
-                if total is not None:
-                    seen.add(total)
-                    before = last = total
-                if not usage or not usage[0]:
-                    continue
-                compacted = None
-                if _take(unmatched["record"], usage):
-                    continue
-                unmatched["event"][usage] += 1
-                event = replace(event, kind="count", usage=usage)
-            if event.kind == "count":
-                read.count()
-            found.append(event)
-        if missing:
-            self.repairs.add(f"a total that has {missing:,} more prompt tokens than the calls")
-        return [event for event in found if id(event) not in read.again]
 
     def _item(self, item: JsonObject, at_s: float | None) -> None:
         kind = text(item.get("type"))
@@ -383,6 +301,134 @@ class Rollout:
         self._pending, self._written, self._after = None, [], []
 
 
+class _Calls:
+    """Which calls were counted. A call may have a record, an event, or both."""
+
+    def __init__(self) -> None:
+        self._alone = {"record": Counter[Usage](), "event": Counter[Usage]()}
+        """The usages for which there was only one of the two."""
+
+    def is_new(self, kind: str, usage: Usage) -> bool:
+        """Add a record or an event. Return whether its call is new."""
+        if self.take("event" if kind == "record" else "record", usage):
+            return False
+        self._alone[kind][usage] += 1
+        return True
+
+    def take(self, kind: str, usage: Usage) -> bool:
+        """Return whether there was only a record, or only an event, with a usage. Forget it."""
+        is_there = self._alone[kind][usage] > 0
+        self._alone[kind][usage] -= is_there
+        return is_there
+
+
+class _Totals:
+    """The cumulative counts that were read."""
+
+    def __init__(self, copied: Sequence[Usage]) -> None:
+        self._seen = set(copied)
+        self._latest = self._last = copied[-1] if copied else None
+        """`_last` is the last new total, `_latest` may be an earlier one that is written again."""
+
+    def is_latest(self, total: Usage) -> bool | None:
+        """Return whether a total that was read before is the latest one; None if it is new."""
+        is_latest = total == self._latest if total in self._seen else None
+        self._latest = total
+        self._seen.add(total)
+        return is_latest
+
+    def grow(self, total: Usage) -> tuple[Usage, bool]:
+        """Add a new total. Return its growth, or the total itself if it began anew, and whether
+        there was one before."""
+        before, self._last = self._last, total
+        return (before and _minus(total, before)) or total, before is not None
+
+
+class _EventReader:
+    """Reads the events after the copied lines of a rollout, each item and each call once."""
+
+    def __init__(self, rollout: Rollout, copied: int) -> None:
+        self.rollout, self.repairs = rollout, rollout.repairs
+        self.lines = rollout.lines[copied:]
+        totals = map(_total, rollout.lines[:copied])
+        self.totals = _Totals([total for total in totals if total is not None])
+        self.items, self.calls = _Items(), _Calls()
+        self.found: list[_Event] = []
+        self.compacted: int | None = None
+        """Index of the last compaction since the last event with counts."""
+        self.missing = 0
+        """Prompt tokens of the totals that no call has."""
+        ids = (_payload(line).get("compaction_response_id") for line in rollout.lines)
+        self.compactions = set(map(identifier, ids)) - {""}
+
+    def events(self) -> list[_Event]:
+        for event in map(_event_of, self.lines):
+            is_item = event.kind in ("answer", "token_usage_record") and _own_id(event.payload)
+            if is_item and not self.items.add(event):
+                self.repairs.add(WRITTEN_AGAIN)
+            elif event.kind == "token_usage_record":
+                self._record(event)
+            elif event.kind == "token_count":
+                self._count(event)
+            else:
+                if event.kind == "compacted":
+                    self.compacted = len(self.found)
+                elif event.kind == "output":
+                    self.items.answered.add(identifier(event.payload.get("call_id")))
+                self.found.append(event)
+        if self.missing:
+            self.repairs.add(f"a total that has {self.missing:,} more prompt tokens than the calls")
+        return [event for event in self.found if id(event) not in self.items.again]
+
+    def _record(self, event: _Event) -> None:
+        usage, own = _usage(event.payload.get("usage")), (None, self.rollout.id)
+        is_copy = "id" in self.rollout.meta and event.payload.get("thread_id") not in own
+        if usage and usage[0] and not is_copy and self.calls.is_new("record", usage):
+            compacts = identifier(event.payload.get("response_id")) in self.compactions
+            self._add(replace(event, kind="count", usage=usage, compacts=compacts))
+
+    def _count(self, event: _Event) -> None:
+        info = mapping(event.payload.get("info"))
+        total, usage = _usage(info.get("total_token_usage")), _usage(info.get("last_token_usage"))
+        if total is not None and (is_latest := self.totals.is_latest(total)) is not None:
+            self._replay(event, is_latest)
+            return
+        grown, has_grown = self.totals.grow(total) if total is not None else ((), False)
+        if usage is None or not usage[0]:
+            usage = grown
+            if usage:
+                self.repairs.add("a call without its own counts: from the file's totals")
+        elif has_grown:
+            self._rest(_minus(grown, usage))
+        if not usage or not usage[0]:
+            return
+        self.compacted = None
+        if self.calls.is_new("event", usage):
+            self._add(replace(event, kind="count", usage=usage))
+
+    def _replay(self, event: _Event, is_latest: bool) -> None:
+        what = "that repeats the one before" if is_latest else "with the total of an earlier one"
+        self.repairs.add(f"a token_count event {what}: skipped")
+        if not is_latest:
+            self.repairs.add(WRITTEN_AGAIN, self.items.count_again())
+            self.found.append(replace(event, kind="replay"))
+
+    def _rest(self, rest: Usage) -> None:
+        """Add what a total has grown by in addition to the counts of its call: those of a call that
+        compacted the history, if there was a compaction."""
+        if not rest or not rest[0] or self.calls.take("record", rest):
+            return
+        if self.compacted is None or not rest[2]:
+            self.missing += rest[0]
+        else:
+            at_s = self.found[self.compacted].at_s
+            self.found.insert(self.compacted, _Event("count", {}, at_s, rest, compacts=True))
+
+    def _add(self, event: _Event) -> None:
+        self.items.count()
+        self.found.append(event)
+
+
 def parent_id(meta: JsonObject) -> str:
     """Return the id of the rollout whose history or task a rollout continues."""
     spawned = mapping(mapping(mapping(meta.get("source")).get("subagent")).get("thread_spawn"))
@@ -483,19 +529,10 @@ def _usage(value: object) -> Usage | None:
     return tuple(tokens(usage.get(count)) or 0 for count in COUNTS) if usage else None
 
 
-def _grown(total: Usage, before: Usage | None) -> Usage:
-    """Return the growth of a total; the total itself if it began anew."""
-    if before is None or any(a < b for a, b in zip(total, before, strict=True)):
-        return total
-    return tuple(a - b for a, b in zip(total, before, strict=True))
-
-
-def _take(counted: Counter[Usage], usage: Usage) -> bool:
-    """Take a usage out of those that were counted elsewhere. Return whether it was there."""
-    if not counted[usage]:
-        return False
-    counted[usage] -= 1
-    return True
+def _minus(a: Usage, b: Usage) -> Usage:
+    """Return the difference of two usages; () if a count is negative."""
+    difference = tuple(x - y for x, y in zip(a, b, strict=True))
+    return () if min(difference) < 0 else difference
 
 
 def _written(item: JsonObject) -> str:
