@@ -10,19 +10,19 @@ program per session of a play, with forks and joins. Times are in milliseconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.block_hashes import Hashes, share_blocks
 from traces.formats.about import MEASURED, About
 from traces.formats.mooncake import block_tokens, usable_hashes
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import UNNAMED_TOOL
+from traces.formats.shared.timed_calls import UNNAMED_TOOL, Agent, make_programs, share_hashes
 from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
-from traces.program import Fork, Program, Provenance, Turn
+from traces.program import Fork, Program, Provenance
 
 ABOUT = About(
     name="agentic-mooncake",
@@ -59,19 +59,10 @@ class Node:
     play: str
     session: str
     """The id in the play, later in the file."""
-    request: Call
+    call: Call
     dependencies: list[Dependency]
     index: int = 0
     """Index in the session."""
-
-
-@dataclass(slots=True)
-class Session:
-    id: str
-    nodes: list[Node] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    joined: dict[str, int] = field(default_factory=dict)
-    """The turn that waits, by the session that it waits for."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -96,28 +87,31 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
         raise TraceRejected("no request with prompt tokens")
     sessions = _sessions(every)
     if not block:
-        block = block_tokens((node.request for node in nodes.values()), repairs)
+        block = block_tokens((node.call for node in nodes.values()), repairs)
+    joined: dict[tuple[str, str], int] = {}
+    """The turn that waits, by its session and the session that it waits for."""
     for session in sessions.values():
-        _find_gaps_and_joins(session, nodes, repairs)
-    programs = [_program(session, sessions, nodes, repairs) for session in sessions.values()]
-    hashes_of: dict[str, list[Hashes]] = {
-        id: [node.request.hashes or () for node in session.nodes]
-        for id, session in sessions.items()
-    }
-    return share_blocks(programs, hashes_of, block)
+        for before, node in pairwise(session):
+            _wait(before, node, nodes, joined, repairs)
+    agents = {id: Agent(id, [node.call for node in session]) for id, session in sessions.items()}
+    programs = [
+        _with_fork(program, sessions, nodes, joined, repairs)
+        for program in make_programs(agents, repairs)
+    ]
+    return share_hashes(programs, list(agents.values()), block)
 
 
-def _sessions(nodes: Sequence[Node]) -> dict[str, Session]:
+def _sessions(nodes: Sequence[Node]) -> dict[str, list[Node]]:
     """Return the sessions by id, which includes the play's id if several plays use the same ids."""
     keys = {(node.play, node.session) for node in nodes}
     unique = len({session for _, session in keys}) == len(keys)
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, list[Node]] = {}
     for node in nodes:
         if not unique and node.play:
             node.session = f"{node.play}/{node.session}"
-        session = sessions.setdefault(node.session, Session(node.session))
-        node.index = len(session.nodes)
-        session.nodes.append(node)
+        session = sessions.setdefault(node.session, [])
+        node.index = len(session)
+        session.append(node)
     return sessions
 
 
@@ -127,8 +121,8 @@ def _node(row: JsonObject, name: str, repairs: Repairs) -> Node | None:
         return None
     play, session = identifier(row.get("play_id")), identifier(row.get("session_id")) or name
     start_s = in_seconds(row.get("not_before_ms", row.get("timestamp")), 1e3)
-    request = Call(*found, start_s, hashes=usable_hashes(row.get("hash_ids")))
-    return Node(play, session, request, _dependencies(row))
+    call = Call(*found, start_s, hashes=usable_hashes(row.get("hash_ids")) or ())
+    return Node(play, session, call, _dependencies(row))
 
 
 def _dependencies(row: JsonObject) -> list[Dependency]:
@@ -150,59 +144,55 @@ def _dependencies(row: JsonObject) -> list[Dependency]:
     ]
 
 
-def _find_gaps_and_joins(session: Session, nodes: Mapping[str, Node], repairs: Repairs) -> None:
-    """Set the gap before each turn but the first, and the other sessions that it waits for."""
-    for node in session.nodes[1:]:
-        own_s: float | None = None
-        joined_s: float | None = None
-        for dependency in node.dependencies:
-            other = nodes.get(dependency.on)
-            if other is None:
-                repairs.add("a dependency on a request that is not in the file: left out")
-            elif other.session == session.id:
-                own_s = max(dependency.delay_s, own_s or 0.0)
-            elif session.joined.setdefault(other.session, node.index) == node.index:
-                joined_s = max(dependency.delay_s, joined_s or 0.0)
-        if own_s is None and joined_s is None:
-            repairs.add("a request of a session that waits for no other: follows the previous one")
-        session.gaps_s.append(joined_s if joined_s is not None else own_s or 0.0)
+def _wait(
+    before: Node,
+    node: Node,
+    nodes: Mapping[str, Node],
+    joined: dict[tuple[str, str], int],
+    repairs: Repairs,
+) -> None:
+    """Set the gap between two turns, and the other sessions that the second one waits for."""
+    own_s: float | None = None
+    joined_s: float | None = None
+    for dependency in node.dependencies:
+        other = nodes.get(dependency.on)
+        if other is None:
+            repairs.add("a dependency on a request that is not in the file: left out")
+        elif other.session == node.session:
+            own_s = max(dependency.delay_s, own_s or 0.0)
+        elif joined.setdefault((node.session, other.session), node.index) == node.index:
+            joined_s = max(dependency.delay_s, joined_s or 0.0)
+    if own_s is None and joined_s is None:
+        repairs.add("a request of a session that waits for no other: follows the previous one")
+    gap_s = joined_s if joined_s is not None else own_s or 0.0
+    before.call.gap, before.call.tools = (gap_s, Provenance.UNSTATED), UNNAMED_TOOL
 
 
-def _program(
-    session: Session, sessions: Mapping[str, Session], nodes: Mapping[str, Node], repairs: Repairs
+def _with_fork(
+    program: Program,
+    sessions: Mapping[str, Sequence[Node]],
+    nodes: Mapping[str, Node],
+    joined: Mapping[tuple[str, str], int],
+    repairs: Repairs,
 ) -> Program:
-    gaps_s = [*session.gaps_s, 0.0]
-    turns = tuple(
-        Turn(
-            node.request.prompt,
-            node.request.output,
-            tools=UNNAMED_TOOL if i + 1 < len(session.nodes) else (),
-            tool_gap_s=round(gaps_s[i], 3),
-        )
-        for i, node in enumerate(session.nodes)
-    )
-    program = Program(session.id, turns, recorded_start_s=session.nodes[0].request.start_s)
-    for dependency in session.nodes[0].dependencies:
+    """Add where a session starts, if it waits for another one."""
+    for dependency in sessions[program.id][0].dependencies:
         parent = nodes.get(dependency.on)
-        if parent is not None and parent.session != session.id:
-            fork = _fork(dependency, parent, session, sessions[parent.session], repairs)
-            return replace(program, fork=fork, recorded_start_s=None)
+        if parent is None or parent.session == program.id:
+            continue
+        after, delay_s, provenance = parent.index, dependency.delay_s, Provenance.UNSTATED
+        waiting = joined.get((parent.session, program.id))
+        if dependency.at_dispatch:
+            provenance = Provenance.INFERRED
+            if after == 0:
+                repairs.add("a sub-agent that starts with its parent's first turn: starts after it")
+            else:
+                after -= 1
+                gap_s, _ = sessions[parent.session][after].call.gap or (0.0, provenance)
+                delay_s = min(delay_s + gap_s, MAX_GAP_S)
+        if waiting is not None and waiting <= after:
+            repairs.add("a parent that waits for a sub-agent before it starts: does not wait")
+            waiting = None
+        fork = Fork(parent.session, after, round(delay_s, 3), waiting, provenance)
+        return replace(program, fork=fork, recorded_start_s=None)
     return program
-
-
-def _fork(
-    dependency: Dependency, parent: Node, session: Session, parents: Session, repairs: Repairs
-) -> Fork:
-    after, delay_s, provenance = parent.index, dependency.delay_s, Provenance.UNSTATED
-    joined = parents.joined.get(session.id)
-    if dependency.at_dispatch:
-        provenance = Provenance.INFERRED
-        if after == 0:
-            repairs.add("a sub-agent that starts with its parent's first turn: starts after it")
-        else:
-            after -= 1
-            delay_s = min(delay_s + parents.gaps_s[after], MAX_GAP_S)
-    if joined is not None and joined <= after:
-        repairs.add("a parent that waits for a sub-agent before it starts: does not wait")
-        joined = None
-    return Fork(parent.session, after, round(delay_s, 3), joined, provenance)
