@@ -19,7 +19,8 @@ from servers.basics.text import has_control
 from tests.fuzz.target import bounded
 from traces import Program, Turn, lenient, read_traces, stored, table
 from traces.formats.native import program_line
-from traces.formats.shared.sessions import SessionCall, Thread, make_programs
+from traces.formats.shared.calls import Call
+from traces.formats.shared.sessions import Thread, make_programs
 from traces.lenient import Repairs
 
 GOOD = program_line(Program("p", (Turn(10, 2),)))
@@ -212,12 +213,12 @@ def test_very_many_tasks_of_a_sub_agent_are_placed_in_linear_time() -> None:
     """Looking for the call after each of 4,000 launches from the first one on takes 5 s."""
     main, agent = Thread("main"), Thread("agent", started_s=5.0)
     for n in range(4_000):
-        main.calls.append(SessionCall(100, 20, ended_s=10.0 * n + 4))
-        agent.calls.append(SessionCall(50, 10, ended_s=10.0 * n + 8))
+        main.calls.append(Call(100, 20, end_s=10.0 * n + 4))
+        agent.calls.append(Call(50, 10, end_s=10.0 * n + 8))
     began_s = process_time()
     for call in main.calls:
-        assert main.last_call_before((call.ended_s or 0.0) + 1) is call
-        agent.launch(call, call.ended_s, call)
+        assert main.last_call_before((call.end_s or 0.0) + 1) is call
+        agent.launch(call, call.end_s, call)
     programs = make_programs([main, agent], Repairs())
     assert process_time() - began_s < 2
     assert len(programs) == 4_001

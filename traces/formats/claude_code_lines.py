@@ -15,13 +15,8 @@ from itertools import pairwise
 
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import (
-    CalledTool,
-    SessionCall,
-    Thread,
-    leave_out_uncounted,
-    tool_name,
-)
+from traces.formats.shared.calls import Call, CalledTool
+from traces.formats.shared.sessions import Thread, leave_out_uncounted, tool_name
 from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
@@ -45,7 +40,7 @@ class Sent:
     """A tool call that starts a sub-agent."""
 
     thread: str
-    call: SessionCall
+    call: Call
     tool: CalledTool
     prompt: str
     kind: str
@@ -89,7 +84,6 @@ class AgentLines:
         self.read_calls = read_calls
         self.request_ids = request_ids
         self.repairs = repairs
-        self.tools: dict[str, CalledTool] = {}
         self.sent: dict[str, Sent] = {}
         self._outcomes: dict[str, JsonObject] = {}
         self.first_prompt = ""
@@ -147,7 +141,7 @@ class AgentLines:
             self.repairs.add("a line of an answer that is written again: counted once")
             return answer.index
         if at_s is not None:
-            call.ended_s = max(at_s, call.ended_s or at_s)
+            call.end_s = max(at_s, call.end_s or at_s)
         for block in new:
             answer.blocks.add(_block_id(block))
             self._block(answer, call, block, at_s)
@@ -181,14 +175,12 @@ class AgentLines:
         calls, messages = self.thread.calls, self.thread.messages
         if not calls and before is None:
             self.system = (text(line.get("version")), text(message.get("model")))
-        calls.append(SessionCall(continues=before, prompt_messages=len(messages)))
+        calls.append(Call(continues=before, prompt_messages=len(messages)))
         messages.append(Message("assistant", ""))
         self._last_has_thinking = False
         return _Answer(len(calls) - 1, len(messages) - 1)
 
-    def _block(
-        self, answer: _Answer, call: SessionCall, block: JsonObject, at_s: float | None
-    ) -> None:
+    def _block(self, answer: _Answer, call: Call, block: JsonObject, at_s: float | None) -> None:
         kind = block.get("type")
         written = text(block.get("text")) if kind == "text" else ""
         answer.text.append(written)
@@ -200,13 +192,10 @@ class AgentLines:
         answer.tokens += TOOL_CALL_TOKENS
         answer.characters += len(name) + len(json.dumps(given))
         script = text(given.get("command")) if name == "Bash" else ""
-        id = identifier(block.get("id")) or f"{answer.index}.{len(call.tools)}"
-        tool = self.tools.get(id)
-        if tool is None or tool.names:  # some models number the tool calls of each answer
-            tool = self.tools[id] = CalledTool((), at_s)
+        id = identifier(block.get("id")) or f"{answer.index}.{len(call.called)}"
+        if (earlier := self.thread.tools.get(id)) is not None and earlier.names:
             self._outcomes.pop(id, None)
-        call.tools[id] = tool
-        tool.names, tool.called_s = tool_name(name, script), at_s
+        tool = self.thread.call_tool(call, id, tool_name(name, script), at_s)
         prompt = text(given.get("prompt"))
         if name in AGENT_TOOLS:
             kind, agent = identifier(given.get("subagent_type")), given.get("resume")
@@ -228,10 +217,8 @@ class AgentLines:
             self._message(line, written, at_s)
 
     def _result(self, id: str, outcome: JsonObject, at_s: float | None) -> None:
-        tool = self.tools.setdefault(id, CalledTool((), None))
-        if tool.answered_s is not None:
+        if (tool := self.thread.answer_tool(id, at_s)) is None:
             return
-        tool.answered_s = at_s
         measured_s = seconds(outcome.get("durationSeconds"))
         for name in ("durationMs", "totalDurationMs"):
             if (measured_ms := seconds(outcome.get(name))) is not None:
@@ -252,7 +239,7 @@ class AgentLines:
         calls = self.thread.calls
         self.first_prompt = self.first_prompt or written
         by_client = any(line.get(name) is True for name in ("isMeta", "isCompactSummary"))
-        if calls and calls[-1].tools and (by_client or NO_MESSAGE.match(written)):
+        if calls and calls[-1].called and (by_client or NO_MESSAGE.match(written)):
             return
         self.thread.message(at_s)
         if calls and at_s is not None:

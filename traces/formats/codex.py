@@ -111,7 +111,7 @@ def _add_launches(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> None:
         thread.launch(sent.call, sent.tool.called_s)
     latest_s = list(accumulate((wait.tool.answered_s or 0.0 for wait in waits), max))
     for begin, end, launch in thread.runs():
-        ended_s = max((call.ended_s or 0.0 for call in thread.calls[begin:end]), default=0.0)
+        ended_s = max((call.end_s or 0.0 for call in thread.calls[begin:end]), default=0.0)
         first = bisect_left(latest_s, ended_s)
         awaited_by = waits[first].call if first < len(waits) else None
         thread.launches[begin] = replace(launch, awaited_by=awaited_by)

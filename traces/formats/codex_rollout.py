@@ -16,7 +16,8 @@ from itertools import takewhile
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.sessions import CalledTool, SessionCall, Thread, tool_name, whole_prompt
+from traces.formats.shared.calls import Call, CalledTool
+from traces.formats.shared.sessions import Thread, tool_name, whole_prompt
 from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
@@ -39,7 +40,7 @@ Usage = tuple[int, ...]
 class Wait:
     """A tool call that concerns a sub-agent."""
 
-    call: SessionCall
+    call: Call
     tool: CalledTool
 
 
@@ -114,16 +115,15 @@ class Rollout:
         self.parent_id = parent_id(self.meta) or next((i for i in others if i != self.id), "")
         self.is_fork = len(metas) > 1 or bool(identifier(self.meta.get("forked_from_id")))
         self.thread = Thread(self.id)
-        self.started: dict[str, SessionCall] = {}
+        self.started: dict[str, Call] = {}
         """The calls that started sub-agents, by the sub-agents' ids."""
         self.waits: dict[str, list[Wait]] = {}
         """The tool calls that waited for sub-agents, by the sub-agents' ids."""
         self.sent: dict[str, list[Wait]] = {}
         """The tool calls that gave sub-agents further tasks, by the sub-agents' ids."""
-        self._tools: dict[str, CalledTool] = {}
-        self._owners: dict[str, SessionCall] = {}
-        """The call of each tool in `_tools`, once it is known."""
-        self._pending: SessionCall | None = None
+        self._owners: dict[str, Call] = {}
+        """The call of each tool, once it is known."""
+        self._pending: Call | None = None
         """The call whose items are currently read and whose counts were not."""
         self._written: list[str] = []
         self._after: list[Message] = []
@@ -139,7 +139,7 @@ class Rollout:
             if kind == "count":
                 self._end_call(event)
             elif kind == "replay":
-                if self._pending is not None and not self._pending.tools:
+                if self._pending is not None and not self._pending.called:
                     self._pending, self._written = None, []
             elif kind == "compacted":
                 self._is_rewritten = True
@@ -199,18 +199,18 @@ class Rollout:
         kind = text(item.get("type"))
         call = self._call()
         if at_s is not None:
-            call.ended_s = max(at_s, call.ended_s or at_s)
+            call.end_s = max(at_s, call.end_s or at_s)
         self._written += [_written(item)] if kind == "message" else []
         if kind.endswith("_call"):
             self._tool(call, item, at_s)
 
-    def _call(self) -> SessionCall:
+    def _call(self) -> Call:
         """Return the call that an item of the model belongs to."""
         if self._is_over:
             self._leave_out()
         self._is_over = False
         if self._pending is None:
-            self._pending = SessionCall(prompt_messages=len(self.thread.messages))
+            self._pending = Call(prompt_messages=len(self.thread.messages))
         return self._pending
 
     def _leave_out(self) -> None:
@@ -233,17 +233,13 @@ class Rollout:
         elif at_s is not None:
             self._pending.message_s = max(at_s, self._pending.message_s or at_s)
 
-    def _tool(self, call: SessionCall, item: JsonObject, at_s: float | None) -> None:
+    def _tool(self, call: Call, item: JsonObject, at_s: float | None) -> None:
         if item.get("type") == "web_search_call":  # runs within the answer
             return
         arguments = _arguments(item)
-        id = identifier(item.get("call_id")) or f"{len(self._tools)}"
-        tool = self._tools.get(id)
-        if tool is None or tool.names:  # some models number the tool calls of each answer
-            tool = self._tools[id] = CalledTool((), at_s)
-        call.tools[id] = tool
-        tool.names = tool_name(item.get("name") or item.get("type"), _script(arguments))
-        tool.called_s = at_s
+        id = identifier(item.get("call_id")) or f"{len(self.thread.tools)}"
+        names = tool_name(item.get("name") or item.get("type"), _script(arguments))
+        tool = self.thread.call_tool(call, id, names, at_s)
         self._owners[id] = call
         sends = text(item.get("name")) in SENDS
         for target in _targets(arguments):
@@ -254,10 +250,8 @@ class Rollout:
         self._add(Message("user", written))
         if not (id := identifier(item.get("call_id"))):
             return
-        tool = self._tools.setdefault(id, CalledTool((), None))
-        if tool.answered_s is not None:
+        if (tool := self.thread.answer_tool(id, at_s)) is None:
             return
-        tool.answered_s = at_s
         if id in self._owners and (started := _STARTED.search(written[:_HEAD])):
             self.started.setdefault(started[1], self._owners[id])
         found = _DURATION.search(written[:_HEAD]) or _DURATION.search(written[-_TAIL:])
@@ -273,7 +267,7 @@ class Rollout:
         elif id and kind in ("exec_command_end", "mcp_tool_call_end"):
             duration = mapping(event.get("duration"))
             if (whole_s := seconds(duration.get("secs"))) is not None:
-                tool = self._tools.setdefault(id, CalledTool((), None))
+                tool = self.thread.tools.setdefault(id, CalledTool((), None))
                 tool.duration_s = whole_s + (seconds(duration.get("nanos")) or 0.0) / 1e9
         elif id in self._owners and kind == "collab_agent_spawn_end":
             self.started.setdefault(identifier(event.get("new_thread_id")), self._owners[id])
@@ -281,15 +275,15 @@ class Rollout:
     def _end_call(self, event: _Event) -> None:
         messages = self.thread.messages
         call = None if event.compacts else self._pending
-        call = SessionCall(prompt_messages=len(messages)) if call is None else call
+        call = Call(prompt_messages=len(messages)) if call is None else call
         prompt, cached, output, reasoning = event.usage
         call.prompt = whole_prompt(prompt, cached, self.repairs)
         call.cached, call.output = cached, output or 1
         call.drops_output = reasoning > 0
         call.compacts = event.compacts
-        if call.ended_s is None or event.precedes:
-            call.ended_s, call.is_late = event.at_s, event.precedes
-        for tool in call.tools.values() if event.precedes else ():
+        if call.end_s is None or event.precedes:
+            call.end_s, call.is_late = event.at_s, event.precedes
+        for tool in call.called.values() if event.precedes else ():
             tool.called_s = event.at_s
         self.thread.calls.append(call)
         if event.compacts:

@@ -19,15 +19,9 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
+from traces.formats.shared.calls import Call, CalledTool
 from traces.formats.shared.linked import DocumentFile, split
-from traces.formats.shared.sessions import (
-    CalledTool,
-    SessionCall,
-    Thread,
-    make_programs,
-    tool_name,
-    whole_prompt,
-)
+from traces.formats.shared.sessions import Thread, make_programs, tool_name, whole_prompt
 from traces.lenient import (
     Repairs,
     document_start,
@@ -157,7 +151,7 @@ def _at_s(message: JsonObject) -> float:
 
 def _began_at_s(thread: Thread) -> float:
     """Return when a sub-agent began."""
-    return thread.started_s or (thread.calls[0].ended_s if thread.calls else None) or 0.0
+    return thread.started_s or (thread.calls[0].end_s if thread.calls else None) or 0.0
 
 
 class _Launches:
@@ -284,7 +278,7 @@ def _message_id(message: JsonObject) -> str:
 class _Sent:
     """A tool call that may have started a sub-agent."""
 
-    call: SessionCall
+    call: Call
     tool: CalledTool
     agent: str
     thread: str
@@ -317,12 +311,12 @@ class _SessionReader:
         if not prompt:
             self.repairs.add("an answer without token counts: left out")
             return
-        call = SessionCall(
+        call = Call(
             prompt=whole_prompt(prompt, count.get("cached", 0), self.repairs),
             output=max(1, count.get("output", 0) + count.get("thoughts", 0)),
             cached=count.get("cached"),
             drops_output=count.get("thoughts", 0) > 0,
-            ended_s=at_s,
+            end_s=at_s,
             is_late=True,  # an answer without text is written with its tools' results
             prompt_messages=len(self.thread.messages),
         )
@@ -332,7 +326,7 @@ class _SessionReader:
             script = text(mapping(tool.get("args")).get("command"))
             names = tool_name(tool.get("name"), script if tool.get("name") == SHELL else "")
             called = CalledTool(names, _began_s(tool) or at_s, moment(tool.get("timestamp")))
-            call.tools[str(number)] = called
+            call.called[str(number)] = called
             agent = identifier(tool.get("agentId"))
             self.sent.append(_Sent(call, called, agent, self.thread.id))
             self.thread.messages.append(Message("user", _result(tool)))

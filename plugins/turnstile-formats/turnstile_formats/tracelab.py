@@ -15,9 +15,8 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, PERMISSION, About
-from traces.formats.shared.calls import Call
+from traces.formats.shared.calls import UNASKED_TOOLS, Call
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
-from traces.formats.shared.sessions import UNASKED_TOOLS
 from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
 from traces.lenient import Repairs, items, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix

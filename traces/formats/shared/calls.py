@@ -24,6 +24,16 @@ change the provider between turns: in 80 trajectories of mini-swe-agent prompts 
 
 COUNTS_DIFFER = "a prompt slightly shorter than the previous one: token counts assumed to differ"
 
+UNASKED_TOOLS = frozenset(
+    {
+        *("Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TodoWrite", "ToolSearch"),
+        *("Task", "Agent", "BashOutput", "KillBash"),
+        *("update_plan", "write_stdin", "tool_search_call"),
+        *("read_file", "list_directory", "glob", "search_file_content"),
+    }
+)
+"""Tools that agents run without a person's permission."""
+
 GENERATION_START_S = 2.4
 GENERATION_TOKENS_PER_S = 85.0
 """A generation of n tokens takes GENERATION_START_S + n / GENERATION_TOKENS_PER_S: fitted by least
@@ -34,6 +44,25 @@ read-only commands."""
 def generation_s(output_tokens: int) -> float:
     """Return the estimated duration of a generation."""
     return GENERATION_START_S + output_tokens / GENERATION_TOKENS_PER_S
+
+
+@dataclass(slots=True)
+class CalledTool:
+    names: tuple[str, ...]
+    called_s: float | None
+    answered_s: float | None = None
+    duration_s: float | None = None
+    """The tool's own time, if measured. The result may come later, after a person's permission."""
+
+    @property
+    def may_wait_for_permission(self) -> bool:
+        return self.duration_s is None and not UNASKED_TOOLS.issuperset(self.names)
+
+    @property
+    def finished_s(self) -> float | None:
+        if self.answered_s is None or self.called_s is None or self.duration_s is None:
+            return self.answered_s
+        return min(self.answered_s, self.called_s + self.duration_s)
 
 
 @dataclass(slots=True)
@@ -55,6 +84,17 @@ class Call:
     """Of the prompt's blocks, if recorded."""
     drops_output: bool = False
     """Whether the next prompt lacks a part of the output, such as reasoning, or all of it."""
+    continues: int | None = -1
+    """Index of the call whose context the prompt extends; -1 for the previous call, None if the
+    prompt extends no context."""
+    compacts: bool = False
+    """Whether the call only writes a summary of the history for the next one."""
+    called: dict[str, CalledTool] = field(default_factory=dict)
+    """The tool calls in the answer by id, if their times are recorded."""
+    is_late: bool = False
+    """Whether `end_s` is when the call was written, which may be after its tools had ended."""
+    message_s: float | None = None
+    """Time of the last message before the next call that is not a tool's result."""
     tools: tuple[str, ...] = ()
     commands: list[str] = field(default_factory=list)
     answered_s: float | None = None
@@ -69,6 +109,22 @@ class Call:
     opening: int = 0
     """Number of characters before the call."""
     prompt_messages: int = 0
+
+    @property
+    def tools_finished_s(self) -> float | None:
+        finished_s = (tool.finished_s for tool in self.called.values())
+        return max((s for s in finished_s if s is not None), default=None)
+
+    def end_before_tools(self) -> None:
+        """End a call that was written with its tools' results when the first tool began."""
+        for tool in self.called.values():
+            began_s, end_s = tool.called_s, tool.answered_s
+            if began_s is None or end_s is None or not (self.is_late or end_s <= began_s):
+                continue
+            if tool.duration_s is not None:
+                began_s = tool.called_s = min(began_s, end_s - tool.duration_s)
+            if self.end_s is not None:
+                self.end_s = min(self.end_s, began_s)
 
     def answered(self, time_s: float | None) -> None:
         """Record an observation."""

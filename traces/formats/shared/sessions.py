@@ -16,9 +16,17 @@ from itertools import accumulate
 
 from servers.basics.text import identifier
 from servers.tool_names import call_names
-from traces.formats.shared.calls import COUNTING_ERROR
+from traces.assumptions import Gap
+from traces.formats.shared.calls import (
+    COUNTING_ERROR,
+    COUNTS_DIFFER,
+    Call,
+    CalledTool,
+    kept_tokens,
+    turn_of,
+)
 from traces.lenient import MAX_GAP_S, Repairs
-from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
+from traces.program import Fork, Message, Program, Provenance, SharedPrefix
 
 ABSENCE_S = 3600.0
 """An unexplained gap of at least this length is a person's absence, and ends a program. No provider
@@ -27,86 +35,16 @@ MESSAGE_DELAY_S = 1.0
 """A person's message at least this long after the last tool result was awaited, else queued."""
 PERSON_TOOLS = frozenset({"AskUserQuestion", "ExitPlanMode", "request_user_input"})
 """Tools whose time is a person's time to answer."""
-UNASKED_TOOLS = frozenset(
-    {
-        *("Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TodoWrite", "ToolSearch"),
-        *("Task", "Agent", "BashOutput", "KillBash"),
-        *("update_plan", "write_stdin", "tool_search_call"),
-        *("read_file", "list_directory", "glob", "search_file_content"),
-    }
-)
-"""Tools that agents run without a person's permission."""
 _PROGRAM = re.compile(r"[\w.+-]{1,40}")
-
-
-@dataclass(slots=True)
-class CalledTool:
-    names: tuple[str, ...]
-    called_s: float | None
-    answered_s: float | None = None
-    duration_s: float | None = None
-    """The tool's own time, if measured. The result may come later, after a person's permission."""
-
-    @property
-    def may_wait_for_permission(self) -> bool:
-        return self.duration_s is None and not UNASKED_TOOLS.issuperset(self.names)
-
-    @property
-    def finished_s(self) -> float | None:
-        if self.answered_s is None or self.called_s is None or self.duration_s is None:
-            return self.answered_s
-        return min(self.answered_s, self.called_s + self.duration_s)
-
-
-@dataclass(slots=True)
-class SessionCall:
-    """One call of the model."""
-
-    prompt: int = 0
-    output: int = 0
-    cached: int | None = None
-    """Prompt tokens that the provider read from its cache; None if not recorded."""
-    drops_output: bool = False
-    """Whether the next prompt lacks a part of the output, such as reasoning."""
-    continues: int | None = -1
-    """Index of the call whose context the prompt extends; -1 for the previous call, None if the
-    prompt extends no context."""
-    tools: dict[str, CalledTool] = field(default_factory=dict)
-    """By the id of the call."""
-    ended_s: float | None = None
-    is_late: bool = False
-    """Whether `ended_s` is when the call was written, which may be after its tools had ended."""
-    compacts: bool = False
-    """Whether the call only writes a summary of the history for the next one."""
-    message_s: float | None = None
-    """Time of the last message before the next call that is not a tool's result."""
-    prompt_messages: int = 0
-
-    @property
-    def tools_finished_s(self) -> float | None:
-        return max(
-            (s for t in self.tools.values() if (s := t.finished_s) is not None), default=None
-        )
-
-    def end_before_tools(self) -> None:
-        """End a call that was written with its tools' results when the first tool began."""
-        for tool in self.tools.values():
-            began_s, end_s = tool.called_s, tool.answered_s
-            if began_s is None or end_s is None or not (self.is_late or end_s <= began_s):
-                continue
-            if tool.duration_s is not None:
-                began_s = tool.called_s = min(began_s, end_s - tool.duration_s)
-            if self.ended_s is not None:
-                self.ended_s = min(self.ended_s, began_s)
 
 
 @dataclass(frozen=True, slots=True)
 class SubagentLaunch:
     """Where a run of a sub-agent was started."""
 
-    call: SessionCall
+    call: Call
     """Of the parent."""
-    awaited_by: SessionCall | None = None
+    awaited_by: Call | None = None
     """The call of the parent after which it has the sub-agent's answer; None if it never waits."""
 
 
@@ -115,7 +53,7 @@ class Thread:
     """The calls of an agent or of one of its sub-agents."""
 
     id: str
-    calls: list[SessionCall] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     started_s: float | None = None
     """Time of the message that started it."""
     launches: dict[int, SubagentLaunch] = field(default_factory=dict)
@@ -123,6 +61,7 @@ class Thread:
     prefix_of: tuple[str, ...] = ()
     """Identifies its system prompt; empty if more of the first prompt is in the cache."""
     messages: list[Message] = field(default_factory=list)
+    tools: dict[str, CalledTool] = field(default_factory=dict)
     _latest_s: list[float] = field(default_factory=list)
     """For each call, the latest end up to it."""
     _earliest_s: list[float] = field(default_factory=list)
@@ -134,6 +73,25 @@ class Thread:
         ends = [*begins[1:], len(self.calls)]
         return [(b, e, self.launches[b]) for b, e in zip(begins, ends, strict=True)]
 
+    def call_tool(
+        self, call: Call, id: str, names: tuple[str, ...], at_s: float | None
+    ) -> CalledTool:
+        """Add a tool call, whose result may have come before it."""
+        tool = self.tools.get(id)
+        if tool is None or tool.names:  # some models number the tool calls of each answer
+            tool = self.tools[id] = CalledTool((), at_s)
+        call.called[id] = tool
+        tool.names, tool.called_s = names, at_s
+        return tool
+
+    def answer_tool(self, id: str, at_s: float | None) -> CalledTool | None:
+        """Add the result of a tool call. Return the call, or None if it had a result before."""
+        tool = self.tools.setdefault(id, CalledTool((), None))
+        if tool.answered_s is not None:
+            return None
+        tool.answered_s = at_s
+        return tool
+
     def message(self, at_s: float | None) -> None:
         """Add a message that is not a tool's result."""
         if at_s is not None and self.calls:
@@ -141,16 +99,14 @@ class Thread:
         elif at_s is not None:
             self.started_s = at_s
 
-    def launch(
-        self, call: SessionCall, at_s: float | None, awaited_by: SessionCall | None = None
-    ) -> None:
+    def launch(self, call: Call, at_s: float | None, awaited_by: Call | None = None) -> None:
         """Add the launch of a sub-agent by a call of its parent. Each after the first one begins
         with the first call after it; it is ignored if the sub-agent was at work, or does nothing
         more. Called when all calls are known."""
         self._measure()
         run = bisect_right(self._latest_s, at_s) if self.launches and at_s else 0
         run = run if run < len(self.calls) else 0
-        if run not in self.launches and not (run and self.calls[run - 1].tools):
+        if run not in self.launches and not (run and self.calls[run - 1].called):
             self.launches[run] = SubagentLaunch(call, awaited_by)
 
     def launch_unseen(self, parent: Thread, repairs: Repairs) -> None:
@@ -160,7 +116,7 @@ class Thread:
         )
         self.launch(parent.last_call_before(self.started_s or 0.0), None)
 
-    def last_call_before(self, at_s: float) -> SessionCall:
+    def last_call_before(self, at_s: float) -> Call:
         """Return the last call that had ended; the first one if none had. Called when all calls are
         known."""
         self._measure()
@@ -169,7 +125,7 @@ class Thread:
     def _measure(self) -> None:
         """Find the ends by which launches are placed."""
         if len(self._latest_s) != len(self.calls):
-            ends_s = [call.ended_s or 0.0 for call in self.calls]
+            ends_s = [call.end_s or 0.0 for call in self.calls]
             self._latest_s = list(accumulate(ends_s, max))
             self._earliest_s = list(accumulate(reversed(ends_s), min))[::-1]
 
@@ -185,7 +141,7 @@ def whole_prompt(prompt: int, cached: int, repairs: Repairs) -> int:
 def leave_out_uncounted(thread: Thread) -> None:
     """Remove calls without a prompt. A call that continued one continues what that one did, and the
     message after it was sent after the call before it."""
-    kept: list[SessionCall] = []
+    kept: list[Call] = []
     places: list[int | None] = []
     for call in thread.calls:
         if call.continues is not None and call.continues >= 0:
@@ -239,14 +195,13 @@ class _Maker:
         """The end of the last sub-agent that a call waits for, by the call's identity."""
         for thread in threads.values():
             for begin, end, launch in thread.runs() if thread.id in self.launched else ():
-                ends_s = [s for call in thread.calls[begin:end] if (s := call.ended_s) is not None]
+                ends_s = [s for call in thread.calls[begin:end] if (s := call.end_s) is not None]
                 if launch.awaited_by is not None and ends_s:
                     key = id(launch.awaited_by)
                     self.joined_s[key] = max([*ends_s, self.joined_s.get(key, 0.0)])
-        self.gaps = {
-            id: [self._gap(thread, i) for i in range(len(thread.calls))]
-            for id, thread in threads.items()
-        }
+        for thread in threads.values():
+            for i in range(len(thread.calls)):
+                self._find_gap(thread, i)
         self.starts = {id: self._starts(thread) for id, thread in threads.items()}
         """The first calls of a thread's programs."""
         self.prefixes = _prefix_lengths(threads.values())
@@ -264,17 +219,10 @@ class _Maker:
         ]
 
     def _program(self, thread: Thread, k: int, begin: int, end: int) -> Program:
-        calls, gaps = thread.calls[begin:end], self.gaps[thread.id][begin:end]
+        calls = thread.calls[begin:end]
         turns = tuple(
-            Turn(
-                prompt_tokens=call.prompt,
-                output_tokens=call.output,
-                kept_tokens=self._kept(thread.calls, begin + i) if i else 0,
-                tools=gap.tools,
-                tool_gap_s=round(gap.seconds, 3) if i + 1 < len(calls) else 0.0,
-                gap_provenance=gap.provenance,
-            )
-            for i, (call, gap) in enumerate(zip(calls, gaps, strict=True))
+            turn_of(call, self._kept(thread.calls, begin + i) if i else 0, _gap(calls, i))
+            for i, call in enumerate(calls)
         )
         started_s = thread.started_s if begin == 0 else thread.calls[begin - 1].message_s
         fork = self._fork(thread, begin, started_s)
@@ -284,7 +232,7 @@ class _Maker:
             turns,
             self._prefix(thread),
             fork,
-            None if fork else calls[0].ended_s if started_s is None else started_s,
+            None if fork else calls[0].end_s if started_s is None else started_s,
             messages=tuple(thread.messages[:last]),
             prompt_messages=tuple(call.prompt_messages for call in calls),
         )
@@ -294,42 +242,41 @@ class _Maker:
         digest = hashlib.sha256("\n".join(thread.prefix_of).encode()).hexdigest()[:12]
         return SharedPrefix(f"system:{digest}", length) if length else None
 
-    def _gap(self, thread: Thread, i: int) -> _Gap:
+    def _find_gap(self, thread: Thread, i: int) -> None:
+        """Set the tools of a call and the gap after it."""
         call, finished_s = thread.calls[i], thread.calls[i].tools_finished_s
-        names = tuple(name for tool in call.tools.values() for name in tool.names)
+        call.tools = tuple(name for tool in call.called.values() for name in tool.names)
+        call.gap = 0.0, Provenance.MEASURED
         if i + 1 == len(thread.calls):
-            return _Gap(names, 0.0, Provenance.MEASURED)
+            return
         awaited_s, message_s = finished_s, call.message_s
         if message_s is not None and message_s >= (finished_s or 0.0) + MESSAGE_DELAY_S:
-            awaited_s, names = message_s, ()
-        elif names and PERSON_TOOLS.issuperset(names):
-            names = ()
-        if awaited_s is None or call.ended_s is None:
+            awaited_s, call.tools = message_s, ()
+        elif PERSON_TOOLS.issuperset(call.tools):
+            call.tools = ()
+        if awaited_s is None or call.end_s is None:
             self.repairs.add("a call without the time of its end or of what followed: gap set to 0")
-            return _Gap(names, 0.0, Provenance.INFERRED)
-        answers_s = [tool.answered_s for tool in call.tools.values()]
+            call.gap = 0.0, Provenance.INFERRED
+            return
+        answers_s = [tool.answered_s for tool in call.called.values()]
         last_s = max([awaited_s, *filter(None, answers_s)])
-        is_unknown = last_s < call.ended_s or (names and call.is_late and last_s == call.ended_s)
-        if is_unknown:
-            self.repairs.add("a tool's result or a message before the answer's end: gap set to 0")
-        joined_s = self.joined_s.get(id(call))
-        begin_s = max(call.ended_s, joined_s or 0.0)
-        seconds = min(max(0.0, awaited_s - begin_s), MAX_GAP_S)
         provenance = Provenance.MEASURED
-        if is_unknown:
+        if last_s < call.end_s or (call.tools and call.is_late and last_s == call.end_s):
+            self.repairs.add("a tool's result or a message before the answer's end: gap set to 0")
             provenance = Provenance.INFERRED
-        elif names and any(tool.may_wait_for_permission for tool in call.tools.values()):
+        elif call.tools and any(tool.may_wait_for_permission for tool in call.called.values()):
             provenance = Provenance.MEASURED_WITH_PERMISSION
-        return _Gap(names, seconds, provenance, explained=joined_s is not None)
+        begin_s = max(call.end_s, self.joined_s.get(id(call), 0.0))
+        call.gap = min(max(0.0, awaited_s - begin_s), MAX_GAP_S), provenance
 
     def _starts(self, thread: Thread) -> list[int]:
         if thread.id in self.launched:
             return sorted({0, *thread.launches})
         starts = [0]
-        for i, gap in enumerate(self.gaps[thread.id][:-1]):
-            if gap.seconds < ABSENCE_S or gap.explained:
+        for i, call in enumerate(thread.calls[:-1]):
+            if _gap(thread.calls, i)[0] < ABSENCE_S or id(call) in self.joined_s:
                 continue
-            if any(tool.duration_s for tool in thread.calls[i].tools.values()):
+            if any(tool.duration_s for tool in call.called.values()):
                 continue
             self.repairs.add(
                 "a pause of an hour or more: the rest of the session is a program of its own"
@@ -349,7 +296,7 @@ class _Maker:
             awaited_at = self.places.get(id(launch.awaited_by), (parent, -1))[1]
             if place <= awaited_at < end - 1:
                 joined = awaited_at + 1 - begin
-        ended_s = launch.call.ended_s
+        ended_s = launch.call.end_s
         delay_s, provenance = 0.0, Provenance.INFERRED
         if ended_s is not None and started_s is not None:
             delay_s, provenance = max(0.0, started_s - ended_s), Provenance.MEASURED
@@ -362,11 +309,10 @@ class _Maker:
         k = bisect_right(starts, call) - 1
         return starts[k], k, starts[k + 1] if k + 1 < len(starts) else len(thread.calls)
 
-    def _kept(self, calls: Sequence[SessionCall], i: int) -> int:
+    def _kept(self, calls: Sequence[Call], i: int) -> int:
         """Return the number of tokens in call `i` that repeat the context of the previous call."""
         before, call = calls[i - 1], calls[i]
-        whole = before.prompt + before.output
-        most = min(whole, call.prompt - 1)
+        most = min(before.prompt + before.output, call.prompt - 1)
         cached = min(call.cached or 0, most)
         if call.continues is None or call.continues not in (-1, i - 1):
             self.repairs.add("a prompt that does not continue the one before: history rewritten")
@@ -380,26 +326,20 @@ class _Maker:
                     "a prompt that only grew, although little of it was in the provider's cache: "
                     "kept tokens inferred"
                 )
-            appended = call.prompt > whole and not before.drops_output
-            return whole if appended else max(before.prompt, cached)
+            return kept_tokens(before, call, self.repairs)
         if cached or call.prompt < (1 - COUNTING_ERROR) * before.prompt:
             self.repairs.add(
                 "a prompt shorter than the one before: only what the provider had cached is kept"
             )
             return cached
-        self.repairs.add(
-            "a prompt slightly shorter than the previous one: token counts assumed to differ"
-        )
+        self.repairs.add(COUNTS_DIFFER)
         return most
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    tools: tuple[str, ...]
-    seconds: float
-    provenance: Provenance
-    explained: bool = False
-    """Whether the gap follows sub-agents, so that its length is not an absence."""
+def _gap(calls: Sequence[Call], i: int) -> Gap:
+    """Return the gap after a call of a program; none after the last one."""
+    gap_s, provenance = calls[i].gap or (0.0, Provenance.MEASURED)
+    return gap_s if i + 1 < len(calls) else 0.0, provenance
 
 
 def _program_id(thread: str, k: int) -> str:
