@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from traces import Program, Provenance
+from traces.assumptions import Assumptions
+from traces.formats.registry import IncompleteFormat
 from traces.lenient import Repairs
 
 
@@ -33,7 +35,15 @@ def json_lines(*records: object) -> bytes:
 def load(format: Any, *rows: object) -> tuple[list[Program], list[str]]:
     """Return the programs of JSON Lines, and the repairs."""
     repairs = Repairs()
-    return format.load(json_lines(*rows), "f", repairs), repairs.reasons()
+    return load_bytes(format, json_lines(*rows), repairs), repairs.reasons()
+
+
+def load_bytes(format: Any, data: bytes, repairs: Repairs) -> list[Program]:
+    """Return the programs of a file, without assumptions of the user."""
+    if isinstance(format, IncompleteFormat):
+        return format.load_with(data, "f", repairs, Assumptions())
+    programs: list[Program] = format.load(data, "f", repairs)
+    return programs
 
 
 def at(second: float) -> str:

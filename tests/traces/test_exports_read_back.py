@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.traces.exported_worlds import jobs
+from tests.traces.sample import load_bytes
 from traces import Fork, Program, Provenance, Turn
 from traces.check import check
 from traces.exports.registry import EXPORTS, Losses, load_export
@@ -26,7 +27,7 @@ def read_back(name: str, programs: Sequence[Program]) -> dict[str, Program]:
     readers = {"mooncake": mooncake, "agentic-mooncake": agentic_mooncake, "weka": weka,
                "aiperf-dag": aiperf_dag, "otel": otel, "native": native}  # fmt: skip
     files = items if name == "weka" else [b"".join(items)]
-    read = [p for data in files for p in readers[name].load(data, "file", Repairs())]
+    read = [p for data in files for p in load_bytes(readers[name], data, Repairs())]
     check(read)
     assert all(readers[name].sniff(data) for data in files)
     return {program.id: program for program in read}

@@ -21,7 +21,7 @@ from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import BLOCK, profile
-from tests.traces.sample import json_lines
+from tests.traces.sample import json_lines, load_bytes
 from tests.traces.samples import SAMPLES
 from traces import Program, TraceSet, read_traces
 from traces.check import check
@@ -103,11 +103,11 @@ def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("format", NAMES)
 def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Path) -> None:
-    load = load_format(format).load
+    read_as = load_format(format)
     for name, data in SAMPLES[format].files.items():
         for end in range(0, len(data), 7):
             with suppress(InvalidTrace, TraceRejected):
-                check(load(data[:end], "cut", Repairs()))
+                check(load_bytes(read_as, data[:end], Repairs()))
         for end in range(0, len(data), 77):
             (tmp_path / name).write_bytes(data[:end])
             with suppress(InvalidTrace):
@@ -124,7 +124,7 @@ def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_pa
 def test_a_file_without_a_usable_request_is_refused(format: str) -> None:
     row = json_lines({"session_id": "s", "turns": []})
     with pytest.raises(TraceRejected, match="no "):
-        load_format(format).load(row, "f", Repairs())
+        load_bytes(load_format(format), row, Repairs())
 
 
 def test_a_format_is_recognised_by_a_field_far_into_a_file(tmp_path: Path) -> None:

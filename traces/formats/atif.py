@@ -55,10 +55,6 @@ def sniff(first_bytes: bytes) -> bool:
     return text(mapping(document_start(first_bytes)).get("schema_version")).startswith("ATIF")
 
 
-def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    return load_with(data, name, repairs, Assumptions())
-
-
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     document = mapping(parse_json(data))
     reader = _TrajectoryReader(repairs, assumptions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -50,18 +50,9 @@ def _is_line(line: JsonObject) -> bool:
     return is_item or line.get("record_type") == "state"
 
 
-def is_sub_agent(_path: Path) -> bool:
-    """Files of sub-agents have ordinary names, so they are found by ids only."""
-    return False
-
-
-def sub_agents(_path: Path) -> Sequence[Path]:
-    """They may be in the folders of later days, so they are read only if a folder is given."""
-    return ()
-
-
 def links(data: bytes, _path: Path) -> set[str]:
-    """Return the ids of a rollout, of its source if it was forked, and of its sub-agents."""
+    """Return the ids of a rollout, of its source if it was forked, and of its sub-agents, whose
+    files may be in the folders of later days."""
     return {id for line in data.split(b"\n") for id in _ids(line)} - {""}
 
 

@@ -10,7 +10,7 @@ several files, and the files of its sub-agents have `kind` "subagent". Out: a pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
@@ -66,14 +66,6 @@ def sniff(first_bytes: bytes) -> bool:
 
 def _is_session(document: object) -> bool:
     return {"sessionId", "projectHash"} <= mapping(document).keys()
-
-
-def is_sub_agent(_path: Path) -> bool:
-    return False
-
-
-def sub_agents(_path: Path) -> Sequence[Path]:
-    return ()
 
 
 def links(data: bytes, _path: Path) -> set[str]:

@@ -60,10 +60,6 @@ def sniff(first_bytes: bytes) -> bool:
     )
 
 
-def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    return load_with(data, name, repairs, Assumptions())
-
-
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     found = (o for document in documents(data, repairs) for o in _observations(document))
     spans = [span for o in found if (span := _span(o, repairs)) is not None]

@@ -70,10 +70,6 @@ def _has_spans(document: object) -> bool:
     return any(any(_ids(raw)) and read.is_known(read.attributes_of(raw)) for raw, _ in spans)
 
 
-def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    return load_with(data, name, repairs, Assumptions())
-
-
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     spans = [
         span

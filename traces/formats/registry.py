@@ -81,12 +81,13 @@ class FolderFormat(Protocol):
 
 @runtime_checkable
 class IncompleteFormat(Protocol):
-    """Additional member of a `TraceFormat` whose files may lack token counts or tool times."""
+    """Member of a `TraceFormat` whose files may lack token counts or tool times, instead of
+    `load`."""
 
     def load_with(
         self, data: bytes, name: str, repairs: Repairs, assumptions: Assumptions, /
     ) -> list[Program]:
-        """Return what `load` returns, where `load` has the default assumptions."""
+        """Return what `load` returns, with what the user lets the reader assume."""
 
 
 @cache
@@ -112,8 +113,8 @@ def load_format(name: str) -> TraceFormat:
             f"--format {name}: this format is in a package of its own: pip install {PACKAGE}"
         )
     format: TraceFormat = known.load(name)
-    for function in ("sniff", "load"):
-        if not callable(getattr(format, function, None)):
+    for function, other in (("sniff", "sniff"), ("load", "load_with")):
+        if not any(callable(getattr(format, name, None)) for name in (function, other)):
             raise InvalidPlugin(
                 f"{name} is not a trace format: it has no {function} function; "
                 "see traces.formats.registry.TraceFormat"

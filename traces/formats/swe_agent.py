@@ -65,10 +65,6 @@ def sniff(first_bytes: bytes) -> bool:
     )
 
 
-def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    return load_with(data, name, repairs, Assumptions())
-
-
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     document = mapping(parse_json(data))
     messages = [message for message in items(document.get("history")) if isinstance(message, dict)]

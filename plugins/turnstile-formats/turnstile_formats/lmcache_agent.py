@@ -51,10 +51,6 @@ def sniff(first_bytes: bytes) -> bool:
     )
 
 
-def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    return load_with(data, name, repairs, Assumptions())
-
-
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     agents: dict[str, Agent] = {}
     texts: Texts = {}

@@ -58,10 +58,6 @@ def sniff(first_bytes: bytes) -> bool:
     return any(all(name in start for name in FIELDS) for start in starts)
 
 
-def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    return load_with(data, name, repairs, Assumptions())
-
-
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
     conversations: dict[str, list[JsonObject]] = {}
     for row in filter(None, map(mapping, line_documents(data, repairs))):

@@ -9,7 +9,8 @@ import pytest
 from tests.traces import span_samples
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
-from traces.formats.langfuse import load, sniff
+from traces.assumptions import Assumptions
+from traces.formats.langfuse import load_with, sniff
 from traces.lenient import Repairs
 
 SAMPLE = Sample({"a.json": span_samples.langfuse()}, (Provenance.MEASURED,))
@@ -29,7 +30,7 @@ def generation(id: str, start: int, end: int, **usage: int) -> dict[str, Any]:
 def read(*documents: Any) -> list[Program]:
     data = json_lines(*documents)
     assert sniff(data)
-    return load(data, "file", Repairs())
+    return load_with(data, "file", Repairs(), Assumptions())
 
 
 TWO = [generation("1", 0, 2, input=100, output=20), generation("2", 5, 6, input=150, output=20)]

@@ -11,7 +11,8 @@ from servers.basics.errors import TraceRejected
 from tests.traces import span_samples
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
-from traces.formats.otel import load, sniff
+from traces.assumptions import Assumptions
+from traces.formats.otel import load_with, sniff
 from traces.lenient import Repairs
 
 SAMPLE = Sample({"a.json": span_samples.otlp()}, (Provenance.MEASURED,))
@@ -33,7 +34,7 @@ def flat(span_id: str, start_s: float, end_s: float, **fields: Any) -> dict[str,
 def read(document: Any, *more: Any) -> list[Program]:
     data = json_lines(document, *more)
     assert sniff(data)
-    return load(data, "file", Repairs())
+    return load_with(data, "file", Repairs(), Assumptions())
 
 
 def lengths(programs: list[Program]) -> list[tuple[int, int, float]]:
@@ -180,7 +181,9 @@ def test_tools_come_from_the_answer_where_they_have_no_spans() -> None:
 def test_a_span_without_an_end_is_left_out() -> None:
     repairs = Repairs()
     running = {**flat("2", 5, 6, attributes=CHAT), "end_time": None}
-    (program,) = load(json_lines([flat("1", 0, 1, attributes=CHAT), running]), "file", repairs)
+    (program,) = load_with(
+        json_lines([flat("1", 0, 1, attributes=CHAT), running]), "file", repairs, Assumptions()
+    )
     assert len(program.turns) == 1
     assert repairs.reasons() == ["a span without its start or its end: left out"]
 
@@ -188,7 +191,7 @@ def test_a_span_without_an_end_is_left_out() -> None:
 def test_a_span_that_ends_before_it_starts_has_no_duration() -> None:
     repairs = Repairs()
     spans = [flat("1", 2, 1, attributes=CHAT), flat("2", 3, 4, attributes=CHAT)]
-    (program,) = load(json_lines(spans), "file", repairs)
+    (program,) = load_with(json_lines(spans), "file", repairs, Assumptions())
     assert program.turns[0].tool_gap_s == 1
     assert "a span that ends before it starts: its duration set to 0" in repairs.reasons()
 
@@ -196,7 +199,7 @@ def test_a_span_that_ends_before_it_starts_has_no_duration() -> None:
 def test_attributes_without_a_span_are_refused() -> None:
     assert sniff(json_lines(CHAT))
     with pytest.raises(TraceRejected, match="no span with a start and an end"):
-        load(json_lines(CHAT), "file", Repairs())
+        load_with(json_lines(CHAT), "file", Repairs(), Assumptions())
 
 
 def test_spans_of_web_requests_are_not_recognised() -> None:

@@ -39,6 +39,11 @@ class LinkedFormat(Protocol):
     def links(self, data: bytes, path: Path, /) -> Collection[str]:
         """Return the ids of sessions and calls in a file. Files that share an id form one trace."""
 
+
+@runtime_checkable
+class NamedSubAgents(Protocol):
+    """Additional members of a `LinkedFormat` in which names tell the files of sub-agents."""
+
     def is_sub_agent(self, path: Path, /) -> bool:
         """Return whether the file has the name of a sub-agent's file."""
 
@@ -120,11 +125,13 @@ def group(files: Sequence[Path], formats: Sequence[LinkedFormat]) -> list[Linked
 
 def sub_agents_of(file: Path, formats: Sequence[LinkedFormat]) -> list[Path]:
     """Return the files that may belong to sub-agents of a file that is given alone."""
-    return sorted({path for f in _formats_of(file, formats) for path in f.sub_agents(file)})
+    named = [format for format in _formats_of(file, formats) if isinstance(format, NamedSubAgents)]
+    return sorted({path for format in named for path in format.sub_agents(file)})
 
 
 def _is_sub_agent(formats: Sequence[LinkedFormat]) -> Callable[[Path], bool]:
-    return lambda path: any(format.is_sub_agent(path) for format in formats)
+    named = [format for format in formats if isinstance(format, NamedSubAgents)]
+    return lambda path: any(format.is_sub_agent(path) for format in named)
 
 
 def _links(file: Path, formats: Sequence[LinkedFormat]) -> set[str]:
