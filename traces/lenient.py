@@ -226,6 +226,11 @@ def moment(value: object) -> float | None:
         return None
 
 
+def first_text(fields: JsonObject, *names: str) -> str:
+    """Return the first of these fields that has text; "" if none has."""
+    return next(filter(None, (text(fields.get(name)) for name in names)), "")
+
+
 def mapping(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 

@@ -18,7 +18,7 @@ from servers.basics.errors import TraceRejected, Unavailable
 from servers.basics.text import brief, identifier, one_line
 from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, columns_of
 from traces.formats.mooncake import SINGLE_TURNS
-from traces.formats.shared.calls import Call
+from traces.formats.shared.calls import Call, stated_provenance
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
 from traces.lenient import MAX_BYTES, MAX_GAP_S, MAX_VALUES, Repairs, number, tokens
@@ -234,7 +234,5 @@ class _TableReader:
         if gap_s is None:
             self.repairs.add(f"a gap of {brief(self._value(row, 'gap'))}: set to 0")
         stated = self._value(row, "gap_provenance")
-        if stated and stated not in set(Provenance):
-            self.repairs.add(f"a gap with provenance {brief(stated)}: taken as unstated")
-        known = Provenance(stated) if stated in set(Provenance) else Provenance.UNSTATED
+        known = stated_provenance(stated, self.repairs)
         return min(gap_s or 0.0, MAX_GAP_S), known

@@ -20,6 +20,7 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.shared.calls import Call, CalledTool
+from traces.formats.shared.chat_messages import plain_text
 from traces.formats.shared.linked import DocumentFile, split
 from traces.formats.shared.sessions import Thread, make_programs, tool_name, whole_prompt
 from traces.lenient import (
@@ -262,7 +263,11 @@ def _session(part: DocumentFile, repairs: Repairs) -> tuple[JsonObject, dict[str
 
 
 def _message_id(message: JsonObject) -> str:
-    own = text(message.get("type")), text(message.get("timestamp")), _text(message.get("content"))
+    own = (
+        text(message.get("type")),
+        text(message.get("timestamp")),
+        plain_text(message.get("content")),
+    )
     return identifier(message.get("id")) or " ".join(own)
 
 
@@ -291,7 +296,7 @@ class _SessionReader:
     def add(self, message: JsonObject) -> None:
         kind, at_s = message.get("type"), moment(message.get("timestamp"))
         if kind == "user":
-            self.thread.messages.append(Message("user", _text(message.get("content"))))
+            self.thread.messages.append(Message("user", plain_text(message.get("content"))))
             self.thread.message(at_s)
         elif kind == "gemini":
             self._answer(message, at_s)
@@ -313,7 +318,7 @@ class _SessionReader:
             prompt_messages=len(self.thread.messages),
         )
         self.model = self.model or text(message.get("model"))
-        self.thread.messages.append(Message("assistant", _text(message.get("content"))))
+        self.thread.messages.append(Message("assistant", plain_text(message.get("content"))))
         for number, tool in enumerate(map(mapping, items(message.get("toolCalls")))):
             script = text(mapping(tool.get("args")).get("command"))
             names = tool_name(tool.get("name"), script if tool.get("name") == SHELL else "")
@@ -329,12 +334,6 @@ def _began_s(tool: JsonObject) -> float | None:
     """Return the time at which a tool call began, as its id says."""
     found = _BEGAN_MS.search(identifier(tool.get("id")))
     return epoch(int(found[1]) / 1000) if found else None
-
-
-def _text(content: object) -> str:
-    """Return the text of a message: a string, or a list of parts."""
-    parts = [text(mapping(part).get("text")) for part in items(content)]
-    return "\n".join([text(content), *parts] if text(content) else parts)
 
 
 def _result(tool: JsonObject) -> str:

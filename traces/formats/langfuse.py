@@ -16,10 +16,10 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from traces.assumptions import Assumptions
 from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
-from traces.formats.otel import documents
 from traces.formats.shared.calls import first_count
 from traces.formats.shared.chat_messages import called_tools, flat_text, from_text, messages
 from traces.formats.shared.moments import moment
+from traces.formats.shared.rows import documents
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, SpanUsage
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from servers.basics.json_object import JsonObject
 from servers.basics.nearest import nearest
@@ -25,42 +24,31 @@ NO_STEPS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LookAlike:
-    name: str
-    """The format's name in the registry if it can be read."""
-    keys: tuple[str, ...]
-    """The keys of an object of this format. `a.b` is the key `b` of the object in `a`, or of the
-    first object of the list in `a`."""
-    reason: str = ""
-    """Why it cannot be read."""
-
-
-UNREADABLE = (
-    LookAlike("a recording of Exgentic", ("event", "run_id", "session_id", "step"), NO_STEPS),
-    LookAlike(
-        "a recording of Exgentic",
-        ("session_id", "is_finished", "agent_cost", "benchmark_cost"),
-        NO_STEPS,
-    ),
-    LookAlike("a recording of Exgentic", ("task", "context", "actions"), NO_STEPS),
-    LookAlike(
-        "the schema of Azure's Copilot data set",
-        ("window_start", "window_end", "record.turns"),
-        "which has no sessions; give the data files",
-    ),
-    LookAlike(
-        "a log of LLMServingSim's bench",
-        ("input_toks", "output_toks", "arrival_time", "first_token_ts"),
-        "which has no times between turns; give the workload file that was benchmarked",
-    ),
-    LookAlike(
-        "ShareGPT conversations",
-        ("conversations.from", "conversations.value"),
-        "which have neither token counts nor times",
-    ),
+EXGENTIC = "a recording of Exgentic"
+UNREADABLE = tuple(
+    (name, tuple(keys.split()), reason)
+    for name, keys, reason in (
+        (EXGENTIC, "event run_id session_id step", NO_STEPS),
+        (EXGENTIC, "session_id is_finished agent_cost benchmark_cost", NO_STEPS),
+        (EXGENTIC, "task context actions", NO_STEPS),
+        (
+            "the schema of Azure's Copilot data set",
+            "window_start window_end record.turns",
+            "which has no sessions; give the data files",
+        ),
+        (
+            "a log of LLMServingSim's bench",
+            "input_toks output_toks arrival_time first_token_ts",
+            "which has no times between turns; give the workload file that was benchmarked",
+        ),
+        (
+            "ShareGPT conversations",
+            "conversations.from conversations.value",
+            "which have neither token counts nor times",
+        ),
+    )
 )
-
+"""Files that cannot be read, with the keys of an object in them (`keys_of`) and the reason."""
 
 RECORD = "record the agent with bench record, or give its OpenTelemetry spans"
 SPANS = "export the traces as OpenTelemetry spans"
@@ -147,20 +135,20 @@ def describe(document: object) -> str:
         return f"unknown format ({what}); known are {', '.join(known)}"
     keys_of_formats = {name: about.keys for name, about in abouts().items()} | PACKAGED
     readable = [
-        LookAlike(name, keys, "" if name in known else NOT_INSTALLED)
+        (name, keys, "" if name in known else NOT_INSTALLED)
         for name, kinds in keys_of_formats.items()
         for keys in kinds
     ]
-    like = max([*readable, *UNREADABLE], key=lambda like: _similarity(like, found))
-    share, exact = _similarity(like, found)
-    has = ", ".join(key for key in like.keys if key in found)
+    name, keys, reason = max([*readable, *UNREADABLE], key=lambda like: _similarity(like[1], found))
+    share, exact = _similarity(keys, found)
+    has = ", ".join(key for key in keys if key in found)
     is_close = share >= 0.5 and exact > 1
-    if (share == 1 and like.reason) or (is_close and like.reason == NOT_INSTALLED):
-        return f"looks like {like.name} (has {has}), {like.reason}"
-    if is_close and not like.reason:
-        missing = [_missing(key, found) for key in like.keys if key not in found]
+    if (share == 1 and reason) or (is_close and reason == NOT_INSTALLED):
+        return f"looks like {name} (has {has}), {reason}"
+    if is_close and not reason:
+        missing = [_missing(key, found) for key in keys if key not in found]
         lacks = ", ".join(missing) or "a form that its reader recognises"
-        return f"looks like {like.name} (has {has}), but lacks {lacks}"
+        return f"looks like {name} (has {has}), but lacks {lacks}"
     top = one_line(", ".join(sorted(key for key in found if "." not in key)[:MAX_KEYS]))
     return f"unknown format (an object with {top}); known are {', '.join(known)}"
 
@@ -173,7 +161,8 @@ def needs_package(data: bytes) -> bool:
 
 
 def keys_of(document: object) -> set[str]:
-    """Return the keys of an object, and the keys of the objects in it as `a.b`."""
+    """Return the keys of an object, and as `a.b` the keys of the object in `a`, or of the first
+    object of the list in `a`."""
     top = mapping(document)
     return {*top, *_inner(top)}
 
@@ -184,9 +173,9 @@ def _inner(top: JsonObject) -> Iterable[str]:
         yield from (f"{key}.{inner}" for inner in mapping(first))
 
 
-def _similarity(like: LookAlike, found: Collection[str]) -> tuple[float, int]:
-    present = sum(key in found for key in like.keys)
-    return present / len(like.keys), present
+def _similarity(keys: Collection[str], found: Collection[str]) -> tuple[float, int]:
+    present = sum(key in found for key in keys)
+    return present / len(keys), present
 
 
 def _missing(key: str, found: Collection[str]) -> str:

@@ -19,6 +19,7 @@ from servers.tool_names import command_names, tool_names
 from traces.assumptions import Gap
 from traces.formats.about import About
 from traces.formats.shared.calls import Call, Trajectory, fill_usage, first_count, generation_s
+from traces.formats.shared.chat_messages import plain_text
 from traces.lenient import (
     Repairs,
     document_start,
@@ -90,7 +91,7 @@ def _add(read: Trajectory, message: JsonObject) -> None:
         read.calls[-1].answered(_timestamp(message))
     role = "assistant" if message.get("object") == "response" else text(message.get("role"))
     role = role if role in ("system", "assistant") else "user"
-    content, output = _content(message), text(message.get("output"))
+    content, output = plain_text(message.get("content")), text(message.get("output"))
     read.say(role, content or output, call, len(output) if content else 0)
 
 
@@ -130,7 +131,7 @@ def _call(message: JsonObject) -> Call:
         call.commands = [text(command) for command in commands if isinstance(command, str)]
         call.tools = tuple(n for command in call.commands for n in command_names(command))
     else:
-        blocks = bash_blocks(_content(message))
+        blocks = bash_blocks(plain_text(message.get("content")))
         # Any other number of blocks is a format error: the agent runs nothing and repeats the call.
         call.commands = blocks if len(blocks) == 1 else []
         call.tools = tuple(n for command in call.commands for n in command_names(command))
@@ -142,13 +143,6 @@ def _call(message: JsonObject) -> Call:
 def bash_blocks(answer: str) -> list[str]:
     """Return the commands in an answer. The agent runs the command only if there is exactly one."""
     return [str(block) for block in _BLOCK.findall(answer)]
-
-
-def _content(message: JsonObject) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(text(mapping(part).get("text")) for part in content)
-    return text(content)
 
 
 def _command_timeout_s(document: JsonObject) -> float:
@@ -177,4 +171,4 @@ def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> Gap:
 
 def _system(messages: list[Any]) -> str:
     first = mapping(messages[0])
-    return _content(first) if first.get("role") == "system" else ""
+    return plain_text(first.get("content")) if first.get("role") == "system" else ""

@@ -22,7 +22,7 @@ from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.calls import shortest_prefixes
-from traces.formats.shared.rows import line_documents
+from traces.formats.shared.rows import documents
 from traces.lenient import (
     Repairs,
     document_start,
@@ -59,8 +59,11 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    document = _parse_lines(data, repairs) if _is_json_lines(data) else parse_json(data)
-    return read_document(document, name, repairs)
+    found = [document for document in documents(data, repairs) if document is not None]
+    if len(found) < 2:
+        return read_document(next(iter(found), None), name, repairs)
+    kind = "events" if is_event(found[0]) else "rows"
+    return read_document({kind: found}, name, repairs)
 
 
 def has_events(document: object) -> bool:
@@ -79,20 +82,6 @@ def _events(document: object) -> list[Any]:
     fields = (items(mapping(document).get(name)) for name in EVENTS)
     events = document if isinstance(document, list) else next(filter(None, fields), [])
     return [e for event in events for e in (event if isinstance(event, list) else [event])]
-
-
-def _is_json_lines(data: bytes) -> bool:
-    first_line, _, others = data.lstrip().partition(b"\n")
-    try:
-        return bool(others.strip()) and _has_own_events(parse_json(first_line))
-    except TraceRejected:
-        return False
-
-
-def _parse_lines(data: bytes, repairs: Repairs) -> JsonObject:
-    """Return JSON Lines as one document. A line is an event, or a row of an evaluation."""
-    values = [value for value in line_documents(data, repairs) if value is not None]
-    return {"events": values} if is_event(values[0]) else {"rows": values}
 
 
 def is_part(path: Path) -> bool:

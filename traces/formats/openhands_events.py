@@ -16,6 +16,7 @@ from typing import Any
 from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from servers.tool_names import call_names
+from traces.formats.shared.chat_messages import plain_text
 from traces.lenient import items, mapping, moment
 
 STATES = ("null", "agent_state_changed")
@@ -69,13 +70,15 @@ def utterances(events: list[Any]) -> Iterator[Utterance]:
 def _sdk(event: JsonObject) -> Utterance | None:
     kind, at_s = event["kind"], moment(event.get("timestamp"))
     if kind == "SystemPromptEvent":
-        return _system(_text(event.get("system_prompt")), event, at_s)
+        return _system(plain_text(event.get("system_prompt")), event, at_s)
     if kind == "ActionEvent":
         calls, action = [event.get("tool_call")], mapping(event.get("action"))
         command = None if action.get("is_input") else action.get("command")
-        return _model(event, _text(event.get("thought")), calls, event.get("tool_name"), command)
+        return _model(
+            event, plain_text(event.get("thought")), calls, event.get("tool_name"), command
+        )
     if kind == "MessageEvent":
-        content = _text(mapping(event.get("llm_message")).get("content"))
+        content = plain_text(mapping(event.get("llm_message")).get("content"))
         if event.get("source") == "agent":
             return _model(event, content)
         return Utterance(Role.USER, content, at_s)
@@ -84,7 +87,7 @@ def _sdk(event: JsonObject) -> Utterance | None:
         return Utterance(Role.CONDENSER, text(event.get("summary")), at_s, id)
     if kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
         observation = mapping(event.get("observation"))
-        content = _text(observation.get("content")) or text(observation.get("output"))
+        content = plain_text(observation.get("content")) or text(observation.get("output"))
         reasons = (text(event.get(name)) for name in ("error", "rejection_reason"))
         return Utterance(Role.TOOL, content or next(filter(None, reasons), ""), at_s)
     return None
@@ -105,7 +108,7 @@ def _legacy(event: JsonObject) -> Utterance | None:
         tool = mapping(event["tool_call_metadata"]).get("function_name") or action
         command = args.get("command") if action == "run" and not args.get("is_input") else None
         calls = items(message.get("tool_calls"))
-        return _model(event, _text(message.get("content")), calls, tool, command)
+        return _model(event, plain_text(message.get("content")), calls, tool, command)
     if source == "agent" and action in ANSWERS:
         tool = None if action == "message" else action
         command = args.get("command") if action == "run" else None
@@ -154,9 +157,3 @@ def _system(prompt: str, fields: JsonObject, at_s: float | None) -> Utterance:
     except RecursionError:
         tools = ""
     return Utterance(Role.SYSTEM, prompt, at_s, other_prompt_text=tools)
-
-
-def _text(content: object) -> str:
-    """Return the text of a string, of a part with `text`, or of a list of these."""
-    parts = content if isinstance(content, list) else [content]
-    return "\n".join(text(part) or text(mapping(part).get("text")) for part in parts)

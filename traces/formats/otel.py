@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
@@ -19,17 +18,17 @@ from traces.assumptions import Assumptions
 from traces.formats import otel_attributes as read
 from traces.formats.about import BY_TEXT, COUNT, MEASURED, About
 from traces.formats.shared.moments import moment
-from traces.formats.shared.rows import line_documents
+from traces.formats.shared.rows import documents
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, SpanUsage
 from traces.lenient import (
     Repairs,
     document_start,
+    first_text,
     items,
     line_start,
     mapping,
     number,
-    parse_json,
     tokens,
 )
 from traces.program import Program
@@ -82,19 +81,6 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     return programs(spans, name, repairs, assumptions)
 
 
-def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
-    """Yield the document of a file, or the documents on its lines."""
-    first_line, _, others = data.lstrip().partition(b"\n")
-    try:
-        parse_json(first_line)
-    except TraceRejected:
-        others = b""
-    if not others.strip():
-        yield parse_json(data)
-        return
-    yield from line_documents(data, repairs)
-
-
 def raw_spans(value: object, session: str = "", depth: int = 0) -> Iterator[tuple[JsonObject, str]]:
     """Yield the spans in a document, each with the session of its container."""
     if depth > MAX_DEPTH:
@@ -113,17 +99,13 @@ def raw_spans(value: object, session: str = "", depth: int = 0) -> Iterator[tupl
 def _ids(raw: JsonObject) -> tuple[str, str, str]:
     """Return the ids of a span, of its parent, and of its trace."""
     context = {**raw, **mapping(raw.get("context", raw.get("spanContext")))}
-    parent = _first(mapping(raw.get("parentSpanContext")), "spanId")
-    parent = parent or _first(raw, "parent_span_id", "parentSpanId", "parent_id", "parentId")
+    parent = first_text(mapping(raw.get("parentSpanContext")), "spanId")
+    parent = parent or first_text(raw, "parent_span_id", "parentSpanId", "parent_id", "parentId")
     for reference in map(mapping, items(raw.get("references"))):
         if reference.get("refType") == "CHILD_OF":
-            parent = parent or _first(reference, "spanID")
-    span = _first(context, "span_id", "spanId", "spanID")
-    return span, parent, _first(context, "trace_id", "traceId", "traceID")
-
-
-def _first(fields: JsonObject, *names: str) -> str:
-    return next(filter(None, (text(fields.get(name)) for name in names)), "")
+            parent = parent or first_text(reference, "spanID")
+    span = first_text(context, "span_id", "spanId", "spanID")
+    return span, parent, first_text(context, "trace_id", "traceId", "traceID")
 
 
 def _span(raw: JsonObject, session: str, repairs: Repairs) -> Span | None:
@@ -141,7 +123,7 @@ def _span(raw: JsonObject, session: str, repairs: Repairs) -> Span | None:
     attributes = read.attributes_of(raw)
     events = raw.get("events", raw.get("span_events"))
     span_id, parent, trace = _ids(raw)
-    name = _first(raw, "name", "operationName")
+    name = first_text(raw, "name", "operationName")
     kind = read.kind(attributes, name)
     status = mapping(raw.get("status"))
     code = status.get("code", status.get("status_code", raw.get("status_code")))

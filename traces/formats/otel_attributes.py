@@ -20,7 +20,7 @@ from traces.formats.shared.chat_messages import (
     numbered,
 )
 from traces.formats.shared.spans import SpanKind, SpanUsage
-from traces.lenient import items, mapping
+from traces.lenient import first_text, items, mapping
 from traces.program import Message, Provenance
 
 Attributes = JsonObject
@@ -147,26 +147,25 @@ def kind(attributes: Attributes, name: str) -> SpanKind:
 
 def name_of(attributes: Attributes, span_kind: SpanKind, name: str) -> str:
     """Return the name of the span's tool or agent, "" for a model call without one."""
-    agent = text(attributes.get("gen_ai.agent.name")) or text(attributes.get("agent.name"))
+    agent = first_text(attributes, "gen_ai.agent.name", "agent.name")
     if span_kind is SpanKind.TOOL:
         names = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
-        named = next(filter(None, (text(attributes.get(k)) for k in (*names, "tool_name"))), name)
+        named = first_text(attributes, *names, "tool_name") or name
         return named.removeprefix("execute_tool ")
     return agent or (name if span_kind is SpanKind.AGENT else "")
 
 
 def session(attributes: Attributes) -> str:
-    return next(filter(None, (text(attributes.get(name)) for name in SESSIONS)), "")
+    return first_text(attributes, *SESSIONS)
 
 
 def provider(attributes: Attributes) -> str:
-    return next(filter(None, (text(attributes.get(name)) for name in PROVIDERS)), "")
+    return first_text(attributes, *PROVIDERS)
 
 
 def answer_id(attributes: Attributes, span_kind: SpanKind) -> str:
     """Return the id of an answer, or of a tool call."""
-    names = TOOL_IDS if span_kind is SpanKind.TOOL else ANSWER_IDS
-    return next(filter(None, (text(attributes.get(name)) for name in names)), "")
+    return first_text(attributes, *(TOOL_IDS if span_kind is SpanKind.TOOL else ANSWER_IDS))
 
 
 def usage(attributes: Attributes) -> SpanUsage:

@@ -16,11 +16,12 @@ from msgspec import ValidationError
 from msgspec.json import Decoder
 
 from servers.basics.errors import TraceRejected
-from servers.basics.text import MALFORMED, brief, identifier, line_problem, text
+from servers.basics.text import MALFORMED, identifier, line_problem, text
 from servers.records.turns import TurnRecord
 from traces.formats.about import STATED, About
+from traces.formats.shared.calls import stated_provenance
 from traces.lenient import Repairs, line_start, lines, mapping, seconds, tokens
-from traces.program import Message, Program, Provenance, SharedPrefix, Turn
+from traces.program import Message, Program, SharedPrefix, Turn
 
 ABOUT = About(
     name="turns.jsonl",
@@ -158,14 +159,5 @@ def _turn(
         tools=record.tools or (),
         command=text(record.command) or None,
         tool_gap_s=seconds(following.gap_s if following else None) or 0.0,
-        gap_provenance=_provenance(following.gap_provenance if following else None, repairs),
+        gap_provenance=stated_provenance(following and following.gap_provenance, repairs),
     )
-
-
-def _provenance(name: str | None, repairs: Repairs) -> Provenance:
-    if not name:
-        return Provenance.UNSTATED
-    if name in set(Provenance):
-        return Provenance(name)
-    repairs.add(f"a gap with provenance {brief(name)}: taken as unstated")
-    return Provenance.UNSTATED

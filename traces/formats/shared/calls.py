@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
+from servers.basics.text import brief
 from traces.assumptions import Gap
 from traces.lenient import MAX_GAP_S, Repairs, tokens
 from traces.program import Message, Program, Provenance, SharedPrefix, Turn
@@ -174,6 +175,15 @@ class Trajectory:
             messages=tuple(self.messages),
             prompt_messages=tuple(call.prompt_messages for call in self.calls),
         )
+
+
+def stated_provenance(stated: object, repairs: Repairs) -> Provenance:
+    """Return the origin of a gap that a file states."""
+    if isinstance(stated, str) and stated in set(Provenance):
+        return Provenance(stated)
+    if stated:
+        repairs.add(f"a gap with provenance {brief(stated)}: taken as unstated")
+    return Provenance.UNSTATED
 
 
 def first_count(usage: JsonObject, *names: str) -> int | None:

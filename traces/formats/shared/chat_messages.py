@@ -62,6 +62,12 @@ def as_json(value: object) -> str:
     return text(json.dumps(value, ensure_ascii=False))
 
 
+def plain_text(content: object) -> str:
+    """Return the text of a string, of a part with `text`, or of a list of these."""
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(text(part) or text(mapping(part).get("text")) for part in parts)
+
+
 def flat_text(value: object) -> str:
     """Return all text in a value, in order."""
     return "\n".join(_texts(value, 0))

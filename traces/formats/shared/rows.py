@@ -62,6 +62,19 @@ def line_documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
             yield document
 
 
+def documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
+    """Yield the document of a file, or the documents on its lines."""
+    first_line, _, others = data.lstrip().partition(b"\n")
+    try:
+        parse_json(first_line)
+    except TraceRejected:
+        others = b""
+    if not others.strip():
+        yield parse_json(data)
+        return
+    yield from line_documents(data, repairs)
+
+
 def lengths(prompt: object, output: object, repairs: Repairs) -> tuple[int, int] | None:
     """Return the tokens of a prompt and its output; None, and report a repair, without a prompt."""
     prompt_tokens, output_tokens = tokens(prompt), tokens(output)

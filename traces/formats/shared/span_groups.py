@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from servers.basics.text import identifier
 from traces.formats.shared.calls import unique_id
-from traces.formats.shared.spans import Span, SpanKind, SpanTree
+from traces.formats.shared.spans import Span, SpanKind, SpanTree, cut_cycles
 
 WITHIN_S = 0.005
 """A sub-agent may end this much later than its tool, if the tool is not its ancestor."""
@@ -63,7 +63,9 @@ class _Grouping:
             is_sub_agent, outer = self._outer(scope)
             if is_sub_agent:
                 self.outer[key] = outer
-        self._cut_cycles()
+        # A scope that contains itself belongs to the session.
+        inner = [scope for key, scope in self.scopes.items() if key in self.outer]
+        cut_cycles(inner, lambda s: self.outer.get(id(s)), lambda _, s: self.outer.pop(id(s)))
 
     def scope(self, call: Span) -> Span | None:
         kinds = (SpanKind.AGENT, SpanKind.TOOL)
@@ -89,21 +91,6 @@ class _Grouping:
             if contains and scope not in self.tree.ancestors(tool):
                 return True, self.owner(tool)
         return False, None
-
-    def _cut_cycles(self) -> None:
-        """Move scopes that contain themselves to the session. Visits each scope once."""
-        checked: set[int] = set()
-        for key in list(self.outer):
-            path: set[int] = set()
-            current: int | None = key
-            while current is not None and current not in checked:
-                if current in path:
-                    del self.outer[current]
-                    break
-                path.add(current)
-                outer = self.outer.get(current)
-                current = None if outer is None else id(outer)
-            checked |= path
 
     def group(self, span: Span, scope: Span | None) -> AgentSpans:
         """Return the group of a call or tool in this scope."""

@@ -7,7 +7,7 @@ an agent's span that repeats the usage of its calls is not a call. Times are in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -82,7 +82,7 @@ class SpanTree:
                 repairs.add("a span with the id of an earlier one: left out")
             else:
                 self.by_id[span.trace, span.id] = span
-        self._cut_cycles()
+        cut_cycles(self.by_id.values(), self.parent, self._cut_cycle)
         self.spans = sorted(self.by_id.values(), key=lambda span: (span.start_s, span.end_s))
         self.calls = self._calls()
         self._end_calls_before_their_tools()
@@ -99,21 +99,9 @@ class SpanTree:
             yield ancestor
             ancestor = self.parent(ancestor)
 
-    def _cut_cycles(self) -> None:
-        """Remove the parent of a span that is its own ancestor. Visits each span once."""
-        checked: set[int] = set()
-        for span in self.by_id.values():
-            path: set[int] = set()
-            current: Span | None = span
-            while current is not None and id(current) not in checked:
-                path.add(id(current))
-                above = self.parent(current)
-                if above is not None and id(above) in path:
-                    self.repairs.add("a span that is its own ancestor: its parent ignored")
-                    current.parent = ""
-                    break
-                current = above
-            checked |= path
+    def _cut_cycle(self, span: Span, _above: Span) -> None:
+        self.repairs.add("a span that is its own ancestor: its parent ignored")
+        span.parent = ""
 
     def _calls(self) -> list[Span]:
         """Return the innermost model spans with usage or text."""
@@ -154,3 +142,22 @@ class SpanTree:
             call = self.parent(span)
             if span.kind is SpanKind.TOOL and call is not None and id(call) in calls:
                 call.end_s = max(call.start_s, min(call.end_s, span.start_s))
+
+
+def cut_cycles(
+    spans: Iterable[Span], above: Callable[[Span], Span | None], cut: Callable[[Span, Span], object]
+) -> None:
+    """Call `cut` for one edge of each cycle, with the span and the one above it. Visits each span
+    once."""
+    checked: set[int] = set()
+    for span in spans:
+        path: set[int] = set()
+        current: Span | None = span
+        while current is not None and id(current) not in checked:
+            path.add(id(current))
+            upper = above(current)
+            if upper is not None and id(upper) in path:
+                cut(current, upper)
+                break
+            current = upper
+        checked |= path
