@@ -17,9 +17,9 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
-from traces.formats.claude_code_lines import AgentLines, Sent
+from traces.formats.claude_code_lines import AgentLines
 from traces.formats.shared.linked import START_BYTES, DocumentFile, first_lines, split, stem
-from traces.formats.shared.sessions import make_programs
+from traces.formats.shared.sessions import Sent, make_programs
 from traces.lenient import Repairs
 from traces.program import Program
 
@@ -148,9 +148,7 @@ class _SessionAgents:
             if agent.system and (kind or key in self.sessions):
                 agent.thread.prefix_of = ("claude-code", kind, *agent.system)
             for sent in started:
-                is_awaited = sent.tool.answered_s is not None and not sent.in_background
-                awaited_by = sent.call if is_awaited else None
-                agent.thread.launch(sent.call, sent.tool.called_s, awaited_by)
+                agent.thread.launch(sent.call, sent.tool.called_s, sent.awaited_by)
             if parent is not None and not started and self.agents[parent].thread.calls:
                 agent.thread.launch_unseen(self.agents[parent].thread, self.repairs)
         sessions_first = sorted(self.agents, key=lambda key: key not in self.sessions)

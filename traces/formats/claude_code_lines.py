@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
-from traces.formats.shared.calls import Call, CalledTool
-from traces.formats.shared.sessions import Thread, leave_out_uncounted, tool_name
+from traces.formats.shared.calls import Call
+from traces.formats.shared.sessions import Sent, Thread, leave_out_uncounted, tool_name
 from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 from traces.token_counts import CHARACTERS_PER_TOKEN
@@ -33,19 +33,6 @@ counts and without thinking: the median error is 8%, and at most 30% in nine of 
 UNIQUE = "msg_"
 """Beginning of the ids that Anthropic gives to messages."""
 PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-
-
-@dataclass(slots=True)
-class Sent:
-    """A tool call that starts a sub-agent."""
-
-    thread: str
-    call: Call
-    tool: CalledTool
-    prompt: str
-    kind: str
-    agent: str = ""
-    in_background: bool = False
 
 
 @dataclass(slots=True)
@@ -199,9 +186,8 @@ class AgentLines:
         prompt = text(given.get("prompt"))
         if name in AGENT_TOOLS:
             kind, agent = identifier(given.get("subagent_type")), given.get("resume")
-            sent = Sent(self.key, call, tool, prompt, kind, identifier(agent or given.get("to")))
-            sent.in_background = name == "SendMessage"
-            self.sent[id] = sent
+            to, in_background = identifier(agent or given.get("to")), name == "SendMessage"
+            self.sent[id] = Sent(call, tool, self.key, to, prompt, kind, in_background)
             self._report(id)
 
     def _user(self, line: JsonObject) -> None:

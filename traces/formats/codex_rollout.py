@@ -17,7 +17,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.shared.calls import Call, CalledTool
-from traces.formats.shared.sessions import Thread, tool_name, whole_prompt
+from traces.formats.shared.sessions import Sent, Thread, tool_name, whole_prompt
 from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
@@ -34,14 +34,6 @@ WRITTEN_AGAIN = "an item or a call that is written again: counted once"
 _HEAD, _TAIL = 1000, 200
 """Lengths of the beginning and the end of an output that may contain a duration."""
 Usage = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A tool call that concerns a sub-agent."""
-
-    call: Call
-    tool: CalledTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +109,9 @@ class Rollout:
         self.thread = Thread(self.id)
         self.started: dict[str, Call] = {}
         """The calls that started sub-agents, by the sub-agents' ids."""
-        self.waits: dict[str, list[Wait]] = {}
+        self.waits: dict[str, list[Sent]] = {}
         """The tool calls that waited for sub-agents, by the sub-agents' ids."""
-        self.sent: dict[str, list[Wait]] = {}
+        self.sent: dict[str, list[Sent]] = {}
         """The tool calls that gave sub-agents further tasks, by the sub-agents' ids."""
         self._owners: dict[str, Call] = {}
         """The call of each tool, once it is known."""
@@ -243,7 +235,7 @@ class Rollout:
         self._owners[id] = call
         sends = text(item.get("name")) in SENDS
         for target in _targets(arguments):
-            (self.sent if sends else self.waits).setdefault(target, []).append(Wait(call, tool))
+            (self.sent if sends else self.waits).setdefault(target, []).append(Sent(call, tool))
 
     def _output(self, item: JsonObject, at_s: float | None) -> None:
         written = _written({"content": item.get("output")})

@@ -22,7 +22,7 @@ from traces.formats.about import PERMISSION, About
 from traces.formats.shared.calls import Call, CalledTool
 from traces.formats.shared.chat_messages import plain_text
 from traces.formats.shared.linked import DocumentFile, split
-from traces.formats.shared.sessions import Thread, make_programs, tool_name, whole_prompt
+from traces.formats.shared.sessions import Sent, Thread, make_programs, tool_name, whole_prompt
 from traces.lenient import (
     Repairs,
     document_start,
@@ -51,8 +51,6 @@ ABOUT = About(
 
 SHELL = "run_shell_command"
 PATCH = "$set"
-
-
 _LINK = re.compile(rb'"(?:sessionId|agentId)"\s*:\s*"([^"\\]+)"')
 _BEGAN_MS = re.compile(r"-(\d{13})-")
 """The time at which a tool call began, in its id."""
@@ -153,7 +151,7 @@ class _Launches:
 
     def __init__(self, readers: Mapping[str, _SessionReader]) -> None:
         self.readers = readers
-        self.by_agent: dict[str, list[tuple[int, _Sent]]] = {}
+        self.by_agent: dict[str, list[tuple[int, Sent]]] = {}
         """The tool calls with the id of each sub-agent, numbered in order of the sessions."""
         sent = list(enumerate(sent for reader in readers.values() for sent in reader.sent))
         for number, tool_call in sent:
@@ -163,7 +161,7 @@ class _Launches:
         timed_calls = [(s - STARTED_S, number, each) for s, number, each in timed if s is not None]
         self.later = sorted(timed_calls, key=lambda call: call[0], reverse=True)
         """The tool calls that begin after the last sub-agent, the last one first."""
-        self.begun: list[tuple[bool, int, _Sent]] = []
+        self.begun: list[tuple[bool, int, Sent]] = []
         """A heap of the tool calls that had begun, those that started an agent first."""
         self.claimed: set[int] = set()
         """Numbers of the tool calls that started a sub-agent."""
@@ -179,29 +177,30 @@ class _Launches:
         for _, sent in own:
             if len(thread.launches) == max(1, len(thread.calls)):
                 break
-            awaited_by = sent.call if sent.tool.answered_s is not None else None
-            thread.launch(sent.call, sent.tool.called_s, awaited_by)
+            thread.launch(sent.call, sent.tool.called_s, sent.awaited_by)
         parent = self.readers.get(identifier(fields.get("sessionId")))
         if not own and parent is not None and parent.thread.calls:
             thread.launch_unseen(parent.thread, repairs)
 
-    def _with_id(self, agents: Iterable[str], name: str) -> list[tuple[int, _Sent]]:
+    def _with_id(self, agents: Iterable[str], name: str) -> list[tuple[int, Sent]]:
         """Return the tool calls with these ids that other agents made, in order."""
         numbered = [each for agent in agents for each in self.by_agent.get(agent, ())]
         return sorted((n, sent) for n, sent in numbered if sent.thread != name)
 
-    def _first_during(self, at_s: float, name: str) -> tuple[int, _Sent] | None:
+    def _first_during(self, at_s: float, name: str) -> tuple[int, Sent] | None:
         """Return the first tool call of another agent during which a sub-agent began."""
         while self.later and self.later[-1][0] <= at_s:
             _, number, sent = self.later.pop()
             heappush(self.begun, (not sent.agent, number, sent))
-        own: list[tuple[bool, int, _Sent]] = []
-        found: tuple[int, _Sent] | None = None
+        own: list[tuple[bool, int, Sent]] = []
+        found: tuple[int, Sent] | None = None
         while self.begun and found is None:
             _, number, sent = self.begun[0]
             if sent.thread == name:
                 own.append(heappop(self.begun))
-            elif sent.end_s < at_s or number in self.claimed:
+            elif (
+                sent.tool.answered_s or sent.tool.called_s or 0.0
+            ) < at_s or number in self.claimed:
                 heappop(self.begun)
             else:
                 found = number, sent
@@ -271,26 +270,11 @@ def _message_id(message: JsonObject) -> str:
     return identifier(message.get("id")) or " ".join(own)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A tool call that may have started a sub-agent."""
-
-    call: Call
-    tool: CalledTool
-    agent: str
-    thread: str
-    """The id of the session or sub-agent that made it."""
-
-    @property
-    def end_s(self) -> float:
-        return self.tool.answered_s or self.tool.called_s or 0.0
-
-
 class _SessionReader:
     def __init__(self, thread: Thread, repairs: Repairs) -> None:
         self.thread = thread
         self.repairs = repairs
-        self.sent: list[_Sent] = []
+        self.sent: list[Sent] = []
         self.model = ""
 
     def add(self, message: JsonObject) -> None:
@@ -325,7 +309,7 @@ class _SessionReader:
             called = CalledTool(names, _began_s(tool) or at_s, moment(tool.get("timestamp")))
             call.called[str(number)] = called
             agent = identifier(tool.get("agentId"))
-            self.sent.append(_Sent(call, called, agent, self.thread.id))
+            self.sent.append(Sent(call, called, self.thread.id, agent))
             self.thread.messages.append(Message("user", _result(tool)))
         self.thread.calls.append(call)
 

@@ -44,8 +44,6 @@ ABOUT = About(
 
 FORMAT = "turnstile-trace-1"
 _OUR_FIRST_FIELD = re.compile(rb'\s*\{[ \t]*"format"[ \t]*:[ \t]*"turnstile-')
-
-
 UNSTATED = "and no turn of the file states kept_tokens"
 
 

@@ -38,6 +38,26 @@ PERSON_TOOLS = frozenset({"AskUserQuestion", "ExitPlanMode", "request_user_input
 _PROGRAM = re.compile(r"[\w.+-]{1,40}")
 
 
+@dataclass(slots=True)
+class Sent:
+    """A tool call that may start a sub-agent, give it a further task, or await it."""
+
+    call: Call
+    tool: CalledTool
+    thread: str = ""
+    """The agent that made it."""
+    agent: str = ""
+    """The id of the sub-agent, if it is recorded."""
+    prompt: str = ""
+    kind: str = ""
+    in_background: bool = False
+
+    @property
+    def awaited_by(self) -> Call | None:
+        """The call after which the parent has the answer; None if it does not wait."""
+        return self.call if self.tool.answered_s is not None and not self.in_background else None
+
+
 @dataclass(frozen=True, slots=True)
 class SubagentLaunch:
     """Where a run of a sub-agent was started."""
