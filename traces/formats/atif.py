@@ -23,13 +23,13 @@ from traces.formats.shared.calls import (
     fill_usage,
     generation_s,
     make_turn,
-    shortest_prefixes,
     system_prefix,
     unique_id,
 )
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
+from traces.merge import agree_on_prefixes
 from traces.program import Fork, Program, Provenance
 
 ABOUT = About(
@@ -61,7 +61,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     reader.add(document, _id(document) or name, None, 0)
     if not reader.programs:
         raise TraceRejected("no agent step that is a model call")
-    return shortest_prefixes(list(reader.programs.values()))
+    return list(agree_on_prefixes(list(reader.programs.values())))
 
 
 def _id(document: JsonObject) -> str:

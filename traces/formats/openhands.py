@@ -11,7 +11,6 @@ summary that the condenser requested. Times in seconds, lengths in tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
-from traces.formats.shared.calls import shortest_prefixes
 from traces.formats.shared.rows import documents
 from traces.lenient import (
     Repairs,
@@ -33,6 +31,7 @@ from traces.lenient import (
     read_bytes,
     seconds,
 )
+from traces.merge import agree_on_prefixes, renamed
 from traces.program import Program
 
 ABOUT = About(
@@ -124,20 +123,12 @@ def read_document(document: Any, name: str, repairs: Repairs) -> list[Program]:
         ids.update(program.id for program in conversation)
     if not programs:
         raise TraceRejected(errors[0])
-    return shortest_prefixes(programs)
+    return list(agree_on_prefixes(programs))
 
 
 def _numbered(programs: list[Program], number: int) -> list[Program]:
     """Add the number of the row to the ids, for a further attempt at the same task."""
-    return [
-        replace(
-            program,
-            id=f"{program.id}@{number}",
-            fork=program.fork
-            and replace(program.fork, program_id=f"{program.fork.program_id}@{number}"),
-        )
-        for program in programs
-    ]
+    return [renamed(program, lambda id: f"{id}@{number}", str) for program in programs]
 
 
 def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:

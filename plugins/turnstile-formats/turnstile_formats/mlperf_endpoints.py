@@ -16,7 +16,7 @@ from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, COUNT, DRAW, About
-from traces.formats.shared.calls import Call, Trajectory, shortest_prefixes
+from traces.formats.shared.calls import Call, Trajectory
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.formats.shared.rows import line_documents
 from traces.lenient import (
@@ -28,6 +28,7 @@ from traces.lenient import (
     seconds,
     tokens,
 )
+from traces.merge import agree_on_prefixes
 from traces.program import Program, Provenance
 
 ABOUT = About(
@@ -72,7 +73,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
             repairs.add(f"{id} has no assistant message: left out")
     if not programs:
         raise TraceRejected("no assistant message")
-    return shortest_prefixes(programs)
+    return list(agree_on_prefixes(programs))
 
 
 def _program(

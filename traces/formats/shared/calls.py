@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
@@ -267,17 +267,6 @@ def system_prefix(system: str, opening: int, first_prompt: int) -> SharedPrefix 
     length = int(first_prompt * len(system) / opening)
     digest = hashlib.sha256(system.encode()).hexdigest()[:12]
     return SharedPrefix(f"system:{digest}", length) if length else None
-
-
-def shortest_prefixes(programs: Sequence[Program]) -> list[Program]:
-    """Use a prefix's shortest estimated length in all programs of a file."""
-    shortest: dict[str, int] = {}
-    for prefix in (program.prefix for program in programs if program.prefix is not None):
-        shortest[prefix.id] = min(prefix.tokens, shortest.get(prefix.id, prefix.tokens))
-    return [
-        replace(p, prefix=SharedPrefix(p.prefix.id, shortest[p.prefix.id])) if p.prefix else p
-        for p in programs
-    ]
 
 
 def unique_id(wanted: str, used: dict[str, int]) -> str:

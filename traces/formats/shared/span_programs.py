@@ -19,7 +19,6 @@ from traces.formats.shared.calls import (
     Call,
     fill_usage,
     kept_tokens,
-    shortest_prefixes,
     system_prefix,
     unique_id,
 )
@@ -28,6 +27,7 @@ from traces.formats.shared.span_groups import AgentSpans, groups
 from traces.formats.shared.spans import Span, SpanTree
 from traces.formats.shared.timed_calls import TOLERANCE_S, Agent, make_programs
 from traces.lenient import Repairs
+from traces.merge import agree_on_prefixes
 from traces.program import Message, Program
 
 MAX_COMPARED = 100
@@ -55,9 +55,8 @@ def programs(
     lanes = [lane for group in found for lane in _lanes(group, ids)]
     agents = {lane.id: _agent(lane, repairs, assumptions) for lane in lanes}
     built = make_programs(agents, repairs, after_begun=True)
-    return shortest_prefixes(
-        [_with_text(program, lane.calls) for program, lane in zip(built, lanes, strict=True)]
-    )
+    pairs = zip(built, lanes, strict=True)
+    return list(agree_on_prefixes([_with_text(program, lane.calls) for program, lane in pairs]))
 
 
 def _lanes(group: AgentSpans, ids: dict[str, int]) -> list[_Lane]:
