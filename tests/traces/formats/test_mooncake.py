@@ -58,6 +58,17 @@ def test_rows_that_share_their_first_block_are_whole_prompts() -> None:
     assert repairs == ["the requests of a session are taken to have their whole prompts (inferred)"]
 
 
+def test_a_row_without_hashes_extends_the_row_before() -> None:
+    (program,), repairs = load(
+        mooncake,
+        row(1100, [1, 2, 3], session_id="a"), row(1200, session_id="a", delay=1),
+    )  # fmt: skip
+    assert program.turns[1].kept_tokens == 1110
+    assert (
+        "a request without hash_ids: assumed to extend the previous one if it is longer" in repairs
+    )
+
+
 def test_rows_that_share_no_block_have_only_the_new_part() -> None:
     (a, b), repairs = load(
         mooncake,
