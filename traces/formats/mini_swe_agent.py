@@ -128,12 +128,12 @@ def _call(message: JsonObject) -> Call:
         return call
     if "actions" in extra:
         commands = (mapping(action).get("command") for action in items(extra["actions"]))
-        call.commands = [text(command) for command in commands if isinstance(command, str)]
+        call.commands = tuple(text(command) for command in commands if isinstance(command, str))
         call.tools = tuple(n for command in call.commands for n in command_names(command))
     else:
         blocks = bash_blocks(plain_text(message.get("content")))
         # Any other number of blocks is a format error: the agent runs nothing and repeats the call.
-        call.commands = blocks if len(blocks) == 1 else []
+        call.commands = tuple(blocks) if len(blocks) == 1 else ()
         call.tools = tuple(n for command in call.commands for n in command_names(command))
         if not call.commands and message.get("tool_calls"):
             call.tools = tool_names(items(message.get("tool_calls")))

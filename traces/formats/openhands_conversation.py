@@ -62,7 +62,7 @@ class ConversationBuilder:
         if utterance.role is Role.MODEL:
             self._response = utterance.response_id
             calls[-1].tools += utterance.tools
-            calls[-1].commands += [utterance.command] if utterance.command else []
+            calls[-1].commands += (utterance.command,) if utterance.command else ()
 
     def _call(self, utterance: Utterance) -> Call:
         difference = self._usage_since_last(utterance)

@@ -97,7 +97,7 @@ class Call:
     message_s: float | None = None
     """Time of the last message before the next call that is not a tool's result."""
     tools: tuple[str, ...] = ()
-    commands: list[str] = field(default_factory=list)
+    commands: tuple[str, ...] = ()
     answered_s: float | None = None
     """Arrival of the last observation of its tools."""
     gap: Gap | None = None

@@ -219,9 +219,12 @@ def share_hashes(
     for shared, program, agent in zip(
         share_blocks(programs, hashes_of, block_tokens), programs, agents, strict=True
     ):
-        turns = [
-            turn if call.hashes is not None else replace(turn, kept_tokens=inferred.kept_tokens)
-            for turn, inferred, call in zip(shared.turns, program.turns, agent.calls, strict=True)
-        ]
-        result.append(replace(shared, turns=tuple(turns)))
+        if any(call.hashes is None for call in agent.calls):
+            pairs = zip(shared.turns, program.turns, agent.calls, strict=True)
+            turns = tuple(
+                turn if call.hashes is not None else replace(turn, kept_tokens=inferred.kept_tokens)
+                for turn, inferred, call in pairs
+            )
+            shared = replace(shared, turns=turns)
+        result.append(shared)
     return result
