@@ -161,6 +161,11 @@ def open_tables(
 
 
 def _check_windows(llm: Model, what: str) -> None:
+    if llm.states is not None:
+        raise UnknownProfile(
+            f"{what}: {PACKAGE} has no operator for layers that keep a state; leave out --from "
+            "for the analytic profile, or choose another --model"
+        )
     windows = [kind.window for kind in llm.kinds if kind.window is not None]
     architecture = next(iter(llm.config.get("architectures") or [llm.architecture]))
     if windows and architecture not in WINDOWS:

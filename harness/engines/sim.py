@@ -31,7 +31,7 @@ from servers.profiles.files import (
     profile_of_file,
 )
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.kv_groups import longest_turn
+from servers.profiles.kv_groups import keeps_states, longest_turn
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
@@ -205,12 +205,18 @@ def resolve_sim(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], SimEngine, tuple[Unsupported, ...]]:
     server = settings.server
-    plain, left_out = split_supported(settings.policies, partial(_check_tier, server))
+    found = resolve_profile(settings.machine).profile()
+    plain, left_out = split_supported(settings.policies, partial(_check_tier, server, found))
     chosen = with_routers(plain, server, "sim")
     return chosen, sim_engine(settings, chosen), left_out
 
 
-def _check_tier(server: Server, variant: Variant) -> None:
+def _check_tier(server: Server, profile: Profile, variant: Variant) -> None:
+    if variant.offload is not None and keeps_states(profile.kv_groups):
+        raise InvalidInput(
+            f"{variant.name}: has an offload tier, which stores no states of layers, and "
+            f"{profile.model} has such layers; remove it from --policies"
+        )
     if server.disaggregate is not None and variant.offload is not None:
         raise InvalidInput(
             f"--disaggregate {server.disaggregate}: {variant.name} has an offload tier, which "
@@ -257,8 +263,8 @@ def _transfer(server: Server, machine: Machine, found: ResolvedProfile) -> Trans
     profile = found.profile()
     if len(profile.kv_groups) > 1:
         raise InvalidInput(
-            f"--disaggregate {server.disaggregate}: {profile.model} has sliding windows, whose KV "
-            "cannot be transferred here; use a model without, or --replicas"
+            f"--disaggregate {server.disaggregate}: {profile.model} has sliding windows or "
+            "states, which cannot be transferred here; use a model without, or --replicas"
         )
     if server.transfer_gb_per_s is not None:
         return Transfer(server.transfer_gb_per_s * 1e9, server.transfer_latency_s)

@@ -1,21 +1,26 @@
-"""Counts KV blocks of models with sliding-window layers like vLLM's hybrid KV cache manager.
+"""Counts KV blocks of models with several kinds of layers like vLLM's hybrid KV cache manager.
 
 vLLM (0.32, `vllm/v1/core/kv_cache_utils.py`) splits the layers of each kind into groups of equal
 numbers of layers, so that a block has the same size in every group, and all groups take blocks from
-one pool. A group is written as its window in tokens, or None for full attention. Counts are in
-blocks of the pool.
+one pool. A group is written as its window in tokens, None for full attention, or `STATE` or
+`STATE_INSIDE` for layers that keep a state of constant size. Counts are in blocks of the pool.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+from servers.basics.errors import InvalidInput
 from servers.profiles.models.shape import LayerKind, Model
 from servers.profiles.profile import Profile
 
 Groups = tuple[int | None, ...]
 
 FULL_ATTENTION: Groups = (None,)
+STATE: Final = 0
+STATE_INSIDE: Final = -1
+"""Layers whose kernels save the state at a block boundary inside a chunk, as those of Mamba 2."""
 CONCURRENT_STEPS = 2
 """Number of steps that vLLM schedules before the first of them ends. It reserves window blocks for
 them when it reports the KV memory in tokens."""
@@ -23,7 +28,10 @@ them when it reports the KV memory in tokens."""
 
 def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
     """Return the maximum number of blocks that one turn needs in a window group: the blocks of a
-    window and of the tokens in flight, and one because the window may begin inside a block."""
+    window and of the tokens in flight, and one because the window may begin inside a block. In a
+    state group: those with the states before, after and perhaps inside a step."""
+    if window <= STATE:
+        return 2 - window
     return -(-(window - 1 + step_tokens) // block_tokens) + 1
 
 
@@ -75,14 +83,23 @@ def kv_tokens(
     for window in groups:
         if window is None:
             per_turn += -(-max_model_len // block_tokens)
+        elif window <= STATE:
+            per_turn += most_window_blocks(window, step_tokens, block_tokens)
         else:
             kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, max_model_len)
             per_turn += -(-kept // block_tokens) + 1
     return int(kv_blocks / per_turn * max_model_len)
 
 
+def keeps_states(groups: Groups) -> bool:
+    return any(group is not None and group <= STATE for group in groups)
+
+
 def without_windows(profile: Profile) -> Profile:
-    """Return the profile of an engine in which every layer keeps all tokens in the same memory."""
+    """Return the profile of an engine in which every layer keeps all tokens in the same memory. No
+    engine keeps all states, so that a profile with states is unchanged."""
+    if keeps_states(profile.kv_groups):
+        return profile
     groups = len(profile.kv_groups)
     return replace(profile, kv_groups=FULL_ATTENTION, kv_blocks=profile.kv_blocks // groups)
 
@@ -92,17 +109,42 @@ def groups_of(llm: Model) -> tuple[Groups, int]:
 
     A group has as many layers as the rarer of the two kinds, or as the other kind if it has less
     than 1.5 times as many; the last group of a kind may be padded. Models whose layers all have a
-    window, and models with several groups of full attention, are counted as if all layers kept all
-    tokens."""
+    window, and models with windows and several groups of full attention, are counted as if all
+    layers kept all tokens. Raises InvalidInput for states beside several such groups."""
     full = [kind for kind in llm.kinds if kind.window is None]
     local = [kind for kind in llm.kinds if kind.window is not None]
+    if llm.states is not None:
+        layers = _group_layers(full[0].layers, llm.states.layers)
+        if full[0].layers > layers:
+            raise InvalidInput(
+                f"{llm.name}: has {full[0].layers} layers with attention and only "
+                f"{llm.states.layers} with a state, which vLLM would keep in several groups of "
+                "attention; no such group is supported beside states"
+            )
+        state = STATE_INSIDE if llm.states.inside else STATE
+        states: Groups = -(-llm.states.layers // layers) * (state,)
+        return ((*states, None) if llm.states.first else (None, *states)), layers
     if len(full) == len(local) == 1 and _entry_bytes(full[0]) == _entry_bytes(local[0]):
-        fewest, most = sorted((full[0].layers, local[0].layers))
-        layers = most if most < 1.5 * fewest else fewest
+        layers = _group_layers(full[0].layers, local[0].layers)
         if full[0].layers <= layers:
             found = (-(-kind.layers // layers) * (kind.window,) for kind in llm.kinds)
             return tuple(window for group in found for window in group), layers
     return FULL_ATTENTION, llm.layers
+
+
+def _group_layers(full: int, others: int) -> int:
+    fewest, most = sorted((full, others))
+    return most if most < 1.5 * fewest else fewest
+
+
+def block_tokens_of(llm: Model, gpus: int, block_tokens: int) -> int:
+    """Return the tokens of a block: `block_tokens`, or as many that the page of a layer with
+    attention is as large as a state, which has a page of the same size (vLLM 0.32,
+    `vllm/platforms/interface.py`, `_align_hybrid_block_size`)."""
+    if llm.states is None:
+        return block_tokens
+    page = block_tokens * llm.kinds[0].bytes_of_layer(gpus)
+    return block_tokens * -(-llm.states.bytes_on(gpus) // page)
 
 
 def _entry_bytes(kind: LayerKind) -> int:
@@ -114,6 +156,8 @@ def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> t
     frees the blocks before a window, which it does not do with a KV connector such as LMCache's."""
     groups, layers = groups_of(llm)
     token_bytes = llm.kv_bytes_per_token_on(gpus)
+    if llm.states is not None:
+        return groups, llm.kinds[0].bytes_of_layer(gpus) * layers * block_tokens
     if len(groups) == 1 or not windows:
         return FULL_ATTENTION, token_bytes * block_tokens
     return groups, token_bytes // llm.layers * layers * block_tokens

@@ -14,7 +14,7 @@ from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import longest_turn, pool, turn_blocks
+from servers.profiles.kv_groups import block_tokens_of, longest_turn, pool, turn_blocks
 from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.models.listed import model
@@ -69,6 +69,7 @@ def analytic_profile(
     if not _fits(gpu, llm, n, gpu_memory_utilization):
         raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
     budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
+    block_tokens = block_tokens_of(llm, n, block_tokens)
     groups, block_bytes = pool(llm, n, block_tokens, windows=not offload)
     blocks = budget // block_bytes if kv_blocks is None else kv_blocks
     capacity = longest_turn(groups, blocks, STEP_TOKENS, block_tokens)
@@ -104,13 +105,19 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = _memory_bytes_per_s(gpu, n)
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
+    state_flops = llm.states.layers * llm.states.flops if llm.states else 0
     reduced_bytes = 2 * llm.layers * llm.hidden * 2 * 2 * (n - 1) / n
     return {
         "base_ps": 2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0,
         "weights_ps": round(PS_PER_S * llm.step_bytes() / memory),
         "request_ps": 0,
-        "sequence_ps": 0,  # no published figure separates it from base_ps
-        "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
+        # States are read and written in each step. No published figure separates other costs of a
+        # turn from base_ps.
+        "sequence_ps": round(PS_PER_S * 2 * llm.state_bytes_on(n) / memory),
+        "token_ps": round(
+            PS_PER_S
+            * (2 * llm.token_params / flops + state_flops / attention_flops + reduced_bytes / link)
+        ),
         **_attention_ps(llm, n, memory, attention_flops, windows=False),
         "window": llm.window
         and {
@@ -181,15 +188,19 @@ def gpus_for(
 
 def _divides(llm: Model, gpus: int) -> bool:
     """Return whether vLLM can divide the heads: a GPU gets whole KV heads or a copy of one."""
+    if llm.states is not None and not llm.states.divides(gpus):
+        return False
     kv_heads = {kind.kv_heads for kind in llm.kinds}
     return llm.heads % gpus == 0 and all(each % gpus == 0 or gpus % each == 0 for each in kv_heads)
 
 
 def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
-    block_tokens = 16
+    if not _divides(llm, gpus):
+        return False
+    block_tokens = block_tokens_of(llm, gpus, 16)
     groups, block_bytes = pool(llm, gpus, block_tokens)
     needed = turn_blocks(groups, MIN_CONTEXT_TOKENS, STEP_TOKENS, block_tokens) * block_bytes
-    return _divides(llm, gpus) and kv_budget_bytes(gpu, llm, gpus, utilization) >= needed
+    return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed
 
 
 def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
@@ -250,6 +261,13 @@ def notes(
         notes.append(
             f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
             f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
+        )
+    if llm.states is not None:
+        state_bytes = llm.state_bytes_on(default_gpus(gpu, llm))
+        notes.append(
+            f"{llm.states.layers} of {llm.layers} layers keep a state instead of KV, together "
+            f"{state_bytes / 2**20:.1f} MiB per turn, so that a block has {profile.block_tokens} "
+            "tokens, and a prefix hit ends at a block boundary where vLLM cached the state"
         )
     if profile.max_model_len < llm.max_model_len:
         room = longest_turn(profile.kv_groups, profile.kv_blocks, STEP_TOKENS, profile.block_tokens)

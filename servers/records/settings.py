@@ -79,7 +79,7 @@ class ProfileRecord(Record, kw_only=True, frozen=True):
     request_ps: Integer | None = None
     dram_bytes_per_s: Number | None = None
     ssd_bytes_per_s: Number | None = None
-    kv_groups: tuple[Count | None, ...] = (None,)
+    kv_groups: tuple[Integer | None, ...] = (None,)
     load_ps: Integer | None = None
     load_token_ps: Integer | None = None
     window: WindowTimesRecord | None = None

@@ -14,12 +14,14 @@ from typing import Any
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Policy
 from servers.profiles import Profile
+from servers.profiles.kv_groups import keeps_states
 from servers.records.turns import EventRecord
 from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Limits, Offload
+from servers.sim.state_scheduler import StateScheduler
 from servers.sim.strides import duration_ps, steps_until
 from servers.sim.tiers import build_tiers
 from servers.sim.window_scheduler import WindowScheduler
@@ -48,10 +50,12 @@ class Engine:
         tiers = build_tiers(offload, profile)
         if offload and len(profile.kv_groups) > 1:
             raise InvalidInput(
-                f"offload with {profile.model}: its sliding windows have KV groups of their own, "
-                "which no offload tier stores here; use a profile with one group"
+                f"offload with {profile.model}: its sliding windows or states have KV groups of "
+                "their own, which no offload tier stores here; use a profile with one group"
             )
-        kind = WindowScheduler if len(profile.kv_groups) > 1 else Scheduler
+        kind: type[Scheduler] = Scheduler
+        if len(profile.kv_groups) > 1:
+            kind = StateScheduler if keeps_states(profile.kv_groups) else WindowScheduler
         self.scheduler = kind(policy, profile, limits, tiers, emit)
         self.now_ps = 0
         self.steps = 0

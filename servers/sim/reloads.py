@@ -17,15 +17,19 @@ from servers.sim.tiers import Tier
 class BlockDemand:
     """The blocks that the admission of a waiting turn requires."""
 
-    __slots__ = ("hit", "loads", "needed")
+    __slots__ = ("hit", "loads", "needed", "waits")
 
-    def __init__(self, hit: int, loads: list[tuple[Tier, int]], needed: int) -> None:
+    def __init__(
+        self, hit: int, loads: list[tuple[Tier, int]], needed: int, *, waits: bool = False
+    ) -> None:
         self.hit = hit
         """Depth of its prefix on the device."""
         self.loads = loads
         """The tiers that extend the prefix, each with its number of blocks."""
         self.needed = needed
         """Number of blocks that must be free."""
+        self.waits = waits
+        """Whether the step cannot admit the turn however many blocks are free."""
 
 
 class Reloads:

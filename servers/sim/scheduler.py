@@ -200,13 +200,17 @@ class Scheduler:
             if sequence.view.id in batch.preempted:
                 continue
             if sequence.joined_tick is None:
-                chunk = running.next_chunk(sequence, self._budget(batch))
+                chunk = running.next_chunk(sequence, self._budget_in_order(batch))
+                if not chunk:
+                    continue
                 running.prepare_slots(sequence)
                 needed = running.missing_blocks(sequence, chunk)
                 if not self._make_room_for_running(sequence, needed, batch):
                     break
                 running.compute(sequence, chunk, batch)
                 continue
+            if batch.chunks and self._budget_in_order(batch) <= 0:
+                break
             running.prepare_slots(sequence)
             needed = running.missing_for_token(sequence)
             if not self._make_room_for_running(sequence, needed, batch):
@@ -232,6 +236,13 @@ class Scheduler:
                 return False
         return True
 
+    def _budget_in_order(self, batch: Batch) -> int:
+        """Return how many tokens the step may compute beside those of the turns before the next one
+        in order of admission. Only if chunks end at block boundaries may a turn before a decode
+        compute more tokens than in the step before, so that none is left for the decode."""
+        slots = len(batch.has_slot) if batch.has_slot else 0
+        return self._step_tokens - slots - batch.prompt_tokens()
+
     def _budget(self, batch: Batch) -> int:
         """Return how many prompt tokens the step may compute beside the batch."""
         return self._step_tokens - self.running.decodes.count - batch.prompt_tokens()
@@ -251,6 +262,9 @@ class Scheduler:
             if head is None:
                 return
             demand = self._demand(head, budget)
+            if demand.waits:
+                batch.single_step = True
+                return
             if demand.needed <= self._free_for_head():
                 self._admit(head, demand, budget, batch)
                 head = None
@@ -355,7 +369,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, budget: int, batch: Batch) -> None:
         self.running.start(sequence, self.runner.now_ps)
-        chunk = min(sequence.target - sequence.computed, budget)
+        chunk = self.running.next_chunk(sequence, budget)
         self.running.compute(sequence, chunk, batch)
         self.running.hash_full(sequence, sequence.computed + chunk)
 
@@ -365,6 +379,8 @@ class Scheduler:
         request_id = victim.view.id
         if request_id in self.running.by_id:
             has_slot = batch.has_slot is None or request_id in batch.has_slot
+            if batch.has_slot is not None:
+                batch.has_slot.discard(request_id)
             self.running.remove(victim, has_slot)
             batch.drop(victim)
         batch.preempted.add(request_id)

@@ -28,24 +28,24 @@ class WindowTurns(RunningTurns):
         self._windows = kv
 
     def prepare_slots(self, sequence: Sequence) -> None:
-        self._windows.leave_window(_owner(sequence), sequence.computed)
+        self._windows.leave_window(owner_of(sequence), sequence.computed)
 
     def missing_for_token(self, sequence: Sequence) -> int:
         return self.missing_blocks(sequence, 1)
 
     def missing_blocks(self, sequence: Sequence, tokens: int) -> int:
         high = -(-(sequence.computed + tokens) // self._block)
-        return max(0, high - _owner(sequence).high) * self._windows.groups
+        return max(0, high - owner_of(sequence).high) * self._windows.groups
 
     def take_slot(self, sequence: Sequence, blocks: int) -> None:
         if blocks:
-            self._windows.extend(_owner(sequence), sequence.computed + 1)
+            self._windows.extend(owner_of(sequence), sequence.computed + 1)
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
-        self._windows.extend(_owner(sequence), tokens)
+        self._windows.extend(owner_of(sequence), tokens)
 
     def hash_full(self, sequence: Sequence, tokens: int) -> None:
-        owner = _owner(sequence)
+        owner = owner_of(sequence)
         self._windows.hash_full(owner, tokens)
         self._windows.hash_windows(owner, tokens, sequence.view.prompt_tokens)
 
@@ -54,7 +54,7 @@ class WindowTurns(RunningTurns):
         batch.single_step = True
 
     def settle(self, sequence: Sequence, has_slot: bool) -> None:
-        self._windows.hash_full(_owner(sequence), sequence.computed)
+        self._windows.hash_full(owner_of(sequence), sequence.computed)
 
     def extend_all(self, batch: Batch) -> bool:
         """As with full attention, except that the order matters in which turns free blocks: return
@@ -87,7 +87,7 @@ class WindowTurns(RunningTurns):
             if sequence.joined_tick is None:
                 continue
             computed = sequence.joined_computed + tick - sequence.joined_tick
-            owner = _owner(sequence)
+            owner = owner_of(sequence)
             first = computed + steps.start
             opens = range(first + -first % block, computed + steps.stop, block)
             leaves = list(range(kv.next_leave(first), computed + steps.stop, block))
@@ -118,11 +118,11 @@ class WindowScheduler(Scheduler):
         super().add(sequence)
 
     def _retain_blocks(self, sequence: Sequence, whole_request: bool) -> tuple[BlockOwner, int]:
-        self._windows.take_left(_owner(sequence), sequence.view.prompt_tokens)
+        self._windows.take_left(owner_of(sequence), sequence.view.prompt_tokens)
         return super()._retain_blocks(sequence, whole_request)
 
     def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
-        hit = self._windows.find(_owner(sequence), (sequence.target - 1) // self._block)
+        hit = self._windows.find(owner_of(sequence), (sequence.target - 1) // self._block)
         computed = hit.depth * self._block
         chunk = min(sequence.target - computed, budget)
         needed = self._needed(hit, computed + chunk)
@@ -146,5 +146,5 @@ class WindowScheduler(Scheduler):
         return has_room
 
 
-def _owner(sequence: Sequence) -> WindowOwner:
+def owner_of(sequence: Sequence) -> WindowOwner:
     return cast(WindowOwner, sequence.owner)

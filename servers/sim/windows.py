@@ -91,13 +91,17 @@ class WindowKV(DeviceKV):
         """The free queue without its blank blocks, which are at its front."""
 
     def owner(self, path: Path) -> WindowOwner:
+        return WindowOwner(path, self._contents(path), self.groups)
+
+    def _contents(self, path: Path) -> list[Content]:
+        """Return the contents of a sequence by depth."""
         contents: list[Content] = []
         for segment, exit_depth in path:
             known = segment.contents
             known += [Content() for _ in range(exit_depth - segment.start - len(known))]
             begins = len(contents) - segment.start
             contents += known[begins : exit_depth - segment.start]
-        return WindowOwner(path, contents, self.groups)
+        return contents
 
     def passed(self, tokens: int) -> int:
         """Return the number of blocks before the window of the token after `tokens` tokens."""
@@ -168,7 +172,7 @@ class WindowKV(DeviceKV):
             return
         passed = range(low - 1, owner.low - 1, -1)
         left = [blocks for p in passed if (blocks := owner.windows.pop(p, None)) is not None]
-        blank = (self.groups - 1) * (len(passed) - len(left))
+        blank = (self.groups - 1) * self._unhashed_before(owner, low, len(passed) - len(left))
         owner.low = low
         owner.blank -= blank
         self._blank += blank
@@ -176,6 +180,11 @@ class WindowKV(DeviceKV):
         for group in range(self.groups - 1):
             for blocks in left:
                 self._free(blocks[group])
+
+    def _unhashed_before(self, owner: WindowOwner, low: int, passed: int) -> int:
+        """Return how many positions before `low` have blocks without a hash, of `passed` ones that
+        have left the window and have no hash."""
+        return passed
 
     def extend(self, owner: WindowOwner, tokens: int) -> None:
         """Allocate blocks of all groups for a context of `tokens` tokens."""

@@ -14,7 +14,12 @@ from traces import Fork, Program, Provenance, SharedPrefix, Turn
 BLOCK = 16
 
 
-def profile(kv_blocks: int = 64, max_model_len: int = 100_000, **changes: int) -> Profile:
+def profile(
+    kv_blocks: int = 64,
+    max_model_len: int = 100_000,
+    block_tokens: int = BLOCK,
+    **changes: int,
+) -> Profile:
     """Return a slow machine: a step takes 10 ms and a little more for each token."""
     numbers = {
         "base_ps": 1_000_000_000,
@@ -30,7 +35,7 @@ def profile(kv_blocks: int = 64, max_model_len: int = 100_000, **changes: int) -
         model="test-model",
         provenance="analytic",
         kv_blocks=kv_blocks,
-        block_tokens=BLOCK,
+        block_tokens=block_tokens,
         max_model_len=max_model_len,
         kv_bytes_per_token=1000,
         dram_bytes_per_s=1e6,

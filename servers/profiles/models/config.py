@@ -6,16 +6,19 @@ multi-token prediction, and with 16 bits for parameters that are not quantised.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.profiles.models.fields import Fields
+from servers.profiles.models.layer import Layer, Matrix
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
 from servers.profiles.models.shape import LayerKind, Model, Use, Weights
+from servers.profiles.models.states import Kind, Stateful, stateful
 from servers.profiles.models.vision import vision_weights
 
 KV_BYTES, KV_FP8_BYTES = 2, 1
@@ -50,6 +53,14 @@ class Architecture:
     """Whether attention is multi-head latent attention."""
     wide_router: bool = False
     """Whether vLLM keeps the router in 32 bits."""
+    states: bool = False
+    """Whether some layers keep a state instead of KV."""
+    gated: bool = False
+    """Whether queries have a gate of the same size, unless `attn_output_gate` is false."""
+    shared_mlp: bool = False
+    """Whether each layer has an MLP of `shared_intermediate_size`, beside any experts."""
+    mixers: bool = False
+    """Whether a layer is one of attention, state, MLP and experts, and its MLPs have no gate."""
 
 
 _DEEPSEEK = Architecture(latent=True, fixed_bias=True)
@@ -65,6 +76,7 @@ _GEMMA_3 = Architecture(
         "sliding_window": 4096,
     },
 )
+_DELTA = Architecture(qk_norm=True, qkv_bias=True, states=True, gated=True)
 _MISTRAL = Architecture(fixed_bias=True, defaults={"sliding_window": 4096})
 _MIXTRAL = Architecture(fixed_bias=True)
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -76,6 +88,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2_moe": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
     "qwen3": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
     "qwen3_moe": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
+    "qwen3_next": _DELTA,
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": _DELTA,
+    "nemotron_h": Architecture(norms=1, states=True, mixers=True),
+    "granitemoehybrid": Architecture(qkv_bias=True, out_bias=True, states=True, shared_mlp=True),
     "phi3": Architecture(fixed_bias=True),
     "gemma2": Architecture(
         norms=4,
@@ -101,30 +118,31 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
 }
-TEXT_PARTS = {"gemma3": "gemma3_text", "mistral3": "mistral", "kimi_k25": "kimi_k2"}
+TEXT_PARTS = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "kimi_k25": "kimi_k2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 """Multimodal architectures, with the default architecture of their text part."""
-
-
-class Matrix(NamedTuple):
-    """A matrix that quantisation may apply to, in each of the layers that have it."""
-
-    module: str
-    """The name within a layer."""
-    inputs: int
-    outputs: int
-    use: Use = "layers"
-    number: int = 1
-    """Number of such matrices in a layer."""
-    on_every_gpu: bool = False
-
-
-class Layer(NamedTuple):
-    matrices: list[Matrix]
-    others: int
-    """Number of 16-bit parameters: norms, biases and routers."""
-    expert_biases: int = 0
-    wide: int = 0
-    """Number of router parameters that vLLM keeps in 32 bits."""
+_STATES = "states of a kind that was not compared with vLLM's"
+_SPARSE = "sparse attention with an indexer cache"
+OTHER_MEMORY = {
+    "kimi_linear": _STATES,
+    "kimi_k3": _STATES,
+    "jamba": _STATES,
+    "falcon_h1": _STATES,
+    "zamba2": _STATES,
+    "lfm2": _STATES,
+    "lfm2_moe": _STATES,
+    "olmo_hybrid": _STATES,
+    "deepseek_v32": _SPARSE,
+    "glm_moe_dsa": _SPARSE,
+    "llama4": "chunked local attention",
+    "llama4_text": "chunked local attention",
+}
+"""What known architectures keep that is not supported."""
 
 
 def model_of(
@@ -144,7 +162,8 @@ def model_of(
     if quantization is FULL:
         quantization = quantization_of(fields.values, where)
     heads = fields.count("num_attention_heads")
-    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
+    found = stateful(fields, architecture) if traits.states else None
+    layers = len(found.kinds) if found else fields.count("num_hidden_layers", most=MOST_LAYERS)
     attention, kv_heads, entries, pair_dims = (
         _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
     )
@@ -160,9 +179,9 @@ def model_of(
         pair_dims=pair_dims,
         kinds=tuple(
             LayerKind(count, window, kv_heads, entries, entry_bytes)
-            for window, count in _windows(fields, traits, layers).items()
+            for window, count in _kept(fields, traits, layers, found).items()
         ),
-        weights=_weights(fields, traits, attention, layers, experts, quantization)
+        weights=_weights(fields, traits, attention, layers, experts, quantization, found)
         + vision_weights(config, where, fields.count("hidden_size")),
         experts=experts,
         experts_per_token=per_token,
@@ -172,7 +191,13 @@ def model_of(
         gpus=gpus,
         source=source,
         config=config,
+        states=found and found.states,
+        other_layers=_other_layers(found),
     )
+
+
+def _other_layers(found: Stateful | None) -> int:
+    return sum(kind in ("dense", "experts") for kind in found.kinds) if found else 0
 
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -189,13 +214,29 @@ def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
         text = config
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         known = (*ARCHITECTURES, *TEXT_PARTS)
-        close = nearest(architecture, known) if isinstance(architecture, str) else ""
+        close = _meant(architecture, known) if isinstance(architecture, str) else ""
         hint = f"did you mean {close}? " if close else ""
         stated = "lacks model_type"
         if architecture is not None:
             stated = f"model_type is {str(architecture)[:40]!r}, which is not supported"
+        if isinstance(architecture, str) and architecture in OTHER_MEMORY:
+            stated += f": its layers have {OTHER_MEMORY[architecture]}"
         raise InvalidInput(f"{where}: {stated}; {hint}supported are {', '.join(known)}")
     return Fields(text, where, ARCHITECTURES[architecture].defaults), architecture
+
+
+def _meant(architecture: str, known: Sequence[str]) -> str:
+    """Return the supported architecture that a misspelt name means. Another number or another word
+    is another architecture, whose layers may keep other KV."""
+    close = nearest(architecture, known)
+    parts, others = (re.findall("[a-z]+|[0-9]+", name.lower()) for name in (architecture, close))
+    if len(parts) != len(others):
+        return ""
+    same = (
+        part == other or (part.isalpha() and bool(nearest(part, [other])))
+        for part, other in zip(parts, others, strict=True)
+    )
+    return close if all(same) else ""
 
 
 def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer, int, int, int]:
@@ -208,14 +249,15 @@ def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer,
         )
     size = fields.count("head_dim", default=max(1, hidden // heads))
     queries, keys = heads * size, kv_heads * size
+    gates = queries if traits.gated and fields.flag("attn_output_gate", default=True) else 0
     matrices = [
-        Matrix("self_attn.q_proj", hidden, queries),
+        Matrix("self_attn.q_proj", hidden, queries + gates),
         Matrix("self_attn.k_proj", hidden, keys),
         Matrix("self_attn.v_proj", hidden, keys),
         Matrix("self_attn.o_proj", queries, hidden),
     ]
     biases = traits.fixed_bias or fields.flag("attention_bias")
-    others = queries + 2 * keys if biases and traits.qkv_bias else 0
+    others = queries + gates + 2 * keys if biases and traits.qkv_bias else 0
     others += hidden if biases and traits.out_bias else 0
     if traits.qk_norm_of_layer:
         others += queries + keys
@@ -249,8 +291,14 @@ def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
     return Layer(matrices, others), 1, latent + rotary, rest + rotary + values
 
 
-def _dense(fields: Fields) -> Layer:
-    hidden, inner = fields.count("hidden_size"), fields.count("intermediate_size")
+def _dense(fields: Fields, traits: Architecture) -> Layer:
+    hidden = fields.count("hidden_size")
+    if traits.shared_mlp:
+        return Layer(_gated("shared_mlp", hidden, fields.count("shared_intermediate_size")), 0)
+    inner = fields.count("intermediate_size")
+    if traits.mixers:
+        biases = inner + hidden if fields.flag("mlp_bias") else 0
+        return Layer(_plain("mixer", hidden, inner), biases)
     return Layer(_gated("mlp", hidden, inner), 2 * inner + hidden if fields.flag("mlp_bias") else 0)
 
 
@@ -262,7 +310,31 @@ def _gated(module: str, hidden: int, inner: int, use: Use = "layers", n: int = 1
     ]
 
 
+def _plain(module: str, hidden: int, inner: int, use: Use = "layers", n: int = 1) -> list[Matrix]:
+    return [
+        Matrix(f"{module}.up_proj", hidden, inner, use, n),
+        Matrix(f"{module}.down_proj", inner, hidden, use, n),
+    ]
+
+
+def _mixer_experts(fields: Fields, experts: int) -> Layer:
+    """The experts of Nemotron-H, which may have fewer dimensions than the other layers."""
+    hidden = fields.count("hidden_size")
+    latent = fields.count("moe_latent_size", default=hidden)
+    inner = fields.count("moe_intermediate_size")
+    matrices = _plain("mixer.experts.0", latent, inner, "experts", experts)
+    if latent != hidden:
+        matrices.append(Matrix("mixer.fc1_latent_proj", hidden, latent, on_every_gpu=True))
+        matrices.append(Matrix("mixer.fc2_latent_proj", latent, hidden, on_every_gpu=True))
+    if shared := fields.count("n_shared_experts", default=0, least=0):
+        size = shared * fields.count("moe_shared_expert_intermediate_size")
+        matrices += _plain("mixer.shared_experts", hidden, size)
+    return Layer(matrices, experts * hidden, wide=experts)
+
+
 def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
+    if traits.mixers:
+        return _mixer_experts(fields, experts)
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
     matrices = _gated("mlp.experts.0", hidden, inner, "experts", experts)
@@ -278,6 +350,8 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         others += hidden if shared else 0  # gate of the shared expert
     if shared:
         matrices += _gated(f"mlp.{module}", hidden, shared)
+    if traits.shared_mlp:
+        matrices += _dense(fields, traits).matrices
     if fields.values.get("model_type") == "gpt_oss":
         return Layer(matrices, others + experts, experts * (2 * inner + hidden))
     return Layer(matrices, others, wide=wide)
@@ -316,6 +390,7 @@ def _weights(
     layers: int,
     experts: int,
     quantization: Quantization,
+    found: Stateful | None,
 ) -> tuple[Weights, ...]:
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
     totals: dict[tuple[Use, bool], list[int]] = {}
@@ -330,17 +405,12 @@ def _weights(
     if not tied:
         add("embedding", vocab * hidden, vocab * hidden * SIZE_BYTES)
     add("layers", hidden, hidden * SIZE_BYTES)  # the last norm
-    mixture = _mixture_layers(fields, layers, experts)
-    for has_experts in sorted(set(mixture)):
-        which = [layer for layer, each in enumerate(mixture) if each is has_experts]
-        mlp = _mixture(fields, traits, experts) if has_experts else _dense(fields)
-        others = (attention.others + mlp.others + traits.norms * hidden) * len(which)
-        add("layers", others, others * SIZE_BYTES)
-        wide = mlp.wide * len(which)
-        add("layers", wide, wide * WIDE_BYTES)
-        biases = mlp.expert_biases * len(which)
+    for part, which in _parts(fields, traits, attention, layers, experts, found):
+        add("layers", part.others * len(which), part.others * len(which) * SIZE_BYTES)
+        add("layers", part.wide * len(which), part.wide * len(which) * WIDE_BYTES)
+        biases = part.expert_biases * len(which)
         add("experts", biases, biases * SIZE_BYTES)
-        for matrix in (*attention.matrices, *mlp.matrices):
+        for matrix in part.matrices:
             kept = _kept_layers(matrix, which, quantization)
             params = matrix.number * matrix.inputs * matrix.outputs
             stored = matrix.number * quantization.matrix_bytes(matrix.inputs, matrix.outputs)
@@ -353,6 +423,37 @@ def _weights(
     )
 
 
+def _parts(
+    fields: Fields,
+    traits: Architecture,
+    attention: Layer,
+    layers: int,
+    experts: int,
+    found: Stateful | None,
+) -> list[tuple[Layer, list[int]]]:
+    """Return the parts of layers, each with the layers that have it."""
+    every = list(range(layers))
+    mixture = _mixture_layers(fields, layers, experts)
+    having: dict[Kind, list[int]] = {
+        "attention": every,
+        "dense": [layer for layer in every if not mixture[layer]],
+        "experts": [layer for layer in every if mixture[layer]],
+    }
+    parts = [(Layer([], traits.norms * fields.count("hidden_size")), every)]
+    if found is not None:
+        for kind in (
+            ("attention", "state", "dense", "experts") if traits.mixers else ("attention", "state")
+        ):
+            having[kind] = [layer for layer in every if found.kinds[layer] == kind]
+        parts.append((found.layer, having["state"]))
+    parts.append((attention, having["attention"]))
+    if having["dense"]:
+        parts.append((_dense(fields, traits), having["dense"]))
+    if having["experts"]:
+        parts.append((_mixture(fields, traits, experts), having["experts"]))
+    return parts
+
+
 def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) -> int:
     """Return the number of these layers in which a matrix keeps 16 bits."""
     if quantization.experts_only and matrix.use != "experts":
@@ -363,6 +464,15 @@ def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) 
         )
     modules = (f"model.layers.{layer}.{matrix.module}" for layer in layers)
     return sum(module in quantization.kept for module in modules)
+
+
+def _kept(
+    fields: Fields, traits: Architecture, layers: int, found: Stateful | None
+) -> dict[int | None, int]:
+    """Return the number of layers with KV by window."""
+    if found is None:
+        return _windows(fields, traits, layers)
+    return {None: found.kinds.count("attention")}
 
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:

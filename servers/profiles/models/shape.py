@@ -48,7 +48,51 @@ class LayerKind:
     def bytes_per_token(self, gpus: int = 1) -> int:
         """Return the KV bytes of one token in these layers, on all GPUs of a tensor-parallel group.
         A GPU keeps at least one KV head, so that more GPUs than KV heads keep copies."""
-        return self.layers * max(self.kv_heads, gpus) * self.entries * self.entry_bytes
+        return self.layers * self.bytes_of_layer(gpus)
+
+    def bytes_of_layer(self, gpus: int = 1) -> int:
+        """Return the same for one layer."""
+        return max(self.kv_heads, gpus) * self.entries * self.entry_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayers:
+    """Layers with linear attention or a state-space model. Each keeps a state of constant size per
+    turn: the inputs of a convolution over the last tokens, and a matrix per head."""
+
+    layers: int
+    channels: int
+    """Inputs of the convolution, without those of `groups`."""
+    taps: int
+    """Number of tokens whose inputs it keeps."""
+    tap_bytes: int
+    heads: int
+    rows: int
+    columns: int
+    """Sizes of the matrix of a head."""
+    matrix_bytes: int
+    """Bytes of an entry of the matrix."""
+    flops: int
+    """FLOPs per token in a layer, without projections."""
+    groups: int = 0
+    """Groups of heads that share inputs. vLLM copies them if the GPUs cannot share them."""
+    group_channels: int = 0
+    shared_heads: int = 1
+    """A number that the GPUs must divide, beside `heads`."""
+    first: bool = True
+    """Whether such a layer is the first one that keeps a state or KV."""
+    inside: bool = False
+    """Whether the kernels can save the state inside a chunk of a prompt."""
+
+    def bytes_on(self, gpus: int) -> int:
+        """Return the bytes of one layer's state, on all GPUs of a tensor-parallel group."""
+        groups = self.groups + (gpus - self.groups if self.groups % gpus else 0)
+        channels = self.channels + groups * self.group_channels
+        matrices = self.heads * self.rows * self.columns * self.matrix_bytes
+        return channels * self.taps * self.tap_bytes + matrices
+
+    def divides(self, gpus: int) -> bool:
+        return self.heads % gpus == 0 and self.shared_heads % gpus == 0
 
 
 @dataclass(frozen=True)
@@ -77,10 +121,19 @@ class Model:
     """Default tensor parallel size; None for the smallest that fits on the machine."""
     source: str
     config: Mapping[str, Any] = field(repr=False, compare=False)
+    states: StateLayers | None = None
+    """The layers that keep a state instead of KV."""
+    other_layers: int = 0
+    """Layers that keep neither."""
 
     @cached_property
     def layers(self) -> int:
-        return sum(kind.layers for kind in self.kinds)
+        keep_state = self.states.layers if self.states else 0
+        return sum(kind.layers for kind in self.kinds) + keep_state + self.other_layers
+
+    def state_bytes_on(self, gpus: int) -> int:
+        """Return the bytes of a turn's states in all layers, on all GPUs; 0 without states."""
+        return self.states.layers * self.states.bytes_on(gpus) if self.states else 0
 
     @cached_property
     def params(self) -> int:

@@ -53,11 +53,22 @@ def _moonvit(fields: Fields, hidden: int) -> int:
     return params + 2 * width + merged * merged + merged + merged * hidden + hidden
 
 
+def _qwen3_5(fields: Fields, hidden: int) -> int:
+    """The tower of Qwen3.5, whose patches have two frames. Its projector merges 2 × 2 patches."""
+    width, inner, layers, pixels = _sizes(fields)
+    pixels *= fields.count("temporal_patch_size", default=2)
+    merged = fields.count("spatial_merge_size", default=2) ** 2 * width
+    layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+    params = layers * layer + (pixels + 1) * width
+    params += fields.count("num_position_embeddings", default=2304) * width + 2 * width
+    return params + merged * merged + merged + merged * hidden + hidden
+
+
 def _sizes(fields: Fields) -> tuple[int, int, int, int]:
     """Return dimensions, dimensions inside the MLP, layers, and the numbers in a patch."""
     width = fields.count("hidden_size", "vt_hidden_size")
     inner = fields.count("intermediate_size", "vt_intermediate_size")
-    layers = fields.count("num_hidden_layers", "vt_num_hidden_layers")
+    layers = fields.count("num_hidden_layers", "vt_num_hidden_layers", "depth")
     return width, inner, layers, 3 * fields.count("patch_size") ** 2
 
 
@@ -65,5 +76,7 @@ TOWERS: Mapping[str, Callable[[Fields, int], int]] = {
     "gemma3": _siglip,
     "mistral3": _pixtral,
     "kimi_k25": _moonvit,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": _qwen3_5,
 }
 """Parameters of the vision tower, by `model_type`."""

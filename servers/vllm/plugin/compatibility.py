@@ -47,6 +47,7 @@ NEEDED = {
     "num_local_computed_tokens",
     "num_tokens_main_model",
     "apply_admission_cap",
+    "prefill_end",
 }
 """Parameters of `get_num_blocks_to_allocate` that the plug-in can supply."""
 

@@ -27,11 +27,11 @@ VICTIM = 1
 
 
 def retain_blocks(manager: Any, request: Request, whole_request: bool) -> tuple[Blocks, int]:
-    """Add one reference to the request's hashed blocks, or to all of its blocks, and to the blocks
-    that left its window and that the next turn needs. Return them and their number. Group by group,
-    the last block comes first, as when vLLM frees them."""
+    """Add one reference to the request's hashed blocks, or to all of its blocks, and to the window
+    blocks and states that it has freed and that the next turn needs. Return them and their number.
+    Group by group, the last block comes first, as when vLLM frees them."""
     groups = manager.get_blocks(request.request_id).blocks
-    left = _left_window(manager, request, groups) if len(groups) > 1 else {}
+    left = _freed(manager, request, groups) if len(groups) > 1 else {}
     blocks = [
         block
         for group_id, group in enumerate(groups)
@@ -42,9 +42,10 @@ def retain_blocks(manager: Any, request: Request, whole_request: bool) -> tuple[
     return blocks, len(blocks)
 
 
-def _left_window(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
+def _freed(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
     """Return the blocks of the last window before the end of the prompt that have left the window
-    of a sliding-window group, by group and last block first.
+    of a sliding-window group, and those of the last states in the prompt, by group and last block
+    first. A state is needed like a window of two tokens.
 
     Of these groups, vLLM by default only hashes the blocks before the end of the prompt, where the
     next turn's prefix hit then ends, and frees them once enough tokens follow. Without them, the
@@ -53,11 +54,15 @@ def _left_window(manager: Any, request: Request, groups: Any) -> dict[int, Block
         return {}
     left: dict[int, Blocks] = {}
     managers = manager.coordinator.single_type_managers
-    windowed = [i for i, one in enumerate(managers) if getattr(one, "sliding_window", None)]
-    for spec in {managers[i].kv_cache_spec for i in windowed}:
-        same = [i for i in windowed if managers[i].kv_cache_spec == spec]
+    windows = {
+        i: 2 if hasattr(one, "mamba_cache_mode") else one.sliding_window
+        for i, one in enumerate(managers)
+        if hasattr(one, "mamba_cache_mode") or getattr(one, "sliding_window", None)
+    }
+    for spec in {managers[i].kv_cache_spec for i in windows}:
+        same = [i for i in windows if managers[i].kv_cache_spec == spec]
         end = (request.num_prompt_tokens - 1) // spec.block_size
-        start = max(0, end - -(-(spec.sliding_window - 1) // spec.block_size))
+        start = max(0, end - -(-(windows[same[0]] - 1) // spec.block_size))
         for position in range(end - 1, start - 1, -1):
             if groups[same[0]][position].is_null:
                 found = manager.block_pool.get_cached_block(request.block_hashes[position], same)
@@ -153,7 +158,7 @@ class ReclaimingKVManager:
         return whether the allocation should be tried again."""
         runner, turn = self._runner, self._turns[request.request_id]
         others = len(self._scheduler.running) + len(self._loading)
-        if not runner.may_reclaim(others):
+        if not runner.may_reclaim(others) or self._is_computing_state(kwargs):
             return False
 
         def missing() -> int:
@@ -162,6 +167,16 @@ class ReclaimingKVManager:
 
         # A turn that lost its pin may no longer be the head, so vLLM retries in the next step.
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
+
+    def _is_computing_state(self, kwargs: dict[str, Any]) -> bool:
+        """Return whether the step computes the state at the end of the request's hit. vLLM then
+        refuses the allocation however many blocks are free."""
+        found = kwargs.get("new_computed_blocks") or self._manager.empty_kv_cache_blocks
+        managers = self._manager.coordinator.single_type_managers
+        return any(
+            blocks and blocks[-1].block_hash in getattr(manager, "cached_blocks_this_step", ())
+            for manager, blocks in zip(managers, found.blocks, strict=True)
+        )
 
     def _missing_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
         """Return the number of free blocks missing to admit the head of the queue, if the next step
@@ -197,6 +212,7 @@ class ReclaimingKVManager:
             "num_local_computed_tokens": local,
             "num_tokens_main_model": tokens,
             "apply_admission_cap": cap,
+            "prefill_end": max(request.num_prompt_tokens, request.num_tokens - 1),
         }
         known = {name: values[name] for name in self._needed_names}
         return (
@@ -221,10 +237,15 @@ class ReclaimingKVManager:
         """Return whether the blocks of a request without KV fit, if the step that admits it
         computes one token of each running turn."""
         scheduler = self._scheduler
-        found, hit = self._manager.get_computed_blocks(waiting)[:2]
+        found, hit, *boundary = self._manager.get_computed_blocks(waiting)
         kwargs = {"new_computed_blocks": found, "num_new_computed_tokens": hit}
         budget = scheduler.max_num_scheduled_tokens - len(scheduler.running)
         chunk = min(waiting.num_tokens - hit, budget, self._most_chunk())
+        if getattr(scheduler, "need_mamba_block_aligned_split", False):
+            # The states of the previous step can be hit.
+            self._manager.new_step_starts()
+            waiting.shared_prefix_boundary = boundary[0]
+            chunk = scheduler._mamba_block_aligned_split(waiting, chunk, hit)
         return self._missing_for_head(waiting, chunk, kwargs) <= 0
 
     def _most_chunk(self) -> int:

@@ -305,7 +305,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             views = self._reclaiming_manager.running_views()
             worse = runner.policy.displaced(turn.view, list(views), runner.now_s)
             if worse is None:
-                self._declined = (runner.events, runner.wake_ps)
+                # After a turn was displaced, another turn may be the next one to admit.
+                if not self.waiting.displaced:
+                    self._declined = (runner.events, runner.wake_ps)
                 return
             self.running.remove(views[worse])
             drop_stale = getattr(self, "requires_kv_delivery", False)

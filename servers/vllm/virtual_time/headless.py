@@ -21,12 +21,14 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from servers.admission import Admission, Headroom
+from servers.profiles.kv_groups import STATE, STATE_INSIDE, keeps_states
 
 MAX_MODEL_LEN = 1 << 24
 MODEL = {
@@ -87,6 +89,7 @@ def headless_scheduler(
     limits.long_prefill_token_threshold_adaptive = headroom.long_prefill_adaptive
     limits.watermark = headroom.watermark
     config.cache_config.block_size = block_tokens
+    config.cache_config.mamba_cache_mode = "align" if keeps_states(kv_groups) else "none"
     config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
     groups = [
         KVCacheGroupSpec([f"layer {i}"], _spec(window, block_tokens))
@@ -106,6 +109,16 @@ def headless_scheduler(
 
 
 def _spec(window: int | None, block_tokens: int) -> Any:
+    if window is not None and window <= STATE:
+        inside = window == STATE_INSIDE
+        return MambaSpec(
+            block_size=block_tokens,
+            shapes=((1,),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode="align",
+            num_prefill_checkpoint_blocks=int(inside),
+            prefill_checkpoint_alignment=1 if inside else None,
+        )
     sizes = {
         "block_size": block_tokens,
         "num_kv_heads": 1,

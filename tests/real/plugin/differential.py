@@ -7,9 +7,9 @@ under vLLM's interpreter.
 Both take single steps with the same clock. The comparison covers the turns and token counts of each
 step, hits, preemptions, pins and why they end, and the times of every turn to the picosecond. Seeds
 rotate through the policies. ADMISSION is whole-prompt (the default) or first-chunk, and does not
-change the workloads. LAYERS is full (the default) or windows, which gives the machine several KV
-groups, all but one of them with a sliding window. Virtual time then keeps copies of blocks as vLLM
-does, and no difference is explained by them.
+change the workloads. LAYERS is full (the default), or windows or states, which gives the machine
+several KV groups, all but one of them with a sliding window or with states. Virtual time then keeps
+copies of blocks as vLLM does, and no difference is explained by them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from servers.sim import Engine, Limits
 from servers.variants import make_policy, variant, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import into
-from tests.real.plugin.random_worlds import World, unruly, windowed, world
+from tests.real.plugin.random_worlds import World, stateful, unruly, windowed, world
 
 SUMMARY = ("finished_programs", "failed_turns", "virtual_s", "steps")
 POLICIES = [v.name for v in variants("all") if not {"tier", "unlimited KV"} & {*v.needs}]
@@ -182,12 +182,15 @@ class _CountingCopies:
         BlockHashToBlockMap.insert = self._insert
 
 
+GROUPED = {"windows": windowed, "states": stateful}
+
+
 def check(seed: int, admission: Admission, layers: str) -> Verdict:
     played = world(seed, admission=admission)
     policy = ROTATION[seed % len(ROTATION)]
     if layers == "full":
         return compare(seed, policy, played)
-    verdict = compare(seed, policy, windowed(played, seed))
+    verdict = compare(seed, policy, GROUPED[layers](played, seed))
     return verdict._replace(copies=0)
 
 

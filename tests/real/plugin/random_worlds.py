@@ -16,7 +16,7 @@ from harness.replay.virtual import OnEnd
 from servers.admission import Admission
 from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, WindowTimes
-from servers.profiles.kv_groups import Groups, turn_blocks
+from servers.profiles.kv_groups import STATE, STATE_INSIDE, Groups, turn_blocks
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
 from traces import Fork, Program, Provenance, SharedPrefix, Turn
@@ -34,6 +34,16 @@ WINDOWED: tuple[Groups, ...] = (
 )
 """KV groups of models with sliding windows shorter and longer than most turns of these workloads.
 gpt-oss has two groups and Gemma 3 six or seven; windows also end inside blocks."""
+
+
+STATEFUL: tuple[Groups, ...] = (
+    (STATE, None),
+    (None, STATE),
+    (STATE, STATE, STATE, None),
+    (STATE_INSIDE, None),
+    (None, STATE_INSIDE, STATE_INSIDE, STATE_INSIDE, STATE_INSIDE),
+)
+"""KV groups of models with states. Qwen3-Next has three groups of states, Nemotron-3 four."""
 
 
 class World(NamedTuple):
@@ -91,16 +101,29 @@ def _headroom(seed: int) -> dict[str, Any]:
 def windowed(played: World, seed: int) -> World:
     """Return the workload on a machine with sliding-window layers and as much spare memory."""
     rng = random.Random(f"groups {seed}")
-    groups = rng.choice(WINDOWED)
+    grouped = _grouped(played, rng.choice(WINDOWED), rng)
+    window = max(filter(None, grouped.kv_groups))
+    times = WindowTimes(window, rng.choice((0, 50_000)), 7_000)
+    return played._replace(profile=replace(grouped, window=times))
+
+
+def stateful(played: World, seed: int) -> World:
+    """Return the workload on a machine with layers that keep a state and as much spare memory.
+    Blocks are also longer than the chunks of prompts, as with vLLM's defaults they may be."""
+    rng = random.Random(f"states {seed}")
+    grouped = _grouped(played, rng.choice(STATEFUL), rng, block=rng.choice((BLOCK, BLOCK, 64)))
+    return played._replace(profile=grouped)
+
+
+def _grouped(played: World, groups: Groups, rng: random.Random, block: int = BLOCK) -> Profile:
     largest = max(p.peak_context_tokens for p in played.programs)
     spare = played.profile.kv_blocks - max(
         -(-p.peak_context_tokens // BLOCK) for p in played.programs
     )
-    needed = turn_blocks(groups, largest, played.limits.step_tokens, BLOCK)
-    blocks = needed + spare * rng.choice((1, len(groups)))
-    window = WindowTimes(max(filter(None, groups)), rng.choice((0, 50_000)), 7_000)
-    sizes: dict[str, Any] = {"kv_blocks": blocks, "kv_groups": groups, "window": window}
-    return played._replace(profile=replace(played.profile, **sizes))
+    needed = turn_blocks(groups, largest, played.limits.step_tokens, block)
+    blocks = needed + spare * rng.choice((1, len(groups))) * BLOCK // block
+    sizes: dict[str, Any] = {"kv_blocks": blocks, "kv_groups": groups, "block_tokens": block}
+    return replace(played.profile, **sizes)
 
 
 def _turns(

@@ -8,11 +8,15 @@ the same bytes, and each layer's KV the same size and window.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -28,11 +32,14 @@ from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMM
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models.registry import ModelRegistry
+from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-from vllm.v1.kv_cache_interface import KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec, MambaSpec
 
 from servers.profiles import MODELS, Model
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
+from servers.profiles.kv_groups import STATE, STATE_INSIDE, block_tokens_of
+from servers.profiles.kv_groups import pool as pool_of
 from servers.profiles.models.config import model_of
 from servers.vllm.models.configs import text_config
 
@@ -65,6 +72,23 @@ DENSE = {
     "vocab_size": 1024,
     "max_position_embeddings": 4096,
 }
+DELTA = {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+EXPERTS = {
+    "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 192,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+}
 FOUR_BITS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 UNLISTED: Mapping[str, Mapping[str, Any]] = {
     "mistral-v0.1": {
@@ -92,6 +116,76 @@ UNLISTED: Mapping[str, Mapping[str, Any]] = {
         "use_qk_norm": True,
         "use_routing_bias": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 5e6},
+    },
+    "qwen3-next": {
+        **DENSE,
+        **DELTA,
+        **EXPERTS,
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+    },
+    "qwen3.5": {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "text_config": {
+            **DENSE,
+            **DELTA,
+            "model_type": "qwen3_5_text",
+            "mamba_ssm_dtype": "float32",
+        },
+        "vision_config": {
+            "model_type": "qwen3_5_vision",
+            "depth": 2,
+            "hidden_size": 128,
+            "num_heads": 4,
+            "intermediate_size": 256,
+            "out_hidden_size": 256,
+            "patch_size": 16,
+            "temporal_patch_size": 2,
+            "spatial_merge_size": 2,
+            "num_position_embeddings": 64,
+        },
+    },
+    "qwen3.5-moe": {
+        **DENSE,
+        **DELTA,
+        **EXPERTS,
+        "architectures": ["Qwen3_5MoeForCausalLM"],
+        "model_type": "qwen3_5_moe_text",
+        "mamba_ssm_dtype": "float32",
+    },
+    "nemotron-h": {
+        **DENSE,
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 7,
+        "hybrid_override_pattern": "M-M*-MM",
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 32,
+        "ssm_state_size": 64,
+        "n_groups": 2,
+        "conv_kernel": 4,
+        "chunk_size": 128,
+        "head_dim": 64,
+    },
+    "granite-4": {
+        **DENSE,
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "num_hidden_layers": 4,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        "intermediate_size": 128,
+        "shared_intermediate_size": 192,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "mamba_n_heads": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 64,
+        "mamba_d_head": 32,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "position_embedding_type": "nope",
+        "tie_word_embeddings": True,
     },
     "qwen2": {
         **DENSE,
@@ -154,6 +248,16 @@ def vllm_config(
     return made
 
 
+@pytest.fixture(autouse=True)
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's module of Qwen3.5 imports torchvision, which its environment for CPUs lacks."""
+    if find_spec("torchvision") is not None:
+        return
+    for part in ("", ".transforms", ".transforms.v2", ".transforms.v2.functional"):
+        stub = MagicMock(__spec__=ModuleSpec("torchvision" + part, None), __path__=[])
+        monkeypatch.setitem(sys.modules, "torchvision" + part, stub)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Create vLLM's process groups with this process alone. A model with experts needs all."""
@@ -208,7 +312,30 @@ def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None
     return Counter(
         (getattr(spec, "sliding_window", None), spec.page_size_bytes // spec.block_size)
         for spec in specs.values()
+        if not isinstance(spec, MambaSpec)
     )
+
+
+def assert_states(
+    llm: Model, config: VllmConfig, specs: Mapping[str, KVCacheSpec], pool: KVCacheConfig
+) -> None:
+    """Check the states, and the blocks and groups that follow from their sizes."""
+    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    assert llm.states is not None
+    assert {spec.state_content_size_bytes for spec in states} == {llm.states.bytes_on(1)}
+    assert {spec.num_prefill_checkpoint_blocks for spec in states} == {int(llm.states.inside)}
+    block = block_tokens_of(llm, 1, BLOCK_TOKENS)
+    assert config.cache_config.block_size == block
+    groups, block_bytes = pool_of(llm, 1, block)
+    state = STATE_INSIDE if llm.states.inside else STATE
+    theirs = [
+        state if isinstance(group.kv_cache_spec, MambaSpec) else None
+        for group in pool.kv_cache_groups
+    ]
+    assert list(groups) == theirs
+    assert pool.num_blocks == MEMORY // block_bytes
+    assert {group.kv_cache_spec.block_size for group in pool.kv_cache_groups} == {block}
+    assert config.cache_config.mamba_cache_mode == "align"
 
 
 @pytest.mark.parametrize("name", SHRUNKEN)
@@ -219,11 +346,15 @@ def test_weights_and_kv_are_those_of_vllm(
     llm = model_of(SHRUNKEN[name], name)
     with set_current_vllm_config(config):
         module = built(config, monkeypatch)
+        if llm.states is not None:
+            current_platform.update_block_size_for_backend(config)
         specs = kv_specs(config)
         [pool] = get_kv_cache_configs(config, [specs], [MEMORY])
+    if llm.states is not None:
+        assert_states(llm, config, specs, pool)
     assert weight_bytes(module) == llm.weight_bytes
     assert layers(llm) == layers_of_vllm(specs)
-    if len(llm.kinds) == 1:
+    if len(llm.kinds) == 1 and llm.states is None:
         per_token = llm.kinds[0].bytes_per_token()
         # vLLM's multi-head latent attention on a CPU without AMX has blocks of 16 tokens.
         assert pool.num_blocks == MEMORY // (per_token * config.cache_config.block_size)

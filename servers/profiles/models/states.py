@@ -1,0 +1,178 @@
+"""Computes the layers of a config that keep a state of constant size instead of KV: gated delta
+nets (Qwen3-Next, Qwen3.5) and Mamba 2 (Nemotron-H, Granite 4).
+
+Sizes are those of vLLM 0.32 (`MambaStateShapeCalculator`), and FLOPs those of the kernels that
+compute a prompt in chunks, with every product of a chunk counted in full.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from servers.basics.nearest import nearest
+from servers.profiles.models.fields import Fields
+from servers.profiles.models.layer import Layer, Matrix
+from servers.profiles.models.shape import StateLayers
+
+Kind = Literal["attention", "state", "dense", "experts"]
+"""What a layer has. Where each layer also has an MLP, only the first two are used."""
+LETTERS: Final[dict[str, Kind]] = {"M": "state", "*": "attention", "-": "dense", "E": "experts"}
+NAMES: Final[dict[str, Kind]] = {
+    "full_attention": "attention",
+    "attention": "attention",
+    "linear_attention": "state",
+    "mamba": "state",
+    "mlp": "dense",
+    "moe": "experts",
+}
+STATE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+SIXTEEN_BITS: Final = 2
+DELTA_CHUNK = 64
+"""Tokens that the kernels of delta nets compute together."""
+
+
+class Stateful(NamedTuple):
+    """The layers of a config, by number, and those that keep a state."""
+
+    kinds: list[Kind]
+    layer: Layer
+    states: StateLayers
+
+
+def layer_kinds(fields: Fields, architecture: str) -> list[Kind]:
+    """Return what each layer has. Raises InvalidInput."""
+    if isinstance(pattern := fields.get("hybrid_override_pattern"), str):
+        kinds = [_kind(fields, "hybrid_override_pattern", LETTERS, each) for each in pattern]
+    else:
+        name = "layer_types" if fields.get("layer_types") is not None else "layers_block_type"
+        names = fields.get(name)
+        if names is None and architecture.startswith("qwen"):
+            every = fields.count("full_attention_interval", default=4)
+            layers = fields.count("num_hidden_layers")
+            names = [
+                "linear_attention" if (layer + 1) % every else "full_attention"
+                for layer in range(layers)
+            ]
+        if not isinstance(names, list):
+            raise fields.problem("layer_types", names, "must be a list of kinds of layers")
+        kinds = [_kind(fields, name, NAMES, each) for each in names]
+    layers = fields.count("num_hidden_layers", default=len(kinds))
+    if len(kinds) != layers:
+        raise fields.problem("num_hidden_layers", layers, f"the config has {len(kinds)} layers")
+    for kind in ("attention", "state"):
+        if kind not in kinds:
+            what = "full attention" if kind == "attention" else "a state"
+            raise fields.problem(
+                "layer_types", "without " + kind, f"must have a layer with {what}; vLLM has other "
+                "KV groups for such a model, which are not supported"
+            )  # fmt: skip
+    return kinds
+
+
+def _kind(fields: Fields, name: str, known: dict[str, Kind], value: object) -> Kind:
+    if isinstance(value, str) and value in known:
+        return known[value]
+    close = nearest(value, known) if isinstance(value, str) else ""
+    hint = f"did you mean {close}? " if close else ""
+    raise fields.problem(name, value, f"{hint}supported kinds of layers are {', '.join(known)}")
+
+
+def stateful(fields: Fields, architecture: str) -> Stateful:
+    kinds = layer_kinds(fields, architecture)
+    first = next(kind for kind in kinds if kind in ("state", "attention")) == "state"
+    shared: dict[str, Any] = {
+        "layers": kinds.count("state"), "first": first, "tap_bytes": SIXTEEN_BITS,
+    }  # fmt: skip
+    if architecture.startswith("qwen"):
+        return Stateful(kinds, *_gated_delta(fields, architecture, shared))
+    return Stateful(kinds, *_mamba2(fields, architecture, shared))
+
+
+def _gated_delta(
+    fields: Fields, architecture: str, shared: dict[str, Any]
+) -> tuple[Layer, StateLayers]:
+    """Gated delta nets (arXiv:2412.06464)."""
+    hidden = fields.count("hidden_size")
+    heads, key_heads = fields.count("linear_num_value_heads"), fields.count("linear_num_key_heads")
+    rows, columns = fields.count("linear_value_head_dim"), fields.count("linear_key_head_dim")
+    kernel = fields.count("linear_conv_kernel_dim", least=2)
+    keys, values = key_heads * columns, heads * rows
+    channels = 2 * keys + values
+    if architecture == "qwen3_next":
+        inputs = {"in_proj_qkvz": channels + values, "in_proj_ba": 2 * heads}
+    else:
+        inputs = {
+            "in_proj_qkv": channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads,
+        }  # fmt: skip
+    matrices = [Matrix(f"linear_attn.{name}", hidden, size) for name, size in inputs.items()]
+    matrices.append(Matrix("linear_attn.out_proj", values, hidden))
+    # The convolution, a bias of each head's decay, and a norm; the decays have 32 bits.
+    layer = Layer(matrices, channels * kernel + heads + rows, wide=heads)
+    states = StateLayers(
+        channels=channels,
+        taps=kernel - 1,
+        heads=heads,
+        shared_heads=key_heads,
+        rows=rows,
+        columns=columns,
+        matrix_bytes=_matrix_bytes(fields, "mamba_ssm_dtype", "bfloat16"),
+        flops=_delta_flops(heads, rows, columns),
+        **shared,
+    )
+    return layer, states
+
+
+def _delta_flops(heads: int, rows: int, columns: int) -> int:
+    return heads * (6 * rows * columns + DELTA_CHUNK * (6 * columns + 4 * rows))
+
+
+def _matrix_bytes(fields: Fields, name: str, default: str) -> int:
+    value = fields.get(name) or default
+    if value not in STATE_BYTES:
+        raise fields.problem(name, value, f"must be one of {', '.join(STATE_BYTES)}")
+    return STATE_BYTES[value]
+
+
+def _mamba2(fields: Fields, architecture: str, shared: dict[str, Any]) -> tuple[Layer, StateLayers]:
+    """Mamba 2 (arXiv:2405.21060). Its kernels save the state at the last boundary in a prompt."""
+    hidden = fields.count("hidden_size")
+    heads = fields.count("mamba_num_heads", "mamba_n_heads")
+    groups = fields.count("n_groups", "mamba_n_groups")
+    columns = fields.count("ssm_state_size", "mamba_d_state")
+    kernel = fields.count("conv_kernel", "mamba_d_conv", default=4, least=2)
+    chunk = fields.count("chunk_size", "mamba_chunk_size", default=256)
+    if fields.get("mamba_d_head") == "auto":
+        rows = fields.count("mamba_expand", default=2) * hidden // heads
+    else:
+        rows = fields.count("mamba_head_dim", "mamba_d_head")
+    inner = heads * rows
+    channels = inner + 2 * groups * columns
+    module = "mixer" if architecture == "nemotron_h" else "mamba"
+    matrices = [
+        Matrix(f"{module}.in_proj", hidden, inner + channels + heads),
+        Matrix(f"{module}.out_proj", inner, hidden),
+    ]
+    # The convolution, a norm, and two numbers per head; the decays have 32 bits.
+    others = channels * kernel + inner + 2 * heads
+    if fields.flag("use_conv_bias" if module == "mixer" else "mamba_conv_bias", default=True):
+        others += channels
+    if fields.flag("use_bias" if module == "mixer" else "mamba_proj_bias"):
+        others += inner + channels + heads + hidden
+    states = StateLayers(
+        channels=inner,
+        groups=groups,
+        group_channels=2 * columns,
+        taps=kernel - 1,
+        heads=heads,
+        rows=rows,
+        columns=columns,
+        matrix_bytes=_matrix_bytes(
+            fields,
+            "mamba_ssm_cache_dtype",
+            "float32" if architecture == "nemotron_h" else "bfloat16",
+        ),
+        flops=heads * (4 * rows * columns + 2 * chunk * rows) + 2 * groups * chunk * columns,
+        inside=True,
+        **shared,
+    )
+    return Layer(matrices, others, wide=heads), states
