@@ -168,6 +168,8 @@ def model_of(
         _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
     )
     experts = fields.count(*EXPERTS, default=0, least=0)
+    if found is not None and traits.mixers:
+        experts = fields.count(*EXPERTS) if "experts" in found.kinds else 0
     per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
     entry_bytes = KV_FP8_BYTES if quantization.fp8_kv else KV_BYTES
     return Model(
