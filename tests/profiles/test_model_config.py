@@ -323,6 +323,8 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
         ({"hidden_size": True}, "hidden_size is true"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3: must divide the 8"),
         ({"model_type": "llamma"}, r"is 'llamma', which is not supported; did you mean llama\? "),
+        ({"model_type": "llama4"}, r"not supported: its layers have chunked local attention; sup"),
+        ({"model_type": "qwen3_vl"}, r"is 'qwen3_vl', which is not supported; supported are"),
         ({"model_type": None}, "lacks model_type; supported are llama, "),
         ({"model_type": ["llama"]}, "model_type .*not supported"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1: must be true or false"),

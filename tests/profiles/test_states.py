@@ -1,0 +1,159 @@
+"""Layers that keep a state: sizes, blocks, groups and step times, from a config.json.
+
+`tests/real/plugin/test_models.py` compares them with vLLM's own objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.basics.errors import InvalidInput
+from servers.profiles import analytic_profile
+from servers.profiles.kv_groups import STATE, STATE_INSIDE, block_tokens_of, groups_of, kv_tokens_of
+from servers.profiles.models.config import model_of
+
+QWEN3_NEXT: Mapping[str, Any] = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "vocab_size": 151_936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "max_position_embeddings": 262_144,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+}
+"""The sizes that transformers 5.19 describes as those of Qwen3-Next-80B-A3B; the length is ours."""
+NEMOTRON: Mapping[str, Any] = {
+    "model_type": "nemotron_h",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "hybrid_override_pattern": "MEM*M-M",
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "max_position_embeddings": 4096,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 32,
+    "n_groups": 2,
+    "conv_kernel": 4,
+    "chunk_size": 128,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48,
+}
+MIB = 1 << 20
+
+
+def folder(tmp_path: Path, config: Mapping[str, Any]) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+def test_a_gated_delta_net_keeps_three_tokens_of_its_convolution_and_a_matrix_per_head() -> None:
+    llm = model_of(QWEN3_NEXT, "next")
+    assert llm.states is not None
+    # 2 × 16 × 128 + 32 × 128 channels of 3 tokens, and 32 matrices of 128 × 128, of 2 bytes.
+    assert llm.states.bytes_on(1) == 8192 * 3 * 2 + 32 * 128 * 128 * 2
+    assert llm.state_bytes_on(1) == 36 * 1_097_728
+    assert llm.kv_bytes_per_token == 12 * 2 * 2 * 256 * 2
+    assert llm.layers == 48
+    assert round(llm.params / 1e9, 1) == 79.7
+
+
+@pytest.mark.parametrize(("gpus", "block"), [(1, 544), (2, 544), (4, 272), (8, 144)])
+def test_a_block_is_long_enough_that_its_page_holds_a_state(gpus: int, block: int) -> None:
+    # A layer's token takes 2,048 bytes, so that 1,097,728 bytes need 536 tokens: 34 × 16. Four GPUs
+    # have two copies of each KV head, and eight have four.
+    assert block_tokens_of(model_of(QWEN3_NEXT, "next"), gpus, 16) == block
+
+
+def test_states_have_as_many_groups_as_they_have_times_the_layers_with_attention() -> None:
+    assert groups_of(model_of(QWEN3_NEXT, "next")) == ((STATE, STATE, STATE, None), 12)
+    assert groups_of(model_of(NEMOTRON, "nemotron")) == ((*(4 * (STATE_INSIDE,)), None), 1)
+
+
+def test_the_layers_of_nemotron_h_are_one_of_four_kinds() -> None:
+    llm = model_of(NEMOTRON, "nemotron")
+    assert llm.layers == 7
+    assert llm.experts == 4
+    # Keys and values of 2 heads of 16 dimensions in one layer.
+    assert llm.kv_bytes_per_token == 2 * 2 * 16 * 2
+    # 8 × 16 + 2 × 2 × 32 channels of 3 tokens of 2 bytes, and 8 matrices of 16 × 32 of 4 bytes.
+    assert llm.state_bytes_on(1) == 4 * (256 * 3 * 2 + 8 * 16 * 32 * 4)
+    mamba = 64 * (128 + 256 + 8) + 128 * 64 + 256 * 4 + 256 + 128 + 3 * 8
+    attention = 64 * 64 * 2 + 2 * 64 * 32
+    experts = 4 * 2 * 64 * 32 + 2 * 64 * 48 + 4 * 64 + 4
+    mlp = 2 * 64 * 128
+    assert llm.params == 4 * mamba + attention + experts + mlp + 8 * 64 + 2 * 1000 * 64
+
+
+def test_more_gpus_than_groups_of_heads_keep_copies_of_their_inputs() -> None:
+    states = model_of(NEMOTRON, "nemotron").states
+    assert states is not None
+    assert states.bytes_on(4) - states.bytes_on(2) == 2 * 2 * 32 * 3 * 2
+
+
+def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:
+    name = folder(tmp_path, QWEN3_NEXT)
+    profile = analytic_profile("h200", name, gpus=2)
+    assert profile.block_tokens == 544
+    # 2 × 37.7 MiB over 2 × 4.8 TB/s × 0.75.
+    assert profile.sequence_ps == pytest.approx(2 * 37.69 * MIB / 7.2e12 * 1e12, rel=1e-3)
+    # A turn of 262,144 tokens has 482 blocks of attention and two in each group of states.
+    per_turn = 482 + 3 * 2
+    assert kv_tokens_of(profile, 2048) == int(profile.kv_blocks / per_turn * 262_144)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"layer_types": ["full_atention"] * 48},
+            r"'full_atention': did you mean full_attention\?",
+        ),
+        ({"layer_types": ["chunked"] * 48}, "layer_types is 'chunked': supported kinds of layers"),
+        ({"layer_types": "linear"}, "layer_types is 'linear': must be a list"),
+        ({"layer_types": ["linear_attention"] * 48}, "must have a layer with full attention"),
+        ({"layer_types": ["full_attention", "mamba"]}, "num_hidden_layers is 48: .* 2 layers"),
+        ({"mamba_ssm_dtype": "fp8"}, "mamba_ssm_dtype is 'fp8': must be one of float32"),
+        ({"linear_num_value_heads": None}, "lacks linear_num_value_heads"),
+    ],
+)
+def test_unusable_layers_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        model_of({**QWEN3_NEXT, **changes}, "next")
+
+
+def test_more_attention_than_states_is_refused() -> None:
+    kinds = ["linear_attention", *["full_attention"] * 3]
+    config = {**QWEN3_NEXT, "num_hidden_layers": 4, "layer_types": kinds}
+    with pytest.raises(InvalidInput, match="has 3 layers with attention and only 1 with a state"):
+        groups_of(model_of(config, "next"))
+
+
+@pytest.mark.parametrize("name", ["kimi_linear", "deepseek_v32", "qwen3_mixed", "qwen4_next"])
+def test_no_architecture_with_other_memory_is_suggested(name: str) -> None:
+    with pytest.raises(InvalidInput, match="not supported") as refused:
+        model_of({**QWEN3_NEXT, "model_type": name}, "next")
+    assert "did you mean" not in str(refused.value)
