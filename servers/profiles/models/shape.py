@@ -77,8 +77,8 @@ class StateLayers:
     groups: int = 0
     """Groups of heads that share inputs. vLLM copies them if the GPUs cannot share them."""
     group_channels: int = 0
-    shared_heads: int = 1
-    """A number that the GPUs must divide, beside `heads`."""
+    key_heads: int = 0
+    """Heads that have keys of their own, if not all of `heads`; 0 without such. GPUs divide both."""
     first: bool = True
     """Whether such a layer is the first one that keeps a state or KV."""
     inside: bool = False
@@ -92,7 +92,7 @@ class StateLayers:
         return channels * self.taps * self.tap_bytes + matrices
 
     def divides(self, gpus: int) -> bool:
-        return self.heads % gpus == 0 and self.shared_heads % gpus == 0
+        return self.heads % gpus == 0 and self.key_heads % gpus == 0
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _gated_delta(
         channels=channels,
         taps=kernel - 1,
         heads=heads,
-        shared_heads=key_heads,
+        key_heads=key_heads,
         rows=rows,
         columns=columns,
         matrix_bytes=_matrix_bytes(fields, "mamba_ssm_dtype", "bfloat16"),

@@ -13,7 +13,12 @@ from servers.basics.errors import InvalidInput
 from servers.profiles import MODELS
 from servers.vllm.models.tiny_model import TINY_CONFIG
 
-TEXT_MODELS = {"gemma3_text": "Gemma3ForCausalLM", "mistral": "MistralForCausalLM"}
+TEXT_MODELS = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+}
 """Class in vLLM of a multimodal model's text part, by its `model_type`."""
 
 

@@ -221,7 +221,7 @@ def small(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SHRUNKEN = {
-    **{name: small(llm.config) for name, llm in MODELS.items()},
+    **{name: small(llm.config) for name, llm in MODELS.items() if llm.states is None},
     **{name: dict(config) for name, config in UNLISTED.items()},
 }
 
