@@ -78,7 +78,7 @@ class StateLayers:
     """Groups of heads that share inputs. vLLM copies them if the GPUs cannot share them."""
     group_channels: int = 0
     key_heads: int = 0
-    """Heads that have keys of their own, if not all of `heads`; 0 without such. GPUs divide both."""
+    """Heads with keys of their own, which GPUs divide too; 0 if all of `heads` have them."""
     first: bool = True
     """Whether such a layer is the first one that keeps a state or KV."""
     inside: bool = False
