@@ -121,7 +121,7 @@ def answer(
     lost = [p for p in at_load(shown, load) if p.unstable and not p.reference]
     winner = min([p for p in there if not p.saturated] or there, key=mean_s)
     base = next((p for p in here if p.variant == baseline), None)
-    possible, bound_finding = possible_gain(here, base, winner)
+    possible, reference_finding = possible_gain(here, base, winner)
     versus = _versus(sweep)
     rivals = [p for p in here if p is not winner and not p.reference and p.variant != baseline]
     tied = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
@@ -141,7 +141,7 @@ def answer(
         *_faster_but_saturated(there, winner),
         *_how_to_separate(winner),
         *_ties(winner, tied, named=named),
-        *bound_finding,
+        *reference_finding,
         *distance_from_bound(points, load),
         *other_variants(here, base, winner, tied, named=named),
         *no_steady_state(lost, baseline),

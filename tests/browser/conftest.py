@@ -70,7 +70,7 @@ def _note(report_page: Opened, kind: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on four variants, one of them a bound, at three rates and two seeds."""
+    """A report on four variants, one of them a reference, at three rates and two seeds."""
     variants = ("fcfs", "continuum", "autellix", "clairvoyant")
     run = tmp_path_factory.mktemp("run")
     make_run(run, variants, jps=(0.05, 0.25, 0.9), seeds=(1, 2), programs=20)

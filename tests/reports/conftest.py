@@ -7,7 +7,7 @@ from make_run import make_run
 
 @pytest.fixture(scope="session")
 def contended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four variants, one a bound, at loads from an idle server to past saturation."""
+    """A run of four variants, one a reference, at loads from an idle server to past saturation."""
     return make_run(
         tmp_path_factory.mktemp("contended"),
         ("fcfs", "continuum", "autellix", "clairvoyant"),

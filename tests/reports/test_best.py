@@ -105,9 +105,9 @@ def test_the_advice_and_until_name_winners_only(drawn: list[list[float]]) -> Non
     assert {each.best for each in undecided(capacities)} <= {best[0]}
 
 
-def test_bounds_and_variants_without_a_capacity_are_no_contenders() -> None:
+def test_references_and_variants_without_a_capacity_are_no_contenders() -> None:
     never = VariantCapacity("never", "", {1: Capacity(Kind.NEVER, math.nan, None, 0.1)}, None)
-    ahead, best = found({"bound": scaled(1.01, 3), "best": EVEN})
+    ahead, best = found({"reference": scaled(1.01, 3), "best": EVEN})
     assert undecided([replace(ahead, reference="the future"), best, never]) == []
     assert undecided([]) == []
 

@@ -173,7 +173,7 @@ def test_one_seed_has_no_interval_and_the_report_says_so() -> None:
     assert answer.caveats[0].startswith("One seed: capacities have no interval")
 
 
-def test_a_bound_is_a_reference_and_never_wins() -> None:
+def test_a_reference_never_wins() -> None:
     answer = answer_of(
         chains(fcfs=(0.2, 0.2, 0.2), a=(0.3, 0.3, 0.3), oracle=(0.5, 0.5, 0.5)),
         references={"oracle": "the future"},

@@ -112,7 +112,7 @@ def test_names_from_a_trace_or_a_command_line_are_text_and_never_markup(tmp_path
     assert not any("<script" in text for text in shown)
 
 
-def test_saturated_points_are_hollow_and_bounds_dotted(contended: Path) -> None:
+def test_saturated_points_are_hollow_and_references_dotted(contended: Path) -> None:
     page = Page(write_report(contended).path)
     lines = {
         trace["meta"]["variant"]: trace

@@ -17,7 +17,7 @@ FCFS = {"name": "fcfs", "description": "Stock vLLM.", "policy_source": "v3"}
 CONTINUUM = {"name": "continuum", "description": "KV is kept.", "policy_source": ""}
 PLUS = {"name": "continuum+", "description": "KV is kept; tier.", "offload": DRAM}
 LMCACHE = {"name": "lmcache", "description": "Stock vLLM; tier.", "offload": DRAM}
-BOUND = {"name": "clairvoyant", "description": "Knows.", "reference": "the future"}
+REFERENCE = {"name": "clairvoyant", "description": "Knows.", "reference": "the future"}
 
 
 def schedulers_of(variants: list[dict[str, Any]], baseline: str) -> Schedulers:
@@ -43,8 +43,8 @@ def test_names_and_sentences_are_text_and_never_markup() -> None:
     )
 
 
-def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_bound() -> None:
-    assert schedulers_of([FCFS, CONTINUUM, PLUS, LMCACHE, BOUND], "fcfs").legend() == [
+def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_reference() -> None:
+    assert schedulers_of([FCFS, CONTINUUM, PLUS, LMCACHE, REFERENCE], "fcfs").legend() == [
         "fcfs is stock vLLM, the baseline",
         "+ and lmcache: with an offload tier in host memory",
         "clairvoyant knows the future and cannot win",
