@@ -5,7 +5,6 @@ In: a folder. Out: the settings of its sweep, and its cells. Raises InvalidRunFo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from reports.run_folder.machines import refuse_members
 from servers.basics.errors import InvalidInput, InvalidRunFolder
 from servers.basics.nearest import nearest
 from servers.basics.phrasing import counted, listed
-from servers.basics.text import one_line
+from servers.basics.text import one_line, slug
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord, FailedRecord
 from servers.records.sweep import SweepRecord
@@ -167,8 +166,7 @@ def planned_amounts(sweep: SweepRecord) -> list[float | None]:
 def cell_name(variant: str, amount: float | None, seed: int, repeat: int, arrivals: str) -> str:
     """Return the name of a cell's folder."""
     load = arrivals if amount is None else f"{ladder_of(arrivals).option}{amount:g}"
-    variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
-    return f"{variant}_{load}_seed{seed}{f'_repeat{repeat}' if repeat > 1 else ''}"
+    return f"{slug(variant)}_{slug(load)}_seed{seed}{f'_repeat{repeat}' if repeat > 1 else ''}"
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
