@@ -153,14 +153,14 @@ def open_tables(
             moe_ep_size=gpus if whole else 1,
             **(formats or {}),
         )
-    _check_windows(llm, what)
+    _refuse_unsupported_layers(llm, what)
     package = f"{PACKAGE} {metadata.version(PACKAGE)}"
     return OperatorTables(engine, what), Tables(
         package=package, system=system, engine_version=version
     )
 
 
-def _check_windows(llm: Model, what: str) -> None:
+def _refuse_unsupported_layers(llm: Model, what: str) -> None:
     if llm.states is not None:
         raise UnknownProfile(
             f"{what}: {PACKAGE} has no operator for layers that keep a state; leave out --from "

@@ -166,7 +166,7 @@ STALL_S = 0.2
 
 async def record_stalls(stalls: list[tuple[float, float]]) -> None:
     """Append the beginning and the end of each stall until this is cancelled. The beginning is at
-    most `BEAT_S` early."""
+    most `BEAT_S` early. A client that is too slow is no stall, since it uses its CPU then."""
     now_s = asyncio.get_running_loop().time
     while True:
         began_s, used_s = now_s(), time.thread_time()

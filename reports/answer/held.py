@@ -185,7 +185,11 @@ def combined(operation: Callable[[float, float], float], one: Range, other: Rang
 
 
 def compared(is_true: Callable[[float, float], bool], one: Range, other: Range) -> bool | None:
-    """Return the result of `<`, `<=`, `>` or `>=` if it is the same for all values."""
+    """Return the result of `<`, `<=`, `>` or `>=` if it is the same for all values.
+
+    Overlapping ranges cannot be compared, nor can two infinite numbers, such as the JCTs of two
+    unstable cells.
+    """
     ends = list(product(one, other))
     if any((math.isinf(a) and a == b) or math.isnan(a) or math.isnan(b) for a, b in ends):
         return None

@@ -21,7 +21,7 @@ TOOLS = ("grep", "sed", "python")
 PREFILL_TOKENS_PER_S = 3000.0
 DECODE_S_PER_TOKEN = 0.02
 
-VARIANTS: dict[str, tuple[str, bool, bool, float]] = {
+VARIANTS: dict[str, tuple[str, bool, str | None, float]] = {
     "fcfs": ("fcfs", False, None, 0.15),
     "program-fcfs": ("program-fcfs", False, None, 0.25),
     "static-ttl": ("static-ttl", False, None, 0.70),
