@@ -192,7 +192,7 @@ def test_a_parent_does_not_wait_for_a_sub_agent_that_ends_after_its_next_request
     )
     assert sub.fork == Fork("t", 0, 1.0, None, Provenance.MEASURED)
     assert main.turns[0].tool_gap_s == 2
-    assert "t/background runs in parallel with its parent, which does not wait for it" in repairs
+    assert "a sub-agent that runs in parallel with its parent, which does not wait" in repairs
 
 
 def test_requests_that_overlap_are_sub_agents_that_the_next_request_waits_for() -> None:

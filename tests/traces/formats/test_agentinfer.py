@@ -84,12 +84,16 @@ def test_a_sub_agent_forks_after_the_last_response_and_joins_before_the_next_req
 
 
 def test_a_parent_does_not_wait_for_a_sub_agent_that_outlives_its_next_request() -> None:
-    (parent, sub), repairs = infer(
-        request(0, 2, 100), request(3, 30, 80, actor_id="x"), request(11, 12, 150)
-    )
-    assert sub.fork == Fork("s", 0, 1.0, None, Provenance.MEASURED)
+    (parent, x, y), repairs = infer(
+        request(0, 2, 100), request(3, 30, 80, actor_id="x"), request(4, 30, 80, actor_id="y"),
+        request(11, 12, 150),
+    )  # fmt: skip
+    assert x.fork == Fork("s", 0, 1.0, None, Provenance.MEASURED)
+    assert y.fork == Fork("s", 0, 2.0, None, Provenance.MEASURED)
     assert parent.turns[0].tool_gap_s == 9.0
-    assert repairs == ["s/x runs in parallel with its parent, which does not wait for it"]
+    assert repairs == [
+        "a sub-agent that runs in parallel with its parent, which does not wait (2 times)"
+    ]
 
 
 def test_calls_that_overlap_become_a_separate_sub_agent() -> None:

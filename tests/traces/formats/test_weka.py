@@ -154,7 +154,7 @@ def test_the_parent_does_not_wait_for_a_sub_agent_that_outlives_its_next_turn() 
         request(60, 300, 10, [1, 2, 3, 4]),
     )
     assert child.fork == Fork("s", 0, 5.0, None, Provenance.MEASURED)
-    assert repairs == ["s/a runs in parallel with its parent, which does not wait for it"]
+    assert repairs == ["a sub-agent that runs in parallel with its parent, which does not wait"]
 
 
 def test_a_sub_agent_can_have_sub_agents() -> None:

@@ -173,7 +173,7 @@ def _fork(
             joined = waiting
             parent.joined_s[joined] = max(last_s, parent.joined_s.get(joined, last_s))
         else:
-            repairs.add(f"{child.id} runs in parallel with its parent, which does not wait for it")
+            repairs.add("a sub-agent that runs in parallel with its parent, which does not wait")
     call = parent.calls[after]
     delay_s = round(min(max(0.0, start_s - _end_s(call)), MAX_GAP_S), 3)
     return Fork(child.parent, after, delay_s, joined, child.delay_provenance or _provenance(call))
