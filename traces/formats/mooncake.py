@@ -154,6 +154,9 @@ def _complete(agent: Agent, delta: bool, repairs: Repairs) -> None:
             )
             api_s = estimated_api_s(before.prompt, before.output)
             before.gap = call.start_s - before.start_s - api_s, Provenance.INFERRED
+        else:
+            repairs.add("a request without delay or timestamp: the gap before it is set to 0")
+            before.gap = 0.0, Provenance.UNSTATED
 
 
 def _with_first_prefixes(program: Program) -> Program:

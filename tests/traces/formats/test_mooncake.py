@@ -100,6 +100,12 @@ def test_without_delay_the_gap_is_inferred_from_the_timestamps() -> None:
     assert program.turns[0].gap_provenance is Provenance.INFERRED
 
 
+def test_without_delay_and_timestamps_there_is_no_gap() -> None:
+    (program,), repairs = load(mooncake, row(100, session_id="a"), row(150, session_id="a"))
+    assert (program.turns[0].tool_gap_s, program.turns[0].gap_provenance) == (0.0, "unstated")
+    assert "a request without delay or timestamp: the gap before it is set to 0" in repairs
+
+
 @pytest.mark.parametrize(
     ("rows", "block"),
     [
