@@ -86,6 +86,15 @@ def test_without_api_time_generation_is_estimated_and_the_gap_inferred() -> None
     assert len(repairs) == 2
 
 
+def test_a_request_before_the_estimated_end_of_the_previous_response_has_no_gap() -> None:
+    # The estimate is 1.27 + 0.0149 · 90 + 1.47e-5 · 128 = 2.6 s.
+    (program,), repairs = session(
+        request(0, 128, 90, [1, 2], api_time=None), request(0.2, 300, 10, [1, 2, 3])
+    )
+    assert program.turns[0].tool_gap_s == 0
+    assert "a call sent before the previous response: gap set to 0" in repairs
+
+
 def test_the_gap_after_an_end_of_turn_is_a_pause_of_the_user() -> None:
     (program,), _ = session(
         request(0, 128, 10, [1, 2], stop="end_turn"), request(65, 200, 10, [1, 2, 3])

@@ -204,7 +204,7 @@ def _gap(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Gap:
         repairs.add("a call without times: the gap after it is set to 0")
         return 0.0, Provenance.UNSTATED
     gap_s = next_s - max(call.end_s, joined_s or call.end_s)
-    if gap_s < -tolerance_s and call.end_known:
+    if gap_s < -tolerance_s:
         repairs.add("a call sent before the previous response: gap set to 0")
     return gap_s, call.gap_provenance or _provenance(call)
 
