@@ -239,6 +239,24 @@ def test_a_prompt_that_changes_a_message_keeps_what_is_before_it() -> None:
     assert repairs == ["a prompt that does not repeat all messages of the previous one"]
 
 
+def test_what_a_prompt_keeps_by_its_text_or_its_cache_hits_is_shorter_than_the_prompt() -> None:
+    # 70 of the previous prompt's tokens, as above, are more than this prompt has.
+    first = call("0", 0, 1, 100, 20, prompt=said("0123456789", "abcdefghij"), answer="a")
+    second = call("1", 2, 3, 50, 20, prompt=said("0123456789", "abcd, then something else"))
+    (program,), repairs = read(first, second)
+    assert program.turns[1].kept_tokens == 49
+    assert repairs == ["a prompt that does not repeat all messages of the previous one"]
+    (program,), repairs = read(call("1", 0, 1, 10, 5), call("2", 2, 3, 99, 5, usage={"cached": 90}))
+    assert program.turns[1].kept_tokens == 15
+    assert not any("lowered" in repair for repair in repairs)
+
+
+def test_more_kept_tokens_than_possible_are_lowered_and_reported() -> None:
+    (program,), repairs = read(call("1", 0, 1, 100, 20), call("2", 2, 3, 150, 20, kept=130))
+    assert program.turns[1].kept_tokens == 120
+    assert repairs[-1].startswith("more kept tokens than the previous context")
+
+
 def test_a_prompt_of_which_only_the_new_messages_are_recorded_is_assumed_to_grow() -> None:
     first = call("0", 0, 1, 100, 20, prompt=(Message("user", "q"),), answer="a")
     second = call("1", 2, 3, 150, 20, prompt=(Message("tool", "o"),))

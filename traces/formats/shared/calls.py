@@ -80,7 +80,8 @@ class Call:
     cached: int | None = None
     """Prompt tokens that were read from a cache, if that is recorded."""
     kept: int | None = None
-    """Tokens of the previous context that the prompt repeats, if that is recorded."""
+    """Tokens of the previous context that the prompt repeats, if recorded, or found by the
+    reader."""
     hashes: Sequence[int | str] | None = None
     """Of the prompt's blocks, if recorded."""
     drops_output: bool = False
