@@ -20,7 +20,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
-from traces.formats.shared.rows import documents
+from traces.formats.shared.rows import INCOMPLETE_LINE, documents
 from traces.lenient import (
     Repairs,
     document_start,
@@ -59,10 +59,14 @@ def sniff(first_bytes: bytes) -> bool:
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     found = [document for document in documents(data, repairs) if document is not None]
-    if len(found) < 2:
-        return read_document(next(iter(found), None), name, repairs)
-    kind = "events" if is_event(found[0]) else "rows"
-    return read_document({kind: found}, name, repairs)
+    document = next(iter(found), None)
+    if len(found) > 1:
+        document = {"events" if is_event(found[0]) else "rows": found}
+    try:
+        return read_document(document, name, repairs)
+    except TraceRejected as error:
+        incomplete = [each for each in repairs.reasons() if each.startswith(INCOMPLETE_LINE)]
+        raise TraceRejected("; ".join([str(error), *incomplete])) from None
 
 
 def has_events(document: object) -> bool:

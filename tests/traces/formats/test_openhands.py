@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import TraceRejected
-from tests.traces.sample import Sample
+from tests.traces.sample import Sample, load_bytes
 from traces import Fork, Program, Provenance, SharedPrefix, read_traces
 from traces.check import check
+from traces.formats import openhands
 from traces.formats.openhands import has_events as matches
 from traces.formats.openhands import read_document as load
 from traces.lenient import Repairs
@@ -221,6 +222,11 @@ def test_a_truncated_event_is_left_out_and_reported(tmp_path: Path) -> None:
 def row(id: str, *tokens: int) -> dict[str, Any]:
     metrics = base_state({"a": (tokens[0], 9)})["stats"]["usage_to_metrics"]["x"] if tokens else {}
     return {"instance_id": id, "history": [task(), action(3, "a", "ls")], "metrics": metrics}
+
+
+def test_a_refusal_names_the_lines_that_were_left_out() -> None:
+    with pytest.raises(TraceRejected, match=r"no response of .*; an incomplete line: left out"):
+        load_bytes(openhands, b'{"instance_id":"a","history":[]}\n{bad', Repairs())
 
 
 def test_the_rows_of_an_evaluation_are_programs(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from traces.lenient import (
     tokens,
 )
 
+INCOMPLETE_LINE = "an incomplete line: left out"
+
 
 def first_row(first_bytes: bytes) -> JsonObject:
     """Return the object on a file's first line, for `sniff`."""
@@ -57,7 +59,7 @@ def line_documents(data: bytes, repairs: Repairs) -> Iterator[Any]:
         try:
             document = parse_json(line)
         except TraceRejected:
-            repairs.add("an incomplete line: left out")
+            repairs.add(INCOMPLETE_LINE)
         else:
             yield document
 
