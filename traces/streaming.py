@@ -24,7 +24,7 @@ from traces.check import check
 from traces.columns import Columns, parse_columns
 from traces.compressed import DAMAGED, decompressed
 from traces.files import TraceFile, find_files, names_in_messages
-from traces.formats.registry import FIRST_BYTES, abouts, recognise
+from traces.formats.registry import FIRST_BYTES, IncompleteFormat, abouts, recognise
 from traces.lenient import Repairs
 from traces.merge import UniqueIds, without_messages
 from traces.program import Program
@@ -189,7 +189,8 @@ def _format_in_parts(path: Path) -> tuple[str, Load] | None:
         known = recognise(decompressed(path, raw).read(FIRST_BYTES))
     if known is None or (about := abouts().get(known[0])) is None or about.session_key is None:
         return None
-    return about.session_key, known[1].load
+    format = known[1]
+    return None if isinstance(format, IncompleteFormat) else (about.session_key, format.load)
 
 
 def _whole(file: TraceFile, reading: _Reading, repairs: Repairs) -> list[Program]:

@@ -45,8 +45,8 @@ FIRST_BYTES = 1 << 16
 
 
 class TraceFormat(Protocol):
-    """A format of trace files: a module with these two functions, or an object. It may have an
-    `About` in `ABOUT`, as all of ours do."""
+    """A format of trace files, unless it is an `IncompleteFormat`: a module with these two
+    functions, or an object. It may have an `About` in `ABOUT`, as all of ours do."""
 
     def sniff(self, first_bytes: bytes, /) -> bool:
         """Return whether a file that begins with these decompressed bytes has this format.
@@ -81,13 +81,15 @@ class FolderFormat(Protocol):
 
 @runtime_checkable
 class IncompleteFormat(Protocol):
-    """Member of a `TraceFormat` whose files may lack token counts or tool times, instead of
-    `load`."""
+    """A format whose files may lack token counts or tool times: `load_with` takes the place of a
+    `TraceFormat`'s `load`."""
+
+    def sniff(self, first_bytes: bytes, /) -> bool: ...
 
     def load_with(
         self, data: bytes, name: str, repairs: Repairs, assumptions: Assumptions, /
     ) -> list[Program]:
-        """Return what `load` returns, with what the user lets the reader assume."""
+        """Return what `load` would, with what the user lets the reader assume."""
 
 
 @cache
@@ -105,14 +107,14 @@ def known_formats() -> Registry:
     )
 
 
-def load_format(name: str) -> TraceFormat:
+def load_format(name: str) -> TraceFormat | IncompleteFormat:
     """Load a format by name or by dotted path."""
     known = known_formats()
     if name in PACKAGED and name not in known.names():
         raise UnknownName(
             f"--format {name}: this format is in a package of its own: pip install {PACKAGE}"
         )
-    format: TraceFormat = known.load(name)
+    format: TraceFormat | IncompleteFormat = known.load(name)
     for function, other in (("sniff", "sniff"), ("load", "load_with")):
         if not any(callable(getattr(format, name, None)) for name in (function, other)):
             raise InvalidPlugin(
@@ -122,7 +124,7 @@ def load_format(name: str) -> TraceFormat:
     return format
 
 
-def formats() -> Iterator[tuple[str, TraceFormat]]:
+def formats() -> Iterator[tuple[str, TraceFormat | IncompleteFormat]]:
     """Yield all formats and their names. Formats of installed packages come first, since the
     built-in ones recognise files by a single field."""
     known = known_formats()
@@ -144,7 +146,7 @@ def linked_formats() -> list[LinkedFormat]:
     return [format for _, format in formats() if isinstance(format, LinkedFormat)]
 
 
-def recognise(data: bytes) -> tuple[str, TraceFormat] | None:
+def recognise(data: bytes) -> tuple[str, TraceFormat | IncompleteFormat] | None:
     """Return the name of a file's format and the format; None if it is unknown."""
     try:
         for first_bytes in (data[:FIRST_BYTES], data):
