@@ -23,12 +23,13 @@ from reports.metrics.cell_numbers import ended_jobs_s
 from reports.metrics.cells import collect
 from reports.metrics.measure import load_label
 from reports.metrics.steady import unstable_cells
+from reports.run_folder.document import decode_document
 from reports.run_folder.read import Run, load_run
 from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.basics.atomic import write_file
-from servers.basics.errors import InvalidInput, TraceRejected
-from servers.basics.text import MALFORMED, line_problem, one_line
+from servers.basics.errors import InvalidInput, InvalidRunFolder, TraceRejected
+from servers.basics.text import MALFORMED, one_line
 from servers.records.fields import MAX_VALUE, Count, Name, Rate
 from servers.records.settings import RunSettings
 from traces.lenient import bounded
@@ -251,16 +252,15 @@ def save(side: Side, path: Path) -> None:
 
 
 def _read(path: Path) -> Side:
-    content = b""
     try:
         with gzip.open(path) as file:
             content = bounded(cast(IO[bytes], file))
-        saved = msgspec.json.decode(content, type=_Saved)
+        saved = decode_document(content, _Saved)
         settings = msgspec.json.decode(content)
-    except (OSError, EOFError, zlib.error, TraceRejected, *MALFORMED) as error:
-        why = line_problem(content, error) if isinstance(error, MALFORMED) else str(error)
+    except (OSError, EOFError, zlib.error, TraceRejected, InvalidRunFolder, *MALFORMED) as error:
+        why = one_line(str(error))
         raise InvalidInput(
-            f"{path}: not a baseline ({one_line(why)}); make one with bench compare RUN --save FILE"
+            f"{path}: not a baseline ({why}); make one with bench compare RUN --save FILE"
         ) from None
     rows = [
         (cell.variant, cell.load, cell.seed, job, seconds)

@@ -32,15 +32,21 @@ def read_document(path: Path, kind: type[T], remedy: str) -> T:
         reason = (error.strerror or str(error)).lower()
         raise InvalidRunFolder(f"{path}: cannot be read: {reason}") from None
     try:
+        return decode_document(content, kind)
+    except InvalidRunFolder as error:
+        raise InvalidRunFolder(one_line(f"{path}: {error}; {remedy}")) from None
+
+
+def decode_document(content: bytes, kind: type[T]) -> T:
+    """Raises InvalidRunFolder, which names the first invalid field and its value."""
+    try:
+        # msgspec does not require the tag of a type that is not in a union.
         if (expected := kind.__struct_config__.tag) is not None:
             found = decode(content, type=_FormatOnly).format
             if found != expected:
-                raise InvalidRunFolder(
-                    f"{path}: format is {brief(found)}, this version reads {expected!r}"
-                )
+                raise InvalidRunFolder(f"format is {brief(found)}, this version reads {expected!r}")
         return decode(content, type=kind)
     except ValidationError as error:
-        problem = line_problem(content, error)
-        raise InvalidRunFolder(one_line(f"{path}: {problem}; {remedy}")) from None
+        raise InvalidRunFolder(line_problem(content, error, kind)) from None
     except MALFORMED as error:
-        raise InvalidRunFolder(one_line(f"{path}: not JSON ({error})")) from None
+        raise InvalidRunFolder(f"not JSON ({error})") from None

@@ -103,7 +103,7 @@ def _decode(path: Path, decoder: Decoder[T], lines: Sequence[bytes], before: int
         try:
             decoder.decode(line)
         except MALFORMED as error:
-            problem = line_problem(line, error)
+            problem = line_problem(line, error, decoder.type)
             raise InvalidRunFolder(
                 one_line(f"{path}, line {number}: {problem}; {DISCARD_AND_RERUN}")
             ) from None

@@ -29,8 +29,9 @@ MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for a line that it cannot decode."""
 
 
-def line_problem(line: bytes, error: Exception) -> str:
-    """Describe why msgspec did not decode a line: the field, its value, and the expected type."""
+def line_problem(line: bytes, error: Exception, kind: Any) -> str:
+    """Describe why msgspec did not decode a line as this type: the field, its value, and what was
+    expected."""
     if not isinstance(error, msgspec.ValidationError):
         return "not a JSON object"
     if isinstance(error.__cause__, ValueError):  # a check of several fields
@@ -45,15 +46,37 @@ def line_problem(line: bytes, error: Exception) -> str:
     expected = f"{expected[:1].lower()}{expected[1:]}"
     if "matching regex" in expected and "x00-" in expected:  # `CONTROL`
         expected = "must have no control characters"
-    if "..." in field:  # msgspec does not tell which key of a mapping
-        return f"{field}: {expected}"
     try:
         value: Any = msgspec.json.decode(line)
-        for key in re.findall(r"[^.\[\]]+", field):
+        document = value
+        for key in re.findall(r"\.\.\.|[^.\[\]]+", field):
+            if key == "...":  # msgspec does not tell which key of a mapping
+                key = _refused_key(value, document, error, kind)
+                field = field.replace("[...]", f"[{brief(key)}]", 1)
             value = value[int(key) if isinstance(value, list) else key]
     except (*MALFORMED, LookupError, TypeError, ValueError):
         return f"{field}: {expected}"  # the line is also malformed after the field
     return f"{field} is {brief(value)}: {expected}"
+
+
+def _refused_key(mapping: dict[str, Any], document: Any, error: Exception, kind: Any) -> str:
+    """Return the key of the value that msgspec refuses, and leave only this in a mapping of a
+    document. Raises LookupError if it is not found, as a value whose key is repeated."""
+    entries = list(mapping.items())
+    while entries:
+        half = entries[: (len(entries) + 1) // 2]
+        mapping.clear()
+        mapping.update(half)
+        try:
+            msgspec.convert(document, kind, str_keys=True)
+        except msgspec.ValidationError as found:
+            if str(found) == str(error):
+                if len(half) == 1:
+                    return half[0][0]
+                entries = half
+                continue
+        entries = entries[len(half) :]
+    raise LookupError
 
 
 def requirement(message: str) -> str:

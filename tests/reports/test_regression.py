@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,40 @@ def test_a_baseline_file_keeps_cells_without_a_steady_state(tmp_path: Path) -> N
     assert read_side(tmp_path / "base.json.gz").unstable == base.unstable
     kept = read_side(tmp_path / "base.json.gz")
     assert compared(kept, kept).identical
+
+
+def baseline_text(cell: str = "", capacities: str = "null") -> str:
+    fields = f'"invalid": {{}}, "cells": [{cell}], "capacities": {capacities}'
+    return f'{{"format": "turnstile-baseline-1", {fields}}}'
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"cells": [], "invalid": {}}', "format is None, this version reads '"),
+        ('{"format": "other"}', "format is 'other', this version reads 'turnstile-baseline-1'"),
+        ('{"cells": [NaN]}', "not JSON (JSON is malformed: invalid character (byte 11))"),
+        (
+            baseline_text('{"variant": "a", "load": "1", "seed": 1, "jct_s": {"o": 1, "p.q": -2}}'),
+            "cells[0].jct_s['p.q'] is -2: expected float >= 0.0",
+        ),
+        (
+            baseline_text(capacities='{"slo": "x", "jobs_per_s": {"a": {"1": 2, "3": 0}}}'),
+            "capacities.jobs_per_s['a']['3'] is 0: expected float > 0.0",
+        ),
+        (
+            baseline_text('{"variant": "a", "load": "1", "seed": 1, "jct_s": {"p": -2, "p": 2}}'),
+            "cells[0].jct_s[...]: expected float >= 0.0",
+        ),
+    ],
+)
+def test_a_file_that_is_no_baseline_is_refused_with_its_first_problem(
+    tmp_path: Path, content: str, why: str
+) -> None:
+    (tmp_path / "base.json.gz").write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(InvalidInput) as raised:
+        read_side(tmp_path / "base.json.gz")
+    assert f"base.json.gz: not a baseline ({why}" in str(raised.value)
 
 
 def test_a_run_without_jobs_is_no_baseline(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def _record(
         return decoder.decode(line)
     except ValidationError as error:
         raise TraceRejected(
-            f"line {number}: {line_problem(line, error)}; give a run's turns.jsonl"
+            f"line {number}: {line_problem(line, error, TurnRecord)}; give a run's turns.jsonl"
         ) from None
     except MALFORMED:
         repairs.add("an incomplete line: left out")
