@@ -42,7 +42,7 @@ def cells_at(cells: pd.DataFrame, variant: str, loads: Mapping[int, float | None
     """Return the cells of a variant at a load for each seed."""
     rows = cells[cells["variant"] == variant]
     pairs = zip(rows["seed"], amounts_of(rows), strict=True)
-    return rows[[loads.get(seed) == amount for seed, amount in pairs]]
+    return rows.loc[[loads.get(seed) == amount for seed, amount in pairs]]
 
 
 @dataclass(frozen=True, slots=True)

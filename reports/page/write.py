@@ -219,7 +219,7 @@ def stable_jobs(results: Results, found: Sequence[Point]) -> pd.DataFrame:
     with some seeds only, these have lighter work."""
     jobs, stable = results.jobs, {(p.load, p.variant) for p in found}
     pairs = zip(jobs["load"], jobs["variant"], strict=True) if len(jobs) else ()
-    return jobs[[pair in stable for pair in pairs]]
+    return jobs.loc[[pair in stable for pair in pairs]]
 
 
 def _csv(cells: pd.DataFrame) -> bytes:

@@ -97,6 +97,10 @@ def test_a_seed_that_sustains_nothing_leaves_no_number() -> None:
     assert other_units([capacity(0.2, None)], CELLS) == {}
 
 
+def test_a_scheduler_without_a_finished_cell_has_no_number_yet() -> None:
+    assert other_units([capacity(None, None)], CELLS.assign(variant="other")) == {}
+
+
 @pytest.mark.parametrize(
     ("counted", "lines"),
     [(1.05, ()), (0.95, ()), (1.2, ("counted: 12 in flight",))],
