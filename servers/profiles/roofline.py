@@ -233,10 +233,15 @@ def _check(
 ) -> None:
     possible = [str(count) for count in TENSOR_PARALLEL if _divides(llm, count)]
     if str(n) not in possible:
-        kv_heads = llm.kinds[0].kv_heads
+        counts = {"heads": llm.heads, "KV heads": llm.kinds[0].kv_heads}
+        if (states := llm.states) is not None and not states.divides(n):
+            counts = {"state heads": states.heads}
+            counts |= {"key heads": states.key_heads} if states.key_heads else {}
+            counts |= {"groups of them": states.groups} if states.groups else {}
+        has = " and ".join(f"{count} {what}" for what, count in counts.items())
         *rest, last = possible
         raise CannotShare(
-            f"--gpus {n}: {llm.name} has {llm.heads} heads and {kv_heads} KV heads, which {n} GPUs"
+            f"--gpus {n}: {llm.name} has {has}, which {n} GPUs"
             f" cannot share; use {' or '.join(filter(None, (', '.join(rest), last)))}"
         )
     if not 0 < utilization <= 1:

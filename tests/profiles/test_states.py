@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from servers.basics.errors import InvalidInput
-from servers.profiles import analytic_profile
+from servers.basics.errors import CannotShare, InvalidInput
+from servers.profiles import MODELS, analytic_profile
 from servers.profiles.kv_groups import STATE, STATE_INSIDE, block_tokens_of, groups_of, kv_tokens_of
 from servers.profiles.models.config import model_of
 
@@ -109,9 +109,39 @@ def test_the_layers_of_nemotron_h_are_one_of_four_kinds() -> None:
 
 
 def test_more_gpus_than_groups_of_heads_keep_copies_of_their_inputs() -> None:
-    states = model_of(NEMOTRON, "nemotron").states
+    states = model_of({**NEMOTRON, "n_groups": 1}, "nemotron").states
     assert states is not None
     assert states.bytes_on(4) - states.bytes_on(2) == 2 * 2 * 32 * 3 * 2
+
+
+@pytest.mark.parametrize(("groups", "possible"), [(1, [1, 2, 4, 8]), (2, [1, 2]), (8, [1, 2, 4, 8])])
+def test_gpus_divide_groups_or_copy_a_single_one(groups: int, possible: list[int]) -> None:
+    states = model_of({**NEMOTRON, "n_groups": groups}, "nemotron").states
+    assert states is not None
+    assert [gpus for gpus in (1, 2, 4, 8) if states.divides(gpus)] == possible
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "counts"),
+    [
+        ({**NEMOTRON, "n_groups": 2}, 4, "8 state heads and 2 groups of them"),
+        ({**QWEN3_NEXT, "linear_num_key_heads": 2}, 4, "32 state heads and 2 key heads"),
+        (NEMOTRON, 8, "8 state heads and 2 groups of them"),
+    ],
+)
+def test_gpus_that_cannot_share_states_are_refused_with_their_heads(
+    config: Mapping[str, Any], gpus: int, counts: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CannotShare, match=f"has {counts}, which {gpus} GPUs cannot share; use 1"):
+        analytic_profile("h200", folder(tmp_path, config), gpus=gpus)
+
+
+@pytest.mark.parametrize("name", [each for each in MODELS if each.startswith("nemotron")])
+def test_two_gpus_have_room_for_more_states_than_one(name: str) -> None:
+    llm, profile = MODELS[name], analytic_profile("b200", name, gpus=2)
+    assert llm.state_bytes_on(2) == llm.state_bytes_on(1)  # 8 groups
+    assert profile.block_tokens == block_tokens_of(llm, 2, 16)
+    assert profile.kv_blocks > analytic_profile("b200", name, gpus=1).kv_blocks
 
 
 def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:

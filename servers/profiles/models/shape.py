@@ -75,7 +75,7 @@ class StateLayers:
     flops: int
     """FLOPs per token in a layer, without projections."""
     groups: int = 0
-    """Groups of heads that share inputs. vLLM copies them if the GPUs cannot share them."""
+    """Groups of heads that share inputs. A single group is copied to each GPU."""
     group_channels: int = 0
     key_heads: int = 0
     """Heads with keys of their own, which GPUs divide too; 0 if all of `heads` have them."""
@@ -86,13 +86,15 @@ class StateLayers:
 
     def bytes_on(self, gpus: int) -> int:
         """Return the bytes of one layer's state, on all GPUs of a tensor-parallel group."""
-        groups = self.groups + (gpus - self.groups if self.groups % gpus else 0)
+        groups = gpus if self.groups == 1 else self.groups
         channels = self.channels + groups * self.group_channels
         matrices = self.heads * self.rows * self.columns * self.matrix_bytes
         return channels * self.taps * self.tap_bytes + matrices
 
     def divides(self, gpus: int) -> bool:
-        return self.heads % gpus == 0 and self.key_heads % gpus == 0
+        """Return whether vLLM can divide the heads and their groups."""
+        groups = 0 if self.groups == 1 else self.groups
+        return not any(count % gpus for count in (self.heads, self.key_heads, groups))
 
 
 @dataclass(frozen=True)
