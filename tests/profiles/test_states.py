@@ -62,6 +62,25 @@ NEMOTRON: Mapping[str, Any] = {
     "moe_intermediate_size": 32,
     "moe_shared_expert_intermediate_size": 48,
 }
+GRANITE: Mapping[str, Any] = {
+    "model_type": "granitemoehybrid",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 32,
+    "shared_intermediate_size": 48,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 4096,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 32,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+}
 MIB = 1 << 20
 
 
@@ -108,13 +127,47 @@ def test_the_layers_of_nemotron_h_are_one_of_four_kinds() -> None:
     assert llm.params == 4 * mamba + attention + experts + mlp + 8 * 64 + 2 * 1000 * 64
 
 
+@pytest.mark.parametrize(
+    ("config", "kept", "params"),
+    [
+        # The one layer with attention, number 3: queries and output, keys and values.
+        (NEMOTRON, [f"backbone.layers.3.mixer.{each}_proj" for each in "qkvo"], 12_288),
+        (NEMOTRON, ["backbone.layers.*.mixer.in_proj"], 4 * 64 * (128 + 256 + 8)),
+        (NEMOTRON, ["backbone.layers.1.mixer.experts"], 4 * 2 * 64 * 32),
+        (GRANITE, ["model.layers.0.block_sparse_moe"], 4 * 3 * 64 * 32),
+        (GRANITE, ["re:.*shared_mlp.input_linear"], 3 * 2 * 64 * 48),
+        (GRANITE, ["model.layers.2.shared_mlp.output_linear"], 64 * 48),
+    ],
+)
+def test_listed_modules_keep_16_bits(
+    config: Mapping[str, Any], kept: list[str], params: int
+) -> None:
+    section = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    all_bytes, bytes_with_kept = (
+        model_of(
+            {**config, "quantization_config": {**section, "ignore": ignored}}, "a"
+        ).weight_bytes
+        for ignored in ([], kept)
+    )
+    assert bytes_with_kept - all_bytes == params
+
+
+def test_granite_without_a_shared_mlp_has_only_experts() -> None:
+    both, experts = (
+        model_of({**GRANITE, "shared_intermediate_size": size}, "granite") for size in (48, 0)
+    )
+    assert both.params - experts.params == 3 * 3 * 64 * 48
+
+
 def test_more_gpus_than_groups_of_heads_keep_copies_of_their_inputs() -> None:
     states = model_of({**NEMOTRON, "n_groups": 1}, "nemotron").states
     assert states is not None
     assert states.bytes_on(4) - states.bytes_on(2) == 2 * 2 * 32 * 3 * 2
 
 
-@pytest.mark.parametrize(("groups", "possible"), [(1, [1, 2, 4, 8]), (2, [1, 2]), (8, [1, 2, 4, 8])])
+@pytest.mark.parametrize(
+    ("groups", "possible"), [(1, [1, 2, 4, 8]), (2, [1, 2]), (8, [1, 2, 4, 8])]
+)
 def test_gpus_divide_groups_or_copy_a_single_one(groups: int, possible: list[int]) -> None:
     states = model_of({**NEMOTRON, "n_groups": groups}, "nemotron").states
     assert states is not None

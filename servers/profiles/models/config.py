@@ -251,12 +251,13 @@ def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer,
         )
     size = fields.count("head_dim", default=max(1, hidden // heads))
     queries, keys = heads * size, kv_heads * size
+    module = "mixer" if traits.mixers else "self_attn"
     gates = queries if traits.gated and fields.flag("attn_output_gate", default=True) else 0
     matrices = [
-        Matrix("self_attn.q_proj", hidden, queries + gates),
-        Matrix("self_attn.k_proj", hidden, keys),
-        Matrix("self_attn.v_proj", hidden, keys),
-        Matrix("self_attn.o_proj", queries, hidden),
+        Matrix(f"{module}.q_proj", hidden, queries + gates),
+        Matrix(f"{module}.k_proj", hidden, keys),
+        Matrix(f"{module}.v_proj", hidden, keys),
+        Matrix(f"{module}.o_proj", queries, hidden),
     ]
     biases = traits.fixed_bias or fields.flag("attention_bias")
     others = queries + gates + 2 * keys if biases and traits.qkv_bias else 0
@@ -296,7 +297,12 @@ def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
 def _dense(fields: Fields, traits: Architecture) -> Layer:
     hidden = fields.count("hidden_size")
     if traits.shared_mlp:
-        return Layer(_gated("shared_mlp", hidden, fields.count("shared_intermediate_size")), 0)
+        inner = fields.count("shared_intermediate_size", least=0)
+        joined = [
+            Matrix("shared_mlp.input_linear", hidden, 2 * inner),
+            Matrix("shared_mlp.output_linear", inner, hidden),
+        ]
+        return Layer(joined if inner else [], 0)
     inner = fields.count("intermediate_size")
     if traits.mixers:
         biases = inner + hidden if fields.flag("mlp_bias") else 0
@@ -339,7 +345,8 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         return _mixer_experts(fields, experts)
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
-    matrices = _gated("mlp.experts.0", hidden, inner, "experts", experts)
+    module = "block_sparse_moe" if traits.shared_mlp else "mlp"
+    matrices = _gated(f"{module}.experts.0", hidden, inner, "experts", experts)
     others, wide = experts * hidden, 0
     if _corrected(fields):
         wide = experts

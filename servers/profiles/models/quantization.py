@@ -20,8 +20,9 @@ SIXTEEN_BITS = 16
 FLOAT32_BYTES = 4
 MOST_REPEATS = 5
 """Regular expressions with more repetitions are refused, since they could take minutes."""
-LANGUAGE_MODEL = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
-"""Prefixes of the text model's modules in multimodal checkpoints."""
+TEXT_MODEL = re.compile(r"^(?:(?:model\.)?language_model\.(?:model\.)?|backbone\.)")
+"""Prefixes of the text model's modules, in multimodal checkpoints and those of Nemotron-H, for
+which vLLM has `model.`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class _Section:
             value = self.values.get(name) or []
             if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
                 raise self.problem(name, "it must be a list of names of modules")
-            found += (LANGUAGE_MODEL.sub("model.", each) for each in value)
+            found += (TEXT_MODEL.sub("model.", each) for each in value)
         patterns = [self._pattern(each) for each in found if each.startswith("re:") or "*" in each]
         plain = (each for each in found if not each.startswith("re:") and "*" not in each)
         pattern = re.compile("|".join(patterns)) if patterns else None
