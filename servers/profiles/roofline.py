@@ -29,7 +29,7 @@ DECODE_MBU = 0.75
 LINK_EFFICIENCY = 0.8
 """Share of PCIe, NVLink and disk bandwidths that large transfers reach."""
 ALL_REDUCE_PS = 10_000_000
-"""Latency of one small all-reduce, 10 µs; two per layer under tensor parallelism."""
+"""Latency of one small all-reduce, 10 µs."""
 SSD_BYTES_PER_S = 6_800_000_000
 """Sequential read of a PCIe 4 data-centre NVMe drive (Samsung PM9A3 datasheet), one per machine."""
 
@@ -99,16 +99,17 @@ def analytic_profile(
 
 def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
     """Return the coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the
-    activations, twice per layer."""
+    activations."""
     fp8_flops = gpu.fp8_flops if llm.matmul == "fp8" else None
     flops = (fp8_flops or gpu.bf16_flops) * n * llm.prefill_mfu
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = _memory_bytes_per_s(gpu, n)
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
     state_flops = llm.states.layers * llm.states.flops if llm.states else 0
-    reduced_bytes = 2 * llm.layers * llm.hidden * 2 * 2 * (n - 1) / n
+    reduces = llm.reduces_per_layer * llm.layers
+    reduced_bytes = reduces * llm.hidden * 2 * 2 * (n - 1) / n
     return {
-        "base_ps": 2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0,
+        "base_ps": reduces * ALL_REDUCE_PS if n > 1 else 0,
         "weights_ps": round(PS_PER_S * llm.step_bytes() / memory),
         "request_ps": 0,
         # States are read and written in each step. No published figure separates other costs of a

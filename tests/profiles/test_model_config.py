@@ -48,6 +48,21 @@ def test_a_tied_table_is_loaded_once_and_read_by_each_step() -> None:
     assert llm.params == llm.step_params == MATRICES + TABLES // 2 + NORMS
 
 
+@pytest.mark.parametrize(
+    ("top", "text", "tied"),
+    [({}, {}, True), (False, {}, False), (True, False, True), ({}, False, False)],
+)
+def test_the_top_level_of_a_multimodal_config_decides_whether_tables_are_tied(
+    top: Any, text: Any, tied: bool
+) -> None:
+    def field(value: Any) -> dict[str, Any]:
+        return value if value == {} else {"tie_word_embeddings": value}
+
+    part = {**DENSE, **field(text), "model_type": "gemma3_text"}
+    llm = model_of({"model_type": "gemma3", "text_config": part, **field(top)}, "a-model")
+    assert llm.params - llm.step_params == (0 if tied else TABLES // 2)
+
+
 def test_published_totals_are_met() -> None:
     """Totals of the safetensors index of each checkpoint, as its model page states them."""
     totals = {

@@ -44,6 +44,7 @@ NEMOTRON: Mapping[str, Any] = {
     "model_type": "nemotron_h",
     "vocab_size": 1000,
     "hidden_size": 64,
+    "num_hidden_layers": 7,
     "hybrid_override_pattern": "MEM*M-M",
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -62,6 +63,9 @@ NEMOTRON: Mapping[str, Any] = {
     "moe_intermediate_size": 32,
     "moe_shared_expert_intermediate_size": 48,
 }
+QWEN3_5 = {"model_type": "qwen3_5_text"}
+QWEN3_5_MOE = {"model_type": "qwen3_5_moe_text"}
+"""Architectures for which the fields of `QWEN3_NEXT` suffice too."""
 GRANITE: Mapping[str, Any] = {
     "model_type": "granitemoehybrid",
     "vocab_size": 1000,
@@ -208,6 +212,63 @@ def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:
     assert kv_tokens_of(profile, 2048) == int(profile.kv_blocks / per_turn * 262_144)
 
 
+def state_bytes(config: Mapping[str, Any], **changes: Any) -> int:
+    return model_of({**config, **changes}, "a").state_bytes_on(1)
+
+
+def test_states_have_16_bits_but_in_the_architectures_for_which_vllm_reads_their_size() -> None:
+    entries = 36 * 32 * 128 * 128
+    for name, wide in (("qwen3_5_text", True), ("qwen3_5_moe_text", True), ("qwen3_next", False)):
+        config = {**QWEN3_NEXT, "model_type": name}
+        more = state_bytes(config, mamba_ssm_dtype="float32") - state_bytes(config)
+        assert more == (2 * entries if wide else 0)
+    assert state_bytes(GRANITE, mamba_ssm_cache_dtype="float32") == state_bytes(GRANITE)
+    entries = 4 * 8 * 16 * 32
+    narrow = state_bytes(NEMOTRON, mamba_ssm_cache_dtype="bfloat16")
+    assert state_bytes(NEMOTRON) - narrow == 2 * entries
+
+
+def test_heads_have_the_size_that_transformers_assumes() -> None:
+    for config, size in ((QWEN3_NEXT, 256), (NEMOTRON, 128)):
+        without = model_of({key: config[key] for key in config if key != "head_dim"}, "a")
+        assert (
+            without.kv_bytes_per_token
+            == model_of({**config, "head_dim": size}, "a").kv_bytes_per_token
+        )
+
+
+def test_all_layers_of_qwen3_5_have_experts_or_none_has() -> None:
+    config = {**QWEN3_NEXT, "decoder_sparse_step": 2, "mlp_only_layers": [1]}
+    experts = 512 * 3 * 2048 * 512
+    every = model_of({**config, **QWEN3_5_MOE}, "a")
+    assert every.step_params - every.token_params - 151_936 * 2048 == 48 * experts * 502 // 512
+    none = model_of({**config, **QWEN3_5}, "a")
+    assert (none.experts, none.experts_per_token) == (0, 0)
+    half = model_of(config, "a")
+    assert half.step_params - half.token_params - 151_936 * 2048 == 23 * experts * 502 // 512
+
+
+def test_a_layer_of_nemotron_h_has_one_all_reduce_and_others_have_two(tmp_path: Path) -> None:
+    for config, reduces in ((NEMOTRON, 7), (QWEN3_NEXT, 2 * 48)):
+        name = folder(tmp_path, config)
+        one, two = (analytic_profile("b300", name, gpus=gpus) for gpus in (1, 2))
+        assert two.base_ps - one.base_ps == reduces * 10_000_000
+
+
+def test_granite_without_states_has_the_kv_of_full_attention(tmp_path: Path) -> None:
+    config = {**GRANITE, "layer_types": ["attention"] * 3}
+    llm = model_of(config, "granite")
+    assert llm.states is None
+    assert llm.kv_bytes_per_token == 3 * 2 * 2 * 16 * 2
+    profile = analytic_profile("h200", folder(tmp_path, config))
+    assert (profile.block_tokens, profile.kv_groups) == (16, (None,))
+
+
+@pytest.mark.parametrize("auto", [None, "auto"])
+def test_granite_divides_twice_the_hidden_size_among_its_heads(auto: str | None) -> None:
+    assert state_bytes(GRANITE, mamba_d_head=auto) == state_bytes(GRANITE, mamba_d_head=2 * 64 // 8)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -217,9 +278,32 @@ def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:
         ),
         ({"layer_types": ["chunked"] * 48}, "layer_types is 'chunked': supported kinds of layers"),
         ({"layer_types": "linear"}, "layer_types is 'linear': must be a list"),
-        ({"layer_types": ["linear_attention"] * 48}, "must have a layer with full attention"),
+        ({"layer_types": ["linear_attention"] * 48}, "layer_types is .* gives no layer full atten"),
+        ({"full_attention_interval": 1}, "full_attention_interval is 1: gives no layer a state"),
+        ({"num_hidden_layers": 3}, "gives no layer full attention"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000: .* from 1 to 1024"),
+        ({"layer_types": ["mamba"] * 1025}, "layer_types is .*: must have at most 1024 layers"),
         ({"layer_types": ["full_attention", "mamba"]}, "num_hidden_layers is 48: .* 2 layers"),
-        ({"mamba_ssm_dtype": "fp8"}, "mamba_ssm_dtype is 'fp8': must be one of float32"),
+        ({**QWEN3_5, "mamba_ssm_dtype": "fp8"}, "mamba_ssm_dtype is 'fp8': must be one of float32"),
+        ({**QWEN3_5, "mamba_ssm_dtype": ["float32"]}, r"mamba_ssm_dtype is \['float32'\]: must be"),
+        ({**QWEN3_5, "mamba_ssm_dtype": {}}, "mamba_ssm_dtype is {}: must be"),
+        ({"num_experts": None}, "lacks num_experts"),
+        ({**QWEN3_5_MOE, "num_experts": None}, "lacks num_experts"),
+        ({**QWEN3_5_MOE, "num_experts": 0}, "num_experts is 0: must be a whole number from 1"),
+        ({**NEMOTRON, "mamba_ssm_cache_dtype": 4}, "mamba_ssm_cache_dtype is 4: must be one of"),
+        (
+            {**NEMOTRON, "hybrid_override_pattern": "M*" * 513},
+            "pattern is .*: must have at most 1024",
+        ),
+        (
+            {**NEMOTRON, "num_hidden_layers": 2, "hybrid_override_pattern": "MM"},
+            "hybrid_override_pattern is 'MM': gives no",
+        ),
+        ({**NEMOTRON, "sliding_window": 512}, "sliding_window is 512: must be null"),
+        ({**NEMOTRON, "mamba_num_heads": None}, "lacks mamba_num_heads"),
+        ({**GRANITE, "mamba_n_heads": 0}, "mamba_n_heads is 0: must be"),
+        ({**GRANITE, "mamba_d_state": None}, "lacks mamba_d_state"),
+        ({**GRANITE, "mamba_d_head": "16"}, "mamba_d_head is '16': must be a number"),
         ({"linear_num_value_heads": None}, "lacks linear_num_value_heads"),
     ],
 )

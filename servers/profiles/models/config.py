@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
-from servers.profiles.models.fields import Fields
+from servers.profiles.models.fields import MOST_LAYERS, Fields
 from servers.profiles.models.layer import Layer, Matrix
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
 from servers.profiles.models.shape import LayerKind, Model, Use, Weights
@@ -25,7 +25,6 @@ KV_BYTES, KV_FP8_BYTES = 2, 1
 SIZE_BYTES = 2
 """Bytes of a parameter that is not quantised."""
 WIDE_BYTES = 4
-MOST_LAYERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,9 @@ class Architecture:
     """Whether each layer has an MLP of `shared_intermediate_size`, beside any experts."""
     mixers: bool = False
     """Whether a layer is one of attention, state, MLP and experts, and its MLPs have no gate."""
+    experts: Literal["optional", "stated", "everywhere", "none"] = "optional"
+    """Whether the config must state the number of experts; whether all layers or none have them
+    whatever it says."""
 
 
 _DEEPSEEK = Architecture(latent=True, fixed_bias=True)
@@ -76,7 +78,14 @@ _GEMMA_3 = Architecture(
         "sliding_window": 4096,
     },
 )
-_DELTA = Architecture(qk_norm=True, qkv_bias=True, states=True, gated=True)
+_DELTA = Architecture(
+    qk_norm=True,
+    qkv_bias=True,
+    defaults={"head_dim": 256},
+    states=True,
+    gated=True,
+    experts="stated",
+)
 _MISTRAL = Architecture(fixed_bias=True, defaults={"sliding_window": 4096})
 _MIXTRAL = Architecture(fixed_bias=True)
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -89,9 +98,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
     "qwen3_moe": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
     "qwen3_next": _DELTA,
-    "qwen3_5_text": _DELTA,
-    "qwen3_5_moe_text": _DELTA,
-    "nemotron_h": Architecture(norms=1, states=True, mixers=True),
+    "qwen3_5_text": replace(_DELTA, experts="none"),
+    "qwen3_5_moe_text": replace(_DELTA, experts="everywhere"),
+    "nemotron_h": Architecture(norms=1, defaults={"head_dim": 128}, states=True, mixers=True),
     "granitemoehybrid": Architecture(qkv_bias=True, out_bias=True, states=True, shared_mlp=True),
     "phi3": Architecture(fixed_bias=True),
     "gemma2": Architecture(
@@ -167,9 +176,7 @@ def model_of(
     attention, kv_heads, entries, pair_dims = (
         _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
     )
-    experts = fields.count(*EXPERTS, default=0, least=0)
-    if found is not None and traits.mixers:
-        experts = fields.count(*EXPERTS) if "experts" in found.kinds else 0
+    experts = _experts(fields, traits, found)
     per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
     entry_bytes = KV_FP8_BYTES if quantization.fp8_kv else KV_BYTES
     return Model(
@@ -195,11 +202,21 @@ def model_of(
         config=config,
         states=found and found.states,
         other_layers=_other_layers(found),
+        reduces_per_layer=1 if traits.mixers else 2,
     )
 
 
 def _other_layers(found: Stateful | None) -> int:
     return sum(kind in ("dense", "experts") for kind in found.kinds) if found else 0
+
+
+def _experts(fields: Fields, traits: Architecture, found: Stateful | None) -> int:
+    """Return the number of routed experts of a layer that has some, or 0."""
+    if traits.experts == "none" or (traits.mixers and found and "experts" not in found.kinds):
+        return 0
+    if traits.experts == "everywhere" or traits.mixers:
+        return fields.count(*EXPERTS)
+    return fields.count(*EXPERTS, default=None if traits.experts == "stated" else 0, least=0)
 
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -211,6 +228,8 @@ def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
     architecture = top.get("model_type")
     if isinstance(architecture, str) and architecture in TEXT_PARTS:
         text = top.inner("text_config")
+        if (tied := top.get("tie_word_embeddings")) is not None:
+            text = {**text, "tie_word_embeddings": tied}  # as vLLM does
         architecture = text.get("model_type", TEXT_PARTS[architecture])
     else:
         text = config
@@ -375,10 +394,10 @@ def _corrected(fields: Fields) -> bool:
     )
 
 
-def _mixture_layers(fields: Fields, layers: int, experts: int) -> list[bool]:
+def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: int) -> list[bool]:
     """Return for each layer whether it has experts."""
-    if not experts:
-        return [False] * layers
+    if not experts or traits.experts == "everywhere":
+        return [bool(experts)] * layers
     first = fields.count("first_k_dense_replace", default=0, least=0)
     every = fields.count("moe_layer_freq", "decoder_sparse_step", default=1)
     dense = fields.get("mlp_only_layers") or []
@@ -442,7 +461,7 @@ def _parts(
 ) -> list[tuple[Layer, list[int]]]:
     """Return the parts of layers, each with the layers that have it."""
     every = list(range(layers))
-    mixture = _mixture_layers(fields, layers, experts)
+    mixture = _mixture_layers(fields, traits, layers, experts)
     having: dict[Kind, list[int]] = {
         "attention": every,
         "dense": [layer for layer in every if not mixture[layer]],
@@ -481,6 +500,10 @@ def _kept(
     """Return the number of layers with KV by window."""
     if found is None:
         return _windows(fields, traits, layers)
+    if traits.mixers and (window := fields.get("sliding_window")) is not None:
+        raise fields.problem(
+            "sliding_window", window, "must be null; no windows are supported beside states"
+        )
     return {None: found.kinds.count("attention")}
 
 

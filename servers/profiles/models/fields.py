@@ -8,6 +8,7 @@ from typing import Any
 from servers.basics.errors import InvalidInput
 
 MOST = 2**31
+MOST_LAYERS = 1024
 
 
 class Fields:

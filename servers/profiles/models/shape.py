@@ -127,6 +127,9 @@ class Model:
     """The layers that keep a state instead of KV."""
     other_layers: int = 0
     """Layers that keep neither."""
+    reduces_per_layer: int = 2
+    """All-reduces of a layer under tensor parallelism: one after attention or a state, and one
+    after an MLP or experts."""
 
     @cached_property
     def layers(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 
 from servers.basics.nearest import nearest
-from servers.profiles.models.fields import Fields
+from servers.profiles.models.fields import MOST_LAYERS, Fields
 from servers.profiles.models.layer import Layer, Matrix
 from servers.profiles.models.shape import StateLayers
 
@@ -26,6 +26,15 @@ NAMES: Final[dict[str, Kind]] = {
     "moe": "experts",
 }
 STATE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+NAMES_OF_GRANITE: Final = {
+    "mamba_num_heads": "mamba_n_heads",
+    "mamba_head_dim": "mamba_d_head",
+    "n_groups": "mamba_n_groups",
+    "ssm_state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv",
+    "chunk_size": "mamba_chunk_size",
+}
+"""Granite's names of Nemotron-H's fields."""
 SIXTEEN_BITS: Final = 2
 DELTA_CHUNK = 64
 """Tokens that the kernels of delta nets compute together."""
@@ -41,30 +50,35 @@ class Stateful(NamedTuple):
 
 def layer_kinds(fields: Fields, architecture: str) -> list[Kind]:
     """Return what each layer has. Raises InvalidInput."""
-    if isinstance(pattern := fields.get("hybrid_override_pattern"), str):
-        kinds = [_kind(fields, "hybrid_override_pattern", LETTERS, each) for each in pattern]
-    else:
-        name = "layer_types" if fields.get("layer_types") is not None else "layers_block_type"
-        names = fields.get(name)
-        if names is None and architecture.startswith("qwen"):
-            every = fields.count("full_attention_interval", default=4)
-            layers = fields.count("num_hidden_layers")
-            names = [
+    known, listed = LETTERS, fields.get(name := "hybrid_override_pattern")
+    if not isinstance(listed, str):
+        known, name = NAMES, "layer_types"
+        if fields.get(name) is None and fields.get("layers_block_type") is not None:
+            name = "layers_block_type"
+        listed = fields.get(name)
+        if listed is None and architecture.startswith("qwen"):
+            every = fields.count(name := "full_attention_interval", default=4)
+            layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
+            listed = [
                 "linear_attention" if (layer + 1) % every else "full_attention"
                 for layer in range(layers)
             ]
-        if not isinstance(names, list):
-            raise fields.problem("layer_types", names, "must be a list of kinds of layers")
-        kinds = [_kind(fields, name, NAMES, each) for each in names]
-    layers = fields.count("num_hidden_layers", default=len(kinds))
+        if not isinstance(listed, list):
+            raise fields.problem(name, listed, "must be a list of kinds of layers")
+    if len(listed) > MOST_LAYERS:
+        raise fields.problem(name, listed, f"must have at most {MOST_LAYERS} layers")
+    kinds = [_kind(fields, name, known, each) for each in listed]
+    layers = fields.count("num_hidden_layers", default=len(kinds), most=MOST_LAYERS)
     if len(kinds) != layers:
-        raise fields.problem("num_hidden_layers", layers, f"the config has {len(kinds)} layers")
-    for kind in ("attention", "state"):
+        raise fields.problem("num_hidden_layers", layers, f"{name} has {len(kinds)} layers")
+    needed = {"attention": "full attention", "state": "a state"}
+    if architecture == "granitemoehybrid":
+        del needed["state"]  # vLLM has the KV of full attention for such a model.
+    for kind, what in needed.items():
         if kind not in kinds:
-            what = "full attention" if kind == "attention" else "a state"
             raise fields.problem(
-                "layer_types", "without " + kind, f"must have a layer with {what}; vLLM has other "
-                "KV groups for such a model, which are not supported"
+                name, fields.get(name), f"gives no layer {what}; vLLM has other KV groups for such "
+                "a model, which are not supported"
             )  # fmt: skip
     return kinds
 
@@ -77,8 +91,11 @@ def _kind(fields: Fields, name: str, known: dict[str, Kind], value: object) -> K
     raise fields.problem(name, value, f"{hint}supported kinds of layers are {', '.join(known)}")
 
 
-def stateful(fields: Fields, architecture: str) -> Stateful:
+def stateful(fields: Fields, architecture: str) -> Stateful | None:
+    """Return None if no layer keeps a state. Raises InvalidInput."""
     kinds = layer_kinds(fields, architecture)
+    if "state" not in kinds:
+        return None
     first = next(kind for kind in kinds if kind in ("state", "attention")) == "state"
     shared: dict[str, Any] = {
         "layers": kinds.count("state"), "first": first, "tap_bytes": SIXTEEN_BITS,
@@ -115,7 +132,9 @@ def _gated_delta(
         key_heads=key_heads,
         rows=rows,
         columns=columns,
-        matrix_bytes=_matrix_bytes(fields, "mamba_ssm_dtype", "bfloat16"),
+        matrix_bytes=SIXTEEN_BITS
+        if architecture == "qwen3_next"  # vLLM reads no other size for it.
+        else _matrix_bytes(fields, "mamba_ssm_dtype", "bfloat16"),
         flops=_delta_flops(heads, rows, columns),
         **shared,
     )
@@ -127,8 +146,8 @@ def _delta_flops(heads: int, rows: int, columns: int) -> int:
 
 
 def _matrix_bytes(fields: Fields, name: str, default: str) -> int:
-    value = fields.get(name) or default
-    if value not in STATE_BYTES:
+    value = default if fields.get(name) is None else fields.get(name)
+    if not isinstance(value, str) or value not in STATE_BYTES:
         raise fields.problem(name, value, f"must be one of {', '.join(STATE_BYTES)}")
     return STATE_BYTES[value]
 
@@ -136,15 +155,19 @@ def _matrix_bytes(fields: Fields, name: str, default: str) -> int:
 def _mamba2(fields: Fields, architecture: str, shared: dict[str, Any]) -> tuple[Layer, StateLayers]:
     """Mamba 2 (arXiv:2405.21060). Its kernels save the state at the last boundary in a prompt."""
     hidden = fields.count("hidden_size")
-    heads = fields.count("mamba_num_heads", "mamba_n_heads")
-    groups = fields.count("n_groups", "mamba_n_groups")
-    columns = fields.count("ssm_state_size", "mamba_d_state")
-    kernel = fields.count("conv_kernel", "mamba_d_conv", default=4, least=2)
-    chunk = fields.count("chunk_size", "mamba_chunk_size", default=256)
-    if fields.get("mamba_d_head") == "auto":
+    granite = architecture == "granitemoehybrid"
+
+    def count(name: str, default: int | None = None, least: int = 1) -> int:
+        names = (NAMES_OF_GRANITE[name],) if granite else (name, NAMES_OF_GRANITE[name])
+        return fields.count(*names, default=default, least=least)
+
+    heads, groups, columns = count("mamba_num_heads"), count("n_groups"), count("ssm_state_size")
+    kernel = count("conv_kernel", default=4, least=2)
+    chunk = count("chunk_size", default=256)
+    if granite and fields.get("mamba_d_head") in (None, "auto"):
         rows = fields.count("mamba_expand", default=2) * hidden // heads
     else:
-        rows = fields.count("mamba_head_dim", "mamba_d_head")
+        rows = count("mamba_head_dim")
     inner = heads * rows
     channels = inner + 2 * groups * columns
     module = "mixer" if architecture == "nemotron_h" else "mamba"
@@ -166,11 +189,9 @@ def _mamba2(fields: Fields, architecture: str, shared: dict[str, Any]) -> tuple[
         heads=heads,
         rows=rows,
         columns=columns,
-        matrix_bytes=_matrix_bytes(
-            fields,
-            "mamba_ssm_cache_dtype",
-            "float32" if architecture == "nemotron_h" else "bfloat16",
-        ),
+        matrix_bytes=SIXTEEN_BITS
+        if granite
+        else _matrix_bytes(fields, "mamba_ssm_cache_dtype", "float32"),
         flops=heads * (4 * rows * columns + 2 * chunk * rows) + 2 * groups * chunk * columns,
         inside=True,
         **shared,
