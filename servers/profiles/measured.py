@@ -12,12 +12,13 @@ from dataclasses import replace
 from statistics import median
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.kv_groups import FULL_ATTENTION, STATE, STATE_INSIDE, Groups, keeps_states
 from servers.profiles.machines.gpus import PCIE4_X16
 from servers.profiles.profile import Profile, profile_of
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S
@@ -111,7 +112,7 @@ class Measured(StrictModel):
     max_model_len: int = Field(ge=1)
     kv_bytes_per_token: int = Field(ge=1)
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
-    kv_groups: tuple[int | None, ...] = (None,)
+    kv_groups: tuple[Annotated[int, Field(ge=STATE_INSIDE)] | None, ...] = FULL_ATTENTION
     step_tokens: int = Field(ge=1)
     prefill: tuple[PrefillTimes, ...] = Field(min_length=1)
     decode: tuple[DecodeTimes, ...] = Field(min_length=1)
@@ -126,6 +127,14 @@ class Measured(StrictModel):
     cpu: CpuTime | None = None
     """CPU time between steps, if measured: `step_ps` is added to `steps`, and the other fields are
     the costs of a tier. None: see `cpu_time`."""
+
+    @field_validator("kv_groups")
+    @classmethod
+    def _supported(cls, groups: Groups) -> Groups:
+        others = [group for group in groups if group is None or group > STATE]
+        if not groups or (keeps_states(groups) and others != [None]):
+            raise ValueError("must have groups, and one of full attention alone beside states")
+        return groups
 
     def cpu_time(self, scheduling: Scheduling) -> CpuTime:
         """Return the CPU time to add to the profile. Measured steps, and steps of operator tables

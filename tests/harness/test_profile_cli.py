@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.calibrate import step_times
+from harness.calibrate.probe import Target
+from harness.calibrate.step_times import CalibrationTimes
+from harness.cli.commands.profile import _measure
 from servers.profiles import MODELS
+from servers.vllm.launch.command_line import ServerConfig
+from servers.vllm.launch.server import ServerInfo
 from tests.harness.in_process import bench
+from tests.profiles.test_measured import DECODE, PREFILL
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,31 @@ def test_invalid_input_is_refused_in_one_line(
     assert len(err.splitlines()) == 1
     assert err.startswith(f"bench: {message}")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("model", "groups", "kv_tokens"),
+    [
+        ("tiny", (None,), 999 * 544),
+        # A turn of 54,400 tokens has 100 blocks of attention and two in each group of states.
+        ("qwen3.5-27b", (0, 0, 0, None), int(999 / 106 * 54_400)),
+    ],
+)
+def test_a_measured_profile_has_the_groups_of_states(
+    model: str, groups: tuple[int | None, ...], kv_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets: list[Target] = []
+
+    def measure(target: Target, *_: object) -> CalibrationTimes:
+        targets.append(target)
+        return CalibrationTimes(prefill=list(PREFILL), decode=list(DECODE))
+
+    monkeypatch.setattr(step_times, "measure", measure)
+    info = ServerInfo(model, "0.32.0", "a GPU", 1000, 544, 54_400, (0, 9), {}, (), None, None)
+    llm = MODELS["llama-3.1-8b" if model == "tiny" else model]
+    found = _measure("http://127.0.0.1:9", info, ServerConfig(model=model), llm, 60.0)
+    assert found.kv_groups == found.profile().kv_groups == groups
+    assert targets[0].kv_tokens == kv_tokens
 
 
 def show(*options: str) -> str:

@@ -144,6 +144,15 @@ def test_options_change_the_memory_of_a_profile(path: Path) -> None:
         profile_for(str(path), None, max_model_len=4000)
 
 
+def with_groups(groups: str) -> str:
+    return measured().model_dump_json().replace('"kv_groups":[null]', f'"kv_groups":{groups}')
+
+
+@pytest.mark.parametrize("groups", [(None,), (512, None), (0, 0, None), (None, -1)])
+def test_a_file_contains_the_groups_of_windows_or_states(groups: tuple[int | None, ...]) -> None:
+    assert measured(kv_groups=groups).profile().kv_groups == groups
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -152,6 +161,10 @@ def test_options_change_the_memory_of_a_profile(path: Path) -> None:
         ('{"format": "turnstile-profile-2"}', "format: Input should be 'turnstile-profile-1'"),
         (measured().model_dump_json().replace('"base_ps":', '"base":'), "steps.base_ps: Field req"),
         (measured().model_dump_json().replace('"kv_blocks":100', '"kv_blocks":0'), "kv_blocks: "),
+        (with_groups("[null,-2]"), "kv_groups.1: Input should be greater than"),
+        (with_groups("[]"), "kv_groups: Value error, must have groups"),
+        (with_groups("[0,0]"), "one of full attention alone beside states"),
+        (with_groups("[0,512,null]"), "one of full attention alone beside states"),
     ],
 )
 def test_invalid_files_are_reported_in_one_line(

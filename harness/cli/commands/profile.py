@@ -24,6 +24,7 @@ from servers.basics.redact import server_url
 
 if TYPE_CHECKING:
     from servers.profiles.measured import Measured
+    from servers.profiles.models.shape import Model
     from servers.vllm.launch.command_line import ServerConfig
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
@@ -289,20 +290,17 @@ def _with_tier(
 
 def _measure_new_server(config: ServerConfig, settings: Server, within_s: float) -> Measured:
     from harness.cli.start_server import fresh_folder, running_servers
-    from servers.vllm.launch.command_line import tensor_parallel
-    from servers.vllm.models.kv_bytes import kv_bytes_per_token
+    from servers.vllm.models.served_model import served_model
 
-    kv_bytes = kv_bytes_per_token(
-        config.model, config.weights, tensor_parallel(config), config.kv_cache_dtype
-    )
+    llm = served_model(config.model, config.weights, config.kv_cache_dtype)
     with running_servers(config, fresh_folder("profile"), settings) as ([server], _):
-        return _measure(server.base_url, server.info, config, kv_bytes, within_s, server)
+        return _measure(server.base_url, server.info, config, llm, within_s, server)
 
 
 def _measure_url(url: str, model: str | None, config: ServerConfig, within_s: float) -> Measured:
     from harness.engines.vllm_at_url import describe
     from servers.profiles.kv_cache_dtype import KvCacheDtype
-    from servers.vllm.models.kv_bytes import kv_bytes_per_token
+    from servers.vllm.models.served_model import served_model
 
     if config.kv_cache_dtype != KvCacheDtype.AUTO:
         raise InvalidInput(
@@ -312,17 +310,15 @@ def _measure_url(url: str, model: str | None, config: ServerConfig, within_s: fl
     info = describe(base_url := server_url(url, "--url"))
     if info.cache_config.get("cache_dtype") == KvCacheDtype.FP8:
         config = replace(config, kv_cache_dtype=KvCacheDtype.FP8)
-    kv_bytes = kv_bytes_per_token(
-        model or info.model, config.weights, kv_cache_dtype=config.kv_cache_dtype
-    )
-    return _measure(base_url, info, config, kv_bytes, within_s)
+    llm = served_model(model or info.model, config.weights, config.kv_cache_dtype)
+    return _measure(base_url, info, config, llm, within_s)
 
 
 def _measure(
     base_url: str,
     info: ServerInfo,
     config: ServerConfig,
-    kv_bytes: int,
+    llm: Model,
     within_s: float,
     server: VllmServer | None = None,
 ) -> Measured:
@@ -330,14 +326,20 @@ def _measure(
     from harness.calibrate.reload_times import measure_reload
     from harness.calibrate.step_times import measure
     from harness.cli.start_server import StatusLine
+    from servers.profiles.kv_groups import FULL_ATTENTION, groups_of, kv_tokens
     from servers.profiles.measured import Measured, fitted
+    from servers.vllm.launch.command_line import tensor_parallel
 
+    groups = FULL_ATTENTION if llm.states is None else groups_of(llm)[0]
+    blocks = info.kv_blocks - 1  # vLLM reserves one
     target = Target(
         base_url=base_url,
         model=info.model,
         vocabulary=range(*info.vocabulary),
         max_model_len=info.max_model_len,
-        kv_tokens=(info.kv_blocks - 1) * info.block_size,  # vLLM reserves one block
+        kv_tokens=kv_tokens(
+            groups, blocks, config.step_tokens, info.block_size, info.max_model_len
+        ),
         step_tokens=config.step_tokens,
         max_num_seqs=config.max_num_seqs,
     )
@@ -364,8 +366,11 @@ def _measure(
             "kv_blocks": info.kv_blocks,
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,
-            "kv_bytes_per_token": kv_bytes,
+            "kv_bytes_per_token": llm.kv_bytes_per_token_on(
+                tensor_parallel(config) if server else 1
+            ),
             "kv_cache_dtype": config.kv_cache_dtype,
+            "kv_groups": groups,
             "step_tokens": config.step_tokens,
             "prefill": prefill,
             "decode": decode,

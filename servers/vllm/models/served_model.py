@@ -1,4 +1,4 @@
-"""Computes the KV memory of one token, in bytes, from a model's config.json."""
+"""Finds the sizes of a model that a server has, from its config.json."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import json
 from pathlib import Path
 
 from servers.basics.errors import InvalidInput
-from servers.profiles import MODELS
+from servers.profiles import MODELS, Model
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.models.config import model_of
 from servers.vllm.models.model_folder import resolve_model
 
 
-def kv_bytes_per_token(
-    model: str,
-    weights: str = "auto",
-    gpus: int = 1,
-    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
-) -> int:
-    """Return the bytes on all GPUs of a tensor-parallel group. Raises InvalidInput."""
+def served_model(model: str, weights: str, kv_cache_dtype: KvCacheDtype) -> Model:
+    """Raises InvalidInput."""
     if model in MODELS:
-        return with_kv_cache(MODELS[model], kv_cache_dtype).kv_bytes_per_token_on(gpus)
+        return with_kv_cache(MODELS[model], kv_cache_dtype)
     path = Path(resolve_model(model, weights).path) / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -30,4 +25,4 @@ def kv_bytes_per_token(
             "the model's folder"
         ) from None
     llm = model_of(config, model, where=str(path))
-    return with_kv_cache(llm, kv_cache_dtype).kv_bytes_per_token_on(gpus)
+    return with_kv_cache(llm, kv_cache_dtype)
