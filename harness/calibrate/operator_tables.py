@@ -140,6 +140,11 @@ def open_tables(
             f"{' and '.join(sorted(slots.values()))} for {hardware_name}"
         )
     what = f"--model {model_name} on {gpus} x {hardware_name}"
+    if llm.states is not None:
+        raise UnknownProfile(
+            f"{what}: {PACKAGE} has no operator for layers that keep a state; leave out --from "
+            "for the analytic profile, or choose another --model"
+        )
     whole = _whole_experts(llm, gpus)
     with _covered(what), TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_config(llm)))
@@ -161,11 +166,6 @@ def open_tables(
 
 
 def _refuse_unsupported_layers(llm: Model, what: str) -> None:
-    if llm.states is not None:
-        raise UnknownProfile(
-            f"{what}: {PACKAGE} has no operator for layers that keep a state; leave out --from "
-            "for the analytic profile, or choose another --model"
-        )
     windows = [kind.window for kind in llm.kinds if kind.window is not None]
     architecture = next(iter(llm.config.get("architectures") or [llm.architecture]))
     if windows and architecture not in WINDOWS:

@@ -179,8 +179,8 @@ def notes_for(
     if is_file(hardware) or model is None:
         return notes_of_file(read_measured(Path(hardware)), profile, scheduling)
     llm = with_kv_cache(find_model(model), kv_cache_dtype)
-    caveats = notes(profile, gpu_of_file(hardware), llm)
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
+    caveats = notes(profile, gpu_of_file(hardware), llm, n)
     if profile.provenance == "operator-table":
         listed = tables_of(hardware, model) or model
         first, *others = shipped_notes(hardware, listed, n)
@@ -195,7 +195,7 @@ def notes_for(
         caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
         missing = f"no operator tables cover {llm.name} on {n} x {profile.hardware}"
-        if model not in MODELS and shipped_file(hardware):
+        if model not in MODELS and llm.states is None and shipped_file(hardware):
             missing += TABLES_OF_FILES
         return (caveats[0], missing, *caveats[1:])
     return caveats

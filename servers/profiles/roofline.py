@@ -257,10 +257,13 @@ def _check(
 
 
 def notes(
-    profile: Profile, gpu: Hardware | None = None, llm: Model | None = None
+    profile: Profile,
+    gpu: Hardware | None = None,
+    llm: Model | None = None,
+    gpus: int | None = None,
 ) -> tuple[str, ...]:
     """Return the caveats of a profile of a machine for readers of results, in one sentence each.
-    `gpu` and `llm` are required if files describe them."""
+    `gpu` and `llm` are required if files describe them, and `gpus` unless it is the default."""
     gpu, llm = gpu or hardware(profile.hardware), llm or model(profile.model)
     notes = []
     if profile.provenance == "analytic":
@@ -269,7 +272,7 @@ def notes(
             f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
         )
     if llm.states is not None:
-        state_bytes = llm.state_bytes_on(default_gpus(gpu, llm))
+        state_bytes = llm.state_bytes_on(gpus or default_gpus(gpu, llm))
         notes.append(
             f"{llm.states.layers} of {llm.layers} layers keep a state instead of KV, together "
             f"{state_bytes / 2**20:.1f} MiB per turn, so that a block has {profile.block_tokens} "

@@ -165,6 +165,8 @@ def package() -> None:
     [
         ("h100", "gemma-3-12b", "architecture Gemma3ForConditionalGeneration is not supported"),
         ("a100-80g", "gpt-oss-20b", "context attention data missing"),
+        ("h100", "qwen3.5-27b", "no operator for layers that keep a state"),
+        ("b200", "nemotron-3-nano-30b-a3b", "no operator for layers that keep a state"),
     ],
 )
 def test_a_model_without_tables_is_one_line_with_the_reason(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import CannotShare, InvalidInput
-from servers.profiles import MODELS, analytic_profile
+from servers.profiles import MODELS, analytic_profile, model
+from servers.profiles.files import notes_for, profile_for
 from servers.profiles.kv_groups import STATE, STATE_INSIDE, block_tokens_of, groups_of, kv_tokens_of
 from servers.profiles.models.config import model_of
 
@@ -262,6 +263,19 @@ def test_granite_without_states_has_the_kv_of_full_attention(tmp_path: Path) -> 
     assert llm.kv_bytes_per_token == 3 * 2 * 2 * 16 * 2
     profile = analytic_profile("h200", folder(tmp_path, config))
     assert (profile.block_tokens, profile.kv_groups) == (16, (None,))
+
+
+def test_notes_name_the_states_of_the_given_gpus_and_no_command_for_tables(tmp_path: Path) -> None:
+    sizes = {"n_groups": 1, "mamba_num_heads": 4, "mamba_head_dim": 4, "ssm_state_size": 4096}
+    llm = model(name := folder(tmp_path, {**NEMOTRON, **sizes}))
+    for gpus in (1, 4):
+        profile = profile_for("h100", name, gpus=gpus)
+        shown = " ".join(notes_for("h100", name, profile, gpus=gpus))
+        assert f"together {llm.state_bytes_on(gpus) / MIB:.1f} MiB per turn" in shown
+        assert f"no operator tables cover {llm.name} on {gpus} x h100" in shown
+        assert "--from aiconfigurator" not in shown
+    # Three more copies of a group's 2 × 4096 inputs of 3 tokens, of 2 bytes, in 4 layers.
+    assert llm.state_bytes_on(4) - llm.state_bytes_on(1) == 3 * 2 * 4096 * 3 * 2 * 4
 
 
 @pytest.mark.parametrize("auto", [None, "auto"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from servers.profiles import MODELS
 from servers.profiles.files import profile_for
 from servers.profiles.rebuild import decode_step_s
 from servers.profiles.step_times import StepTimes
+from servers.vllm.launch.command_line import ServerConfig, longest_context
 from servers.vllm.launch.cost_curve import costs_on, fit, read_costs
+from servers.vllm.launch.find_vllm import VllmInstallation
 from servers.vllm.models.configs import CONFIGS
 from servers.vllm.models.model_folder import resolve_model
 from servers.vllm.models.tiny_model import (
@@ -112,6 +115,20 @@ def test_a_folder_is_loaded_unchanged_and_a_hugging_face_name_is_passed_to_vllm(
     folder = resolve_model(str(tmp_path))
     assert (folder.path, folder.flags, folder.max_context) == (str(tmp_path), (), 4096)
     assert resolve_model("org/model").path == "org/model"
+
+
+def test_the_context_follows_from_kv_blocks_unless_layers_keep_states(tmp_path: Path) -> None:
+    vllm = VllmInstallation("python", "0.32.0", cpu=False, torch=None, has_request_metrics=True)
+    config = ServerConfig(kv_blocks=101)
+    found = {}
+    for name in ("llama", "nemotron_h", "kimi_linear"):
+        fields = {"model_type": name, "max_position_embeddings": 4096}
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        found[name] = longest_context(config, vllm, resolve_model(str(tmp_path)))
+    assert found == {"llama": 100 * 16, "nemotron_h": None, "kimi_linear": None}
+    listed = resolve_model("qwen3.5-27b", cache=tmp_path)
+    assert longest_context(config, vllm, listed) is None
+    assert longest_context(replace(config, max_model_len=70), vllm, listed) == 70
 
 
 def test_a_quadratic_is_fitted_to_the_costs_of_a_profile() -> None:

@@ -332,6 +332,7 @@ def _measure(
 
     groups = FULL_ATTENTION if llm.states is None else groups_of(llm)[0]
     blocks = info.kv_blocks - 1  # vLLM reserves one
+    gpus = 1 if server is None else tensor_parallel(config)
     target = Target(
         base_url=base_url,
         model=info.model,
@@ -366,9 +367,7 @@ def _measure(
             "kv_blocks": info.kv_blocks,
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,
-            "kv_bytes_per_token": llm.kv_bytes_per_token_on(
-                tensor_parallel(config) if server else 1
-            ),
+            "kv_bytes_per_token": llm.kv_bytes_per_token_on(gpus),
             "kv_cache_dtype": config.kv_cache_dtype,
             "kv_groups": groups,
             "step_tokens": config.step_tokens,

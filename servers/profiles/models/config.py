@@ -154,6 +154,14 @@ OTHER_MEMORY = {
 """What known architectures keep that is not supported."""
 
 
+def keeps_states(config: Mapping[str, Any]) -> bool:
+    """Return whether layers of the architecture, supported or not, keep a state instead of KV."""
+    text = config.get("text_config")
+    architecture = str((text if isinstance(text, Mapping) else config).get("model_type"))
+    known = ARCHITECTURES.get(architecture)
+    return OTHER_MEMORY.get(architecture) == _STATES or (known is not None and known.states)
+
+
 def model_of(
     config: Mapping[str, Any],
     name: str,

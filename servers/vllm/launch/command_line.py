@@ -41,6 +41,7 @@ _LOOPBACK_ONLY = (
 _VISIBLE = "other users can see command lines; set {} in the environment instead"
 _USE = "use {} instead, so that costs and limits agree with the engine"
 _NEEDED = "the plug-in needs {}; remove it"
+_CACHED = "prefix hits of states and windows are compared with vLLM's default; remove it"
 REFUSED_FLAGS = {
     "--host": _LOOPBACK_ONLY,
     "--uds": _LOOPBACK_ONLY,
@@ -71,6 +72,11 @@ REFUSED_FLAGS = {
         f"Turnstile counts in blocks of {CPU_BLOCK_TOKENS} tokens on a CPU and of "
         f"{GPU_BLOCK_TOKENS} on a GPU; remove it"
     ),
+    "--prefix-match-unit": _CACHED,
+    "--prefix-cache-retention-interval": _CACHED,
+    "--mamba-cache-mode": _CACHED,
+    "--mamba-block-size": _CACHED,
+    "--enable-mamba-shared-prefix-checkpoint": _CACHED,
     "--tensor-parallel-size": _USE.format("--gpus"),
     "-tp": _USE.format("--gpus"),
     "--data-parallel-size": _USE.format("--replicas"),
@@ -207,14 +213,15 @@ def longest_context(
     config: ServerConfig, vllm: VllmInstallation, model: ResolvedModel
 ) -> int | None:
     """Return the configured context length, or the longest one for the model and the KV pool, in
-    tokens; None to use vLLM's default. One block of the pool is vLLM's null block."""
+    tokens; None to use vLLM's default, also if only vLLM knows how many tokens a block has. One
+    block of the pool is vLLM's null block."""
     if config.max_model_len is not None or config.kv_blocks is None or model.max_context is None:
         return config.max_model_len
     block_tokens = CPU_BLOCK_TOKENS if vllm.cpu else GPU_BLOCK_TOKENS
     pool = (config.kv_blocks - 1) * block_tokens
     if pool < block_tokens:
         raise InvalidInput(f"--kv-blocks {config.kv_blocks}: vLLM reserves one; use at least 2")
-    return min(model.max_context, pool)
+    return None if model.states else min(model.max_context, pool)
 
 
 def environment(

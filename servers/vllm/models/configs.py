@@ -32,6 +32,8 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
                 "give the model's folder, with its image processor"
             )
         text["architectures"] = [TEXT_MODELS[text["model_type"]]]
+        if (tied := config.get("tie_word_embeddings")) is not None:
+            text["tie_word_embeddings"] = tied
         del text["text_config"]
         text.pop("vision_config", None)
     if "num_nextn_predict_layers" in text:

@@ -15,13 +15,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from servers.basics.errors import InvalidInput
+from servers.profiles.models.config import keeps_states
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
 from servers.vllm.models.configs import CONFIGS, text_config
@@ -44,6 +45,8 @@ class ResolvedModel:
     flags: tuple[str, ...]
     max_context: int | None
     """The longest context of the model, in tokens; None if only vLLM knows it."""
+    states: bool = field(default=False, kw_only=True)
+    """Whether some layers keep a state, for which vLLM chooses the tokens of a block."""
     vocabulary: tuple[int, int] = ORDINARY_TOKENS
     """The range of token ids for random prompts; the end is exclusive."""
 
@@ -63,7 +66,8 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
         folder = _cached(model, CONFIGS[model], random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
         longest = CONFIGS[model]["max_position_embeddings"]
-        return ResolvedModel(model, str(folder), flags, longest, BYTES)
+        states = keeps_states(CONFIGS[model])
+        return ResolvedModel(model, str(folder), flags, longest, BYTES, states=states)
     if weights == "random":
         raise InvalidInput(f"--weights random: only tiny has them; use auto or dummy for {model}")
     load_format = ("--load-format", "dummy") if weights == "dummy" else ()
@@ -73,13 +77,17 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
         folder = _cached(name, config, False, cache or cache_folder())
         longest = config.get("max_position_embeddings")
         flags = ("--dtype", "bfloat16", "--load-format", "dummy")
-        return ResolvedModel(name, str(folder), flags, longest, BYTES)
+        states = keeps_states(config)
+        return ResolvedModel(name, str(folder), flags, longest, BYTES, states=states)
     if (path / "config.json").is_file():
-        longest, tokens = (_config_number(path, name) for name in LIMITS)
+        config = _config(path)
+        text = config.get("text_config", config)
+        longest, tokens = (n if isinstance(n := text.get(each), int) else None for each in LIMITS)
         first, end = ORDINARY_TOKENS
         vocabulary = (first, min(end, tokens)) if tokens and tokens > 2 * first else ORDINARY_TOKENS
         path = path.resolve()
-        return ResolvedModel(path.name, str(path), load_format, longest, vocabulary)
+        states = keeps_states(config)
+        return ResolvedModel(path.name, str(path), load_format, longest, vocabulary, states=states)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.exists() and model[0] not in "./":
         return ResolvedModel(model, model, load_format, None)
     what = "has no config.json and is" if path.is_dir() else "is not a folder and"
@@ -123,10 +131,9 @@ def _cached(name: str, config: Mapping[str, Any], random: bool, cache: Path) -> 
     return folder
 
 
-def _config_number(folder: Path, name: str) -> int | None:
+def _config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise InvalidInput(f"{folder / 'config.json'}: {error}") from None
-    value = config.get("text_config", config).get(name)
-    return value if isinstance(value, int) else None
+    return config
