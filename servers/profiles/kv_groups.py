@@ -138,9 +138,8 @@ def _group_layers(full: int, others: int) -> int:
 
 
 def block_tokens_of(llm: Model, gpus: int, block_tokens: int) -> int:
-    """Return the tokens of a block: `block_tokens`, or as many that the page of a layer with
-    attention is as large as a state, which has a page of the same size (vLLM 0.32,
-    `vllm/platforms/interface.py`, `_align_hybrid_block_size`)."""
+    """Return the tokens of a block: `block_tokens`, or enough for the page of an attention layer to
+    hold a state (vLLM 0.32, `vllm/platforms/interface.py`, `_align_hybrid_block_size`)."""
     if llm.states is None:
         return block_tokens
     page = block_tokens * llm.kinds[0].bytes_of_layer(gpus)

@@ -64,7 +64,8 @@ class Profile:
     weights_ps: int
     token_ps: int
     sequence_ps: int
-    """Fixed cost of each turn in a step: inputs, sampling, streaming the token."""
+    """Fixed cost of each turn in a step: inputs, sampling, streaming the token, and reading and
+    writing its states."""
     context_ps: int
     pair_ps: int
     request_ps: int
@@ -75,8 +76,8 @@ class Profile:
     """Bandwidth from host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
     kv_groups: tuple[int | None, ...] = field(default=(None,), kw_only=True)
-    """The sliding window in tokens of each group of layers with its own KV blocks, in vLLM's order;
-    None: full attention."""
+    """The groups of layers with their own KV blocks, in vLLM's order: the sliding window in tokens,
+    None for full attention, or a state (`servers.profiles.kv_groups`)."""
     load_ps: int = field(default=0, kw_only=True)
     """CPU time of the admission of a turn that loads KV from a tier. The step of its batch takes
     this much longer, and the read starts after it."""

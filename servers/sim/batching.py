@@ -1,8 +1,8 @@
 """The running turns of one replica, their blocks, and the batches of steps.
 
 As in vLLM v1, a step computes one token of each decoding turn and the next prompt chunk of turns
-that are partly through their prompt. Without `--long-prefill` there is at most one of these, which
-is the last in order of admission.
+that are partly through their prompt. There is at most one of these, the last in order of admission,
+unless `--long-prefill` limits chunks, or they end at block boundaries because layers keep states.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Batch:
         allocates a block: if its cached prefix is evicted, it may load its KV from a tier instead
         of computing its first chunk."""
         self.single_step = False
-        """Whether the batch must not be computed in a stride: a model with sliding windows computes
+        """Whether the batch must not be computed in a stride: a model with windows or states computes
         a prompt, or its running turns may free the blocks for which the head of the queue waits."""
 
     def prompt_tokens(self) -> int:

@@ -5,8 +5,8 @@ slot for their next token in order of admission, and if no block is free the pol
 preempted; unless a turn was preempted, waiting turns are admitted by rank until the head of the
 queue does not fit (its whole prompt or its first chunk, see `servers.admission`), the batch is
 full, or the step's token budget is used. So at most one turn's prompt is partly computed, that of
-the turn admitted last, unless `--long-prefill` limits what a step computes of each. Times are whole
-picoseconds.
+the turn admitted last, unless `--long-prefill` limits what a step computes of each, or layers keep
+states and chunks end at block boundaries. Times are whole picoseconds.
 
 If a turn has to preempt itself, the turns admitted after it skip the step. `Policy.displaced`
 preempts before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): each step is
@@ -237,8 +237,8 @@ class Scheduler:
         return True
 
     def _budget_in_order(self, batch: Batch) -> int:
-        """Return how many tokens the step may compute beside those of the turns before the next one
-        in order of admission. Only if chunks end at block boundaries may a turn before a decode
+        """Return how many tokens the step may compute after the turns that were already scheduled
+        in this step. Only if chunks end at block boundaries may a turn before a decode
         compute more tokens than in the step before, so that none is left for the decode."""
         slots = len(batch.has_slot) if batch.has_slot else 0
         return self._step_tokens - slots - batch.prompt_tokens()
