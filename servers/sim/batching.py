@@ -54,8 +54,9 @@ class Batch:
         allocates a block: if its cached prefix is evicted, it may load its KV from a tier instead
         of computing its first chunk."""
         self.single_step = False
-        """Whether the batch must not be computed in a stride: a model with windows or states computes
-        a prompt, or its running turns may free the blocks for which the head of the queue waits."""
+        """Whether the batch must not be computed in a stride: a model with windows or states
+        computes a prompt, or its running turns may free blocks for which the head of the queue
+        waits."""
 
     def prompt_tokens(self) -> int:
         return sum([chunk for _, chunk in self.chunks])
