@@ -24,7 +24,6 @@ from servers.variants import make_policy, variants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
-from tests.real.conftest import forked
 from tests.real.test_sweep import PROGRAMS
 
 BENCH = str(Path(sys.executable).parent / "bench")
@@ -32,8 +31,9 @@ BENCH = str(Path(sys.executable).parent / "bench")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    folder = tmp_path_factory.mktemp("server")
-    with forked(), launch(ServerConfig(kv_blocks=600), folder, ready_within_s=600) as started:
+    with launch(
+        ServerConfig(kv_blocks=600), tmp_path_factory.mktemp("server"), ready_within_s=600
+    ) as started:
         yield started
 
 
