@@ -216,8 +216,8 @@ def variant(text: str) -> Variant:
     ours = base in POLICIES.built_in or base == LMCACHE
     if UNLIMITED_KV in policy.needs and (given or suffix or not ours):
         raise InvalidVariant(
-            f"--policies {text}: only the reference {REFERENCES[0]} has unlimited KV memory,"
-            f" without arguments and an offload tier; write {REFERENCES[0]}"
+            f"--policies {text}: only the reference unlimited-kv has unlimited KV memory, without "
+            "arguments and an offload tier; write unlimited-kv"
         )
     values = parse_arguments(given, text) if given else {}
     own, _ = parameters(policy)

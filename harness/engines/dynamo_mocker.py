@@ -17,7 +17,7 @@ from harness.cells.job import Job
 from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, engine_count
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_engine import CellReplay, LiveEngine
-from harness.engines.sim import SimEngine, sim_engine
+from harness.engines.sim import SimEngine, resolve_profile, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
@@ -145,7 +145,8 @@ def resolve_dynamo(
     check_flags(server.vllm_flags, REFUSED_FLAGS)
     workers = _workers(server)
     chosen, installed = find_routers(_variants(settings.policies, server), settings)
-    sim = replace(sim_engine(settings, chosen), replicas=1)
+    found = resolve_profile(settings.machine)
+    sim = replace(sim_engine(settings, chosen, found), replicas=1)
     if sim.profile.kv_groups != (None,):
         raise InvalidInput(
             f"--model {sim.model}: has layers with a sliding window or a state, which the mocker "

@@ -205,10 +205,11 @@ def resolve_sim(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], SimEngine, tuple[Unsupported, ...]]:
     server = settings.server
-    found = resolve_profile(settings.machine).profile()
-    plain, left_out = split_supported(settings.policies, partial(_check_tier, server, found))
+    found = resolve_profile(settings.machine)
+    check = partial(_check_tier, server, found.profile())
+    plain, left_out = split_supported(settings.policies, check)
     chosen = with_routers(plain, server, "sim")
-    return chosen, sim_engine(settings, chosen), left_out
+    return chosen, sim_engine(settings, chosen, found), left_out
 
 
 def _check_tier(server: Server, profile: Profile, variant: Variant) -> None:
@@ -224,9 +225,10 @@ def _check_tier(server: Server, profile: Profile, variant: Variant) -> None:
         )
 
 
-def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
+def sim_engine(
+    settings: SweepSettings, chosen: Sequence[Variant], found: ResolvedProfile
+) -> SimEngine:
     machine = settings.machine
-    found = resolve_profile(machine)
     offload = Offload(_offload_gb(machine, found), machine.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MAX_GB:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from harness.cells.job import Job
 from harness.engines.base import EngineKind, split_supported
-from harness.engines.sim import SimEngine, sim_engine
+from harness.engines.sim import SimEngine, resolve_profile, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.option import build, values_of
 from harness.load.settings import SweepSettings
@@ -117,7 +117,8 @@ def virtual_engine(
         check_loads(variant.policy_spec, vllm.python)
 
     chosen, left_out = split_supported(settings.policies, check)
-    return chosen, VllmVirtualEngine(sim_engine(settings, chosen), vllm), left_out
+    sim = sim_engine(settings, chosen, resolve_profile(settings.machine))
+    return chosen, VllmVirtualEngine(sim, vllm), left_out
 
 
 def _refuse_memory(variant: Variant) -> None:

@@ -57,7 +57,7 @@ def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
         name = row.name
         base, arguments, tier = _parts(name)
         if row.reference or base in REFERENCES:
-            found[name] = Style(GREY, "cross" if base == REFERENCES[0] else "x", "dot")
+            found[name] = Style(GREY, "cross" if base == "unlimited-kv" else "x", "dot")
             continue
         slot = slots[base]
         marker = MARKERS[(slot if slot == INK else slot - 1 + _shift(base)) % len(MARKERS)]

@@ -30,7 +30,7 @@ def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
     """Return the maximum number of blocks that one turn needs in a window group: the blocks of a
     window and of the tokens in flight, and one because the window may begin inside a block. In a
     state group: those with the states before, after and perhaps inside a step."""
-    if window <= STATE:
+    if is_state(window):
         return 2 - window
     return -(-(window - 1 + step_tokens) // block_tokens) + 1
 
@@ -83,7 +83,7 @@ def kv_tokens(
     for window in groups:
         if window is None:
             per_turn += -(-max_model_len // block_tokens)
-        elif window <= STATE:
+        elif is_state(window):
             per_turn += most_window_blocks(window, step_tokens, block_tokens)
         else:
             kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, max_model_len)
@@ -91,8 +91,12 @@ def kv_tokens(
     return int(kv_blocks / per_turn * max_model_len)
 
 
+def is_state(group: int | None) -> bool:
+    return group is not None and group <= STATE
+
+
 def keeps_states(groups: Groups) -> bool:
-    return any(group is not None and group <= STATE for group in groups)
+    return any(map(is_state, groups))
 
 
 def without_windows(profile: Profile) -> Profile:

@@ -25,7 +25,8 @@ class StateTurns(WindowTurns):
         super().__init__(kv, profile, limits.step_tokens)
         self._states = kv
         self._saves_inside = STATE_INSIDE in profile.kv_groups
-        self._least_most_chunk = min(limits.long_prefill or limits.step_tokens, limits.step_tokens)
+        self._cap = min(limits.long_prefill or limits.step_tokens, limits.step_tokens)
+        """Most tokens of a chunk, unless `--long-prefill-adaptive` raises them."""
 
     def next_chunk(self, sequence: Sequence, budget: int) -> int:
         return self.aligned(sequence, sequence.computed, super().next_chunk(sequence, budget))
@@ -40,7 +41,7 @@ class StateTurns(WindowTurns):
         inside = end >= prefill_end and self._saves_state(start, end, prefill_end)
         if end < prefill_end:
             aligned_end = end // block * block
-            if aligned_end > start or block <= self._least_most_chunk:
+            if aligned_end > start or block <= self._cap:
                 end = aligned_end
         stops = [] if inside else [(sequence.target - 1) // block * block]
         if start % block:

@@ -42,10 +42,16 @@ def retain_blocks(manager: Any, request: Request, whole_request: bool) -> tuple[
     return blocks, len(blocks)
 
 
+def _window(manager: Any) -> int | None:
+    """Return the window of a group in tokens, None for full attention. A state is needed like a
+    window of two tokens."""
+    return 2 if hasattr(manager, "mamba_cache_mode") else getattr(manager, "sliding_window", None)
+
+
 def _freed(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
     """Return the blocks of the last window before the end of the prompt that have left the window
     of a sliding-window group, and those of the last states in the prompt, by group and last block
-    first. A state is needed like a window of two tokens.
+    first.
 
     Of these groups, vLLM by default only hashes the blocks before the end of the prompt, where the
     next turn's prefix hit then ends, and frees them once enough tokens follow. Without them, the
@@ -54,11 +60,7 @@ def _freed(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
         return {}
     left: dict[int, Blocks] = {}
     managers = manager.coordinator.single_type_managers
-    windows = {
-        i: 2 if hasattr(one, "mamba_cache_mode") else one.sliding_window
-        for i, one in enumerate(managers)
-        if hasattr(one, "mamba_cache_mode") or getattr(one, "sliding_window", None)
-    }
+    windows = {i: window for i, one in enumerate(managers) if (window := _window(one))}
     for spec in {managers[i].kv_cache_spec for i in windows}:
         same = [i for i in windows if managers[i].kv_cache_spec == spec]
         end = (request.num_prompt_tokens - 1) // spec.block_size

@@ -28,7 +28,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from servers.admission import Admission, Headroom
-from servers.profiles.kv_groups import STATE, STATE_INSIDE, keeps_states
+from servers.profiles.kv_groups import STATE_INSIDE, is_state, keeps_states
 
 MAX_MODEL_LEN = 1 << 24
 MODEL = {
@@ -109,7 +109,7 @@ def headless_scheduler(
 
 
 def _spec(window: int | None, block_tokens: int) -> Any:
-    if window is not None and window <= STATE:
+    if is_state(window):
         inside = window == STATE_INSIDE
         return MambaSpec(
             block_size=block_tokens,

@@ -231,6 +231,11 @@ def turn_of(call: Call, kept: int, gap: Gap) -> Turn:
     )
 
 
+def most_kept(before: Call, call: Call) -> int:
+    """Return the most tokens of the previous call's context that a prompt can repeat."""
+    return min(before.prompt + before.output, call.prompt - 1)
+
+
 def kept_tokens(before: Call, call: Call, repairs: Repairs, first: Call | None = None) -> int:
     """Return the number of tokens of the previous call's context that a prompt repeats.
 
@@ -239,8 +244,7 @@ def kept_tokens(before: Call, call: Call, repairs: Repairs, first: Call | None =
     tokens, and the `first` prompt, if given; all of it if `first` is given and the counts only seem
     to differ.
     """
-    whole = before.prompt + before.output
-    most = min(whole, call.prompt - 1)
+    whole, most = before.prompt + before.output, most_kept(before, call)
     if call.kept is not None:
         if call.kept > most:
             repairs.add("more kept tokens than the previous context or this prompt has: lowered")

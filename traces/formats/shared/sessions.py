@@ -23,6 +23,7 @@ from traces.formats.shared.calls import (
     Call,
     CalledTool,
     kept_tokens,
+    most_kept,
     turn_of,
 )
 from traces.lenient import MAX_GAP_S, Repairs
@@ -332,7 +333,7 @@ class _Maker:
     def _kept(self, calls: Sequence[Call], i: int) -> int:
         """Return the number of tokens in call `i` that repeat the context of the previous call."""
         before, call = calls[i - 1], calls[i]
-        most = min(before.prompt + before.output, call.prompt - 1)
+        most = most_kept(before, call)
         cached = min(call.cached or 0, most)
         if call.continues is None or call.continues not in (-1, i - 1):
             self.repairs.add("a prompt that does not continue the one before: history rewritten")

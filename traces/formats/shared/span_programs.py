@@ -19,6 +19,7 @@ from traces.formats.shared.calls import (
     Call,
     fill_usage,
     kept_tokens,
+    most_kept,
     system_prefix,
     unique_id,
 )
@@ -112,7 +113,7 @@ def _agent(lane: _Lane, repairs: Repairs, assumptions: Assumptions) -> Agent:
         kept = _kept(before, span, following, repairs)
         if kept is None:
             kept = kept_tokens(before, call, repairs, calls[0])
-        most = min(before.prompt + before.output, call.prompt - 1)
+        most = most_kept(before, call)
         call.kept = max(following.kept or 0, min(max(kept, call.cached or 0), most))
     return Agent(lane.id, calls, lane.parent, delay_provenance=lane.calls[0].start_provenance)
 
