@@ -26,6 +26,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import text
 from traces.compressed import DAMAGED, decompressed
+from traces.laws import Laws
 
 MAX_BYTES = 1 << 30
 """Maximum size of a file, decompressed."""
@@ -46,6 +47,7 @@ class Repairs:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self.laws = Laws()
         self.inferred_counts = 0
         """Number of token counts that are inferred although the file records others."""
 
@@ -58,7 +60,9 @@ class Repairs:
         self.inferred_counts += 1
 
     def reasons(self) -> list[str]:
-        return [f"{reason} ({n} times)" if n > 1 else reason for reason, n in self._counts.items()]
+        counts = self._counts.items()
+        repaired = [f"{reason} ({n} times)" if n > 1 else reason for reason, n in counts]
+        return repaired + self.laws.reasons()
 
 
 def read_bytes(path: Path, first: int | None = None) -> bytes:

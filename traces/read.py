@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from servers.basics.errors import InvalidTrace, NoTraceRead, TraceRejected
@@ -32,6 +32,7 @@ from traces.formats.registry import (
     recognise,
 )
 from traces.formats.shared.linked import join
+from traces.laws import Laws
 from traces.lenient import Repairs, items, line_start, mapping, parse_json, read_bytes
 from traces.merge import (
     UniqueIds,
@@ -77,6 +78,8 @@ class TraceSet:
     """Number of token counts that are inferred although their file records others."""
     keeps_names: bool = False
     """Whether private histories keep the ids of sessions and the names of tools."""
+    laws: Laws = field(default_factory=Laws)
+    """How often each conservation law was checked and failed."""
 
 
 def read_traces(
@@ -170,6 +173,7 @@ class _SetReader:
         self.formats: dict[str, str] = {}
         self.is_private = False
         self.inferred_counts = 0
+        self.laws = Laws()
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256(decided_by.encode())
@@ -214,6 +218,7 @@ class _SetReader:
             return
         self.formats[label] = format
         self.inferred_counts += repairs.inferred_counts
+        self.laws.add(repairs.laws)
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
@@ -231,6 +236,7 @@ class _SetReader:
             self.assumptions.tokens.basis if self.assumptions.tokens.estimated else "",
             self.inferred_counts,
             self.is_private and self.keep_names,
+            self.laws,
         )
 
     def _none_read(self) -> NoTraceRead:
@@ -269,7 +275,10 @@ def load_file(
     TraceRejected and InvalidTrace."""
     before = repairs.inferred_counts + assumptions.tokens.estimated
     name, programs = _load_any(data, path, repairs, assumptions, format, columns)
-    if repairs.inferred_counts + assumptions.tokens.estimated > before:
+    if (
+        repairs.inferred_counts + assumptions.tokens.estimated > before
+        or not repairs.laws.counts_hold
+    ):
         programs = [replace(program, inferred_tokens=True) for program in programs]
     return name, with_short_names(programs, repairs)
 

@@ -18,6 +18,7 @@ from servers.basics.text import identifier, text
 from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
+from traces.formats.shared.balance import balance
 from traces.formats.shared.calls import (
     Call,
     fill_usage,
@@ -28,6 +29,7 @@ from traces.formats.shared.calls import (
 )
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
+from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
 from traces.merge import agree_on_prefixes
 from traces.program import Fork, Program, Provenance
@@ -104,12 +106,15 @@ class _TrajectoryReader:
         id = unique_id(identifier(wanted_id), self.ids)
         self.programs[id] = Program(id, (), fork=fork)
         forks = self._add_sub_agents(document, steps, read, id, depth)
+        total = tokens(mapping(document.get("final_metrics")).get("total_prompt_tokens"))
+        self.repairs.laws.total(Law.TOTALS, sum(call.prompt for call in read.calls), total)
         fill_usage(read.calls, self.repairs)
         joined = {fork.joined_before_turn for fork in forks}
         gaps = [self._gap(read, i, i + 1 in joined) for i in range(len(read.calls))]
         tools = [call.tools for call in read.calls]
         complete = self.assumptions.complete_gaps(id, tools, gaps, self.repairs)
-        turns = tuple(make_turn(read.calls, i, gap, self.repairs) for i, gap in enumerate(complete))
+        balanced = balance(read.calls, complete, self.repairs)
+        turns = tuple(make_turn(read.calls, i, gap, self.repairs) for i, gap in enumerate(balanced))
         shortest = min(turn.prompt_tokens for turn in turns)
         prefix = system_prefix(read.system, read.calls[0].opening, shortest)
         self.programs[id] = Program(id, turns, prefix, fork, read.start_s)

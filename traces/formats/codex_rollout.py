@@ -18,6 +18,7 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.shared.calls import Call, CalledTool
 from traces.formats.shared.sessions import Sent, Thread, tool_name, whole_prompt
+from traces.laws import Law
 from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
 from traces.program import Message
 
@@ -342,6 +343,7 @@ class _EventReader:
         self.found: list[_Event] = []
         self.compacted: int | None = None
         """Index of the last compaction since the last event with counts."""
+        self.has_totals = False
         self.missing = 0
         """Prompt tokens of the totals that no call has."""
         ids = (_payload(line).get("compaction_response_id") for line in rollout.lines)
@@ -362,8 +364,9 @@ class _EventReader:
                 elif event.kind == "output":
                     self.items.answered.add(identifier(event.payload.get("call_id")))
                 self.found.append(event)
-        if self.missing:
-            self.repairs.add(f"a total that has {self.missing:,} more prompt tokens than the calls")
+        if self.has_totals:
+            read = sum(event.usage[0] for event in self.found if event.kind == "count")
+            self.repairs.laws.total(Law.TOTALS, read, read + self.missing)
         return [event for event in self.found if id(event) not in self.items.again]
 
     def _record(self, event: _Event) -> None:
@@ -379,6 +382,7 @@ class _EventReader:
         if total is not None and (is_latest := self.totals.is_latest(total)) is not None:
             self._replay(event, is_latest)
             return
+        self.has_totals |= total is not None
         grown, has_grown = self.totals.grow(total) if total is not None else ((), False)
         if usage is None or not usage[0]:
             usage = grown

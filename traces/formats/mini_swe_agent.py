@@ -18,8 +18,10 @@ from servers.basics.text import identifier, text
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Gap
 from traces.formats.about import About
-from traces.formats.shared.calls import Call, Trajectory, fill_usage, first_count, generation_s
+from traces.formats.shared.calls import Call, fill_usage, first_count, generation_s
 from traces.formats.shared.chat_messages import plain_text
+from traces.formats.shared.trajectory import Trajectory
+from traces.laws import Law
 from traces.lenient import (
     Repairs,
     document_start,
@@ -75,6 +77,8 @@ def read_trajectory(document: JsonObject, name: str, repairs: Repairs) -> list[P
     calls = read.calls
     if not calls:
         raise TraceRejected("no LLM call in its messages")
+    stats = mapping(mapping(document.get("info")).get("model_stats"))
+    repairs.laws.total(Law.CALLS, len(calls), tokens(stats.get("api_calls")))
     fill_usage(calls, repairs)
     timeout_s = _command_timeout_s(document)
     gaps = [_gap(calls, i, timeout_s, repairs) for i in range(len(calls))]

@@ -12,7 +12,8 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from traces.assumptions import Gap
 from traces.formats.openhands_events import Role, Utterance
-from traces.formats.shared.calls import Call, Trajectory, fill_usage, first_count
+from traces.formats.shared.calls import Call, fill_usage, first_count
+from traces.formats.shared.trajectory import Trajectory
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Fork, Program, Provenance, Turn
 

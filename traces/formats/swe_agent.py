@@ -19,8 +19,10 @@ from servers.basics.text import text
 from servers.tool_names import command_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
-from traces.formats.shared.calls import Call, Trajectory
+from traces.formats.shared.calls import Call
 from traces.formats.shared.chat_messages import flat_text
+from traces.formats.shared.trajectory import Trajectory
+from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Program, Provenance
 from traces.token_counts import TokenCounter
@@ -75,6 +77,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     if not read.calls:
         raise TraceRejected("no answer of the model in its history or trajectory")
     stats = mapping(mapping(document.get("info")).get("model_stats"))
+    repairs.laws.total(Law.CALLS, len(read.calls), tokens(stats.get("api_calls")))
     _scale(read.calls, stats, assumptions.tokens, repairs)
     tools = [call.tools for call in read.calls]
     gaps = assumptions.complete_gaps(name, tools, _gaps(read.calls, steps), repairs)

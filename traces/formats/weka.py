@@ -22,6 +22,7 @@ from traces.formats.about import CALL_END, MEASURED, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import lengths
 from traces.formats.shared.timed_calls import UNNAMED_TOOL, Agent, estimated_api_s, make_programs
+from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
@@ -66,6 +67,9 @@ def read_session(document: JsonObject, name: str, repairs: Repairs) -> list[Prog
     reader.add(session, items(document.get("requests")), 0.0, 0)
     if not reader.agents:
         raise TraceRejected("no request with prompt tokens")
+    read = sum(call.prompt for agent in reader.agents.values() for call in agent.calls)
+    totals = mapping(mapping(document.get("totals")).get("combined_tokens"))
+    repairs.laws.total(Law.TOTALS, read, tokens(totals.get("input")))
     programs = make_programs(reader.agents, repairs, ROUNDING_S)
     return _with_prefixes(programs, reader.starts, block)
 

@@ -16,9 +16,10 @@ from servers.basics.text import identifier, text
 from servers.tool_names import call_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, COUNT, DRAW, About
-from traces.formats.shared.calls import Call, Trajectory
+from traces.formats.shared.calls import Call
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.formats.shared.rows import line_documents
+from traces.formats.shared.trajectory import Trajectory
 from traces.lenient import (
     Repairs,
     document_start,

@@ -390,7 +390,7 @@ def test_a_total_that_grew_by_more_than_the_calls_is_reported_with_numbers() -> 
         meta("a"), asked(1), said(4), first, asked(20), said(40), count(40, 6500, cached=5000)
     )
     assert [turn.prompt_tokens for turn in program.turns] == [5000, 6500]
-    assert repairs == ["a total that has 6,000 more prompt tokens than the calls"]
+    assert repairs == ["prompts sum to 11,500 tokens, the file says 17,500"]
 
 
 def record(at_s: float, id: str, prompt: int, thread: str = "a") -> Line:

@@ -6,7 +6,7 @@ Lengths are in tokens, times in seconds. `docs/reference/trace-formats.md` descr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from servers.basics.errors import TraceRejected
@@ -14,7 +14,7 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import brief
 from traces.assumptions import Gap
 from traces.lenient import MAX_GAP_S, Repairs, tokens
-from traces.program import Message, Program, Provenance, SharedPrefix, Turn
+from traces.program import Provenance, SharedPrefix, Turn
 from traces.token_counts import CHARACTERS_PER_TOKEN
 
 COUNTING_ERROR = 0.05
@@ -140,42 +140,6 @@ class Call:
         if self.answered_s < self.end_s:
             repairs.add("an observation before its answer: tool gap set to 0")
         return max(0.0, self.answered_s - self.end_s), Provenance.MEASURED
-
-
-class Trajectory:
-    """The messages and the calls of one agent, added in order."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.messages: list[Message] = []
-        self.system = ""
-        self.characters = 0
-
-    def say(self, role: str, content: str, call: Call | None = None, further: int = 0) -> None:
-        """Add a message, and the call of which it is the answer. `further`: the number of
-        characters in prompts in addition to the content."""
-        length = len(content) + further
-        if call is not None:
-            call.opening, call.prompt_messages = self.characters, len(self.messages)
-            call.characters = length
-            self.calls.append(call)
-        self.messages.append(Message(role, content))
-        self.characters += length
-
-    def program(
-        self, id: str, gaps: Iterable[Gap], repairs: Repairs, start_s: float | None = None
-    ) -> Program:
-        """Return the program. `gaps` has the gap after each call."""
-        turns = tuple(make_turn(self.calls, i, gap, repairs) for i, gap in enumerate(gaps))
-        shortest = min(turn.prompt_tokens for turn in turns)
-        return Program(
-            id,
-            turns,
-            system_prefix(self.system, self.calls[0].opening, shortest),
-            recorded_start_s=start_s,
-            messages=tuple(self.messages),
-            prompt_messages=tuple(call.prompt_messages for call in self.calls),
-        )
 
 
 def stated_provenance(stated: object, repairs: Repairs) -> Provenance:

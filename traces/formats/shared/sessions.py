@@ -17,6 +17,7 @@ from itertools import accumulate
 from servers.basics.text import identifier
 from servers.tool_names import call_names
 from traces.assumptions import Gap
+from traces.formats.shared.balance import balance
 from traces.formats.shared.calls import (
     COUNTING_ERROR,
     COUNTS_DIFFER,
@@ -209,6 +210,8 @@ class _Maker:
         for thread in threads.values():
             for i, call in enumerate(thread.calls):
                 self.places[id(call)] = thread, i
+                if call.continues == i - 1:
+                    call.continues = -1
                 call.end_before_tools()
         self.launched = {id for id, thread in threads.items() if self._is_launched(thread)}
         """The sub-agents of which the calls that launched them are known."""
@@ -241,9 +244,10 @@ class _Maker:
 
     def _program(self, thread: Thread, k: int, begin: int, end: int) -> Program:
         calls = thread.calls[begin:end]
+        gaps = balance(calls, [_gap(calls, i) for i in range(len(calls))], self.repairs)
         turns = tuple(
-            turn_of(call, self._kept(thread.calls, begin + i) if i else 0, _gap(calls, i))
-            for i, call in enumerate(calls)
+            turn_of(call, self._kept(thread.calls, begin + i) if i else 0, gap)
+            for i, (call, gap) in enumerate(zip(calls, gaps, strict=True))
         )
         started_s = thread.started_s if begin == 0 else thread.calls[begin - 1].message_s
         fork = self._fork(thread, begin, started_s)
@@ -335,7 +339,7 @@ class _Maker:
         before, call = calls[i - 1], calls[i]
         most = most_kept(before, call)
         cached = min(call.cached or 0, most)
-        if call.continues is None or call.continues not in (-1, i - 1):
+        if call.continues != -1:
             self.repairs.add("a prompt that does not continue the one before: history rewritten")
             common = 0
             if call.continues is not None:

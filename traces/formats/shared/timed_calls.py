@@ -14,6 +14,7 @@ from itertools import accumulate, zip_longest
 
 from traces.assumptions import Gap
 from traces.block_hashes import share_blocks
+from traces.formats.shared.balance import balance
 from traces.formats.shared.calls import Call, kept_tokens, turn_of
 from traces.lenient import MAX_GAP_S, Repairs
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
@@ -101,7 +102,7 @@ def make_programs(
     return [
         Program(
             id,
-            tuple(_turn(agent, i, tolerance_s, repairs) for i in range(len(agent.calls))),
+            _turns(agent, tolerance_s, repairs),
             agent.prefix,
             forks[id],
             None if forks[id] else agent.calls[0].start_s,
@@ -184,12 +185,18 @@ def _provenance(call: Call) -> Provenance:
     return Provenance.MEASURED if call.end_known else Provenance.INFERRED
 
 
-def _turn(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Turn:
-    call = agent.calls[i]
+def _turns(agent: Agent, tolerance_s: float, repairs: Repairs) -> tuple[Turn, ...]:
+    calls = agent.calls
+    gaps = [_gap(agent, i, tolerance_s, repairs) for i in range(len(calls))]
+    balanced = balance(calls, gaps, repairs, clock_error_s=2 * tolerance_s)
+    kept = (_kept(calls, i, repairs) for i in range(len(calls)))
+    return tuple(map(turn_of, calls, kept, balanced))
+
+
+def _kept(calls: Sequence[Call], i: int, repairs: Repairs) -> int:
     # What calls with hashes keep is set by `share_hashes`.
-    by_hashes = i == 0 or (call.hashes is not None and agent.calls[i - 1].hashes is not None)
-    kept = 0 if by_hashes else kept_tokens(agent.calls[i - 1], call, repairs)
-    return turn_of(call, kept, _gap(agent, i, tolerance_s, repairs))
+    by_hashes = i == 0 or (calls[i].hashes is not None and calls[i - 1].hashes is not None)
+    return 0 if by_hashes else kept_tokens(calls[i - 1], calls[i], repairs)
 
 
 def _gap(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Gap:
