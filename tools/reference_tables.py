@@ -20,10 +20,12 @@ from servers.profiles import HARDWARE, MODELS, Model
 from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
 from servers.routing import ROUTERS
 from servers.variants import POLICIES
+from tools import laws
 from tools.results import read_results
 from tools.results_tables import DATA, code, table
 from tools.results_tables import tables as results_tables
 from traces.formats.registry import PACKAGED, abouts, known_formats
+from traces.laws import Law
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -48,6 +50,7 @@ def tables() -> dict[str, str]:
         ),
         **_formats("trace formats", known_formats().built_in),
         **_formats("formats of the package", PACKAGED),
+        "laws": table(("format", "files", *Law), laws.rows()),
         "cell metrics": _metrics(*(g for g in GROUPS if g not in (BACKGROUND, ROUTING))),
         "background metrics": _metrics(BACKGROUND),
         "routing metrics": _metrics(ROUTING),

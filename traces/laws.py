@@ -62,6 +62,10 @@ class Laws:
         self.checked += other.checked
         self.failed += other.failed
 
+    def as_json(self) -> dict[str, dict[str, int]]:
+        checked = {law: n for law in Law if (n := self.checked[law])}
+        return {law: {"checked": n, "failed": self.failed[law]} for law, n in checked.items()}
+
     def reasons(self) -> list[str]:
         return [
             f"{first} ({self.failed[law]:,} of {self.checked[law]:,})"

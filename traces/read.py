@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ from traces.stored import SUFFIX as STORED_SUFFIX
 from traces.stored import read_stored
 from traces.table import load_table, parquet_lines
 from traces.token_counts import counter_of
+from traces.watch import unread_fields
 
 NATIVE_FORMAT = "turnstile"
 RECORD_SEPARATOR = re.compile(rb"^===== .* =====\s*$", re.MULTILINE)
@@ -80,6 +81,8 @@ class TraceSet:
     """Whether private histories keep the ids of sessions and the names of tools."""
     laws: Laws = field(default_factory=Laws)
     """How often each conservation law was checked and failed."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """How often each field occurs that no reader uses, if that was asked for."""
 
 
 def read_traces(
@@ -91,6 +94,7 @@ def read_traces(
     tokenizer: Path | None = None,
     synthesise_gaps: str | None = None,
     keep_names: bool = False,
+    watch: bool = False,
 ) -> TraceSet:
     """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
@@ -101,7 +105,7 @@ def read_traces(
     characters do. `synthesise_gaps`: the recipe from which the tool gaps that a file does not
     record are drawn; by default, such files are rejected. `keep_names`: keep the names of sessions,
     files and tools in private histories, whose folders reveal what a person works on; by default,
-    they are numbered (`traces.anonymize.Names`).
+    they are numbered (`traces.anonymize.Names`). `watch`: count the fields that no reader uses.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     files = find_files(paths, tables=columns is not None)
@@ -114,7 +118,7 @@ def read_traces(
     inspect = _inspect(paths, options)
     # The options that affect the programs, for their hash.
     decided_by = "\0".join(filter(None, (columns, counter.sha256, drawn_from)))
-    how = messages, format, columns, keep_names, inspect, decided_by
+    how = messages, format, columns, keep_names, watch, inspect, decided_by
     reader = _SetReader(*how, Assumptions(counter, gaps))
     reader.read_all(files)
     if (fitted := counter.fitted()) is not None:
@@ -151,6 +155,7 @@ class _SetReader:
         format: str | None,
         columns: str | None,
         keep_names: bool,
+        watch: bool,
         inspect: str,
         decided_by: str,
         assumptions: Assumptions,
@@ -164,6 +169,7 @@ class _SetReader:
         self.assumptions = assumptions
         self.programs: list[Program] = []
         self.keep_names = keep_names
+        self.watch = watch
         self.names = Names()
         self.ids = UniqueIds()
         self.repairs: list[Note] = []
@@ -174,6 +180,7 @@ class _SetReader:
         self.is_private = False
         self.inferred_counts = 0
         self.laws = Laws()
+        self.unread: Counter[str] = Counter()
         self.begins: dict[str, PrefixBegin] = {}
         """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256(decided_by.encode())
@@ -219,6 +226,8 @@ class _SetReader:
         self.formats[label] = format
         self.inferred_counts += repairs.inferred_counts
         self.laws.add(repairs.laws)
+        if self.watch and format in known_formats().names():
+            self.unread += unread_fields(data, load_format(format))
         self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
@@ -237,6 +246,7 @@ class _SetReader:
             self.inferred_counts,
             self.is_private and self.keep_names,
             self.laws,
+            self.unread,
         )
 
     def _none_read(self) -> NoTraceRead:

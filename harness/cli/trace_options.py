@@ -50,13 +50,15 @@ def read_files(
     messages: bool = False,
     json: bool = False,
     keep_names: bool = False,
+    watch: bool = False,
 ) -> TraceSet:
     """Read traces. If no file can be read, print why each of several was rejected. `keep_names`:
-    keep the names of private histories also without the option, for the person's own eyes."""
+    keep the names of private histories also without the option, for the person's own eyes.
+    `watch`: count the fields that no reader uses."""
     options = asdict(how.reading)
     options["keep_names"] |= keep_names
     try:
-        loaded = read_traces(paths, messages=messages, format=how.format, **options)
+        loaded = read_traces(paths, messages=messages, format=how.format, watch=watch, **options)
     except NoTraceRead as error:
         notes = [Note(file, reason) for file, reason in error.rejections]
         if json:

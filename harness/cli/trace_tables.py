@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from harness.cli.trace_options import print_more
 from servers.basics.text import printable
 from traces import Program
+from traces.laws import Law, Laws
 from traces.stats import GapStats, Spread, Statistics
 from traces.synthesis.figures import Distance, figures, value_of
 from traces.synthesis.nearest import LIKE, QUANTITIES, Likeness, means
@@ -34,6 +36,24 @@ def show_programs(programs: Sequence[Program], numbers: Mapping[str, str]) -> No
 
 def gap_counts(by_provenance: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in by_provenance.items()) or "none"
+
+
+def law_counts(laws: Laws) -> str:
+    """Return how often each law held, of the times that it was checked; "" if none was."""
+    counts = ((law, laws.checked[law], laws.failed[law]) for law in Law)
+    return ", ".join(f"{law} {n - failed:,} of {n:,}" for law, n, failed in counts if n)
+
+
+def show_unread(unread: Mapping[str, int], rows: int) -> None:
+    """Print the fields that no reader uses, the most frequent first."""
+    if not unread:
+        return
+    table = _table("field that is not read", "times")
+    ordered = sorted(unread.items(), key=lambda each: (-each[1], each[0]))
+    for name, times in ordered[:rows]:
+        table.add_row(printable(name), f"{times:,}")
+    _show(table)
+    print_more(len(unread) - rows, "fields that are not read")
 
 
 def show_statistics(stats: Statistics, max_tools: int) -> None:

@@ -45,9 +45,11 @@ app = typer.Typer(
 
 INSPECT_HELP = """Print the programs of a trace, their statistics, and the nearest recipe.
 
-Prints formats, programs, repairs and rejected files; turns, tokens and tool times per program; the
-duration of each tool's calls, and the share of the total that the slowest 10% take; the means of
-recorded and published sets, and how far the programs are from each.
+Prints formats, programs, repairs and rejected files; how often each conservation law held, such as
+that prompts sum to the total in the file; turns, tokens and tool times per program; the duration of
+each tool's calls, and the share of the total that the slowest 10% take; the fields of the files
+that no reader uses; the means of recorded and published sets, and how far the programs are from
+each.
 
 Of histories of Claude Code, Codex and Gemini CLI it prints the ids of the sessions, with the
 numbers that stand for them in runs and in files that are made from them, and all names of tools.
@@ -84,14 +86,21 @@ def inspect(
     *,
     reading: TraceReading,
 ) -> None:
-    from harness.cli.trace_tables import gap_counts, show_likenesses, show_programs, show_statistics
+    from harness.cli.trace_tables import (
+        gap_counts,
+        law_counts,
+        show_likenesses,
+        show_programs,
+        show_statistics,
+        show_unread,
+    )
     from traces.synthesis.nearest import nearest
 
     with one_line_errors():
         if html is not None:
             _write_page(paths, html, json, reading)
             return
-        loaded = read_files(paths, reading, json=json, keep_names=True)
+        loaded = read_files(paths, reading, json=json, keep_names=True, watch=True)
     summary, likenesses = statistics(loaded.programs), nearest(loaded.programs)
     if json:
         recipes = [asdict(each) for each in likenesses]
@@ -105,11 +114,14 @@ def inspect(
     )
     print(f"sha256 {loaded.sha256}")
     print(f"gaps: {gap_counts(summary.gap_provenance)}")
+    if laws := law_counts(loaded.laws):
+        print(f"laws: {laws}")
     numbers = Names().ids(loaded.programs) if loaded.is_private else {}
     show_programs(loaded.programs[:rows], numbers)
     print_more(len(loaded.programs) - rows, "programs")
     show_statistics(summary, rows)
     print_more(len(summary.tools) - rows, "tools")
+    show_unread(loaded.unread, rows)
     show_likenesses(likenesses, loaded.programs)
     print_notes("rejected", loaded.rejections)
     print_notes("repaired", loaded.repairs)
@@ -153,6 +165,8 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
             for p in loaded.programs
         ],
         "repairs": [note_fields(note) for note in loaded.repairs],
+        "laws": loaded.laws.as_json(),
+        "unread_fields": dict(loaded.unread),
         "rejections": [note_fields(note) for note in loaded.rejections],
     }
 
