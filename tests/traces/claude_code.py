@@ -9,9 +9,11 @@ from tests.traces.sample import json_lines
 
 Line = dict[str, Any]
 
+START_S = 1.77e9
+
 
 def iso(at_s: float) -> str:
-    return datetime.fromtimestamp(1.77e9 + at_s, UTC).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(START_S + at_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def line(kind: str, uuid: str, parent: str | None, at_s: float, **fields: Any) -> Line:
