@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.fuzz import folders, loaders, streams, user_input, worlds
+from tests.fuzz import folders, loaders, streams, structured, user_input, worlds
 from tests.fuzz.target import Outcome, bounded, run
 
 TARGETS = {
     target.name: target
-    for part in (loaders, streams, user_input, worlds, folders)
+    for part in (loaders, structured, streams, user_input, worlds, folders)
     for target in part.TARGETS
 }
 

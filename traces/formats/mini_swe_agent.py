@@ -119,6 +119,7 @@ def _call(message: JsonObject) -> Call:
     response = mapping(extra.get("response")) or message
     usage = mapping(_usage(message))
     details = mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
+    prompt_details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     refused = message.get("role") == "user"
     call = Call(
         first_count(usage, "prompt_tokens", "input_tokens") or 0,
@@ -126,6 +127,7 @@ def _call(message: JsonObject) -> Call:
         epoch(response.get("created")) or epoch(response.get("created_at")),
         None if refused else _timestamp(message),
         # After a format error, no tool runs and the next prompt lacks the answer.
+        cached=tokens(mapping(prompt_details).get("cached_tokens")),
         drops_output=refused or bool(tokens(details.get("reasoning_tokens"))),
     )
     if refused:
