@@ -140,10 +140,13 @@ def open_tables(
             f"{' and '.join(sorted(slots.values()))} for {hardware_name}"
         )
     what = f"--model {model_name} on {gpus} x {hardware_name}"
-    if llm.states is not None:
+    if llm.states is not None or llm.indexer is not None:
+        reason = f"{PACKAGE} has no operator for layers that keep a state"
+        if llm.states is None:
+            reason = "the formula that is fitted to operator tables has no term for an indexer"
         raise UnknownProfile(
-            f"{what}: {PACKAGE} has no operator for layers that keep a state; leave out --from "
-            "for the analytic profile, or choose another --model"
+            f"{what}: {reason}; leave out --from for the analytic profile, or choose another "
+            "--model"
         )
     whole = _whole_experts(llm, gpus)
     with _covered(what), TemporaryDirectory() as folder:

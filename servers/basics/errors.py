@@ -73,7 +73,8 @@ class UnknownProfile(InvalidInput):
 
 
 class DoesNotFit(InvalidInput):
-    """The model, or one request of the longest length, does not fit into memory."""
+    """The model, or one request of the longest length, does not fit into memory, or the GPU has no
+    kernels of the model's attention."""
 
 
 class CannotShare(InvalidInput):

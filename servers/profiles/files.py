@@ -16,6 +16,7 @@ from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import longest_turn, without_windows
 from servers.profiles.machines.gpu_file import gpu_of_file
+from servers.profiles.machines.gpu_file import hardware as find_hardware
 from servers.profiles.measured import Measured
 from servers.profiles.models.files import model_name
 from servers.profiles.models.listed import MODELS, same_shape
@@ -178,7 +179,7 @@ def notes_for(
     """Return the origin and the caveats of a profile of `profile_for`, in one sentence each."""
     if is_file(hardware) or model is None:
         return notes_of_file(read_measured(Path(hardware)), profile, scheduling)
-    llm = with_kv_cache(find_model(model), kv_cache_dtype)
+    llm = with_kv_cache(find_model(model), kv_cache_dtype, find_hardware(hardware))
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
     caveats = notes(profile, gpu_of_file(hardware), llm, n)
     if profile.provenance == "operator-table":
@@ -195,7 +196,7 @@ def notes_for(
         caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
         missing = f"no operator tables cover {llm.name} on {n} x {profile.hardware}"
-        if model not in MODELS and llm.states is None and shipped_file(hardware):
+        if model not in MODELS and llm.states is llm.indexer is None and shipped_file(hardware):
             missing += TABLES_OF_FILES
         return (caveats[0], missing, *caveats[1:])
     return caveats

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from servers.basics.errors import DoesNotFit
+from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.models.config import KV_FP8_BYTES
 from servers.profiles.models.shape import Model
 
@@ -20,10 +22,41 @@ class KvCacheDtype(StrEnum):
         return None if self is KvCacheDtype.AUTO else self.value
 
 
-def with_kv_cache(llm: Model, dtype: KvCacheDtype) -> Model:
-    """Return the model with KV in this format. Latent attention has one byte per entry too, as in
-    vLLM's `fp8`; `fp8_ds_mla`, with scales and a rotary part in 16 bits, is another format."""
+HOPPER, BLACKWELL, WORKSTATION = 9, 10, 12
+SCALED_BYTES = 80
+"""Bytes per token and layer that vLLM's format `fp8_ds_mla` has beside a byte per entry: 16 of
+scales, and a second byte of the 64 entries of the rotary part."""
+
+
+def with_kv_cache(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None = None) -> Model:
+    """Return a model of a config with KV in this format, on the GPU if it is known. Latent
+    attention has one byte per entry too, as in vLLM's `fp8`. Raises DoesNotFit for a GPU without
+    kernels of sparse attention."""
+    if llm.indexer is not None:
+        return _sparse(llm, dtype, gpu)
     if dtype == KvCacheDtype.AUTO:
         return llm
     kinds = tuple(replace(kind, entry_bytes=KV_FP8_BYTES) for kind in llm.kinds)
+    return replace(llm, kinds=kinds)
+
+
+def _sparse(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None) -> Model:
+    """Return the model with the format that vLLM 0.32 selects by compute capability
+    (`vllm/platforms/cuda.py`, `_canonicalize_sparse_mla_kv_cache_dtype`). Of its kernels for FP8,
+    only those of capability 10 read a byte per entry. A GPU of a file is taken for a Hopper."""
+    capability = HOPPER if gpu is None or gpu.name not in HARDWARE else gpu.capability
+    if gpu is not None and capability is None:
+        known = ", ".join(each.name for each in HARDWARE.values() if each.capability)
+        raise DoesNotFit(
+            f"--hardware {gpu.name}: the sparse attention of {llm.name} is supported on {known}"
+        )
+    plain = capability == BLACKWELL
+    always = capability == WORKSTATION or (plain and llm.architecture == "glm_moe_dsa")
+    if dtype == KvCacheDtype.AUTO and not always and llm.kinds[0].entry_bytes != KV_FP8_BYTES:
+        return llm
+    scales = 0 if plain else SCALED_BYTES
+    kinds = tuple(
+        replace(kind, entry_bytes=KV_FP8_BYTES, other_bytes=kind.other_bytes + scales)
+        for kind in llm.kinds
+    )
     return replace(llm, kinds=kinds)

@@ -63,7 +63,8 @@ def analytic_profile(
     `max_model_len` defaults to the model's limit or the KV capacity, whichever is less; vLLM would
     refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile, DoesNotFit or
     InvalidInput."""
-    gpu, llm = hardware(hardware_name), with_kv_cache(model(model_name), kv_cache_dtype)
+    gpu = hardware(hardware_name)
+    llm = with_kv_cache(model(model_name), kv_cache_dtype, gpu)
     n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
     if not _fits(gpu, llm, n, gpu_memory_utilization):
@@ -120,6 +121,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
             * (2 * llm.token_params / flops + state_flops / attention_flops + reduced_bytes / link)
         ),
         **_attention_ps(llm, n, memory, attention_flops, windows=False),
+        **_indexer_ps(gpu, llm),
         "window": llm.window
         and {
             "tokens": llm.window,
@@ -137,6 +139,15 @@ def _attention_ps(
         "context_ps": round(PS_PER_S * read_bytes / memory),
         "pair_ps": round(PS_PER_S * llm.flops_per_pair(windows=windows) / flops),
     }
+
+
+def _indexer_ps(gpu: Hardware, llm: Model) -> dict[str, int]:
+    """Return the time for which each GPU scores a token for a query of a prompt, in FP8."""
+    if llm.indexer is None:
+        return {}
+    flops = 2 * llm.indexer.layers * llm.indexer.heads * llm.indexer.size
+    peak = gpu.fp8_flops or gpu.bf16_flops
+    return {"pair_ps": round(PS_PER_S * flops / (peak * ATTENTION_MFU))}
 
 
 def _experts_ps(gpu: Hardware, llm: Model, n: int, token_ps: int) -> dict[str, Any]:
@@ -184,7 +195,8 @@ def gpus_for(
     """Return the number of GPUs that share the model: `gpus`, or the default."""
     if gpus is not None:
         return gpus
-    return default_gpus(hardware(hardware_name), with_kv_cache(model(model_name), kv_cache_dtype))
+    gpu = hardware(hardware_name)
+    return default_gpus(gpu, with_kv_cache(model(model_name), kv_cache_dtype, gpu))
 
 
 def _divides(llm: Model, gpus: int) -> bool:
@@ -196,7 +208,8 @@ def _divides(llm: Model, gpus: int) -> bool:
 
 
 def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
-    if not _divides(llm, gpus):
+    lacks_kernels = llm.indexer is not None and gpu.name in HARDWARE and gpu.capability is None
+    if lacks_kernels or not _divides(llm, gpus):
         return False
     block_tokens = block_tokens_of(llm, gpus, 16)
     groups, block_bytes = pool(llm, gpus, block_tokens)
@@ -277,6 +290,12 @@ def notes(
             f"{llm.states.layers} of {llm.layers} layers keep a state instead of KV, together "
             f"{state_bytes / 2**20:.1f} MiB per turn, so that a block has {profile.block_tokens} "
             "tokens, and a prefix hit ends at a block boundary where vLLM cached the state"
+        )
+    if llm.indexer is not None:
+        notes.append(
+            f"a query attends to {llm.indexer.tokens:,} tokens at most, which indexers in "
+            f"{llm.indexer.layers} of {llm.layers} layers choose; scores of prompts are computed "
+            f"at {ATTENTION_MFU:.0%} of published FP8 FLOP/s, and the choice itself takes no time"
         )
     if profile.max_model_len < llm.max_model_len:
         room = longest_turn(profile.kv_groups, profile.kv_blocks, STEP_TOKENS, profile.block_tokens)

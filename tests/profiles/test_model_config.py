@@ -9,7 +9,7 @@ import pytest
 
 from servers.basics.errors import InvalidInput
 from servers.profiles import MODELS, Model, analytic_profile
-from servers.profiles.models.config import ARCHITECTURES, model_of
+from servers.profiles.models.config import ARCHITECTURES, OTHER_MEMORY, model_of
 
 DENSE: Mapping[str, Any] = {
     "model_type": "llama",
@@ -153,6 +153,18 @@ def test_minimax_m2_has_norms_over_all_heads_and_routers_in_32_bits() -> None:
     assert llm.params == pytest.approx(230e9, rel=0.01)  # as its model page says
     assert llm.token_params == pytest.approx(10e9, rel=0.05)
     assert llm.kv_bytes_per_token == 62 * 2 * 8 * 128 * 2
+
+
+def test_qwen3_vl_adds_the_output_of_layers_of_its_tower_to_layers_of_its_text_part() -> None:
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "patch_size": 4,
+              "num_position_embeddings": 9, "deepstack_visual_indexes": [0]}  # fmt: skip
+    text = {**DENSE, "model_type": "qwen3_vl_text"}
+    llm = model_of({"model_type": "qwen3_vl", "text_config": text, "vision_config": vision}, "vl")
+    layer = 4 * (32 * 32 + 32) + 2 * 32 * 48 + 48 + 32 + 4 * 32
+    merge = 128 * 128 + 128 + 128 * 64 + 64  # of 2 × 2 patches, to the hidden size of 64
+    patches = (2 * 3 * 4 * 4 + 1) * 32 + 9 * 32  # two frames of three colours, and positions
+    tower = 2 * layer + patches + (2 * 32 + merge) + (2 * 128 + merge)
+    assert llm.params - of(model_type="qwen3").params == tower
 
 
 def test_kimi_k2_5_has_experts_in_4_bits_and_a_vision_tower() -> None:
@@ -315,6 +327,23 @@ def test_mxfp4_applies_to_experts_only() -> None:
     assert llm.matmul == "bf16"
 
 
+def test_each_listed_module_of_mixed_formats_has_its_own() -> None:
+    formats = {
+        "model.language_model.layers.0.mlp.down_proj": {"quant_algo": "FP8"},
+        "model.language_model.layers.1.mlp": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+        "lm_head": {"quant_algo": "MXFP8"},
+    }
+    section = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    llm = quantised(**section, quantized_layers=formats)
+    mlp = 64 * 128
+    saved = mlp + 3 * mlp * (2 - 4.5 / 8) + 100 * 64 * (1 - 1 / 32)
+    assert of().weight_bytes - llm.weight_bytes == saved
+    assert (llm.precision, llm.matmul) == ("FP8 and MXFP8 and NVFP4", "bf16")
+    tied = of(tie_word_embeddings=True)
+    head = {**section, "quantized_layers": {"lm_head": {"quant_algo": "FP8"}}}
+    assert of(tie_word_embeddings=True, quantization_config=head).weights == tied.weights
+
+
 def test_a_checkpoint_with_fp8_kv_has_half_the_kv() -> None:
     llm = quantised(quant_method="modelopt", quant_algo="FP8", kv_cache_quant_algo="FP8")
     assert 2 * llm.kv_bytes_per_token == of().kv_bytes_per_token
@@ -339,13 +368,22 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3: must divide the 8"),
         ({"model_type": "llamma"}, r"is 'llamma', which is not supported; did you mean llama\? "),
         ({"model_type": "llama4"}, r"not supported: its layers have chunked local attention; sup"),
-        ({"model_type": "qwen3_vl"}, r"is 'qwen3_vl', which is not supported; supported are"),
+        ({"model_type": "qwen3_omni"}, r"is 'qwen3_omni', which is not supported; supported are"),
         ({"model_type": None}, "lacks model_type; supported are llama, "),
         ({"model_type": ["llama"]}, "model_type .*not supported"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1: must be true or false"),
         ({"quantization_config": "fp8"}, "quantization_config: not an object"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quant_method is 'hqq', which is not"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "bits is 3; use 4 or 8"),
+        (
+            {"quantization_config": {"quant_algo": "MIXED_PRECISION"}},
+            "quantized_layers is None; it must be an object with formats",
+        ),
+        (
+            {"quantization_config": {"quant_algo": "MIXED_PRECISION",
+                                     "quantized_layers": {"lm_head": {"quant_algo": "Q3_K"}}}},
+            "quantized_layers.lm_head.quant_algo is 'Q3_K'; use FP8, MXFP8, NVFP4 or W4A16_NVFP4",
+        ),
         (
             {"quantization_config": {"quant_method": "fp8", "ignored_layers": ["re:(a+)+$"]}},
             "too complex",
@@ -363,6 +401,13 @@ def test_an_unusable_field_is_refused_with_its_value(changes: dict[str, Any], me
     with pytest.raises(InvalidInput, match=f"^a-model: .*{message}") as caught:
         of(**changes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OTHER_MEMORY)
+def test_known_architectures_are_refused_with_what_their_layers_have(name: str) -> None:
+    reason = f"'{name}', which is not supported: its layers have {OTHER_MEMORY[name]}; supported"
+    with pytest.raises(InvalidInput, match=reason):
+        of(model_type=name)
 
 
 def test_unknown_architectures_list_the_supported_ones() -> None:

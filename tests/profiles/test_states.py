@@ -333,7 +333,7 @@ def test_more_attention_than_states_is_refused() -> None:
         groups_of(model_of(config, "next"))
 
 
-@pytest.mark.parametrize("name", ["kimi_linear", "deepseek_v32", "qwen3_mixed", "qwen4_next"])
+@pytest.mark.parametrize("name", ["kimi_linear", "deepseek_v33", "qwen3_mixed", "qwen4_next"])
 def test_no_architecture_with_other_memory_is_suggested(name: str) -> None:
     with pytest.raises(InvalidInput, match="not supported") as refused:
         model_of({**QWEN3_NEXT, "model_type": name}, "next")

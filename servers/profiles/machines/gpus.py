@@ -38,6 +38,8 @@ class Hardware:
     operator_tables: str = ""
     """Its name in `aiconfigurator-core`, if that has operator tables of vLLM for it."""
     note: str = ""
+    capability: int | None = None
+    """Major compute capability of a GPU for which vLLM has kernels of sparse attention."""
     price_usd_per_hour: float | None = None
     """Price of one GPU, if a GPU file states it; `prices` has those of listed GPUs."""
 
@@ -75,6 +77,7 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=450e9,
             offload_gb=200.0,
+            capability=9,
             source="NVIDIA H100 datasheet, SXM5 80 GB (half of the sparse figures)",
             driver_name="H100",
             operator_tables="h100_sxm",
@@ -88,6 +91,7 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=450e9,
             offload_gb=200.0,
+            capability=9,
             source="NVIDIA H200 datasheet, SXM5 141 GB (half of the sparse figures)",
             driver_name="H200",
             operator_tables="h200_sxm",
@@ -101,6 +105,7 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=900e9,
             offload_gb=200.0,
+            capability=10,
             source="NVIDIA DGX B200 datasheet, an eighth of it (half of the sparse figures)",
             driver_name="B200",
             operator_tables="b200_sxm",
@@ -154,6 +159,7 @@ HARDWARE = {
             memory_bytes_per_s=1792e9,
             memory_bytes=int(94.97 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
+            capability=12,
             source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition",
             note="rtx-pro-6000 is the Workstation Edition, 2617 MHz; the Server Edition, 2430 MHz, "
             "has 7% fewer FLOP/s and measured step times: rtx-pro-6000-server",
@@ -166,6 +172,7 @@ HARDWARE = {
             memory_bytes_per_s=1792e9,
             memory_bytes=int(94.97 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
+            capability=12,
             source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition at "
             "the Server Edition's 2430 MHz",
             driver_name="RTX PRO 6000 Blackwell Server Edition",
@@ -189,6 +196,7 @@ HARDWARE = {
             memory_bytes=int(94.50 * GIB),
             pcie_bytes_per_s=450e9,
             link_bytes_per_s=450e9,
+            capability=9,
             source="NVIDIA GH200 datasheet, 96 GB HBM3 (half of the sparse figures); host link: "
             "NVLink-C2C",
             driver_name="GH200 480GB",
@@ -202,6 +210,7 @@ HARDWARE = {
             memory_bytes=int(184.31 * GIB),
             pcie_bytes_per_s=225e9,
             link_bytes_per_s=900e9,
+            capability=10,
             source="NVIDIA GB200 NVL72 datasheet, one GPU (half of the sparse figures); host link: "
             "a quarter of the superchip's 900 GB/s NVLink-C2C, not verified per GPU",
             driver_name="GB200",
@@ -215,6 +224,7 @@ HARDWARE = {
             memory_bytes=int(267.69 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=900e9,
+            capability=10,
             source="NVIDIA DGX B300 datasheet, an eighth of it (half of the sparse figures); host "
             "link: PCIe 5 is assumed, though the GPU itself has PCIe 6",
             driver_name="B300",

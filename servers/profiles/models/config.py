@@ -17,7 +17,7 @@ from servers.basics.nearest import nearest
 from servers.profiles.models.fields import MOST_LAYERS, Fields
 from servers.profiles.models.layer import Layer, Matrix
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
-from servers.profiles.models.shape import LayerKind, Model, Use, Weights
+from servers.profiles.models.shape import Indexer, LayerKind, Model, Use, Weights
 from servers.profiles.models.states import Kind, Stateful, stateful
 from servers.profiles.models.vision import vision_weights
 
@@ -50,6 +50,8 @@ class Architecture:
     """Whether windows need `use_sliding_window`."""
     latent: bool = False
     """Whether attention is multi-head latent attention."""
+    indexed: bool = False
+    """Whether an indexer chooses the tokens that a layer attends to."""
     wide_router: bool = False
     """Whether vLLM keeps the router in 32 bits."""
     states: bool = False
@@ -88,15 +90,19 @@ _DELTA = Architecture(
 )
 _MISTRAL = Architecture(fixed_bias=True, defaults={"sliding_window": 4096})
 _MIXTRAL = Architecture(fixed_bias=True)
+_QWEN_2 = Architecture(qkv_bias=True, fixed_bias=True, window_switch=True)
+_QWEN_3 = Architecture(qk_norm=True, qkv_bias=True, window_switch=True)
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(qkv_bias=True, out_bias=True),
     "mistral": _MISTRAL,
     "ministral3": _MIXTRAL,
     "mixtral": _MIXTRAL,
-    "qwen2": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
-    "qwen2_moe": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
-    "qwen3": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
-    "qwen3_moe": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
+    "qwen2": _QWEN_2,
+    "qwen2_moe": _QWEN_2,
+    "qwen3": _QWEN_3,
+    "qwen3_moe": _QWEN_3,
+    "qwen3_vl_text": _QWEN_3,
+    "qwen3_vl_moe_text": _QWEN_3,
     "qwen3_next": _DELTA,
     "qwen3_5_text": replace(_DELTA, experts="none"),
     "qwen3_5_moe_text": replace(_DELTA, experts="everywhere"),
@@ -126,17 +132,24 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
+    "deepseek_v32": replace(_DEEPSEEK, indexed=True),
+    "glm_moe_dsa": replace(_DEEPSEEK, indexed=True),
 }
 TEXT_PARTS = {
     "gemma3": "gemma3_text",
     "mistral3": "mistral",
     "kimi_k25": "kimi_k2",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """Multimodal architectures, with the default architecture of their text part."""
 _STATES = "states of a kind that was not compared with vLLM's"
-_SPARSE = "sparse attention with an indexer cache"
+_UNEVEN = "KV of other sizes with a window than without, so that blocks have several lengths"
+_COMPRESSED = "latent vectors of several tokens, in blocks of several lengths"
+_HEADS = "other numbers of heads with a window than without"
+_IN_BLOCKS = "attention to blocks of tokens that an indexer chooses, beside keys and values"
 OTHER_MEMORY = {
     "kimi_linear": _STATES,
     "kimi_k3": _STATES,
@@ -146,10 +159,22 @@ OTHER_MEMORY = {
     "lfm2": _STATES,
     "lfm2_moe": _STATES,
     "olmo_hybrid": _STATES,
-    "deepseek_v32": _SPARSE,
-    "glm_moe_dsa": _SPARSE,
+    "deepseek_v4": _COMPRESSED,
+    "deepseek_v41": _COMPRESSED,
+    "deepseek_ref": _COMPRESSED,
+    "gemma3n": "KV that they share",
+    "gemma3n_text": "KV that they share",
+    "gemma4": _UNEVEN,
+    "gemma4_text": _UNEVEN,
+    "mimo_v2": _UNEVEN,
+    "mimo_v2_flash": _UNEVEN,
+    "step3p5": _HEADS,
+    "step3p7": _HEADS,
+    "minimax_m3": _IN_BLOCKS,
+    "minimax_m3_vl": _IN_BLOCKS,
     "llama4": "chunked local attention",
     "llama4_text": "chunked local attention",
+    "nemotron-nas": "MLPs of several sizes, and some of them no attention",
 }
 """What known architectures keep that is not supported."""
 
@@ -184,7 +209,13 @@ def model_of(
     attention, kv_heads, entries, pair_dims = (
         _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
     )
+    indexer = _indexer(fields, layers) if traits.indexed else None
+    if indexer is not None:  # Queries are multiplied with latent vectors, also in prompts.
+        pair_dims = entries + fields.count("kv_lora_rank")
     experts = _experts(fields, traits, found)
+    parts = _parts(fields, traits, attention, layers, experts, found)
+    if indexer is not None:
+        parts.append((_scorer(fields, indexer), _indexed(fields, layers)))
     per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
     entry_bytes = KV_FP8_BYTES if quantization.fp8_kv else KV_BYTES
     return Model(
@@ -195,10 +226,10 @@ def model_of(
         vocab=fields.count("vocab_size"),
         pair_dims=pair_dims,
         kinds=tuple(
-            LayerKind(count, window, kv_heads, entries, entry_bytes)
-            for window, count in _kept(fields, traits, layers, found).items()
+            LayerKind(count, window, kv_heads, entries, entry_bytes, other_bytes)
+            for window, count, other_bytes in _kept(fields, traits, layers, found, indexer)
         ),
-        weights=_weights(fields, traits, attention, layers, experts, quantization, found)
+        weights=_weights(fields, parts, quantization)
         + vision_weights(config, where, fields.count("hidden_size")),
         experts=experts,
         experts_per_token=per_token,
@@ -209,6 +240,7 @@ def model_of(
         source=source,
         config=config,
         states=found and found.states,
+        indexer=indexer,
         other_layers=_other_layers(found),
         reduces_per_layer=1 if traits.mixers else 2,
     )
@@ -321,6 +353,43 @@ def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
     return Layer(matrices, others), 1, latent + rotary, rest + rotary + values
 
 
+def _indexer(fields: Fields, layers: int) -> Indexer:
+    return Indexer(
+        layers=len(_indexed(fields, layers)),
+        tokens=fields.count("index_topk"),
+        heads=fields.count("index_n_heads"),
+        size=fields.count("index_head_dim"),
+    )
+
+
+def _indexed(fields: Fields, layers: int) -> list[int]:
+    """Return the layers with an indexer, as vLLM 0.32 does (`DeepseekV2MLAAttention`)."""
+    pattern = fields.get("index_topk_pattern")
+    if pattern is None:
+        every = fields.count("index_topk_freq", default=1)
+        first = fields.count("index_skip_topk_offset", default=2, least=0)
+        return [layer for layer in range(layers) if max(layer - first + 1, 0) % every == 0]
+    if not isinstance(pattern, str) or not set(pattern) <= {"F", "S"} or pattern[:1] != "F":
+        raise fields.problem(
+            "index_topk_pattern", pattern, "must be text of F (an indexer) and S, with F first"
+        )
+    return [layer for layer in range(layers) if pattern[layer : layer + 1] != "S"]
+
+
+def _scorer(fields: Fields, indexer: Indexer) -> Layer:
+    """The matrices of an indexer, and the norm of its keys, which has 32 bits."""
+    rank, hidden = fields.count("q_lora_rank"), fields.count("hidden_size")
+    queries, keys = indexer.heads * indexer.size, indexer.size + indexer.heads
+    return Layer(
+        [
+            Matrix("self_attn.indexer.wq_b", rank, queries, on_every_gpu=True),
+            Matrix("self_attn.indexer.wk_weights_proj", hidden, keys, on_every_gpu=True, full=True),
+        ],
+        others=0,
+        wide=2 * indexer.size,
+    )
+
+
 def _dense(fields: Fields, traits: Architecture) -> Layer:
     hidden = fields.count("hidden_size")
     if traits.shared_mlp:
@@ -420,14 +489,9 @@ def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: 
 
 
 def _weights(
-    fields: Fields,
-    traits: Architecture,
-    attention: Layer,
-    layers: int,
-    experts: int,
-    quantization: Quantization,
-    found: Stateful | None,
+    fields: Fields, parts: list[tuple[Layer, list[int]]], quantization: Quantization
 ) -> tuple[Weights, ...]:
+    """Return the weights of the parts of layers, of the tables and of the last norm."""
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
     totals: dict[tuple[Use, bool], list[int]] = {}
 
@@ -437,20 +501,20 @@ def _weights(
         total[1] += size_bytes
 
     tied = fields.flag("tie_word_embeddings")
-    add("head", vocab * hidden, vocab * hidden * SIZE_BYTES)
+    mixed = quantization.modules is not None and not tied
+    head = quantization.of("lm_head") if mixed else FULL
+    add("head", vocab * hidden, head.matrix_bytes(hidden, vocab))
     if not tied:
         add("embedding", vocab * hidden, vocab * hidden * SIZE_BYTES)
     add("layers", hidden, hidden * SIZE_BYTES)  # the last norm
-    for part, which in _parts(fields, traits, attention, layers, experts, found):
+    for part, which in parts:
         add("layers", part.others * len(which), part.others * len(which) * SIZE_BYTES)
         add("layers", part.wide * len(which), part.wide * len(which) * WIDE_BYTES)
         biases = part.expert_biases * len(which)
         add("experts", biases, biases * SIZE_BYTES)
         for matrix in part.matrices:
-            kept = _kept_layers(matrix, which, quantization)
             params = matrix.number * matrix.inputs * matrix.outputs
-            stored = matrix.number * quantization.matrix_bytes(matrix.inputs, matrix.outputs)
-            size = kept * params * SIZE_BYTES + (len(which) - kept) * stored
+            size = matrix.number * _stored_bytes(matrix, which, quantization)
             add(matrix.use, params * len(which), size, matrix.on_every_gpu)
     return tuple(
         Weights(use, params, size, on_every_gpu)
@@ -490,29 +554,34 @@ def _parts(
     return parts
 
 
-def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) -> int:
-    """Return the number of these layers in which a matrix keeps 16 bits."""
-    if quantization.experts_only and matrix.use != "experts":
-        return len(layers)
-    if not quantization.kept.by_layer:
-        return (
-            len(layers) if f"model.layers.{layers[0]}.{matrix.module}" in quantization.kept else 0
-        )
-    modules = (f"model.layers.{layer}.{matrix.module}" for layer in layers)
-    return sum(module in quantization.kept for module in modules)
+def _stored_bytes(matrix: Matrix, layers: list[int], quantization: Quantization) -> int:
+    """Return the bytes of a matrix in all of these layers."""
+    if matrix.full or (quantization.experts_only and matrix.use != "experts"):
+        return len(layers) * matrix.inputs * matrix.outputs * SIZE_BYTES
+    differing = layers if quantization.by_layer else layers[:1]
+    formats = (quantization.of(f"model.layers.{layer}.{matrix.module}") for layer in differing)
+    sizes = [each.matrix_bytes(matrix.inputs, matrix.outputs) for each in formats]
+    return sum(sizes) if quantization.by_layer else sizes[0] * len(layers)
 
 
 def _kept(
-    fields: Fields, traits: Architecture, layers: int, found: Stateful | None
-) -> dict[int | None, int]:
-    """Return the number of layers with KV by window."""
+    fields: Fields,
+    traits: Architecture,
+    layers: int,
+    found: Stateful | None,
+    indexer: Indexer | None,
+) -> list[tuple[int | None, int, int]]:
+    """Return window, number and further bytes per token of the layers with KV."""
+    if indexer is not None:
+        kinds = ((indexer.layers, indexer.key_bytes), (layers - indexer.layers, 0))
+        return [(None, count, key_bytes) for count, key_bytes in kinds if count]
     if found is None:
-        return _windows(fields, traits, layers)
+        return [(window, n, 0) for window, n in _windows(fields, traits, layers).items()]
     if traits.mixers and (window := fields.get("sliding_window")) is not None:
         raise fields.problem(
             "sliding_window", window, "must be null; no windows are supported beside states"
         )
-    return {None: found.kinds.count("attention")}
+    return [(None, found.kinds.count("attention"), 0)]
 
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:

@@ -18,6 +18,8 @@ class Matrix(NamedTuple):
     number: int = 1
     """Number of such matrices in a layer."""
     on_every_gpu: bool = False
+    full: bool = False
+    """Whether vLLM keeps 16 bits whatever the checkpoint has."""
 
 
 class Layer(NamedTuple):

@@ -1,8 +1,8 @@
 """Sizes of quantised weights, from the `quantization_config` of a config.json.
 
 In: the section, as written by the checkpoint's producer. Out: `Quantization`, with the bytes of a
-matrix including its scales, and the matrices that keep 16 bits. Embeddings, the output head and the
-routers of experts keep 16 bits in all supported methods.
+matrix including its scales, and the matrices that keep 16 bits. Embeddings and the routers of
+experts keep 16 bits in all supported methods, and so does the output head unless formats are mixed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from servers.basics.errors import InvalidInput
@@ -63,6 +63,21 @@ class Quantization:
     kept: Kept = field(default_factory=lambda: Kept())
     fp8_kv: bool = False
     """Whether the checkpoint requests KV entries of 8 bits."""
+    modules: Mapping[str, Quantization] | None = None
+    """The format of each module, where formats are mixed; all others keep 16 bits."""
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether formats may differ between layers."""
+        return self.modules is not None or self.kept.by_layer
+
+    def of(self, module: str) -> Quantization:
+        """Return the format of a module, which may be part of a listed one."""
+        if self.modules is None:
+            return FULL if module in self.kept else self
+        parts = module.split(".")
+        within = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((self.modules[name] for name in within if name in self.modules), FULL)
 
     def matrix_bytes(self, inputs: int, outputs: int) -> int:
         size = math.ceil(inputs * outputs * self.bits / 8)
@@ -230,13 +245,38 @@ def _modelopt(section: _Section) -> Quantization:
     kv = section.values.get("kv_cache_quant_algo") or section.values.get("kv_cache_scheme")
     fp8_kv = kv.get("num_bits") == 8 if isinstance(kv, Mapping) else str(kv).lower() == "fp8"
     kept = section.kept("exclude_modules", "ignore", "modules_to_not_convert")
+    if str(section.values.get("quant_algo")).upper() == "MIXED_PRECISION":
+        return _mixed(section, fp8_kv)
+    return replace(_modelopt_format(section), kept=kept, fp8_kv=fp8_kv)
+
+
+def _modelopt_format(section: _Section) -> Quantization:
     algorithm = str(section.values.get("quant_algo")).upper()
     if algorithm == "FP8":
-        return Quantization("FP8", 8, "fp8", kept=kept, fp8_kv=fp8_kv)
-    if algorithm == "NVFP4":
+        return Quantization("FP8", 8, "fp8")
+    if algorithm == "MXFP8":
+        return Quantization("MXFP8", 8 + 8 / 32, "fp8")
+    if algorithm in ("NVFP4", "W4A16_NVFP4"):
         group = section.number("group_size", default=16)
-        return Quantization("NVFP4", 4 + 8 / group, "fp8", kept=kept, fp8_kv=fp8_kv)
-    raise section.problem("quant_algo", "use FP8 or NVFP4")
+        return Quantization("NVFP4", 4 + 8 / group, "fp8" if algorithm == "NVFP4" else "bf16")
+    raise section.problem("quant_algo", "use FP8, MXFP8, NVFP4 or W4A16_NVFP4")
+
+
+def _mixed(section: _Section, fp8_kv: bool) -> Quantization:
+    """Each module has a format of its own. Products are counted at the lowest rate of them."""
+    listed = section.inner("quantized_layers")
+    names = listed.values if listed else {}
+    modules = {
+        TEXT_MODEL.sub("model.", str(name)): _modelopt_format(found)
+        for name in names
+        if listed and (found := listed.inner(name))
+    }
+    if not modules:
+        raise section.problem("quantized_layers", "it must be an object with formats of modules")
+    words = " and ".join(sorted({each.words for each in modules.values()}))
+    wide = any(each.matmul == "bf16" for each in modules.values())
+    matmul: Literal["bf16", "fp8"] = "bf16" if wide else "fp8"
+    return Quantization(words, SIXTEEN_BITS, matmul, fp8_kv=fp8_kv, modules=modules)
 
 
 METHODS: Mapping[str, Callable[[_Section], Quantization]] = {

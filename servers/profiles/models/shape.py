@@ -44,6 +44,8 @@ class LayerKind:
     """KV entries per token, layer and KV head: keys and values, or the latent vector with the
     rotary part of the key."""
     entry_bytes: int
+    other_bytes: int = 0
+    """Further bytes per token and layer on each GPU: scales, and the key of an indexer."""
 
     def bytes_per_token(self, gpus: int = 1) -> int:
         """Return the KV bytes of one token in these layers, on all GPUs of a tensor-parallel group.
@@ -52,7 +54,26 @@ class LayerKind:
 
     def bytes_of_layer(self, gpus: int = 1) -> int:
         """Return the same for one layer."""
-        return max(self.kv_heads, gpus) * self.entries * self.entry_bytes
+        return max(self.kv_heads, gpus) * self.entries * self.entry_bytes + gpus * self.other_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """The indexer of sparse attention (DeepSeek-V3.2, arXiv:2512.02556, section 2). It scores all
+    tokens of a context, and layers attend to those with the highest scores. Each GPU has a copy."""
+
+    layers: int
+    """Layers with an indexer; others use the tokens that the last one before them chose."""
+    tokens: int
+    """Number of tokens that a query attends to."""
+    heads: int
+    size: int
+    """Dimensions of a head's query and of a token's key."""
+
+    @property
+    def key_bytes(self) -> int:
+        """Return the bytes of a key: a byte per dimension, and 32-bit scales."""
+        return self.size + self.size // 128 * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +146,7 @@ class Model:
     config: Mapping[str, Any] = field(repr=False, compare=False)
     states: StateLayers | None = None
     """The layers that keep a state instead of KV."""
+    indexer: Indexer | None = None
     other_layers: int = 0
     """Layers that keep neither."""
     reduces_per_layer: int = 2
@@ -199,18 +221,27 @@ class Model:
 
     @cached_property
     def window(self) -> int | None:
-        """Number of last tokens that layers with a sliding window attend to; a config has one such
-        number. None if no layer has a window."""
+        """Number of tokens that a query attends to in layers with a sliding window or with sparse
+        attention; a config has one such number. None if all layers attend to all tokens."""
+        if self.indexer is not None:
+            return self.indexer.tokens
         return next((kind.window for kind in self.kinds if kind.window is not None), None)
 
     def read_bytes_per_token_on(self, gpus: int, *, windows: bool) -> int:
         """Return the KV bytes that a decode reads for each token that layers attend to, on all
-        GPUs: for the layers with a window, or for all others."""
+        GPUs: for the layers with a window, or for all others. With sparse attention, an indexer
+        reads its keys of all tokens."""
+        if self.indexer is not None:
+            keys = gpus * self.indexer.layers * self.indexer.key_bytes
+            return self.kv_bytes_per_token_on(gpus) - keys if windows else keys
         return sum(kind.bytes_per_token(gpus) for kind in self._kinds(windows))
 
     def flops_per_pair(self, *, windows: bool) -> int:
         """FLOPs per query-key pair of the layers with a window, or of all others: 2 (multiply and
-        add) × heads × dimensions of key and value × layers."""
+        add) × heads × dimensions of key and value × layers. With sparse attention, all layers have
+        a window in this sense."""
+        if self.indexer is not None:
+            return 2 * self.heads * self.pair_dims * self.layers if windows else 0
         layers = sum(kind.layers for kind in self._kinds(windows))
         return 2 * self.heads * self.pair_dims * layers
 

@@ -53,15 +53,20 @@ def _moonvit(fields: Fields, hidden: int) -> int:
     return params + 2 * width + merged * merged + merged + merged * hidden + hidden
 
 
-def _qwen3_5(fields: Fields, hidden: int) -> int:
-    """The tower of Qwen3.5, whose patches have two frames. Its projector merges 2 × 2 patches."""
+def _qwen3(fields: Fields, hidden: int) -> int:
+    """The tower of Qwen3-VL and Qwen3.5, whose patches have two frames. Its projector merges 2 × 2
+    patches, and so do those of the layers whose output Qwen3-VL adds to layers of the text part."""
     width, inner, layers, pixels = _sizes(fields)
     pixels *= fields.count("temporal_patch_size", default=2)
     merged = fields.count("spatial_merge_size", default=2) ** 2 * width
     layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
     params = layers * layer + (pixels + 1) * width
     params += fields.count("num_position_embeddings", default=2304) * width + 2 * width
-    return params + merged * merged + merged + merged * hidden + hidden
+    projector = merged * merged + merged + merged * hidden + hidden
+    deep = fields.get("deepstack_visual_indexes") or []
+    if not isinstance(deep, list):
+        raise fields.problem("deepstack_visual_indexes", deep, "must be a list of layers")
+    return params + projector + len(deep) * (projector + 2 * merged)
 
 
 def _sizes(fields: Fields) -> tuple[int, int, int, int]:
@@ -76,7 +81,9 @@ TOWERS: Mapping[str, Callable[[Fields, int], int]] = {
     "gemma3": _siglip,
     "mistral3": _pixtral,
     "kimi_k25": _moonvit,
-    "qwen3_5": _qwen3_5,
-    "qwen3_5_moe": _qwen3_5,
+    "qwen3_vl": _qwen3,
+    "qwen3_vl_moe": _qwen3,
+    "qwen3_5": _qwen3,
+    "qwen3_5_moe": _qwen3,
 }
 """Parameters of the vision tower, by `model_type`."""

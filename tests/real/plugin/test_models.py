@@ -28,17 +28,34 @@ from vllm.distributed.parallel_state import (
     destroy_model_parallel,
 )
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.kernels.linear.nvfp4.marlin import MarlinNvFp4LinearKernel
 from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMMKernel
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models.registry import ModelRegistry
+from vllm.model_executor.models.utils import extract_layer_index
 from vllm.platforms import current_platform
-from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.attention.backends.mla import flashmla_sparse
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.attention.selector import AttentionSelectorConfig
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_configs
+from vllm.v1.core.single_type_kv_cache_manager import (
+    FullAttentionManager,
+    SlidingWindowManager,
+    register_all_kvcache_specs,
+)
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec, MambaSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
 from servers.profiles import MODELS, Model
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import STATE, STATE_INSIDE, block_tokens_of
+from servers.profiles.kv_groups import (
+    FULL_ATTENTION,
+    STATE,
+    STATE_INSIDE,
+    block_tokens_of,
+    groups_of,
+)
 from servers.profiles.kv_groups import pool as pool_of
 from servers.profiles.models.config import model_of
 from servers.vllm.models.configs import text_config
@@ -82,6 +99,17 @@ DELTA = {
     "linear_value_head_dim": 64,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
+}
+VISION = {
+    "depth": 2,
+    "hidden_size": 128,
+    "num_heads": 4,
+    "intermediate_size": 256,
+    "out_hidden_size": 256,
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+    "num_position_embeddings": 64,
 }
 EXPERTS = {
     "moe_intermediate_size": 128,
@@ -133,17 +161,60 @@ UNLISTED: Mapping[str, Mapping[str, Any]] = {
             "model_type": "qwen3_5_text",
             "mamba_ssm_dtype": "float32",
         },
+        "vision_config": {**VISION, "model_type": "qwen3_5_vision"},
+    },
+    "qwen3-mixed": {
+        **DENSE,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "head_dim": 64,
+        "quantization_config": {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "lm_head": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+                **{
+                    f"model.layers.{layer}.self_attn.{name}": {"quant_algo": "FP8"}
+                    for layer in range(6)
+                    for name in ("q_proj", "k_proj", "v_proj", "o_proj")
+                },
+                **{
+                    f"model.layers.{layer}.mlp.{name}": {
+                        "quant_algo": "W4A16_NVFP4",
+                        "group_size": 16,
+                    }
+                    for layer in range(1, 6)
+                    for name in ("gate_proj", "up_proj", "down_proj")
+                },
+            },
+        },
+    },
+    "qwen3-vl": {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "text_config": {**DENSE, "model_type": "qwen3_vl_text", "head_dim": 64},
         "vision_config": {
-            "model_type": "qwen3_5_vision",
-            "depth": 2,
-            "hidden_size": 128,
-            "num_heads": 4,
-            "intermediate_size": 256,
-            "out_hidden_size": 256,
-            "patch_size": 16,
-            "temporal_patch_size": 2,
-            "spatial_merge_size": 2,
-            "num_position_embeddings": 64,
+            **VISION,
+            "model_type": "qwen3_vl",
+            "deepstack_visual_indexes": [0, 1],
+        },
+    },
+    "qwen3-vl-moe": {
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+        "model_type": "qwen3_vl_moe",
+        "text_config": {
+            **DENSE,
+            "model_type": "qwen3_vl_moe_text",
+            "head_dim": 64,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": 128,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        "vision_config": {
+            **VISION,
+            "model_type": "qwen3_vl_moe",
+            "deepstack_visual_indexes": [1],
         },
     },
     "qwen3.5-moe": {
@@ -270,10 +341,29 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     destroy_distributed_environment()
 
 
+@pytest.fixture(autouse=True)
+def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM refuses sparse attention on CPUs, although no kernel runs here."""
+    select = current_platform.get_attn_backend_cls
+
+    def selected(
+        selected_backend: object,
+        attn_selector_config: AttentionSelectorConfig,
+        num_heads: int | None = None,
+    ) -> str:
+        if attn_selector_config.use_sparse:
+            return AttentionBackendEnum.FLASHMLA_SPARSE.get_path()
+        return select(selected_backend, attn_selector_config, num_heads)
+
+    monkeypatch.setattr(current_platform, "get_attn_backend_cls", selected)
+    monkeypatch.setattr(flashmla_sparse, "current_workspace_manager", MagicMock())
+
+
 def built(config: VllmConfig, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
-    # vLLM refuses FP8 and MXFP4 on processors without AMX tiles, although nothing is computed here.
+    # vLLM refuses FP8, MXFP4 and NVFP4 on such processors, although nothing is computed here.
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    monkeypatch.setattr(CPUFp8BlockScaledMMKernel, "is_supported", lambda *_, **__: (True, None))
+    for kernel in (CPUFp8BlockScaledMMKernel, MarlinNvFp4LinearKernel):
+        monkeypatch.setattr(kernel, "is_supported", lambda *_, **__: (True, None))
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -309,11 +399,14 @@ def kv_specs(config: VllmConfig) -> dict[str, KVCacheSpec]:
 
 
 def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None, int]]:
-    return Counter(
-        (getattr(spec, "sliding_window", None), spec.page_size_bytes // spec.block_size)
-        for spec in specs.values()
-        if not isinstance(spec, MambaSpec)
-    )
+    """Return the number of layers by window and KV bytes per token, with the keys of an indexer."""
+    found: dict[int, tuple[int | None, int]] = {}
+    for name, spec in specs.items():
+        if not isinstance(spec, MambaSpec):
+            layer = extract_layer_index(name)
+            size = spec.page_size_bytes // spec.block_size + found.get(layer, (None, 0))[1]
+            found[layer] = (getattr(spec, "sliding_window", None), size)
+    return Counter(found.values())
 
 
 def assert_states(
@@ -354,14 +447,20 @@ def test_weights_and_kv_are_those_of_vllm(
         assert_states(llm, config, specs, pool)
     assert weight_bytes(module) == llm.weight_bytes
     assert layers(llm) == layers_of_vllm(specs)
-    if len(llm.kinds) == 1 and llm.states is None:
-        per_token = llm.kinds[0].bytes_per_token()
+    if groups_of(llm)[0] == FULL_ATTENTION:
         # vLLM's multi-head latent attention on a CPU without AMX has blocks of 16 tokens.
-        assert pool.num_blocks == MEMORY // (per_token * config.cache_config.block_size)
+        assert pool.num_blocks == MEMORY // (
+            llm.kv_bytes_per_token * config.cache_config.block_size
+        )
+        register_all_kvcache_specs(config)
+        [group] = generate_scheduler_kv_cache_config([pool]).kv_cache_groups
+        manager = KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec)
+        assert manager is (SlidingWindowManager if llm.kinds[0].window else FullAttentionManager)
     for gpus in (1, 2, 4, 8):
         heads = config.model_config.get_num_kv_heads(SimpleNamespace(tensor_parallel_size=gpus))
-        entries = llm.kinds[0].entries * llm.kinds[0].entry_bytes * llm.kinds[0].layers
-        assert llm.kinds[0].bytes_per_token(gpus) == gpus * heads * entries
+        kind = llm.kinds[0]
+        sizes = heads * kind.entries * kind.entry_bytes + kind.other_bytes
+        assert kind.bytes_per_token(gpus) == gpus * kind.layers * sizes
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-12b", "deepseek-v3"])
