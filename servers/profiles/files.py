@@ -196,7 +196,12 @@ def notes_for(
         caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
         missing = f"no operator tables cover {llm.name} on {n} x {profile.hardware}"
-        if model not in MODELS and llm.states is llm.indexer is None and shipped_file(hardware):
+        if (
+            model not in MODELS
+            and llm.states is None
+            and llm.indexer is None
+            and shipped_file(hardware)
+        ):
             missing += TABLES_OF_FILES
         return (caveats[0], missing, *caveats[1:])
     return caveats

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from servers.basics.errors import DoesNotFit
 from servers.profiles.machines.gpus import HARDWARE, Hardware
-from servers.profiles.models.config import KV_FP8_BYTES
+from servers.profiles.models.config import ARCHITECTURES, KV_FP8_BYTES
 from servers.profiles.models.shape import Model
 
 
@@ -32,7 +32,7 @@ def with_kv_cache(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None = None) 
     """Return a model of a config with KV in this format, on the GPU if it is known. Latent
     attention has one byte per entry too, as in vLLM's `fp8`. Raises DoesNotFit for a GPU without
     kernels of sparse attention."""
-    if llm.indexer is not None:
+    if llm.indexer is not None and ARCHITECTURES[llm.architecture].latent:
         return _sparse(llm, dtype, gpu)
     if dtype == KvCacheDtype.AUTO:
         return llm

@@ -21,7 +21,6 @@ FULL_ATTENTION: Groups = (None,)
 STATE: Final = 0
 STATE_INSIDE: Final = -1
 """Layers whose kernels save the state at a block boundary inside a chunk, as those of Mamba 2."""
-INDEXER_BLOCK: Final = 64
 CONCURRENT_STEPS = 2
 """Number of steps that vLLM schedules before the first of them ends. It reserves window blocks for
 them when it reports the KV memory in tokens."""
@@ -145,9 +144,9 @@ def _group_layers(full: int, others: int) -> int:
 def block_tokens_of(llm: Model, gpus: int, block_tokens: int) -> int:
     """Return the tokens of a block: `block_tokens`, or enough for the page of an attention layer to
     hold a state (vLLM 0.32, `vllm/platforms/interface.py`, `_align_hybrid_block_size`). Kernels of
-    sparse attention read blocks of a multiple of 64 tokens."""
+    sparse attention prescribe a multiple."""
     if llm.indexer is not None:
-        return INDEXER_BLOCK * -(-block_tokens // INDEXER_BLOCK)
+        return llm.indexer.block_tokens * -(-block_tokens // llm.indexer.block_tokens)
     if llm.states is None:
         return block_tokens
     page = block_tokens * llm.kinds[0].bytes_of_layer(gpus)

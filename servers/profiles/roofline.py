@@ -120,34 +120,34 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
             PS_PER_S
             * (2 * llm.token_params / flops + state_flops / attention_flops + reduced_bytes / link)
         ),
-        **_attention_ps(llm, n, memory, attention_flops, windows=False),
-        **_indexer_ps(gpu, llm),
+        **_attention_ps(gpu, llm, n, windows=False),
         "window": llm.window
         and {
             "tokens": llm.window,
-            **_attention_ps(llm, n, memory, attention_flops, windows=True),
+            **_attention_ps(gpu, llm, n, windows=True),
         },
     }
 
 
-def _attention_ps(
-    llm: Model, n: int, memory: float, flops: float, *, windows: bool
-) -> dict[str, int]:
+def _attention_ps(gpu: Hardware, llm: Model, n: int, *, windows: bool) -> dict[str, int]:
     """Return the coefficients of attention in the layers with a window, or in all others."""
     read_bytes = llm.read_bytes_per_token_on(n, windows=windows)
+    flops = gpu.bf16_flops * n * ATTENTION_MFU
+    pair_ps = PS_PER_S * llm.flops_per_pair(windows=windows) / flops
+    pair_ps += 0.0 if windows else PS_PER_S * _indexer_s(gpu, llm, n)
     return {
-        "context_ps": round(PS_PER_S * read_bytes / memory),
-        "pair_ps": round(PS_PER_S * llm.flops_per_pair(windows=windows) / flops),
+        "context_ps": round(PS_PER_S * read_bytes / _memory_bytes_per_s(gpu, n)),
+        "pair_ps": round(pair_ps),
     }
 
 
-def _indexer_ps(gpu: Hardware, llm: Model) -> dict[str, int]:
-    """Return the time for which each GPU scores a token for a query of a prompt, in FP8."""
+def _indexer_s(gpu: Hardware, llm: Model, n: int) -> float:
+    """Return the time in which GPUs score a token for a query of a prompt."""
     if llm.indexer is None:
-        return {}
-    flops = 2 * llm.indexer.layers * llm.indexer.heads * llm.indexer.size
-    peak = gpu.fp8_flops or gpu.bf16_flops
-    return {"pair_ps": round(PS_PER_S * flops / (peak * ATTENTION_MFU))}
+        return 0.0
+    heads = llm.indexer.heads if llm.indexer.copied else max(1, llm.indexer.heads / n)
+    peak = (llm.indexer.fp8 and gpu.fp8_flops) or gpu.bf16_flops
+    return 2 * llm.indexer.layers * heads * llm.indexer.size / (peak * ATTENTION_MFU)
 
 
 def _experts_ps(gpu: Hardware, llm: Model, n: int, token_ps: int) -> dict[str, Any]:
@@ -292,10 +292,12 @@ def notes(
             "tokens, and a prefix hit ends at a block boundary where vLLM cached the state"
         )
     if llm.indexer is not None:
+        rate = "FP8" if llm.indexer.fp8 else "BF16"
         notes.append(
             f"a query attends to {llm.indexer.tokens:,} tokens at most, which indexers in "
             f"{llm.indexer.layers} of {llm.layers} layers choose; scores of prompts are computed "
-            f"at {ATTENTION_MFU:.0%} of published FP8 FLOP/s, and the choice itself takes no time"
+            f"at {ATTENTION_MFU:.0%} of published {rate} FLOP/s, and the choice itself takes no "
+            "time"
         )
     if profile.max_model_len < llm.max_model_len:
         room = longest_turn(profile.kv_groups, profile.kv_blocks, STEP_TOKENS, profile.block_tokens)

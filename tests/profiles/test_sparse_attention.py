@@ -9,11 +9,39 @@ import pytest
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles import MODELS, analytic_profile, hardware, notes
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import FULL_ATTENTION
+from servers.profiles.kv_groups import FULL_ATTENTION, block_tokens_of
 from servers.profiles.models.config import model_of
 
 V32, GLM_5, GLM_5_2 = (MODELS[name] for name in ("deepseek-v3.2", "glm-5.1-fp8", "glm-5.2-fp8"))
 LATENT = 512 + 64
+M3: dict[str, Any] = {
+    "model_type": "minimax_m3_vl",
+    "text_config": {
+        "hidden_size": 6144,
+        "intermediate_size": 3072,
+        "dense_intermediate_size": 12_288,
+        "num_hidden_layers": 60,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 200_064,
+        "max_position_embeddings": 1_048_576,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "n_shared_experts": 1,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+        "moe_layer_freq": [0] * 3 + [1] * 57,
+        "sparse_attention_config": {
+            "sparse_index_dim": 128,
+            "sparse_num_index_heads": 4,
+            "sparse_topk_blocks": 16,
+            "sparse_block_size": 128,
+            "sparse_attention_freq": [0] * 3 + [1] * 57,
+        },
+    },
+}
+"""The text part of nvidia/MiniMax-M3-NVFP4, without its formats."""
 
 
 def of(**changes: Any) -> Any:
@@ -84,6 +112,38 @@ def test_attention_reads_the_chosen_tokens_and_the_indexer_all_keys() -> None:
     assert profile.pair_ps == round(2 * 61 * 64 * 128 / fp8)
 
 
+def test_minimax_m3_has_an_indexer_beside_the_keys_and_values_of_all_but_three_layers() -> None:
+    llm = model_of(M3, "m3")
+    queries, keys = 64 * 128, 4 * 128
+    attention = 6144 * (2 * queries + 2 * keys) + 2 * 128
+    indexer = 6144 * (4 * 128 + 128) + 2 * 128
+    experts = 6144 * 128 + 128 + 129 * 3 * 6144 * 3072
+    layers = 60 * (attention + 2 * 6144) + 57 * (indexer + experts) + 3 * 3 * 6144 * 12_288
+    assert llm.params == layers + 2 * 200_064 * 6144 + 6144
+    # keys and values of 4 heads, and on each GPU a key of the indexer, in 16 bits
+    assert llm.kv_bytes_per_token == 60 * 2 * keys * 2 + 57 * 256
+    assert llm.kv_bytes_per_token_on(8) == 8 * (60 * 2 * 128 * 2 + 57 * 256)
+    assert block_tokens_of(llm, 8, 16) == 128
+    # a decode reads all of 3 layers and all keys, and 16 blocks of 128 tokens in the others
+    assert llm.window == 2048
+    assert llm.read_bytes_per_token_on(1, windows=True) == 57 * 2 * keys * 2
+    assert llm.read_bytes_per_token_on(1, windows=False) == 3 * 2 * keys * 2 + 57 * 256
+    assert llm.flops_per_pair(windows=False) == 2 * 3 * 64 * 256
+    fp8 = with_kv_cache(llm, KvCacheDtype.FP8, hardware("a100-80g"))
+    assert fp8.kv_bytes_per_token == 60 * 2 * keys + 57 * 256
+
+
+def test_experts_listed_one_by_one_have_one_format() -> None:
+    expert = "language_model.model.layers.9.block_sparse_moe.experts.0.w1"
+    section = {
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {expert: {"quant_algo": "NVFP4", "group_size": 16}},
+    }
+    saved = 128 * 3 * 6144 * 3072 * (2 - 4.5 / 8)
+    mixed = model_of({**M3, "quantization_config": section}, "m3")
+    assert model_of(M3, "m3").weight_bytes - mixed.weight_bytes == saved
+
+
 def test_a_note_states_what_is_assumed() -> None:
     assert (
         "a query attends to 2,048 tokens at most, which indexers in 21 of 78 layers choose; scores "
@@ -111,3 +171,13 @@ def test_a_gpu_without_kernels_is_refused_with_those_that_have_some(gpu: str) ->
 def test_unusable_fields_of_an_indexer_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         of(**changes)
+
+
+@pytest.mark.parametrize("listed", [None, [1] * 59, ["F"] * 60])
+def test_lists_of_layers_must_cover_all_layers(listed: object) -> None:
+    sparse = {**M3["text_config"]["sparse_attention_config"], "sparse_attention_freq": listed}
+    text = {**M3["text_config"], "sparse_attention_config": sparse}
+    with pytest.raises(
+        InvalidInput, match=r"sparse_attention_freq is .*: must be a list of 0 or 1"
+    ):
+        model_of({**M3, "text_config": text}, "m3")

@@ -18,6 +18,7 @@ from servers.profiles.models.fields import MOST_LAYERS, Fields
 from servers.profiles.models.layer import Layer, Matrix
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
 from servers.profiles.models.shape import Indexer, LayerKind, Model, Use, Weights
+from servers.profiles.models.sparse import flags, indexed_layers, indexer_of, scorer
 from servers.profiles.models.states import Kind, Stateful, stateful
 from servers.profiles.models.vision import vision_weights
 
@@ -51,13 +52,15 @@ class Architecture:
     latent: bool = False
     """Whether attention is multi-head latent attention."""
     indexed: bool = False
-    """Whether an indexer chooses the tokens that a layer attends to."""
+    """Whether an indexer chooses the tokens that layers attend to."""
     wide_router: bool = False
     """Whether vLLM keeps the router in 32 bits."""
     states: bool = False
     """Whether some layers keep a state instead of KV."""
     gated: bool = False
     """Whether queries have a gate of the same size, unless `attn_output_gate` is false."""
+    sparse_block: bool = False
+    """Whether the module of experts is named `block_sparse_moe` instead of `mlp`."""
     shared_mlp: bool = False
     """Whether each layer has an MLP of `shared_intermediate_size`, beside any experts."""
     mixers: bool = False
@@ -107,7 +110,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3_5_text": replace(_DELTA, experts="none"),
     "qwen3_5_moe_text": replace(_DELTA, experts="everywhere"),
     "nemotron_h": Architecture(norms=1, defaults={"head_dim": 128}, states=True, mixers=True),
-    "granitemoehybrid": Architecture(qkv_bias=True, out_bias=True, states=True, shared_mlp=True),
+    "granitemoehybrid": Architecture(
+        qkv_bias=True, out_bias=True, states=True, shared_mlp=True, sparse_block=True
+    ),
     "phi3": Architecture(fixed_bias=True),
     "gemma2": Architecture(
         norms=4,
@@ -129,6 +134,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "glm4_moe": Architecture(qkv_bias=True, wide_router=True),
     "minimax_m2": Architecture(qkv_bias=True, qk_norm_of_layer=True, wide_router=True),
+    "minimax_m3_text": Architecture(
+        qk_norm=True, wide_router=True, indexed=True, sparse_block=True
+    ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
@@ -139,6 +147,7 @@ TEXT_PARTS = {
     "gemma3": "gemma3_text",
     "mistral3": "mistral",
     "kimi_k25": "kimi_k2",
+    "minimax_m3_vl": "minimax_m3_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "qwen3_5": "qwen3_5_text",
@@ -149,7 +158,6 @@ _STATES = "states of a kind that was not compared with vLLM's"
 _UNEVEN = "KV of other sizes with a window than without, so that blocks have several lengths"
 _COMPRESSED = "latent vectors of several tokens, in blocks of several lengths"
 _HEADS = "other numbers of heads with a window than without"
-_IN_BLOCKS = "attention to blocks of tokens that an indexer chooses, beside keys and values"
 OTHER_MEMORY = {
     "kimi_linear": _STATES,
     "kimi_k3": _STATES,
@@ -170,8 +178,6 @@ OTHER_MEMORY = {
     "mimo_v2_flash": _UNEVEN,
     "step3p5": _HEADS,
     "step3p7": _HEADS,
-    "minimax_m3": _IN_BLOCKS,
-    "minimax_m3_vl": _IN_BLOCKS,
     "llama4": "chunked local attention",
     "llama4_text": "chunked local attention",
     "nemotron-nas": "MLPs of several sizes, and some of them no attention",
@@ -209,13 +215,14 @@ def model_of(
     attention, kv_heads, entries, pair_dims = (
         _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
     )
-    indexer = _indexer(fields, layers) if traits.indexed else None
-    if indexer is not None:  # Queries are multiplied with latent vectors, also in prompts.
+    indexed = indexed_layers(fields, traits.latent, layers) if traits.indexed else []
+    indexer = indexer_of(fields, traits.latent, indexed) if indexed else None
+    if indexer and traits.latent:  # Queries are multiplied with latent vectors, also in prompts.
         pair_dims = entries + fields.count("kv_lora_rank")
     experts = _experts(fields, traits, found)
     parts = _parts(fields, traits, attention, layers, experts, found)
     if indexer is not None:
-        parts.append((_scorer(fields, indexer), _indexed(fields, layers)))
+        parts.append((scorer(fields, indexer), indexed))
     per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
     entry_bytes = KV_FP8_BYTES if quantization.fp8_kv else KV_BYTES
     return Model(
@@ -226,8 +233,8 @@ def model_of(
         vocab=fields.count("vocab_size"),
         pair_dims=pair_dims,
         kinds=tuple(
-            LayerKind(count, window, kv_heads, entries, entry_bytes, other_bytes)
-            for window, count, other_bytes in _kept(fields, traits, layers, found, indexer)
+            replace(kind, kv_heads=kv_heads, entries=entries, entry_bytes=entry_bytes)
+            for kind in _kept(fields, traits, layers, found, indexer)
         ),
         weights=_weights(fields, parts, quantization)
         + vision_weights(config, where, fields.count("hidden_size")),
@@ -353,43 +360,6 @@ def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
     return Layer(matrices, others), 1, latent + rotary, rest + rotary + values
 
 
-def _indexer(fields: Fields, layers: int) -> Indexer:
-    return Indexer(
-        layers=len(_indexed(fields, layers)),
-        tokens=fields.count("index_topk"),
-        heads=fields.count("index_n_heads"),
-        size=fields.count("index_head_dim"),
-    )
-
-
-def _indexed(fields: Fields, layers: int) -> list[int]:
-    """Return the layers with an indexer, as vLLM 0.32 does (`DeepseekV2MLAAttention`)."""
-    pattern = fields.get("index_topk_pattern")
-    if pattern is None:
-        every = fields.count("index_topk_freq", default=1)
-        first = fields.count("index_skip_topk_offset", default=2, least=0)
-        return [layer for layer in range(layers) if max(layer - first + 1, 0) % every == 0]
-    if not isinstance(pattern, str) or not set(pattern) <= {"F", "S"} or pattern[:1] != "F":
-        raise fields.problem(
-            "index_topk_pattern", pattern, "must be text of F (an indexer) and S, with F first"
-        )
-    return [layer for layer in range(layers) if pattern[layer : layer + 1] != "S"]
-
-
-def _scorer(fields: Fields, indexer: Indexer) -> Layer:
-    """The matrices of an indexer, and the norm of its keys, which has 32 bits."""
-    rank, hidden = fields.count("q_lora_rank"), fields.count("hidden_size")
-    queries, keys = indexer.heads * indexer.size, indexer.size + indexer.heads
-    return Layer(
-        [
-            Matrix("self_attn.indexer.wq_b", rank, queries, on_every_gpu=True),
-            Matrix("self_attn.indexer.wk_weights_proj", hidden, keys, on_every_gpu=True, full=True),
-        ],
-        others=0,
-        wide=2 * indexer.size,
-    )
-
-
 def _dense(fields: Fields, traits: Architecture) -> Layer:
     hidden = fields.count("hidden_size")
     if traits.shared_mlp:
@@ -399,7 +369,7 @@ def _dense(fields: Fields, traits: Architecture) -> Layer:
             Matrix("shared_mlp.output_linear", inner, hidden),
         ]
         return Layer(joined if inner else [], 0)
-    inner = fields.count("intermediate_size")
+    inner = fields.count("dense_intermediate_size", "intermediate_size")
     if traits.mixers:
         biases = inner + hidden if fields.flag("mlp_bias") else 0
         return Layer(_plain("mixer", hidden, inner), biases)
@@ -441,8 +411,8 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         return _mixer_experts(fields, experts)
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
-    module = "block_sparse_moe" if traits.shared_mlp else "mlp"
-    matrices = _gated(f"{module}.experts.0", hidden, inner, "experts", experts)
+    block = "block_sparse_moe" if traits.sparse_block else "mlp"
+    matrices = _gated(f"{block}.experts.0", hidden, inner, "experts", experts)
     others, wide = experts * hidden, 0
     if _corrected(fields):
         wide = experts
@@ -454,7 +424,7 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
         others += hidden if shared else 0  # gate of the shared expert
     if shared:
-        matrices += _gated(f"mlp.{module}", hidden, shared)
+        matrices += _gated(f"{block}.{module}", hidden, shared)
     if traits.shared_mlp:
         matrices += _dense(fields, traits).matrices
     if fields.values.get("model_type") == "gpt_oss":
@@ -464,7 +434,7 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
 
 def _corrected(fields: Fields) -> bool:
     """Return whether the router has a bias for each expert, which balances their load."""
-    if fields.values.get("model_type") == "minimax_m2":
+    if "use_routing_bias" in fields.values:
         return fields.flag("use_routing_bias")
     return "n_routed_experts" in fields.values and (
         fields.values.get("model_type") == "glm4_moe" or fields.get("topk_method") == "noaux_tc"
@@ -475,6 +445,8 @@ def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: 
     """Return for each layer whether it has experts."""
     if not experts or traits.experts == "everywhere":
         return [bool(experts)] * layers
+    if isinstance(fields.get("moe_layer_freq"), list):
+        return list(map(bool, flags(fields, "moe_layer_freq", layers)))
     first = fields.count("first_k_dense_replace", default=0, least=0)
     every = fields.count("moe_layer_freq", "decoder_sparse_step", default=1)
     dense = fields.get("mlp_only_layers") or []
@@ -570,18 +542,21 @@ def _kept(
     layers: int,
     found: Stateful | None,
     indexer: Indexer | None,
-) -> list[tuple[int | None, int, int]]:
-    """Return window, number and further bytes per token of the layers with KV."""
+) -> list[LayerKind]:
+    """Return the layers with KV by kind, without the sizes of their KV."""
     if indexer is not None:
-        kinds = ((indexer.layers, indexer.key_bytes), (layers - indexer.layers, 0))
-        return [(None, count, key_bytes) for count, key_bytes in kinds if count]
+        # Layers of latent attention without an indexer use what the last one before them chose.
+        own = LayerKind(indexer.layers, None, 0, 0, 0, indexer.key_bytes, sparse=True)
+        other = LayerKind(layers - indexer.layers, None, 0, 0, 0, sparse=traits.latent)
+        return [kind for kind in (own, other) if kind.layers]
     if found is None:
-        return [(window, n, 0) for window, n in _windows(fields, traits, layers).items()]
+        windows = _windows(fields, traits, layers)
+        return [LayerKind(n, window, 0, 0, 0) for window, n in windows.items()]
     if traits.mixers and (window := fields.get("sliding_window")) is not None:
         raise fields.problem(
             "sliding_window", window, "must be null; no windows are supported beside states"
         )
-    return [(None, found.kinds.count("attention"), 0)]
+    return [LayerKind(found.kinds.count("attention"), None, 0, 0, 0)]
 
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:

@@ -24,6 +24,9 @@ TEXT_MODEL = re.compile(r"^(?:(?:model\.)?language_model\.(?:model\.)?|backbone\
 """Prefixes of the text model's modules, in multimodal checkpoints and those of Nemotron-H, for
 which vLLM has `model.`."""
 
+EXPERT = re.compile(r"\.experts\.\d+\..*")
+"""What follows the name of a layer's experts, which vLLM keeps in one format."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -267,7 +270,7 @@ def _mixed(section: _Section, fp8_kv: bool) -> Quantization:
     listed = section.inner("quantized_layers")
     names = listed.values if listed else {}
     modules = {
-        TEXT_MODEL.sub("model.", str(name)): _modelopt_format(found)
+        EXPERT.sub(".experts", TEXT_MODEL.sub("model.", str(name))): _modelopt_format(found)
         for name in names
         if listed and (found := listed.inner(name))
     }

@@ -46,6 +46,8 @@ class LayerKind:
     entry_bytes: int
     other_bytes: int = 0
     """Further bytes per token and layer on each GPU: scales, and the key of an indexer."""
+    sparse: bool = False
+    """Whether these layers attend to the tokens that an indexer chooses."""
 
     def bytes_per_token(self, gpus: int = 1) -> int:
         """Return the KV bytes of one token in these layers, on all GPUs of a tensor-parallel group.
@@ -60,7 +62,8 @@ class LayerKind:
 @dataclass(frozen=True, slots=True)
 class Indexer:
     """The indexer of sparse attention (DeepSeek-V3.2, arXiv:2512.02556, section 2). It scores all
-    tokens of a context, and layers attend to those with the highest scores. Each GPU has a copy."""
+    tokens of a context, and layers attend to those with the highest scores. Each GPU keeps all
+    keys."""
 
     layers: int
     """Layers with an indexer; others use the tokens that the last one before them chose."""
@@ -69,11 +72,13 @@ class Indexer:
     heads: int
     size: int
     """Dimensions of a head's query and of a token's key."""
-
-    @property
-    def key_bytes(self) -> int:
-        """Return the bytes of a key: a byte per dimension, and 32-bit scales."""
-        return self.size + self.size // 128 * 4
+    key_bytes: int
+    fp8: bool
+    """Whether keys are multiplied in FP8."""
+    copied: bool
+    """Whether each GPU has all heads."""
+    block_tokens: int
+    """A block has a multiple of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,19 +236,16 @@ class Model:
         """Return the KV bytes that a decode reads for each token that layers attend to, on all
         GPUs: for the layers with a window, or for all others. With sparse attention, an indexer
         reads its keys of all tokens."""
-        if self.indexer is not None:
-            keys = gpus * self.indexer.layers * self.indexer.key_bytes
-            return self.kv_bytes_per_token_on(gpus) - keys if windows else keys
-        return sum(kind.bytes_per_token(gpus) for kind in self._kinds(windows))
+        found = sum(kind.bytes_per_token(gpus) for kind in self._kinds(windows))
+        keys = gpus * self.indexer.layers * self.indexer.key_bytes if self.indexer else 0
+        return found - keys if windows else found + keys
 
     def flops_per_pair(self, *, windows: bool) -> int:
         """FLOPs per query-key pair of the layers with a window, or of all others: 2 (multiply and
-        add) × heads × dimensions of key and value × layers. With sparse attention, all layers have
-        a window in this sense."""
-        if self.indexer is not None:
-            return 2 * self.heads * self.pair_dims * self.layers if windows else 0
+        add) × heads × dimensions of key and value × layers."""
         layers = sum(kind.layers for kind in self._kinds(windows))
         return 2 * self.heads * self.pair_dims * layers
 
     def _kinds(self, windows: bool) -> list[LayerKind]:
-        return [kind for kind in self.kinds if (kind.window is not None) == windows]
+        """Return the layers that attend to some tokens, or those that attend to all."""
+        return [kind for kind in self.kinds if (kind.sparse or kind.window is not None) == windows]

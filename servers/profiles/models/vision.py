@@ -18,8 +18,8 @@ def vision_weights(config: Mapping[str, Any], where: str, hidden: int) -> tuple[
     parameters = TOWERS.get(str(config.get("model_type")))
     if parameters is None or not config.get("vision_config"):
         return ()
-    merge = {"spatial_merge_size": config.get("spatial_merge_size")}
-    fields = Fields({**merge, **Fields(config, where).inner("vision_config")}, where)
+    projector = {name: config.get(name) for name in ("spatial_merge_size", "projector_hidden_size")}
+    fields = Fields({**projector, **Fields(config, where).inner("vision_config")}, where)
     params = parameters(fields, hidden)
     return (Weights("vision", params, params * SIZE_BYTES),)
 
@@ -69,6 +69,15 @@ def _qwen3(fields: Fields, hidden: int) -> int:
     return params + projector + len(deep) * (projector + 2 * merged)
 
 
+def _minimax(fields: Fields, hidden: int) -> int:
+    """The tower of MiniMax-M3, whose patches have two frames. A second projector merges 2 × 2."""
+    width, inner, layers, pixels = _sizes(fields)
+    middle = fields.count("projector_hidden_size", default=hidden)
+    layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+    params = layers * layer + 2 * pixels * width + 2 * width
+    return params + (width + 1 + 4 * hidden + 1) * middle + 2 * (middle + 1) * hidden
+
+
 def _sizes(fields: Fields) -> tuple[int, int, int, int]:
     """Return dimensions, dimensions inside the MLP, layers, and the numbers in a patch."""
     width = fields.count("hidden_size", "vt_hidden_size")
@@ -81,6 +90,7 @@ TOWERS: Mapping[str, Callable[[Fields, int], int]] = {
     "gemma3": _siglip,
     "mistral3": _pixtral,
     "kimi_k25": _moonvit,
+    "minimax_m3_vl": _minimax,
     "qwen3_vl": _qwen3,
     "qwen3_vl_moe": _qwen3,
     "qwen3_5": _qwen3,

@@ -31,6 +31,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.kernels.linear.nvfp4.marlin import MarlinNvFp4LinearKernel
 from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMMKernel
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.model_executor.models.utils import extract_layer_index
@@ -187,6 +188,43 @@ UNLISTED: Mapping[str, Mapping[str, Any]] = {
                     for name in ("gate_proj", "up_proj", "down_proj")
                 },
             },
+        },
+    },
+    "minimax-m3": {
+        "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
+        "model_type": "minimax_m3_vl",
+        "projector_hidden_size": 192,
+        "multimodal_projector_bias": True,
+        "text_config": {
+            **DENSE,
+            "intermediate_size": 128,
+            "dense_intermediate_size": 512,
+            "head_dim": 128,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_layer_freq": [0, 0, 1, 1, 1, 1],
+            "sparse_attention_config": {
+                "sparse_attention_freq": [0, 0, 1, 1, 1, 1],
+                "sparse_index_dim": 128,
+                "sparse_num_index_heads": 4,
+                "sparse_topk_blocks": 4,
+                "sparse_block_size": 128,
+            },
+            "n_shared_experts": 1,
+            "use_routing_bias": True,
+        },
+        "vision_config": {
+            "hidden_size": 128,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "intermediate_size": 256,
+            "patch_size": 14,
+            "num_channels": 3,
+            "image_size": 56,
+            "layer_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "hidden_act": "gelu",
+            "img_token_compression_config": {"spatial_merge_size": 2, "temporal_patch_size": 2},
         },
     },
     "qwen3-vl": {
@@ -360,10 +398,11 @@ def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def built(config: VllmConfig, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
-    # vLLM refuses FP8, MXFP4 and NVFP4 on such processors, although nothing is computed here.
+    # vLLM refuses formats and activations on such processors, although nothing is computed here.
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     for kernel in (CPUFp8BlockScaledMMKernel, MarlinNvFp4LinearKernel):
         monkeypatch.setattr(kernel, "is_supported", lambda *_, **__: (True, None))
+    monkeypatch.setattr(CPUUnquantizedExperts, "_supports_activation", lambda _: True)
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
