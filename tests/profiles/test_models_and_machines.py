@@ -208,7 +208,11 @@ CODER = "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights)"
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("Qwen3-Coder-30B-A3B", "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights)"),
+        (
+            "Qwen3-Coder-30B-A3B",
+            "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights) or "
+            "qwen3-coder-30b-a3b-fp8 (context 262,144, 29 GiB of weights)",
+        ),
         (
             "Qwen3-Coder-30B-A3B-Instruct",
             "qwen3-coder-30b-a3b (context 262,144, 57 GiB of weights)",
