@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,8 +30,9 @@ from servers.basics.errors import InvalidInput
 from servers.basics.text import brief, describe_first_error, slug
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
-from traces import RECIPES, Program, synthesize
+from traces import RECIPES, Program, SharedPrefix, synthesize
 from traces.formats.native import write_programs
+from traces.synthesis.conversation import Conversation
 
 FOLDER = Path(__file__).parent / "files"
 SEVERAL_ENGINES = ("replicas", "router", *DISAGGREGATION)
@@ -63,9 +65,13 @@ class Strict(BaseModel):
 
 
 class Synthesis(Strict):
-    """The options of `bench traces synthesize`."""
+    """The options of `bench traces synthesize`, or lengths that the source states."""
 
-    recipe: str
+    recipe: str = ""
+    conversation: Conversation | None = None
+    """Instead of a recipe."""
+    shared_tokens: int = Field(default=0, ge=0)
+    """Leading tokens that are the same in the prompts of all jobs."""
     programs: int = Field(default=100, ge=1)
     seed: int = 1
     turn_scale: int = 1
@@ -77,14 +83,31 @@ class Synthesis(Strict):
         return self.model_copy(update={"seed": self.seed + seed - 1})
 
     def draw(self) -> list[Program]:
-        return synthesize(
-            self.recipe,
-            self.programs,
-            self.seed,
-            turn_scale=self.turn_scale,
-            tokens=self.tokens,
-            output_tokens=self.output_tokens,
-        )
+        if self.conversation is not None:
+            programs = self.conversation.draw(
+                self.programs, self.seed, shared_tokens=self.shared_tokens
+            )
+        else:
+            programs = synthesize(
+                self.recipe,
+                self.programs,
+                self.seed,
+                turn_scale=self.turn_scale,
+                tokens=self.tokens,
+                output_tokens=self.output_tokens,
+            )
+        return [_sharing(program, self.shared_tokens) for program in programs]
+
+
+def _sharing(program: Program, tokens: int) -> Program:
+    """Return the program with prompts whose first `tokens` tokens all jobs share."""
+    if not tokens:
+        return program
+    turns = tuple(
+        replace(turn, prefixes=(SharedPrefix("common", min(tokens, turn.prompt_tokens)),))
+        for turn in program.turns
+    )
+    return replace(program, turns=turns, prefix=None)
 
 
 class Arm(Strict):
@@ -106,6 +129,8 @@ class Experiment(Strict):
     claim: str
     assumes: str = ""
     """Values that the source does not state, and the values used instead."""
+    predicts: str = ""
+    """What was predicted before the source's numbers were entered as `published`."""
     not_testable: str = ""
     """The reason if the experiment cannot be tested here."""
     kind: Kind = "sweep"
@@ -165,10 +190,13 @@ def load(name: str) -> Experiment:
         if experiment.is_sweep:
             contents[arm.name] = _arm_contents(str(file), settings)
             with _errors_name(f"{file}: workload"):
-                recipe = experiment.workload_of(arm).recipe
-            _refuse_unknown(f"{file}: workload.recipe", [recipe], RECIPES)
+                workload = experiment.workload_of(arm)
+            if bool(workload.recipe) == (workload.conversation is not None):
+                raise InvalidInput(f"{file}: workload: give either a recipe or a conversation")
+            if workload.recipe:
+                _refuse_unknown(f"{file}: workload.recipe", [workload.recipe], RECIPES)
     if experiment.is_sweep:
-        _refuse_empty_checks(str(file), experiment.checks, contents)
+        _refuse_empty_checks(str(file), experiment, contents)
     return experiment
 
 
@@ -198,8 +226,11 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
         parse_seeds(settings.seeds or DEFAULT_SEEDS)
     with _errors_name(f"{file}: sweep.arrivals"):
         arrivals = parse_arrivals(settings.load.process)
-        if arrivals.takes_agents:
-            raise InvalidInput("an experiment compares rates of jobs; use poisson, or closed:N")
+        agents = settings.load.agents or ""
+        if arrivals.takes_agents and (settings.load.once or not agents.isdecimal()):
+            raise InvalidInput(
+                "give one number of agents and once = false, with an arm for each number"
+            )
     with _errors_name(f"{file}: sweep.jps"):
         fixed = arrivals.takes_rate and settings.jps != AUTO
         rates = parse_rates(settings.jps or DEFAULT_JPS) if fixed else (0.0,)
@@ -207,12 +238,18 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
 
 
 def _refuse_empty_checks(
-    file: str, checks: tuple[Check, ...], contents: dict[str, ArmContents]
+    file: str, experiment: Experiment, contents: dict[str, ArmContents]
 ) -> None:
-    """Raise InvalidInput for a check whose variants or loads no arm contains."""
-    for index, check in enumerate(checks):
+    """Raise InvalidInput for a check whose arms, variants or loads the experiment lacks."""
+    positions = {arm.name: arm.x for arm in experiment.all_arms()}
+    for index, check in enumerate(experiment.checks):
         field = f"{file}: checks.{index}"
         _refuse_unknown(f"{field}.arms", check.arms, contents)
+        _refuse_unknown(f"{field}.over", [check.over] if check.over else [], contents)
+        if check.is_knee:
+            unplaced = [name for name in check.arms or contents if positions[name] is None]
+            if unplaced:
+                raise InvalidInput(f"{field}: arm {brief(unplaced[0])} needs a number x")
         arms = [contents[name] for name in check.arms or contents]
         known = dict.fromkeys(name for arm in arms for name in sorted(arm.variants))
         _refuse_unknown(f"{field}.of", [check.of], known)
@@ -240,14 +277,15 @@ def plans(
     experiment: Experiment, folder: Path, change: Change = lambda settings: settings
 ) -> Iterator[ArmSweep]:
     """Yield the sweeps of each arm. Each seed has its own programs, which are synthesized into the
-    folder; a steady state draws them itself."""
+    folder. A steady state draws those of a recipe itself, and repeats others in random order."""
     if not experiment.is_sweep:
         return
     for arm in experiment.all_arms():
         workload, name = experiment.workload_of(arm), slug(arm.name)
         settings = change(experiment.settings(arm))
         if not settings.load.once:
-            plan = resolve(_with_traces(settings, workload.recipe, settings.seeds))
+            drawn = workload.recipe or str(_programs(workload, folder / "programs"))
+            plan = resolve(_with_traces(settings, drawn, settings.seeds))
             yield ArmSweep(arm, name, plan)
             continue
         for seed in parse_seeds(settings.seeds or DEFAULT_SEEDS):
@@ -263,6 +301,8 @@ def _with_traces(settings: SweepSettings, traces: str, seeds: str | None) -> Swe
 
 def _programs(workload: Synthesis, folder: Path) -> Path:
     fields = workload.model_dump(exclude_defaults=True)
+    if conversation := fields.pop("conversation", None):
+        fields["conversation"] = sha256(repr(conversation).encode()).hexdigest()[:12]
     path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in fields.items()))}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from servers.basics.nearest import nearest
 
@@ -83,10 +83,41 @@ class Check(BaseModel):
     """The interpretation of the source that is tested, if the source is ambiguous."""
     arms: tuple[str, ...] = ()
     """Empty means all arms."""
+    over: str | None = None
+    """The number is divided by that of this arm, at the same load."""
+    above: float | None = None
+    """The number is the `x` of the first arm at which the metric is above this, such as the number
+    of agents at which latency rises steeply. Bounds and published numbers are then of `x`."""
+    below: float | None = None
+    """The same, for a metric that falls."""
     loads: tuple[float, ...] = ()
     where: Literal["every", "some", "rising", "stable"] = "every"
     """Whether the claim must hold at every arm and load or only at some, or whether the number must
     rise from the first arm to the last or stay within a factor of `most`."""
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> Check:
+        if self.is_knee and (self.above is not None) == (self.below is not None):
+            raise ValueError("give above or below, not both")
+        if self.is_knee and self.where != "every":
+            raise ValueError(f"above and below give one number, so where cannot be {self.where}")
+        return self
+
+    @property
+    def is_knee(self) -> bool:
+        """Whether the number is a position on the axis of the arms."""
+        return self.above is not None or self.below is not None
+
+    @property
+    def is_capacity(self) -> bool:
+        """Whether the number says how much load a machine serves."""
+        return self.is_knee or self.metric.startswith("throughput_")
+
+    def is_past(self, number: float) -> bool:
+        """Whether a number is beyond the knee."""
+        if self.above is not None:
+            return number > self.above
+        return self.below is not None and number < self.below
 
     @property
     def better(self) -> str:
@@ -100,10 +131,14 @@ class Check(BaseModel):
         if self.metric == "turn_mean_s":
             name = f"mean time of turn {self.turn}"
         better = _better(self.metric)
-        if self.to is None:
-            return f"{name} of {self.of}" + (f"; {better} is better" if better else "")
-        ratio = f"{name} of {self.of} ÷ that of {self.to}"
-        return ratio + (f"; {better} is better for {self.of}" if better else "")
+        over = f" ÷ that of {self.over}" if self.over else ""
+        ratio = f"{name} of {self.of}" + (f" ÷ that of {self.to}" if self.to else "") + over
+        if self.is_knee:
+            side = "above" if self.above is not None else "below"
+            bound = self.above if self.above is not None else self.below
+            return f"the first arm with {ratio} {side} {bound:g}"
+        whose = f" for {self.of}" if self.to else ""
+        return ratio + (f"; {better} is better{whose}" if better else "")
 
 
 def _better(metric: str) -> str:

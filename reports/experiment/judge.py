@@ -55,9 +55,21 @@ Claim = Callable[[Estimate], ClaimOutcome]
 """Judges one number."""
 
 
-def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
+Positions = Mapping[str, float | None]
+"""The position of each arm on the figure's axis; None if arms do not differ in a number."""
+NO_AXIS: Positions = {}
+
+
+def judge(
+    check: Check, cells: Mapping[str, pd.DataFrame], positions: Positions = NO_AXIS
+) -> Finding:
     """Compare a claim with `cells`, the frames of the arms in order."""
     every = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
+    if check.over is not None:
+        base = {v.jps: v for v in _values(check, check.over, cells[check.over])}
+        every = [_over(v, base[v.jps]) for v in every if v.jps in base]
+    if check.is_knee:
+        every = _knees(check, every, positions)
     found = [v for v in every if v.seeds]
     if not found:
         return _finding(check, _lacking(check, every) or "no result", ClaimOutcome.OPEN, found)
@@ -154,6 +166,23 @@ def _column(check: Check) -> str:
     return f"turn_{check.turn}_s" if check.metric == "turn_mean_s" else check.metric
 
 
+def _knees(check: Check, values: Sequence[Value], positions: Positions) -> list[Value]:
+    """Return the position of the first arm, in their order, whose number is past the knee, by seed.
+    With a seed that reaches none the position is larger than any number."""
+    by_load: dict[float, Value] = {}
+    for jps in dict.fromkeys(v.jps for v in values):
+        mine = [v for v in values if v.jps == jps]
+        found: dict[int, float] = {}
+        for value in mine:
+            position = positions.get(value.arm)
+            for seed, number in value.by_seed.items():
+                if position is not None and check.is_past(number):
+                    found.setdefault(seed, position)
+        seeds = {seed for value in mine for seed in value.by_seed}
+        by_load[jps] = Value("knee", jps, found, above=len(seeds - found.keys()))
+    return list(by_load.values())
+
+
 def _every(outcomes: Sequence[ClaimOutcome]) -> ClaimOutcome:
     if ClaimOutcome.FAILS in outcomes:
         return ClaimOutcome.FAILS
@@ -248,6 +277,10 @@ def _lacking(check: Check, every: Sequence[Value]) -> str:
 
 
 def _lacking_at(check: Check, value: Value, every: Sequence[Value]) -> Iterator[str]:
+    if check.is_knee:
+        if value.above:
+            yield f"no arm is past it{some_seeds(SeedShare(value.above, value.seeds))}"
+        return
     of_lacks, to_lacks = value.above, value.below
     if check.better == "higher":
         of_lacks, to_lacks = to_lacks, of_lacks
@@ -289,7 +322,9 @@ def _shown(own: Estimate, text: Callable[[float], str]) -> str:
 
 
 def _number(check: Check, number: float) -> str:
-    if check.to is not None:
+    if check.is_knee:
+        return f"{number:.3g}"
+    if check.to is not None or check.over is not None:
         decimals = next((d for d in (2, 3) if _rounds_to_same_side(check, number, d)), 4)
         return f"{number:.{decimals}f}x"
     if check.metric.endswith(("_share", "_ratio", "_error")):

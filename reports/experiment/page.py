@@ -41,6 +41,7 @@ class ExperimentText:
     source_engine: str
     claim: str
     assumes: str
+    predicts: str
     not_testable: str
 
 
@@ -69,7 +70,8 @@ def write_experiment(
     """`changed` says which settings differ from those of the experiment's file."""
     read = [read_arm(arm, checks) for arm in arms]
     cells = {each.arm.name: each.results.cells for each in read}
-    findings = tuple(judge(check, cells) for check in checks)
+    positions = {arm.name: arm.x for arm in arms}
+    findings = tuple(judge(check, cells, positions) for check in checks)
     drawn, variants = _figures(read, checks)
     failed = tuple(
         f"{each.arm.name}: {cell}: {gates}"
@@ -130,7 +132,12 @@ def _as_json(finding: Finding) -> dict[str, Any]:
         {"point": p.label, "value": p.value.value, "low": p.value.low, "high": p.value.high}
         for p in finding.points
     ]
-    return {**{name: getattr(finding, name) for name in names}, "points": points}
+    return {
+        **{name: getattr(finding, name) for name in names},
+        "published_range": _published(finding),
+        "is_capacity": bool(finding.check and finding.check.is_capacity),
+        "points": points,
+    }
 
 
 def _figures(read: Sequence[ArmResults], checks: Sequence[Check]) -> tuple[list[Figure], Legend]:
@@ -239,7 +246,9 @@ def _published(finding: Finding) -> list[float]:
 def _figure(number: int, finding: Finding) -> Figure:
     published = _published(finding)
     points = {point.label: point for point in finding.points}
-    unit = "ratio" if finding.check and finding.check.to else finding.direction.partition(" of ")[0]
+    check = finding.check
+    is_ratio = check is not None and not check.is_knee and (check.to or check.over)
+    unit = "ratio" if is_ratio else finding.direction.partition(" of ")[0]
     spec: Spec = {
         "data": [_published_dot(published), *map(_dot, points.values())],
         "layout": {

@@ -67,7 +67,7 @@ def bench(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_every_row_of_the_sources_is_listed_in_their_order() -> None:
-    own = [n for n in names() if not n.startswith(("capacity", "open-"))]
+    own = [n for n in names() if not n.startswith(("capacity", "open-", "world-"))]
     assert own == ROWS.split()
     code, out, _ = in_process.bench("list", "experiments")
     assert code == 0
@@ -78,8 +78,8 @@ def test_every_row_of_the_sources_is_listed_in_their_order() -> None:
 def test_each_experiment_file_has_valid_plans_with_the_rules_of_its_sources_engine(
     name: str, tmp_path: Path
 ) -> None:
-    """All sources used vLLM 0.7 or 0.10, which admit a turn when its first chunk fits, and whose
-    GPU waits for the scheduler."""
+    """The papers and the note used vLLM 0.7 or 0.10, which admit a turn when its first chunk fits,
+    and whose GPU waits for the scheduler."""
     experiment = load(name)
     assert experiment.claim
     one_seed = with_engine("sim", None, None, seeds="1")
@@ -90,12 +90,56 @@ def test_each_experiment_file_has_valid_plans_with_the_rules_of_its_sources_engi
         assert set(check.arms) <= {arm.name for arm in experiment.all_arms()}, check.says
         loads = {cell.amount for plan in plan_by_arm.values() for cell in plan.cells()}
         assert set(check.loads) <= loads, check.says
+    if name.startswith("world-"):
+        return
     if experiment.is_sweep:
         assert "vLLM 0.10.2" in experiment.source_engine or "vLLM 0.7.2" in experiment.source_engine
     for plan in plan_by_arm.values():
         assert plan.engine.settings().scheduling == "sync"
         if name != "open-admission":
             assert plan.engine.settings().limits.admission == "first-chunk"
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name.startswith("world-")])
+def test_an_experiment_on_a_run_of_others_has_a_source_a_prediction_and_what_is_assumed(
+    name: str,
+) -> None:
+    experiment = load(name)
+    assert re.search(r"\.(com|io|ai)\b", experiment.source), "where the numbers are published"
+    assert experiment.predicts
+    assert experiment.assumes.startswith("Known: ")
+    assert "Assumed: " in experiment.assumes
+
+
+CONVERSATION = """
+[workload]
+programs = 4
+shared_tokens = 64
+
+[workload.conversation]
+turns = 2
+first_prompt = 128
+new_tokens = 16
+output_tokens = 4
+"""
+
+
+def test_stated_lengths_run_at_a_number_of_agents_and_give_a_knee(small: Path) -> None:
+    text = SMALL.replace('policies = "fcfs,continuum"\njps = "0.1"', 'policies = "fcfs"')
+    text = text.replace('[workload]\nrecipe = "execution-note"\nprograms = 6', CONVERSATION)
+    text = text.replace("[sweep]", "[sweep]\nonce = false\nno_capacity = true")
+    text = text.replace('name = "as it is"', 'name = "two"\nx = 2\nsweep = { agents = "2" }')
+    text = text.replace(
+        'name = "few at once"\nsweep = { max_num_seqs = 2 }',
+        'name = "three"\nx = 3\nsweep = { agents = "3" }',
+    )
+    small.write_text(text.replace('to = "continuum"', 'metric = "ttft_p50_s"\nabove = 0.0001'))
+    code, _, err = bench("small.toml", "--out", "out", "--workers", "1")
+    assert code == 0, err
+    (finding,) = json.loads(Path("out/small/experiment.json").read_text())["findings"]
+    assert finding["is_capacity"]
+    assert (finding["ours"], finding["outcome"]) == ("2", "holds")
+    assert [point["value"] for point in finding["points"]] == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +288,7 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
             "sweep.offload_gb is inf: must be a finite number",
         ),
         (("least = 0.5", "leest = 0.5"), "checks.0.leest is 0.5: not a field of this format"),
-        (('recipe = "execution-note"', ""), "workload: recipe: missing; add it"),
+        (('recipe = "execution-note"', ""), "workload: give either a recipe or a conversation"),
         (('"execution-note"', '"nope"'), "workload.recipe is 'nope': must be one of swe-bench, "),
         (("[sweep]", "[sweep"), "small.toml"),
         (('title = "Small"', "title = 5"), "title is 5: must be a valid string"),
@@ -253,13 +297,15 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
         (('jps = "0.1"', 'jps = "abc"'), "sweep.jps: --jps 'abc': "),
         (
             ('jps = "0.1"', 'agents = "8"'),
-            "sweep.arrivals: an experiment compares rates of jobs; use poisson, or closed:N",
+            "sweep.arrivals: give one number of agents and once = false, with an arm for each",
         ),
         (("least = 0.5", 'metric = "nope"'), "checks.0.metric is 'nope': "),
         (('of = "fcfs"', 'of = "zzz"'), "checks.0.of is 'zzz': must be one of continuum, fcfs\n"),
         (('to = "continuum"', 'to = "all"'), "checks.0.to is 'all': must be one of continuum, f"),
         (("least = 0.5", 'arms = ["it"]'), "checks.0.arms is 'it': must be one of as it is, few"),
         (("least = 0.5", "loads = [0.1, 7]"), "checks.0.loads is 7.0: must be one of 0.1\n"),
+        (("least = 0.5", 'over = "it"'), "checks.0.over is 'it': must be one of as it is, few"),
+        (("least = 0.5", "above = 9"), "checks.0: arm 'as it is' needs a number x"),
     ],
 )
 def test_an_invalid_field_of_an_experiment_file_is_named(

@@ -259,3 +259,63 @@ def test_a_verdict_names_each_interpretation() -> None:
         "Read as “one”: holds: A (1x) and 1 more. "
         "Read as “two”: does not hold: “A”, ours 1x, published 2x. Of 2 claims 1 hold."
     )
+
+
+AGENTS = {"4 agents": 4.0, "8 agents": 8.0, "16 agents": 16.0}
+LATENCY = {
+    "4 agents": cells(fcfs=[1.0, 1.0, 1.0]),
+    "8 agents": cells(fcfs=[2.0, 11.0, 3.0]),
+    "16 agents": cells(fcfs=[30.0, 40.0, 12.0]),
+}
+
+
+def knee(**more: Any) -> Check:
+    return Check.model_validate({"says": "knee", "of": "fcfs", "above": 10.0, **more})
+
+
+def test_a_knee_is_the_position_of_the_first_arm_past_a_number_with_each_seed() -> None:
+    # Above 10 s: from 16 agents on with seeds 1 and 3, from 8 on with seed 2.
+    finding = judge(knee(least=5, most=30), LATENCY, AGENTS)
+    (point,) = finding.points
+    assert point.value.value == pytest.approx((16 * 8 * 16) ** (1 / 3))
+    assert finding.ours.startswith("12.7 (")
+    assert finding.check is not None
+    assert finding.check.is_capacity
+    assert finding.direction == "the first arm with mean JCT of fcfs above 10"
+
+
+def test_a_knee_with_the_same_number_of_agents_for_every_seed_is_within_bounds_that_it_equals() -> (
+    None
+):
+    assert judge(knee(above=11.5, least=16, most=16), LATENCY, AGENTS).outcome is HOLDS
+    assert judge(knee(above=11.5, most=14), LATENCY, AGENTS).outcome is FAILS
+
+
+def test_a_knee_that_no_arm_reaches_is_beyond_any_number() -> None:
+    finding = judge(knee(above=50, least=32), LATENCY, AGENTS)
+    assert finding.outcome is HOLDS
+    assert finding.ours == "no arm is past it"
+    assert judge(knee(above=50, most=32), LATENCY, AGENTS).outcome is FAILS
+
+
+def test_a_knee_of_a_metric_that_falls_is_the_first_arm_below_a_number() -> None:
+    falling = dict(zip(AGENTS, reversed(LATENCY.values()), strict=True))
+    finding = judge(knee(above=None, below=5.0, least=8, most=16), falling, AGENTS)
+    # With seed 2 the 8 agents have 11, which is not below 5.
+    assert finding.points[0].value.value == pytest.approx((8 * 16 * 8) ** (1 / 3))
+
+
+def test_a_number_can_be_divided_by_that_of_another_arm_by_seed() -> None:
+    check = Check(says="slower", of="fcfs", over="4 agents", arms=("16 agents",), least=11)
+    finding = judge(check, LATENCY)
+    assert finding.points[0].value.value == pytest.approx((30 * 40 * 12) ** (1 / 3))
+    assert finding.ours.startswith("24.33x (")
+    assert finding.direction == "mean JCT of fcfs ÷ that of 4 agents; lower is better"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"above": 1.0, "below": 2.0}, {"above": 1.0, "where": "rising"}]
+)
+def test_a_knee_has_one_threshold_and_one_number(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="above"):
+        Check.model_validate({"says": "knee", "of": "fcfs", **fields})
