@@ -58,7 +58,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist clean
+.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -82,6 +82,11 @@ compile: .venv/installed-compile  ## compile the simulator into turnstile_core, 
 
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
 	$(BIN)/python -m tools.shipped_profiles
+	$(BIN)/python -m tools.reference_tables
+
+world: .venv/installed-test  ## predict public runs of agents again, and write the predictions into docs/design/fidelity.md
+	$(BIN)/bench experiment world-developer-lab world-momento world-multi-repo
+	$(BIN)/python -m tools.world runs/experiments/world-*
 	$(BIN)/python -m tools.reference_tables
 
 reference: .venv/installed-test  ## regenerate the tables of docs/reference; RUNS='runs/one runs/two' adds sweeps to its results

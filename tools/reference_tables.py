@@ -24,6 +24,8 @@ from tools import laws
 from tools.results import read_results
 from tools.results_tables import DATA, code, table
 from tools.results_tables import tables as results_tables
+from tools.world import read_world
+from tools.world import tables as world_tables
 from traces.formats.registry import PACKAGED, abouts, known_formats
 from traces.laws import Law
 
@@ -55,6 +57,7 @@ def tables() -> dict[str, str]:
         "background metrics": _metrics(BACKGROUND),
         "routing metrics": _metrics(ROUTING),
         **results_tables(read_results(DATA / "results.json")),
+        **world_tables(read_world()),
     }
 
 
