@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
-from harness.replay.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 from servers.basics.errors import InvalidProgramId
 from servers.basics.json_object import JsonObject
+from servers.identity import FINAL_HEADER, JOB_HEADERS, MAX_ID_CHARS, PROGRAM_HEADERS, is_valid_id
 from traces.lenient import mapping
 
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
@@ -28,7 +28,6 @@ GATEWAY_FIELDS = ("program_id", "job_id", "session_id")
 RESERVED_XARGS = ("ended", "warm_up", "agentic_context")
 """Removed from the client's `vllm_xargs` for vLLM: `ended` would end another program, a turn with
 `warm_up` belongs to no program, and vLLM rejects objects, such as `agentic_context`."""
-MAX_ID_CHARS = 200
 BODY_TIMEOUT_S = 60.0
 """Time for a body of up to 32 MiB to arrive."""
 
@@ -91,7 +90,7 @@ def _id(field: str, value: object) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise InvalidProgramId(f"{field}: a program's id is text, not {type(value).__name__}")
     id = str(value)
-    if len(id) > MAX_ID_CHARS or not id.isprintable():
+    if not is_valid_id(id):
         raise InvalidProgramId(
             f"{field}: a program's id has at most {MAX_ID_CHARS} printable characters"
         )

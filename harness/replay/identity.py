@@ -21,24 +21,8 @@ import aiohttp
 
 from harness.replay.http import OPENER, authorization
 from servers.basics.json_object import JsonObject
+from servers.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 
-PROGRAM_HEADERS = (
-    "X-Program-Id",
-    "X-Dynamo-Session-Id",
-    "X-Claude-Code-Session-Id",
-    "X-Session-Id",
-    "Session-Id",
-    "Session_Id",
-    "X-Session-Affinity",
-    "X-SMG-Routing-Key",
-    "X-LLM-D-Inference-Fairness-Id",
-)
-"""Headers with the program's id; the first of a request decides. The last two may name a tenant."""
-JOB_HEADERS = ("X-Job-Id", "X-Dynamo-Parent-Session-Id")
-"""Headers with the job's id, or that of the parent, of a sub-agent."""
-FINAL_HEADER = "X-Dynamo-Session-Final"
-"""`true` in the program's last request. Dynamo's ThunderAgent router answers that request without
-generating anything, so turns do not have it, and the end is reported by a request of its own."""
 IDENTITY_HEADERS = frozenset(
     name.lower() for name in (*PROGRAM_HEADERS, *JOB_HEADERS, FINAL_HEADER)
 )
