@@ -27,6 +27,9 @@ FINAL_HEADER = "X-Dynamo-Session-Final"
 generating anything, so turns of live replays do not have it, and the end is reported by a request
 of its own."""
 MAX_ID_CHARS = 200
+LAST = "\x1f"
+"""Follows the session id of a program's last request on its way from vLLM's API server to the
+scheduler. No HTTP header can contain it."""
 
 
 def is_valid_id(text: str) -> bool:

@@ -81,11 +81,13 @@ class EngineProgram:
 
 
 class EnginePrograms:
-    def __init__(self, max_programs: int) -> None:
+    def __init__(self, max_programs: int, idle_s: float) -> None:
+        """`idle_s`: a program without turns for longer than this is forgotten."""
         self._max_programs = max_programs
+        self._idle_s = idle_s
         self._programs: dict[str, EngineProgram] = {}
-        self._idle: OrderedDict[str, None] = OrderedDict()
-        """Programs without active turns, in order of the ends of their last turns."""
+        self._idle: OrderedDict[str, float] = OrderedDict()
+        """Programs without active turns, with the ends of their last turns, in this order."""
 
     def turn_arrived(
         self,
@@ -112,7 +114,7 @@ class EnginePrograms:
         conversation.active_turns += 1
         return program, conversation
 
-    def turn_ended(self, program_id: str, conversation_id: str) -> bool:
+    def turn_ended(self, program_id: str, conversation_id: str, now_s: float) -> bool:
         """Return whether the turn's conversation goes on: its program may have ended meanwhile."""
         program = self._programs.get(program_id)
         if program is None:
@@ -123,7 +125,7 @@ class EnginePrograms:
                 conversation.active_turns -= 1
                 goes_on = True
         if program.is_idle:
-            self._idle[program_id] = None
+            self._idle[program_id] = now_s
             self._idle.move_to_end(program_id)
         return goes_on
 
@@ -133,9 +135,10 @@ class EnginePrograms:
         program = self._programs.pop(program_id, None)
         return [] if program is None else [one.id for one in program.conversations]
 
-    def forget_oldest(self, program: EngineProgram) -> list[str]:
+    def forget_oldest(self, program: EngineProgram, now_s: float) -> list[str]:
         """Return the conversations to end: the oldest idle ones of `program` beyond the limit, and
-        those of the programs beyond the limit that have been idle for longest."""
+        those of the programs that have been idle for longest, beyond the limits of their number
+        and of the time."""
         forgotten: list[str] = []
         while len(program.conversations) > MAX_CONVERSATIONS:
             idle = [one for one in program.conversations if not one.active_turns]
@@ -143,6 +146,10 @@ class EnginePrograms:
                 break
             program.conversations.remove(idle[0])
             forgotten.append(idle[0].id)
-        while len(self._programs) > self._max_programs and self._idle:
-            forgotten += self.end(next(iter(self._idle)))
+        while self._idle:
+            oldest = next(iter(self._idle))
+            recent = now_s - self._idle[oldest] <= self._idle_s
+            if recent and len(self._programs) <= self._max_programs:
+                break
+            forgotten += self.end(oldest)
         return forgotten

@@ -80,10 +80,12 @@ class PolicyRunner(Generic[Turn, KV]):
         release_blocks: Callable[[KV], None],
         emit: Emit[Turn] | None,
         max_programs: int = MAX_PROGRAMS,
+        idle_s: float = math.inf,
     ) -> None:
         """`retain_blocks(turn, whole_request)` retains the blocks of a finished turn, including a
         partly filled last block if `whole_request` is set, and returns a handle for
-        `release_blocks` and the number of blocks."""
+        `release_blocks` and the number of blocks. `idle_s`: a program without turns for longer
+        than this has ended."""
         self.policy = policy
         self._attributes: Any = policy
         """The policy, for attributes that derived classes redefine. Without a type, since compiled
@@ -111,7 +113,7 @@ class PolicyRunner(Generic[Turn, KV]):
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
         self._reranks: bool = self._attributes.reranks
-        self._programs = EnginePrograms(max_programs)
+        self._programs = EnginePrograms(max_programs, idle_s)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
         self._skipped: list[Turn] = []
@@ -138,7 +140,7 @@ class PolicyRunner(Generic[Turn, KV]):
         )
         view.program_id, view.index = conversation.id, conversation.turns - 1
         view.program_arrival_s = program.arrival_s
-        for forgotten in self._programs.forget_oldest(program):
+        for forgotten in self._programs.forget_oldest(program, self.now_s):
             self._end_conversation(forgotten)
         view.pinned = turn.pinned_hit = view.program_id in self.pins
         if self._oracle is not None and turn.future is not None:
@@ -189,7 +191,7 @@ class PolicyRunner(Generic[Turn, KV]):
             )
         self.record("finished", turn)
         self.unpin(view.program_id, "replaced")
-        goes_on = self._programs.turn_ended(turn.program_id, view.program_id)
+        goes_on = self._programs.turn_ended(turn.program_id, view.program_id, self.now_s)
         pins = retention.kind == "pin" and turn.has_program
         retained = pins and goes_on and not view.is_last
         if retained:
@@ -201,7 +203,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """Record that the client cancelled the turn while it waited or ran."""
         self._stop_waiting(turn)
         self._policy_for(turn).aborted(turn.view, self.now_s)
-        self._programs.turn_ended(turn.program_id, turn.view.program_id)
+        self._programs.turn_ended(turn.program_id, turn.view.program_id, self.now_s)
         self._end_with_turn(turn)
         self.record("aborted", turn)
 

@@ -134,7 +134,7 @@ def main(arguments: list[str], folder: str, faults: dict[str, str]) -> None:
         Path(folder, "lmcache-pid").write_text(str(os.getpid()))
         lmcache = FaultyServer("", Path(folder, "never"))
         asyncio.run(serve(lmcache, int(flags["--http-port"])))
-    events = Path(os.environ["TURNSTILE_EVENTS"])
+    events = Path(json.loads(Path(os.environ["TURNSTILE_OPTIONS"]).read_text())["events"])
     cell = next(path.parent for path in events.parents if path.name == "server").name
     fault, struck = faults[cell], Path(folder, f"struck-{cell}")
     start(fault, struck)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servers.basics.clock import PS_PER_S
 from servers.policies.base import Admit, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.pin_table import ActivePin, PinTable
 from servers.policies.ranked_queue import RankedQueue
@@ -124,7 +126,9 @@ def unmarked(number: int, program_id: str, prompt: str) -> Turn:
 class RecordingRunner:
     """A runner with records of the programs whose blocks it released and of its events."""
 
-    def __init__(self, policy: Policy | None = None, max_programs: int = 100) -> None:
+    def __init__(
+        self, policy: Policy | None = None, max_programs: int = 100, idle_s: float = math.inf
+    ) -> None:
         self.released: list[str] = []
         self.events: list[tuple[str, str]] = []
         self.runner: PolicyRunner[Turn, str] = PolicyRunner(
@@ -133,6 +137,7 @@ class RecordingRunner:
             release_blocks=self.released.append,
             emit=self._emit,
             max_programs=max_programs,
+            idle_s=idle_s,
         )
 
     def _retain_blocks(self, turn: Turn, whole_request: bool) -> tuple[str, int]:
@@ -245,6 +250,19 @@ def test_beyond_the_limit_the_program_that_is_idle_for_longest_is_ended_with_its
     assert recording.released == ["a"]
     recording.serve(again := Turn(3, "b"))
     assert (again.view.index, again.pinned_hit) == (1, True)
+
+
+def test_a_program_that_has_been_idle_for_too_long_ends_when_another_turn_arrives() -> None:
+    recording = RecordingRunner(idle_s=60.0)
+    recording.runner.arrived(Turn(0, "active"))
+    recording.serve(Turn(1, "a"))
+    recording.runner.set_clock(60 * PS_PER_S)
+    recording.serve(Turn(2, "b"))
+    assert recording.released == []
+    recording.runner.set_clock(61 * PS_PER_S)
+    recording.serve(again := Turn(3, "active"))
+    assert recording.released == ["a"]
+    assert again.view.index == 1
 
 
 MOVES = st.tuples(

@@ -53,7 +53,7 @@ def test_bench_serve_runs_until_ctrl_c_and_leaves_no_process(bench: str, tmp_pat
     assert "costs are constants for tiny on two CPU cores" in errors
     assert errors.splitlines()[-1] == "bench: stopped"
     left = sorted(path.name for path in (tmp_path / "here").iterdir())
-    assert left == ["costs.json", "server.json", "server.log"]
+    assert left == ["options.json", "server.json", "server.log"]
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission, Headroom
 from servers.basics.errors import InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.basics.refused_flags import check_flags
 from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
@@ -30,7 +31,10 @@ from servers.vllm.models.model_folder import ResolvedModel
 from servers.vllm.plugin.compatibility import TESTED
 
 SCHEDULER = "servers.vllm.plugin.scheduler.TurnstileScheduler"
+MIDDLEWARE = "servers.vllm.plugin.api_server.ProgramHeaders"
 ANSWERS = "servers.vllm.plugin.recorded_answers:RecordedAnswers"
+OPTIONS = "options.json"
+"""The file with the plug-in's options, in the folder of the server."""
 CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
 CPU_KV_GIB = "1"
 CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
@@ -199,7 +203,7 @@ def flags(
     if (max_model_len := longest_context(config, vllm, model)) is not None:
         chosen += ["--max-model-len", str(max_model_len)]
     if config.policy is not None:
-        chosen += ["--scheduler-cls", SCHEDULER]
+        chosen += ["--scheduler-cls", SCHEDULER, "--middleware", MIDDLEWARE]
     return (*chosen, *_answers(config, vllm), *tier, *config.flags)
 
 
@@ -242,14 +246,21 @@ def environment(
     if config.policy is not None:
         if variant(config.policy).module_root is not None:
             path.append(os.getcwd())
-        env |= {
-            "TURNSTILE_POLICY": config.policy,
-            "TURNSTILE_COSTS": str(folder / "costs.json"),
-            "TURNSTILE_EVENTS": str(folder / "engine.jsonl"),
-        }
+        env["TURNSTILE_OPTIONS"] = str(folder / OPTIONS)
     if config.policy is not None or config.offload is not None:
         env["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [env.get("PYTHONPATH")])])
     return {**env, **config.env}
+
+
+def plugin_options(config: ServerConfig, vllm: VllmInstallation, folder: Path) -> JsonObject:
+    """Return the options of the plug-in for a server with a policy."""
+    return {
+        "policy": config.policy,
+        "costs": policy_costs(config, vllm)[0].model_dump(),
+        "events": str(folder / "engine.jsonl"),
+        # As in virtual time, programs end only with their last turn.
+        "idle_s": None,
+    }
 
 
 def policy_costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str]:

@@ -1,5 +1,4 @@
-"""The cost of rebuilding a context and of a decode step, as the JSON file that the plug-in reads
-(TURNSTILE_COSTS).
+"""The cost of rebuilding a context and of a decode step, as the option `costs` of the plug-in.
 
 prefill_s(n) = base_s + linear_s · n + quadratic_s · n², for a prompt of n tokens alone in the
 engine (Continuum v3, §5.2 fits the same curve); reload_s(n) = reload_s_per_token · n, null without
@@ -46,9 +45,6 @@ class CostCurve(BaseModel):
     reload_s_per_token: float | None = Field(default=None, ge=0)
     step_tokens: int = Field(default=STEP_TOKENS, ge=1)
     decode_step: DecodeStep | None = None
-
-    def write(self, path: Path) -> None:
-        path.write_text(self.model_dump_json(indent=1) + "\n")
 
     def costs(self, kv_tokens: int) -> Costs:
         """Return the costs of prefills and decode steps, without those of a tier."""

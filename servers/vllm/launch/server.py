@@ -1,8 +1,8 @@
 """Starts vLLM on a free port of 127.0.0.1, waits until it is healthy, and stops it.
 
 In: a `ServerConfig` and a folder. Out: a `VllmServer`, and in the folder `server.log`,
-`server.json` (its description) and, with a policy, `costs.json` and `engine.jsonl`. The server ends
-when its parent does, even if that is killed (`servers.processes`). All waits have a timeout.
+`server.json` (its description) and, with a policy, `options.json` and `engine.jsonl`. The server
+ends when its parent does, even if that is killed (`servers.processes`). All waits have a timeout.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class VllmServer(ServerProcess):
         self._model = resolve_model(config.model, config.weights)
         folder.mkdir(parents=True, exist_ok=True)
         if config.policy is not None:
-            command_line.policy_costs(config, vllm)[0].write(folder / "costs.json")
+            options = command_line.plugin_options(config, vllm, folder)
+            (folder / command_line.OPTIONS).write_text(json.dumps(options, indent=1) + "\n")
         tier_flags = () if config.offload is None else self._start_tier(config.offload)
         self._flags = command_line.flags(config, vllm, self._model, self.port, tier_flags)
         plugin = folder / PLUGIN_FOLDER

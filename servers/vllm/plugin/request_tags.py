@@ -5,8 +5,9 @@ In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its in
 none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
 reports the end of this program), and, for servers that replay answers, `answer` (token ids with
 which the answer begins). Without `program_id`, the program is the session of the request, which
-vLLM 0.32 reads from `session_id` in the body or `X-Session-ID`. Out: a `VllmTurn`. Invalid values
-are ignored. Standard library only; lengths in tokens, times in seconds.
+vLLM 0.32 reads from `session_id` in the body or `X-Session-ID`; `servers.identity.LAST` at its end
+marks the last turn. Out: a `VllmTurn`. Invalid values are ignored, and so are ids of more than 200
+characters or with control characters. Standard library only; lengths in tokens, times in seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from servers.basics.json_object import JsonObject
+from servers.identity import LAST, is_valid_id
 from servers.policies.base import Request
 from servers.policies.runner import EngineTurn
 from servers.programs import PromptStart, blocks_to_repeat
@@ -40,8 +42,11 @@ def read_tags(xargs: JsonObject | None, session_id: str | None = None) -> Reques
     xargs = xargs or {}
     tools, ended = xargs.get("tools"), _id(xargs.get("ended"))
     turn, is_last = _integer(xargs.get("turn")), _integer(xargs.get("is_last"))
+    session = (session_id or "").removesuffix(LAST)
+    if session != session_id and session and is_last is None:
+        is_last = 1
     return RequestTags(
-        (_id(xargs.get("program_id")) or _id(session_id)) if ended is None else None,
+        (_id(xargs.get("program_id")) or _id(session)) if ended is None else None,
         turn,
         bool(is_last) if is_last in (0, 1) else None,
         tuple(filter(None, map(str.strip, tools.split(",")))) if isinstance(tools, str) else None,
@@ -60,7 +65,8 @@ def answer_of(xargs: JsonObject | None, vocabulary: int) -> list[int]:
 
 
 def _id(value: object) -> str | None:
-    return str(value) if isinstance(value, str | int) and value != "" else None
+    id = str(value) if isinstance(value, str | int) else ""
+    return id if is_valid_id(id) else None
 
 
 def _integer(value: object) -> int | None:
@@ -71,9 +77,11 @@ def _integer(value: object) -> int | None:
 
 
 class VllmTurn(EngineTurn):
-    __slots__ = ("admitted_s", "block_hashes", "hit_tokens", "request_id", "tags")
+    __slots__ = ("admitted_s", "block_hashes", "by_prompt", "hit_tokens", "request_id", "tags")
 
-    def __init__(self, request_id: str, view: Request, tags: RequestTags) -> None:
+    def __init__(
+        self, request_id: str, view: Request, tags: RequestTags, by_prompt: bool = False
+    ) -> None:
         super().__init__(
             view, has_program=tags.program_id is not None, is_internal=tags.is_internal
         )
@@ -82,6 +90,8 @@ class VllmTurn(EngineTurn):
         self.block_hashes: Sequence[object] = ()
         """vLLM's hashes of the prompt's blocks, while the turn arrives."""
         self.tags = tags
+        self.by_prompt = by_prompt
+        """Whether its program was found by its prompt."""
         self.admitted_s: float | None = None
         """Time of the first admission."""
         self.hit_tokens = 0

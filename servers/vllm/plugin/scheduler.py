@@ -1,14 +1,14 @@
 """The scheduler class for `--scheduler-cls`, which runs a policy inside stock vLLM.
 
-In: the server's environment (`servers.vllm.plugin.settings`) and `vllm_xargs` of each request
-(`servers.vllm.plugin.request_tags`). Out: engine events as JSONL; `queue_s`, `hit_tokens`,
+In: the plug-in's options (`servers.vllm.plugin.settings`), and the session and `vllm_xargs` of each
+request (`servers.vllm.plugin.request_tags`). Out: engine events as JSONL; `queue_s`, `hit_tokens`,
 `pinned_hit` and `preemptions` of each turn as `kv_transfer_params` of the response.
 docs/design/vllm-plugin.md describes which methods of vLLM it overrides and why.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +19,14 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
 
-from servers.basics.errors import InvalidInput, UnsupportedVllm
+from servers.basics.errors import UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
 from servers.policies.runner import PolicyRunner
 from servers.tool_names import tools_of_answer
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.event_log import EventLog
+from servers.vllm.plugin.known_prompts import KnownPrompts
 from servers.vllm.plugin.kv_manager import (
     Blocks,
     ReclaimingKVManager,
@@ -33,7 +34,7 @@ from servers.vllm.plugin.kv_manager import (
     unhash_uncomputed,
 )
 from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_tags
-from servers.vllm.plugin.settings import read_policy
+from servers.vllm.plugin.settings import Options, check
 from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
 
 FINISHED = frozenset(
@@ -59,10 +60,13 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._kv_blocks = self.kv_cache_config.num_blocks - 1
         """Without vLLM's null block."""
         self._kv_tokens = self._tokens_of_kv()
+        self._options = self._read_options()
         policy = self._read_policy(self._kv_tokens)
         self._refuse_settings(policy)
         self.turns: dict[str, VllmTurn] = {}
         self._arrivals = 0
+        self._hash_tokens = int(getattr(self, "hash_block_size", None) or self.block_size)
+        self._known_prompts = KnownPrompts(self._hash_tokens)
         self._loading: set[str] = set()
         """Requests whose KV a connector loads."""
         self._log = self._open_log()
@@ -74,6 +78,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             ),
             release_blocks=manager.block_pool.free_blocks,
             emit=self._log.write,
+            idle_s=self._options.idle_s or math.inf,
         )
         self._reclaiming_manager = ReclaimingKVManager(
             self, self.runner, self.turns, self._loading, self._admitted
@@ -89,8 +94,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._declined: tuple[int, int | None] | None = None
         """Number of events and wake-up time when the policy last declined to displace a turn."""
 
+    def _read_options(self) -> Options:
+        return check(self.vllm_config)
+
     def _read_policy(self, kv_tokens: int) -> Policy:
-        return read_policy(os.environ, kv_tokens)
+        return self._options.make_policy(self.vllm_config, kv_tokens)
 
     def _tokens_of_kv(self) -> int:
         """Return the tokens of KV that the device holds. With several groups of layers it is vLLM's
@@ -102,16 +110,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return int(turns * share * self.max_model_len)
 
     def _open_log(self) -> EventLog:
-        return EventLog(os.environ.get("TURNSTILE_EVENTS"))
+        return EventLog(self._options.events)
 
     def _refuse_settings(self, policy: Policy) -> None:
-        if self.policy is not SchedulingPolicy.FCFS:
-            raise InvalidInput(
-                f"--scheduling-policy is {self.scheduler_config.policy}: use fcfs, since "
-                "Turnstile's policy decides the order"
-            )
-        if not self.kv_cache_manager.enable_caching:
-            raise InvalidInput("prefix caching is off: start vLLM with --enable-prefix-caching")
         displaces = type(policy).displaced is not Policy.displaced
         if displaces and not hasattr(self, "reset_preempted_req_ids"):
             raise UnsupportedVllm(
@@ -129,8 +130,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             request.priority = 0
             if turn.tags.ended is not None:
                 self.runner.end_program(turn.tags.ended)
-            hash_tokens = int(getattr(self, "hash_block_size", None) or self.block_size)
-            turn.arrive_with(request.block_hashes, hash_tokens)
+            turn.arrive_with(request.block_hashes, self._hash_tokens)
             self.runner.arrived(turn)
             turn.block_hashes = ()
         super().add_request(request)
@@ -148,6 +148,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._arrivals += 1
         xargs = request.sampling_params and request.sampling_params.extra_args
         tags = read_tags(xargs, getattr(request, "session_id", None))
+        by_prompt = self._options.conversations and tags.program_id is None and not tags.is_internal
+        if by_prompt:
+            tokens, hashes = request.num_prompt_tokens, request.block_hashes
+            tags = tags._replace(program_id=self._known_prompts.program_of(tokens, hashes))
         now_s = self.runner.now_s
         arrival_s = min(now_s, request.arrival_time + (now_s - self.wall_clock_s()))
         view = View(
@@ -159,7 +163,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             prompt_tokens=request.num_prompt_tokens,
             is_last=tags.is_last,
         )
-        return VllmTurn(request.request_id, view, tags)
+        return VllmTurn(request.request_id, view, tags, by_prompt)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         turn = self.turns.get(request.request_id)
@@ -180,6 +184,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self.runner.finished(turn, request.num_tokens - 1)
         else:
             self.runner.aborted(turn)
+        if turn.by_prompt:
+            tokens, hashes = request.num_prompt_tokens, request.block_hashes
+            self._known_prompts.turn_ended(turn.program_id, tokens, hashes)
         del self.turns[request.request_id]
         result = super()._free_request(request, *args, **kwargs)
         timings = _server_timings(turn, request)

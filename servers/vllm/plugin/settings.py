@@ -1,96 +1,170 @@
-"""Settings of the plug-in, read from the environment variables of the server's process.
+"""Options of the plug-in, and what it refuses before vLLM loads the model.
 
-- `TURNSTILE_POLICY`: a name of `servers.variants`, or a custom policy as my_module:MyPolicy.
-- `TURNSTILE_COSTS`: path of a JSON file `{"base_s", "linear_s", "quadratic_s",
-  "reload_s_per_token", "step_tokens", "decode_step": {"base_s", "turn_s", "context_token_s"}}`.
-  Prefilling n tokens takes base + linear·n + quadratic·n² seconds; `reload_s_per_token` is null
-  without an offload tier. A decode step of n turns with m context tokens in total takes
-  base + turn·n + context_token·m seconds; without `decode_step`, policies do not know it.
-- `TURNSTILE_EVENTS`: path of the JSONL file to which engine events are appended; optional.
+In: vLLM's configuration, of which `--additional-config '{"turnstile": {"policy": "continuum"}}'`
+has the options, or else the JSON file that the environment variable `TURNSTILE_OPTIONS` names.
+vLLM compiles a model again if its additional configuration has changed, but not for another file.
+Out: `Options`, and the policy. Times in seconds.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import vllm
+from msgspec import Meta, Struct, ValidationError, convert
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from servers.basics.errors import InvalidInput
+from servers.basics.nearest import nearest
 from servers.policies.base import Costs, Policy
-from servers.variants import make_policy, variants
+from servers.variants import Variant, make_policy, variants
+from servers.vllm.plugin.compatibility import check_scheduler
+from servers.vllm.plugin.initial_costs import initial_costs
+
+KEY = "turnstile"
+FILE = "TURNSTILE_OPTIONS"
+Cost = Annotated[float, Meta(ge=0)]
+Kind = TypeVar("Kind", bound=Struct)
 
 
-def read_policy(environment: Mapping[str, str], kv_tokens: int) -> Policy:
-    """Return the policy of an engine that holds `kv_tokens` tokens of KV."""
-    spec = environment.get("TURNSTILE_POLICY", "")
-    if not spec:
-        raise InvalidInput(
-            "TURNSTILE_POLICY is not set: name a policy (fcfs, continuum, …), or start the server "
-            "with `bench serve --policy …`"
+class DecodeStep(Struct, frozen=True, forbid_unknown_fields=True):
+    """A decode step of n turns with m context tokens in total takes
+    base_s + turn_s · n + context_token_s · m."""
+
+    base_s: Cost
+    turn_s: Cost
+    context_token_s: Cost
+
+
+class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
+    """Prefilling n tokens takes base_s + linear_s · n + quadratic_s · n²."""
+
+    base_s: Cost
+    linear_s: Cost
+    quadratic_s: Cost
+    step_tokens: Annotated[int, Meta(ge=1)]
+    reload_s_per_token: Cost | None = None
+    """None without an offload tier."""
+    decode_step: DecodeStep | None = None
+    """None: policies do not know it."""
+
+    def costs(self) -> Costs:
+        step, reload_s = self.decode_step, self.reload_s_per_token
+
+        def prefill_s(tokens: int) -> float:
+            return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens * tokens
+
+        def reload(tokens: int) -> float:
+            return (reload_s or 0.0) * tokens
+
+        def decode_step_s(turns: int, context_tokens: int) -> float:
+            if step is None:
+                return prefill_s(turns)
+            return step.base_s + step.turn_s * turns + step.context_token_s * context_tokens
+
+        return Costs(
+            prefill_s,
+            None if reload_s is None else reload,
+            self.step_tokens,
+            decode_step_s=None if step is None else decode_step_s,
         )
-    chosen = variants(spec)
-    if len(chosen) != 1:
-        raise InvalidInput(f"TURNSTILE_POLICY is {spec}: a server runs one policy; name one")
-    if chosen[0].impossible:
-        raise InvalidInput(
-            f"TURNSTILE_POLICY is {spec}: {chosen[0].impossible}, so it runs in virtual time only "
-            "(--engine sim)"
-        )
-    if chosen[0].limits:
-        raise InvalidInput(
-            f"TURNSTILE_POLICY is {spec}: {chosen[0].limits[0][0]} is a setting of vLLM itself; "
-            "remove it, and start vLLM with its flag, or start the server with `bench serve`"
-        )
-    return make_policy(chosen[0], _read_costs(environment, kv_tokens))
 
 
-def _read_costs(environment: Mapping[str, str], kv_tokens: int) -> Costs:
-    path = environment.get("TURNSTILE_COSTS", "")
-    if not path:
-        raise InvalidInput("TURNSTILE_COSTS is not set: give the path of a JSON file with costs")
-    try:
-        data = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file") from None
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    policy: str = "turnstile"
+    """A name of `servers.variants`, or a policy of your own as my_module:MyPolicy; arguments may
+    follow, as in `continuum(k=50)`."""
+    costs: CostCurve | str | None = None
+    """The curve, or the path of a JSON file with it; None to begin with a guess."""
+    events: str | None = None
+    """Path of the JSONL file to which engine events are appended."""
+    idle_s: Annotated[float, Meta(gt=0)] | None = 3600.0
+    """A program without turns for longer than this has ended; None: never."""
+    conversations: bool = True
+    """Whether a request that names no program continues the one whose prompt it repeats; if not,
+    it is a program of its own, which leaves no pin."""
 
-    def number(*names: str) -> float:
-        value = _get(data, *names)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidInput(
-                f"TURNSTILE_COSTS is {path}: {'.'.join(names)} is {value!r}, not a number"
+    def variant(self) -> Variant:
+        try:
+            chosen = variants(self.policy)
+        except InvalidInput as error:
+            raise InvalidInput(f"policy {str(error).removeprefix('--policies ')}") from None
+        reason = ""
+        if len(chosen) != 1:
+            reason = "a server runs one policy; name one"
+        elif chosen[0].impossible:
+            reason = f"{chosen[0].impossible}, so it runs in virtual time only (--engine sim)"
+        elif chosen[0].limits:
+            reason = (
+                f"{chosen[0].limits[0][0]} is a setting of vLLM itself; remove it, and start vLLM "
+                "with its flag"
             )
-        return value
+        if reason:
+            raise InvalidInput(f"policy {self.policy}: {reason}")
+        return chosen[0]
 
-    base_s, linear_s, quadratic_s = number("base_s"), number("linear_s"), number("quadratic_s")
-    step_tokens = int(number("step_tokens"))
-    no_tier = _get(data, "reload_s_per_token") is None
-    reload_s = 0.0 if no_tier else number("reload_s_per_token")
-    no_decodes = _get(data, "decode_step") is None
-    step_s, turn_s, context_token_s = (
-        0.0 if no_decodes else number("decode_step", name)
-        for name in ("base_s", "turn_s", "context_token_s")
-    )
+    def make_policy(self, vllm_config: Any, kv_tokens: int) -> Policy:
+        """Return the policy of an engine that holds `kv_tokens` tokens of KV."""
+        curve = self._curve()
+        costs = initial_costs(vllm_config) if curve is None else curve.costs()
+        return make_policy(self.variant(), replace(costs, kv_tokens=kv_tokens))
 
-    def prefill_s(tokens: int) -> float:
-        return base_s + linear_s * tokens + quadratic_s * tokens * tokens
-
-    def reload(tokens: int) -> float:
-        return reload_s * tokens
-
-    def decode_step_s(turns: int, context_tokens: int) -> float:
-        return step_s + turn_s * turns + context_token_s * context_tokens
-
-    return Costs(
-        prefill_s,
-        None if no_tier else reload,
-        step_tokens,
-        kv_tokens,
-        None if no_decodes else decode_step_s,
-    )
+    def _curve(self) -> CostCurve | None:
+        if not isinstance(self.costs, str):
+            return self.costs
+        return _converted(_read(self.costs, "costs"), CostCurve, f"costs {self.costs}")
 
 
-def _get(data: object, *names: str) -> object:
-    """Return the value at a path of names in a JSON value; None if it is absent."""
-    for name in names:
-        data = data.get(name) if isinstance(data, dict) else None
-    return data
+def read_options(vllm_config: Any, environment: Mapping[str, str] = os.environ) -> Options:
+    """Raise InvalidInput, whose message names the option and the remedy."""
+    additional = getattr(vllm_config, "additional_config", None)
+    given = additional.get(KEY) if isinstance(additional, Mapping) else None
+    path = environment.get(FILE)
+    if given is not None and path:
+        raise InvalidInput(
+            f"options are given in {FILE}={path} and in --additional-config; remove one"
+        )
+    where = f"{FILE}={path}" if path else f"--additional-config: {KEY}"
+    data = _read(path, FILE) if path else {} if given is None else given
+    return _converted(data, Options, where)
+
+
+def check(vllm_config: Any) -> Options:
+    """Return the options. Raise InvalidInput or UnsupportedVllm if the plug-in cannot run with this
+    vLLM and its configuration."""
+    check_scheduler(AsyncScheduler, vllm.__version__)
+    scheduling = vllm_config.scheduler_config.policy
+    if scheduling != "fcfs":
+        raise InvalidInput(
+            f"--scheduling-policy is {scheduling}: use fcfs, since Turnstile's policy decides the "
+            "order"
+        )
+    if vllm_config.cache_config.enable_prefix_caching is False:
+        raise InvalidInput("prefix caching is off: start vLLM with --enable-prefix-caching")
+    options = read_options(vllm_config)
+    options.variant()
+    options._curve()
+    return options
+
+
+def _read(path: str, option: str) -> object:
+    try:
+        return json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{option} is {path}: {error}; it must be a JSON file") from None
+
+
+def _converted(data: object, kind: type[Kind], where: str) -> Kind:
+    try:
+        return convert(data, kind)
+    except ValidationError as error:
+        fields = kind.__struct_fields__
+        unknown = [name for name in data if name not in fields] if isinstance(data, dict) else []
+        close = nearest(str(unknown[0]), fields) if unknown else ""
+        hint = f" Did you mean {close}?" if close else ""
+        raise InvalidInput(f"{where}: {error}.{hint} Its fields are {', '.join(fields)}") from None

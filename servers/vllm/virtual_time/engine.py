@@ -34,6 +34,7 @@ from servers.sim import (
 from servers.sim.strides import duration_ps, steps_until
 from servers.vllm.plugin.request_tags import VllmTurn
 from servers.vllm.plugin.scheduler import TurnstileScheduler
+from servers.vllm.plugin.settings import Options
 from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
 
 TOKEN = 7
@@ -71,7 +72,7 @@ class BlockHashes:
 
 class VirtualScheduler(TurnstileScheduler):
     """The plug-in with a policy object, a clock and an event log from the caller instead of from
-    the environment."""
+    options."""
 
     def __init__(
         self,
@@ -95,6 +96,9 @@ class VirtualScheduler(TurnstileScheduler):
         turn = super()._turn(request)
         turn.future = self.future
         return turn
+
+    def _read_options(self) -> Options:
+        return Options(idle_s=None, conversations=False)
 
     def _read_policy(self, kv_tokens: int) -> Policy:
         return self._policy_object

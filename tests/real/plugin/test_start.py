@@ -10,9 +10,10 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from servers.basics.errors import InvalidInput, UnsupportedVllm
+from servers.policies.base import Policy
 from servers.vllm.plugin import scheduler as plugin
 from servers.vllm.plugin.compatibility import check_scheduler
-from servers.vllm.plugin.settings import read_policy
+from servers.vllm.plugin.settings import Options, check, read_options
 from servers.vllm.virtual_time import headless
 from servers.vllm.virtual_time.stepping import build
 
@@ -26,76 +27,107 @@ COSTS = {
 
 
 @pytest.fixture
-def costs(tmp_path: Path) -> str:
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps(COSTS))
-    return str(path)
+def config(monkeypatch: pytest.MonkeyPatch) -> Any:
+    config = headless._config()[0]
+    monkeypatch.setattr(config, "additional_config", {})
+    return config
 
 
-def test_a_policy_gets_the_costs_of_the_cost_file(costs: str) -> None:
-    policy = read_policy({"TURNSTILE_POLICY": "continuum", "TURNSTILE_COSTS": costs}, 1600)
-    assert policy.name == "continuum"
-    assert policy.costs.prefill_s(1000) == pytest.approx(0.01 + 0.2 + 0.001)
-    assert policy.costs.reload_s is None
-    assert policy.costs.step_tokens == 512
-    assert policy.costs.kv_tokens == 1600
-    assert policy.costs.decode_step_s is None
+def policy_of(config: Any, **options: Any) -> Policy:
+    config.additional_config = {"turnstile": options}
+    return read_options(config, {}).make_policy(config, 1600)
 
 
-def test_a_policy_knows_the_decode_steps_of_a_cost_file_that_has_them(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
+def test_a_policy_gets_the_costs_of_the_options_or_of_a_file(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "costs.json").write_text(json.dumps(COSTS))
+    for given in (COSTS, str(tmp_path / "costs.json")):
+        policy = policy_of(config, policy="continuum", costs=given)
+        assert policy.name == "continuum"
+        assert policy.costs.prefill_s(1000) == pytest.approx(0.01 + 0.2 + 0.001)
+        assert policy.costs.reload_s is None
+        assert policy.costs.step_tokens == 512
+        assert policy.costs.kv_tokens == 1600
+        assert policy.costs.decode_step_s is None
+
+
+def test_a_policy_knows_the_decode_steps_of_costs_that_have_them(config: Any) -> None:
     decode_step = {"base_s": 0.005, "turn_s": 2e-4, "context_token_s": 1e-7}
-    path.write_text(json.dumps(COSTS | {"decode_step": decode_step}))
-    environment = {"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)}
-    known = read_policy(environment, 1600).costs.decode_step_s
+    costs = COSTS | {"decode_step": decode_step}
+    known = policy_of(config, policy="fcfs", costs=costs).costs.decode_step_s
     assert known is not None
     assert known(10, 20_000) == pytest.approx(0.005 + 0.002 + 0.002)
-    path.write_text(json.dumps(COSTS | {"decode_step": decode_step | {"turn_s": "fast"}}))
-    with pytest.raises(InvalidInput, match=r"decode_step\.turn_s is 'fast', not a number"):
-        read_policy(environment, 1600)
+
+
+def test_without_costs_they_are_guessed_from_the_model(config: Any) -> None:
+    costs = policy_of(config).costs
+    # 2 layers of 2·64·16·6 + 3·64·128 weights, and 64·200,000 of the output, on a CPU.
+    weights = 2 * (12_288 + 24_576) + 12_800_000
+    assert costs.prefill_s(1) == pytest.approx(0.005 + 2 * weights / 1e11, rel=1e-6)
+    assert costs.kv_tokens == 1600
+
+
+def test_without_options_the_policy_is_turnstile(config: Any) -> None:
+    assert read_options(config, {}) == Options("turnstile", None, None, 3600.0, True)
+
+
+def test_a_file_has_the_same_options_as_the_command_line(config: Any, tmp_path: Path) -> None:
+    path = tmp_path / "options.json"
+    path.write_text(json.dumps({"policy": "infercept", "idle_s": None}))
+    options = read_options(config, {"TURNSTILE_OPTIONS": str(path)})
+    assert options == Options("infercept", idle_s=None)
+    config.additional_config = {"turnstile": {"policy": "infercept"}}
+    with pytest.raises(InvalidInput, match=r"TURNSTILE_OPTIONS=.* and in --additional-config; rem"):
+        read_options(config, {"TURNSTILE_OPTIONS": str(path)})
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("options", "message"),
     [
-        ({}, "TURNSTILE_POLICY is not set"),
-        ({"TURNSTILE_POLICY": "fcfs,continuum"}, "a server runs one policy"),
-        ({"TURNSTILE_POLICY": "clairvoyant"}, "knows the trace's future"),
-        ({"TURNSTILE_POLICY": "unlimited-kv"}, "unlimited KV memory"),
-        ({"TURNSTILE_POLICY": "fcfs(watermark=0.1)"}, "watermark is a setting of vLLM itself; "),
-        ({"TURNSTILE_POLICY": "fcfs"}, "TURNSTILE_COSTS is not set"),
-        ({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": "/nowhere.json"}, "/nowhere.json"),
+        (
+            {"polcy": "fcfs"},
+            r"unknown field `polcy`\. Did you mean policy\? Its fields are p",
+        ),
+        ("continuum", r"--additional-config: turnstile: Expected `object`, got `str`"),
+        ({"policy": "continum"}, "Did you mean continuum"),
+        ({"policy": "fcfs,continuum"}, "policy fcfs,continuum: a server runs one policy"),
+        ({"policy": "clairvoyant"}, "knows the trace's future"),
+        ({"policy": "unlimited-kv"}, "unlimited KV memory"),
+        ({"policy": "fcfs(watermark=0.1)"}, "watermark is a setting of vLLM itself; "),
+        ({"costs": "/nowhere.json"}, "costs is /nowhere.json: .*; it must be a JSON file"),
+        (
+            {"costs": COSTS | {"linear_s": "fast"}},
+            r"Expected `float`.* - at `\$.*linear_s",
+        ),
+        ({"costs": COSTS | {"base_s": -1}}, r"`float` >= 0.0 - at `\$.*base_s"),
+        ({"idle_s": 0}, r"`float` > 0.0 - at `\$.idle_s"),
     ],
 )
-def test_missing_and_invalid_variables_are_named(environment: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused_by_name(config: Any, options: Any, message: str) -> None:
+    config.additional_config = {"turnstile": options}
     with pytest.raises(InvalidInput, match=message):
-        read_policy(environment, 1600)
+        check(config)
 
 
-def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps(COSTS | {"linear_s": None}))
-    with pytest.raises(InvalidInput, match="linear_s is None, not a number"):
-        read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)}, 1600)
-
-
-def test_the_scheduler_is_configured_by_the_environment(
-    costs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TURNSTILE_POLICY", "infercept")
-    monkeypatch.setenv("TURNSTILE_COSTS", costs)
+def test_the_scheduler_is_configured_by_the_options(config: Any) -> None:
+    config.additional_config = {"turnstile": {"policy": "infercept", "costs": COSTS}}
     scheduler = build(plugin.TurnstileScheduler, 100, 8, 512)
     assert scheduler.runner.policy.name == "infercept"
     # The blocks without vLLM's null block, of 16 tokens each.
     assert scheduler.runner.policy.costs.kv_tokens == 100 * 16
 
 
-def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNSTILE_POLICY", "fcfs")
-    monkeypatch.setenv("TURNSTILE_COSTS", costs)
-    monkeypatch.setattr(headless._config()[0].scheduler_config, "policy", "priority")
+def test_vllms_own_priorities_are_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config.scheduler_config, "policy", "priority")
     with pytest.raises(InvalidInput, match="--scheduling-policy is priority"):
         build(plugin.TurnstileScheduler, 100, 8, 512)
+
+
+def test_a_vllm_without_prefix_caching_is_refused(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config.cache_config, "enable_prefix_caching", False)
+    with pytest.raises(InvalidInput, match="start vLLM with --enable-prefix-caching"):
+        check(config)
 
 
 def test_this_vllm_is_supported() -> None:

@@ -1,0 +1,85 @@
+"""The costs of prefills and decode steps before any step was measured.
+
+In: vLLM's configuration. Out: `Costs` from the number of parameters and the bytes of KV per token.
+They assume half of the BF16 peak of an A100 and three quarters of its memory bandwidth per GPU (on
+a CPU, two cores), and a dense or mixture-of-experts transformer with full attention, so they may be
+wrong by a factor of three or more. Times in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from servers.policies.base import Costs
+
+
+class Machine(NamedTuple):
+    flops: float
+    bytes_per_s: float
+
+
+GPU = Machine(156e12, 1.5e12)
+CPU = Machine(1e11, 1e10)
+STEP_S = 0.005
+"""Time of a step that computes nothing."""
+
+
+class Model(NamedTuple):
+    parameters: int
+    """All weights, which a step reads."""
+    active_parameters: int
+    """Weights that a token is multiplied with: those of its experts only."""
+    attention: int
+    """Layers × heads × size of a head: 4 of these FLOP for each pair of tokens."""
+    kv_values: int
+    """Keys and values of a token."""
+
+
+def initial_costs(vllm_config: Any) -> Costs:
+    model = _model(vllm_config.model_config)
+    machine = CPU if vllm_config.device_config.device_type == "cpu" else GPU
+    parallel = vllm_config.parallel_config
+    flops = machine.flops * parallel.tensor_parallel_size
+    bytes_per_s = machine.bytes_per_s * parallel.tensor_parallel_size
+    quantized = vllm_config.model_config.quantization is not None
+    weights_s = model.parameters * (1 if quantized else 2) / bytes_per_s
+    fp8 = str(vllm_config.cache_config.cache_dtype).startswith("fp8")
+    context_token_s = model.kv_values * (1 if fp8 else 2) / bytes_per_s
+    token_s = 2 * model.active_parameters / flops
+    # Each of n tokens attends to half of the others on average.
+    pair_s = 2 * model.attention / flops
+
+    def prefill_s(tokens: int) -> float:
+        return STEP_S + token_s * tokens + pair_s * tokens * tokens
+
+    def decode_step_s(turns: int, context_tokens: int) -> float:
+        return STEP_S + weights_s + token_s * turns + context_token_s * context_tokens
+
+    step_tokens = int(vllm_config.scheduler_config.max_num_batched_tokens)
+    return Costs(prefill_s, None, step_tokens, decode_step_s=decode_step_s)
+
+
+def _model(config: Any) -> Model:
+    text = config.hf_text_config
+    hidden, layers, heads = (
+        _first(text, name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    )
+    kv_heads = _first(text, "num_key_value_heads", "num_attention_heads")
+    head = config.get_head_size()
+    experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
+    active = _first(text, "num_experts_per_tok") if experts > 1 else 1
+    wide = _first(text, *(["moe_intermediate_size"] if experts > 1 else []), "intermediate_size")
+    attention = 2 * hidden * head * (heads + kv_heads)
+    expert = 3 * hidden * wide
+    output = hidden * _first(text, "vocab_size")
+    return Model(
+        parameters=layers * (attention + experts * expert) + output,
+        active_parameters=layers * (attention + active * expert) + output,
+        attention=layers * heads * head,
+        kv_values=2 * layers * kv_heads * head,
+    )
+
+
+def _first(config: Any, *names: str) -> int:
+    """Return the first of these fields that is there; 1 if none is."""
+    return next((int(value) for name in names if (value := getattr(config, name, None))), 1)

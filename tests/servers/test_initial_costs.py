@@ -1,0 +1,75 @@
+"""The costs that the plug-in begins with: a guess from the model's configuration, on an A100."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from servers.vllm.plugin.initial_costs import initial_costs
+
+
+def config(
+    gpus: int = 1, cache_dtype: str = "auto", quantization: str | None = None, **text: Any
+) -> Any:
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            hf_text_config=SimpleNamespace(**text),
+            get_head_size=lambda: 128,
+            quantization=quantization,
+        ),
+        device_config=SimpleNamespace(device_type="cuda"),
+        parallel_config=SimpleNamespace(tensor_parallel_size=gpus),
+        cache_config=SimpleNamespace(cache_dtype=cache_dtype),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192),
+    )
+
+
+DENSE = {
+    "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 151936,
+}  # fmt: skip
+"""Qwen3-8B, which has 7.6 billion parameters without the embedding of its input."""
+EXPERTS = DENSE | {
+    "hidden_size": 2048, "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+}  # fmt: skip
+"""Qwen3-30B-A3B: 30.2 and 3.0 billion."""
+
+
+def decode_s(costs: Any, turns: int, context_tokens: int) -> float:
+    return float(costs.decode_step_s(turns, context_tokens))
+
+
+def test_a_dense_model_computes_all_parameters_for_each_token() -> None:
+    costs = initial_costs(config(**DENSE))
+    tokens_s = 0.005 + 2 * 7.57e9 * 1000 / 156e12
+    attention_s = 2 * 36 * 32 * 128 * 1000**2 / 156e12
+    assert costs.prefill_s(1000) == pytest.approx(tokens_s + attention_s, rel=1e-3)
+    assert costs.step_tokens == 8192
+    assert costs.reload_s is None
+
+
+def test_a_decode_step_reads_the_weights_and_the_kv_of_its_context() -> None:
+    costs = initial_costs(config(**DENSE))
+    # 2 · 36 layers · 8 heads · 128 values of 2 bytes are 147,456 bytes per token.
+    read_s = (2 * 7.57e9 + 147_456 * 100_000) / 1.5e12
+    assert decode_s(costs, 0, 100_000) == pytest.approx(0.005 + read_s, rel=1e-3)
+    fp8 = initial_costs(config(cache_dtype="fp8", quantization="fp8", **DENSE))
+    assert decode_s(fp8, 0, 100_000) == pytest.approx(0.005 + read_s / 2, rel=1e-3)
+
+
+def test_a_token_is_multiplied_with_its_experts_only() -> None:
+    costs = initial_costs(config(**EXPERTS))
+    assert costs.prefill_s(1) == pytest.approx(0.005 + 2 * 3.04e9 / 156e12, rel=1e-3)
+    assert decode_s(costs, 0, 0) == pytest.approx(0.005 + 2 * 30.2e9 / 1.5e12, rel=0.01)
+
+
+def test_gpus_that_share_a_model_share_its_costs() -> None:
+    one, two = (initial_costs(config(gpus, **DENSE)).prefill_s(1000) - 0.005 for gpus in (1, 2))
+    assert two == pytest.approx(one / 2)
+
+
+def test_a_model_without_attention_has_costs_too() -> None:
+    assert initial_costs(config(hidden_size=1024, num_hidden_layers=8)).prefill_s(100) > 0.005

@@ -1,0 +1,104 @@
+"""vLLM's API server passes the program that a client names in a header on to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from servers.identity import LAST, PROGRAM_HEADERS
+from servers.vllm.plugin.api_server import ProgramHeaders, with_session
+from servers.vllm.plugin.request_tags import read_tags
+
+Sent = dict[str, str]
+
+
+def received(sent: Sent, ranks: int = 1) -> Sent:
+    headers = with_session(
+        [(k.lower().encode(), v.encode("latin-1")) for k, v in sent.items()], ranks
+    )
+    return {name.decode(): value.decode("latin-1") for name, value in headers}
+
+
+@pytest.mark.parametrize("header", PROGRAM_HEADERS)
+def test_every_known_header_becomes_the_session(header: str) -> None:
+    assert received({header: "s", "Accept": "*/*"})["x-session-id"] == "s"
+
+
+@pytest.mark.parametrize(
+    ("sent", "session"),
+    [
+        ({"X-Session-Id": "s", "X-Claude-Code-Session-Id": "c"}, "s"),
+        ({"X-Program-Id": "p", "X-Session-Id": "s"}, "p"),
+        ({"Session_Id": "codex", "X-SMG-Routing-Key": "tenant"}, "codex"),
+        # An invalid id counts as absent.
+        ({"X-Session-Id": "x" * 201, "Session-Id": "codex"}, "codex"),
+        ({"X-Session-Id": "a\x07b", "Session-Id": "codex"}, "codex"),
+        ({"X-Session-Id": "", "Session-Id": "codex"}, "codex"),
+    ],
+)
+def test_the_first_valid_header_decides(sent: Sent, session: str) -> None:
+    assert received(sent)["x-session-id"] == session
+
+
+def test_without_a_program_the_headers_stay() -> None:
+    assert received({"Accept": "*/*"}) == {"accept": "*/*"}
+
+
+def test_the_last_request_of_a_program_is_marked_for_the_scheduler() -> None:
+    session = received({"X-Session-Id": "s", "X-Dynamo-Session-Final": "true"})["x-session-id"]
+    tags = read_tags(None, session)
+    assert (tags.program_id, tags.is_last) == ("s", True)
+    assert read_tags(None, "s").is_last is None
+    assert read_tags({"is_last": 0}, session).is_last is False
+
+
+def test_invalid_ids_belong_to_no_program() -> None:
+    for id in ("x" * 201, "a\nb", LAST, ""):
+        assert read_tags({"program_id": id}, id).program_id is None
+    assert read_tags({"program_id": "a\nb"}, "s").program_id == "s"
+
+
+def test_all_requests_of_a_program_go_to_the_same_rank_of_data_parallelism() -> None:
+    ranks = {s: received({"X-Session-Id": s}, ranks=4)["x-data-parallel-rank"] for s in "abcdefgh"}
+    assert ranks == {s: received({"Session-Id": s}, ranks=4)["x-data-parallel-rank"] for s in ranks}
+    assert set(ranks.values()) <= {"0", "1", "2", "3"}
+    assert len(set(ranks.values())) > 1
+    chosen = {"X-Session-Id": "a", "X-data-parallel-rank": "7"}
+    assert received(chosen, ranks=4)["x-data-parallel-rank"] == "7"
+    assert "x-data-parallel-rank" not in received({"Accept": "*/*"}, ranks=4)
+
+
+@pytest.mark.parametrize(
+    ("args", "ranked"),
+    [
+        ({"data_parallel_size": 2}, True),
+        ({"data_parallel_size": 1}, False),
+        # Each rank has an API server of its own, and a load balancer in front distributes.
+        ({"data_parallel_size": 2, "data_parallel_external_lb": True}, False),
+        ({"data_parallel_size": 2, "data_parallel_rank": 0}, False),
+        ({"data_parallel_size": 4, "data_parallel_hybrid_lb": True,
+          "data_parallel_size_local": 1}, False),
+    ],
+)  # fmt: skip
+def test_the_ranks_are_those_that_this_api_server_serves(
+    args: dict[str, Any], ranked: bool
+) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        seen.append(scope)
+
+    state = SimpleNamespace(args=SimpleNamespace(**args))
+    scope = {
+        "type": "http",
+        "headers": [(b"session-id", b"s")],
+        "app": SimpleNamespace(state=state),
+    }
+    # Twice, as if --middleware named it too.
+    asyncio.run(ProgramHeaders(ProgramHeaders(app))(scope, None, None))
+    assert dict(seen[0]["headers"])[b"x-session-id"] == b"s"
+    assert (b"x-data-parallel-rank" in dict(seen[0]["headers"])) == ranked
+    assert scope["headers"] == [(b"session-id", b"s")]
