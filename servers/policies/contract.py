@@ -21,7 +21,14 @@ from servers.basics.nearest import nearest
 from servers.basics.registry import NAME
 from servers.policies.arguments import arguments_text
 from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Rank, Request, Retention
-from servers.policies.user_code import NeverReturned, call_limit, place, raised_in, roots_of
+from servers.policies.user_code import (
+    NeverReturned,
+    call_limit,
+    is_ours,
+    place,
+    raised_in,
+    roots_of,
+)
 
 EVENTS = (
     "arrived",
@@ -105,7 +112,7 @@ def _check_names(policy: type[Policy]) -> None:
     """Refuse a public name that neither an engine nor the class itself uses, if it is a method or
     is spelled like a name of the contract: `finnished`."""
     known = ["name", "costs", *(name for name in dir(Oracle) if not name.startswith("_"))]
-    own = [cls for cls in policy.__mro__ if cls.__module__.partition(".")[0] != "servers"]
+    own = [cls for cls in policy.__mro__ if not is_ours(cls)]
     defined = {name: value for cls in reversed(own) for name, value in vars(cls).items()}
     functions = [value for value in defined.values() if isinstance(value, FunctionType)]
     used = {name for function in functions for name in _names_in(function.__code__)}

@@ -28,12 +28,17 @@ class NeverReturned(BaseException):
     since it is no `Exception`."""
 
 
+def is_ours(cls: type) -> bool:
+    """Return whether a class is of this package, which has another name in `turnstile-vllm`."""
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def module_root(cls: type) -> Path | None:
     """Return the file or folder of the top-level module that defines a class; None for a class of
     ours."""
-    package, *inner = cls.__module__.split(".")
+    _, *inner = cls.__module__.split(".")
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if package == "servers" or file is None:
+    if is_ours(cls) or file is None:
         return None
     path = Path(file).absolute()
     path = path.parent if path.name == "__init__.py" else path
