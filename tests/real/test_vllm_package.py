@@ -1,0 +1,152 @@
+"""`turnstile-vllm`, installed for a real vLLM: clients that send only headers, or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.basics.errors import ServerFailed
+from servers.processes.server import launch as launch_server
+from servers.vllm.launch.command_line import ServerConfig
+from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
+from servers.vllm.launch.server import VllmServer
+from tests.processes import group_of, wait_until
+from tests.real.conftest import forked
+from tests.real.test_launcher import READY_WITHIN_S, post
+
+ROOT = Path(__file__).parents[2]
+ASK = [{"role": "user", "content": "List the files of this folder, one by one."}]
+
+
+class ServerWithPackage(VllmServer):
+    """A vLLM as users start it, with the package and its flag, and nothing else of ours."""
+
+    def __init__(
+        self, vllm: VllmInstallation, site: Path, options: dict[str, Any], folder: Path
+    ) -> None:
+        super().__init__(ServerConfig(kv_blocks=400), vllm, folder)
+        self._site, self._options = site, options
+
+    def supervise(
+        self, command: Sequence[str], env: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        paths = [str(self._site), env.get("PYTHONPATH", "")]
+        env = {**env, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        config = json.dumps({"turnstile": self._options})
+        flags = ["--scheduler-cls", "turnstile_vllm.Scheduler", "--additional-config", config]
+        super().supervise([*command, *flags], env, folder)
+
+
+def start(site: Path, folder: Path, **options: Any) -> VllmServer:
+    vllm = find_vllm(None)
+    with forked(), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # not in a checkout, whose `servers` vLLM would import
+        return launch_server(
+            lambda: ServerWithPackage(vllm, site, options, folder),
+            within_s=READY_WITHIN_S,
+            on_progress=None,
+            starts=1,
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the package from a copy of its sources, since the build writes next to them."""
+    folder = tmp_path_factory.mktemp("package")
+    copy = folder / "plugins/turnstile-vllm"
+    shutil.copytree(ROOT / "plugins/turnstile-vllm", copy)
+    (folder / "servers").symlink_to(ROOT / "servers")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+         "--no-index", "--target", str(folder / "site"), str(copy)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def server(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    folder = tmp_path_factory.mktemp("server")
+    with start(site, folder, events=str(folder / "engine.jsonl")) as started:
+        yield started
+    assert group_of(started.pid) == []
+
+
+def arrivals(server: VllmServer) -> list[tuple[str, int]]:
+    """Return the program and the number of each turn that has arrived."""
+    path = server.events_path
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [(e["program_id"], e["turn"]) for e in events if e["event"] == "arrival"]
+
+
+def arrived(server: VllmServer, path: str, body: dict[str, Any], **headers: str) -> tuple[str, int]:
+    """Send a request; return its program and the number of its turn."""
+    before = len(arrivals(server))
+    post(server, path, {"model": "tiny", "max_tokens": 8, **body}, **headers)
+    wait_until(lambda: len(arrivals(server)) > before)
+    ((program, turn),) = arrivals(server)[before:]
+    return program, turn
+
+
+def chat(server: VllmServer, messages: object = ASK, **headers: str) -> tuple[str, int]:
+    return arrived(server, "/v1/chat/completions", {"messages": messages}, **headers)
+
+
+def test_claude_code_is_known_by_its_header(server: VllmServer) -> None:
+    headers = {"X-Claude-Code-Session-Id": "claude", "anthropic-version": "2023-06-01"}
+    for turn in range(2):
+        assert arrived(server, "/v1/messages", {"messages": ASK}, **headers) == ("claude", turn)
+
+
+def test_codex_is_known_by_its_header(server: VllmServer) -> None:
+    body = {"input": "List the files.", "max_output_tokens": 8}
+    for turn, header in enumerate(("session_id", "Session-Id")):
+        assert arrived(server, "/v1/responses", body, **{header: "codex"}) == ("codex", turn)
+
+
+def test_other_clients_are_known_by_a_field_before_a_header_before_nothing(
+    server: VllmServer,
+) -> None:
+    header = {"X-Session-ID": "header"}
+    assert chat(server, **header) == ("header", 0)
+    path, body = "/v1/chat/completions", {"messages": ASK}
+    assert arrived(server, path, body | {"session_id": "typed"}, **header) == ("typed", 0)
+    tags = {"vllm_xargs": {"program_id": "tagged"}, "session_id": "typed"}
+    assert arrived(server, path, body | tags, **header) == ("tagged", 0)
+
+
+def test_a_program_ends_with_the_request_that_its_client_marks(server: VllmServer) -> None:
+    header = {"X-Session-ID": "ending"}
+    assert chat(server, **header) == ("ending", 0)
+    assert chat(server, **header, **{"X-Dynamo-Session-Final": "true"}) == ("ending", 1)
+    assert chat(server, **header) == ("ending", 0)
+
+
+def test_a_client_that_says_nothing_is_known_by_its_conversation(server: VllmServer) -> None:
+    system = {"role": "system", "content": "You are an agent that mends programs. " * 8}
+    one = [system, {"role": "user", "content": "Mend the parser, which forgets the last line."}]
+    other = [system, {"role": "user", "content": "Write the documentation of all options."}]
+    program, _ = chat(server, one)
+    assert chat(server, other) != (program, 1)
+    one += [
+        {"role": "assistant", "content": "ls"},
+        {"role": "user", "content": "parser.py " * 20},
+    ]
+    assert chat(server, one) == (program, 1)
+    # An id of 300 characters counts as absent.
+    one += [{"role": "assistant", "content": "cat"}, {"role": "user", "content": "text " * 20}]
+    assert chat(server, one, **{"X-Session-ID": "x" * 300}) == (program, 2)
+
+
+def test_an_invalid_option_ends_the_start_with_one_line(site: Path, tmp_path: Path) -> None:
+    message = r"exited with code 2: turnstile_vllm: .*unknown field `polcy`.* Did you mean policy\?"
+    with pytest.raises(ServerFailed, match=message):
+        start(site, tmp_path, polcy="continuum")
