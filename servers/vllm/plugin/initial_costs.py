@@ -39,10 +39,10 @@ def initial_costs(vllm_config: Any) -> Costs:
     model = _model(vllm_config.model_config)
     machine = CPU if vllm_config.device_config.device_type == "cpu" else GPU
     parallel = vllm_config.parallel_config
-    flops = machine.flops * parallel.tensor_parallel_size
-    bytes_per_s = machine.bytes_per_s * parallel.tensor_parallel_size
+    flops: float = machine.flops * parallel.tensor_parallel_size
+    bytes_per_s: float = machine.bytes_per_s * parallel.tensor_parallel_size
     quantized = vllm_config.model_config.quantization is not None
-    weights_s = model.parameters * (1 if quantized else 2) / bytes_per_s
+    weights_s: float = model.parameters * (1 if quantized else 2) / bytes_per_s
     fp8 = str(vllm_config.cache_config.cache_dtype).startswith("fp8")
     context_token_s = model.kv_values * (1 if fp8 else 2) / bytes_per_s
     token_s = 2 * model.active_parameters / flops
