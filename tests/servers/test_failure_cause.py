@@ -84,7 +84,7 @@ WORKER_GONE_THEN_TRACEBACK = f"""{WORKER_GONE}\
 PLUGIN_FAILED = """\
 Traceback (most recent call last):
   File "plugin.py", line 3
-servers.vllm.plugin.settings.InvalidInput: policy continum: no policy is called 'continum'
+servers.vllm.plugin.settings.InvalidInput: policy continum: there is none
   warnings.warn("shutting down")
 """
 
@@ -109,7 +109,7 @@ servers.vllm.plugin.settings.InvalidInput: policy continum: no policy is called 
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
         (
             PLUGIN_FAILED,
-            "servers.vllm.plugin.settings.InvalidInput: policy continum: no policy is called 'continum'",
+            "servers.vllm.plugin.settings.InvalidInput: policy continum: there is none",
         ),
         ("loading\n\n", "loading"),
         ("", "the log is empty"),
