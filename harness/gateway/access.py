@@ -143,9 +143,9 @@ def _socket(request: web.Request) -> str | None:
 
 
 def _key(request: web.Request) -> str:
-    """Return the bearer token, which OpenAI's clients use for the API key."""
+    """Return the API key: OpenAI's clients send it as bearer token, Anthropic's as X-Api-Key."""
     kind, _, key = request.headers.get("Authorization", "").partition(" ")
-    return key.strip() if kind.lower() == "bearer" else ""
+    return key.strip() if kind.lower() == "bearer" else request.headers.get("X-Api-Key", "")
 
 
 def _digest(key: str) -> bytes:

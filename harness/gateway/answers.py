@@ -1,12 +1,16 @@
 """Parses a server's answer while it is forwarded to the client.
 
-In: the bytes of a streamed or whole answer (chat completions or completions). Out: the bytes for
-the client, and the answer's text, tool calls, token counts, and times reported by the server.
+In: the bytes of a streamed or whole answer. Out: the bytes for the client, and the answer's text,
+tool calls, token counts, and times reported by the server. Answers are read as chat completions or
+completions; `anthropic_messages` and `openai_responses` translate those of other APIs.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -78,15 +82,23 @@ class ForwardedAnswer(MeasuredAnswer):
         """Parse an answer that is not streamed."""
         self.last_byte_at_s = at_s
         try:
-            parsed = orjson.loads(body)
+            parsed = mapping(orjson.loads(body))
         except orjson.JSONDecodeError:
-            parsed = None
-        if not isinstance(parsed, dict) or "choices" not in parsed:
+            parsed = {}
+        if (completion := self._completion(parsed)) is None:
             self.error = error_message(body, self.secrets)
             return
         self.complete = True
-        self._chunk(parsed, at_s)
+        self._chunk(completion, at_s)
         self.first_token_at_s = None  # unknown without a stream
+
+    def _completion(self, answer: JsonObject) -> JsonObject | None:
+        """Return a whole answer as a chat completion; None for an error."""
+        return answer if "choices" in answer else None
+
+    def _delta(self, event: JsonObject) -> JsonObject:
+        """Return an event of a stream as a chunk of a chat completion."""
+        return event
 
     def read_event(self, data: bytes, at_s: float) -> bool:
         """Parse an event of a stream. Returns whether it contains only the usage."""
@@ -95,13 +107,14 @@ class ForwardedAnswer(MeasuredAnswer):
             self.complete = True
             return False
         try:
-            chunk = orjson.loads(data)
+            event = orjson.loads(data)
         except orjson.JSONDecodeError:
             return False
-        if not isinstance(chunk, dict):
+        if not isinstance(event, dict):
             return False
-        if "error" in chunk:
+        if event.get("error") or event.get("type") == "error":
             self.error = error_message(data, self.secrets)
+        chunk = self._delta(event)
         self._chunk(chunk, at_s)
         return bool(chunk.get("usage")) and not chunk.get("choices")
 
@@ -187,10 +200,24 @@ def _text(value: object) -> str:
 
 
 def command_in(arguments: str) -> str:
-    """Return the `command` in the arguments of a call; "" if there is none."""
+    """Return the shell command in the arguments of a call, which Codex sends as `cmd` or as a list
+    of words; "" if there is none."""
     try:
-        parsed = orjson.loads(arguments)
+        parsed = mapping(orjson.loads(arguments))
     except orjson.JSONDecodeError:
         return ""
-    command = parsed.get("command") if isinstance(parsed, dict) else None
-    return command if isinstance(command, str) else ""
+    command = parsed.get("command") or parsed.get("cmd")
+    words = [_text(word) for word in items(command)]
+    if len(words) == 3 and words[1] in ("-c", "-lc"):
+        return words[2]
+    return shlex.join(words) or _text(command)
+
+
+class Api(NamedTuple):
+    """How the requests and the answers of an API are read."""
+
+    chat: Callable[[JsonObject], JsonObject]
+    """Returns the `messages` and `tools` of a request as those of a chat completion."""
+    answer: type[ForwardedAnswer]
+    has_stream_options: bool = False
+    """Whether streams contain token counts only if the request asks for them."""

@@ -16,7 +16,14 @@ from aiohttp import web
 
 from servers.basics.errors import InvalidProgramId
 from servers.basics.json_object import JsonObject
-from servers.identity import FINAL_HEADER, JOB_HEADERS, MAX_ID_CHARS, PROGRAM_HEADERS, is_valid_id
+from servers.identity import (
+    AGENT_HEADERS,
+    FINAL_HEADER,
+    JOB_HEADERS,
+    MAX_ID_CHARS,
+    PROGRAM_HEADERS,
+    is_valid_id,
+)
 from traces.lenient import mapping
 
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
@@ -76,8 +83,12 @@ def identify_caller(in_path: str | None, headers: Mapping[str, str], body: JsonO
     if not ids:
         return Caller(None, None)
     jobs = [id for name, id in ids if name in JOB_FIELDS]
-    is_final = headers.get(FINAL_HEADER, "").lower() in ("true", "1")
-    return Caller(ids[0][1], jobs[0] if jobs else None, is_final)
+    program, job = ids[0][1], jobs[0] if jobs else None
+    for session, agent in AGENT_HEADERS:
+        id = headers.get(agent)
+        if id and id != headers.get(session, id):
+            program, job = _id(agent, f"{program}:{id}"), job or program
+    return Caller(program, job, headers.get(FINAL_HEADER, "").lower() in ("true", "1"))
 
 
 def ended_program(body: object, field: str) -> str | None:
@@ -116,16 +127,19 @@ def rewrite_body(
     raw: bytes,
     tag: Mapping[str, object] | None,
     ids: Mapping[str, str] | None = None,
+    *,
+    asks_for_usage: bool = True,
 ) -> tuple[bool, bytes]:
     """Return whether to hide the usage event from the client, and the body for the server.
 
     The usage event is hidden if only the gateway requests it. `tag`: fields to add to `vllm_xargs`.
-    `ids`: to add to the body. Returns `raw` if there is nothing to add or remove.
+    `ids`: to add to the body. `asks_for_usage`: whether streams must ask for the usage. Returns
+    `raw` if there is nothing to add or remove.
     """
     added: JsonObject = dict(ids or {})
     options = body.get("stream_options")
     requested = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    hide_usage = body.get("stream") is True and not requested
+    hide_usage = asks_for_usage and body.get("stream") is True and not requested
     if hide_usage:
         from_client = dict(options) if isinstance(options, Mapping) else {}
         added["stream_options"] = {**from_client, "include_usage": True}

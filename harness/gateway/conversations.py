@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -82,7 +83,7 @@ def message_piece(message: Any) -> bytes:
     """Return the parts of a message that are compared: its role, its text and its tool calls.
 
     Other parts are ignored, because clients change them when they repeat an answer (null for an
-    empty text, calls with other keys).
+    empty text, calls with other keys, arguments with other spaces).
     """
     if not isinstance(message, Mapping):
         return orjson.dumps(message, default=str)
@@ -104,7 +105,11 @@ def _call(call: Any) -> list[Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return [str(call)]
-    return [function.get("name"), function.get("arguments")]
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(orjson.JSONDecodeError, orjson.JSONEncodeError):
+            arguments = orjson.dumps(orjson.loads(arguments or "{}")).decode()
+    return [function.get("name"), arguments]
 
 
 def _digests(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -18,10 +18,12 @@ from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.access import refusal
-from harness.gateway.answers import ForwardedAnswer, Tap
+from harness.gateway.answers import Api, ForwardedAnswer, Tap
+from harness.gateway.anthropic_messages import MESSAGES
 from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import prompt_of
 from harness.gateway.messages import add_messages
+from harness.gateway.openai_responses import RESPONSES
 from harness.gateway.responses import (
     HOP_BY_HOP,
     MAX_ANSWER_BYTES,
@@ -43,7 +45,17 @@ from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
 
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 """Headers of a turn that the gateway sets itself."""
-SUPPORTED = "the gateway supports chat/completions, completions, models and embeddings"
+COMPLETIONS = Api(lambda body: body, ForwardedAnswer, has_stream_options=True)
+APIS = {
+    "chat/completions": COMPLETIONS,
+    "completions": COMPLETIONS,
+    "messages": MESSAGES,
+    "responses": RESPONSES,
+}
+"""By the path of the requests that are turns."""
+FORWARDED = frozenset(("embeddings", "messages/count_tokens"))
+"""Paths of further POST requests that are forwarded, but not recorded."""
+SUPPORTED = f"the gateway supports {', '.join((*APIS, *sorted(FORWARDED)))} and models"
 SAFE = "/:@"
 SHOWN_CHARS = 100
 MODEL = "models/"
@@ -106,8 +118,9 @@ class Forwarding:
     async def complete(
         self, request: web.Request, path: str, body: JsonObject, raw: bytes, caller: Caller
     ) -> web.StreamResponse:
-        answer = ForwardedAnswer(secrets=self._secrets(request))
-        turn = self.turns.start(caller, body.get("model"), prompt_of(body))
+        api = APIS[path]
+        answer, chat = api.answer(secrets=self._secrets(request)), api.chat(body)
+        turn = self.turns.start(caller, body.get("model"), prompt_of(chat))
         streamed = web.StreamResponse()
         error: str | None = None
         try:
@@ -132,7 +145,7 @@ class Forwarding:
                 request.transport.abort()
             return streamed
         finally:
-            self._end_turn(turn, body, answer, error)
+            self._end_turn(turn, chat, answer, error)
 
     async def _forward(
         self,
@@ -148,7 +161,8 @@ class Forwarding:
         program = started.program
         tag = {"program_id": program.id, "turn": started.turn} if backend.tagged else None
         ids = {end.field: program.id for end in backend.session_ends}
-        hide_usage, data = rewrite_body(body, raw, tag, ids)
+        asks = APIS[path].has_stream_options
+        hide_usage, data = rewrite_body(body, raw, tag, ids, asks_for_usage=asks)
         is_final = bool(turn.routed and turn.routed.is_last)
         headers = self._headers(request, REPLACED)
         headers |= identity_headers(program.id, program.job_id, is_final=is_final)
@@ -175,20 +189,20 @@ class Forwarding:
             return streamed
 
     def _end_turn(
-        self, turn: ActiveTurn, body: JsonObject, answer: ForwardedAnswer, error: str | None
+        self, turn: ActiveTurn, chat: JsonObject, answer: ForwardedAnswer, error: str | None
     ) -> None:
         """End the turn and record it, even if the answer is invalid."""
         finished_s = answer.last_byte_at_s if error is None else self.turns.now_s()
         reason: str | None = UNREADABLE
         try:
-            turn.record, reason = self._measured(turn, body, answer, finished_s, error), error
+            turn.record, reason = self._measured(turn, chat, answer, finished_s, error), error
         finally:
             self.turns.end(turn, finished_s, reason)
 
     def _measured(
         self,
         turn: ActiveTurn,
-        body: JsonObject,
+        chat: JsonObject,
         answer: ForwardedAnswer,
         finished_s: float,
         error: str | None,
@@ -202,7 +216,7 @@ class Forwarding:
         if error is None:
             if self.keeps_messages:
                 repeated = program.prompt.shared(turn.prompt) if program.prompt else 0
-                add_messages(record, body, repeated, answer)
+                add_messages(record, chat, repeated, answer)
             self.turns.programs.record_answer(program, turn.prompt, answer)
         _redact(record, [key for key in answer.secrets if is_distinctive(key)])
         return record
@@ -216,7 +230,7 @@ class Forwarding:
         self, request: web.Request, left_out: frozenset[str] = HOP_BY_HOP
     ) -> dict[str, str]:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in left_out}
-        if self.strips_client_key:
+        if self.strips_client_key or self.api_key is not None:
             headers = {k: v for k, v in headers.items() if k.lower() not in KEY_HEADERS}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
@@ -235,7 +249,7 @@ def _is_forwarded(method: str, path: str) -> bool:
     kind, *rest = path.split("/")
     if any(part in ("", ".", "..") for part in rest):
         return False
-    return (method, kind) == ("GET", "models") or (method, path) == ("POST", "embeddings")
+    return (method, kind) == ("GET", "models") or (method == "POST" and path in FORWARDED)
 
 
 def _redact(record: TurnRecord, keys: Sequence[str]) -> None:

@@ -40,6 +40,7 @@ from servers.basics.errors import InvalidInput, InvalidRouter
 from servers.basics.json_object import JsonObject
 from traces import Program, Turn
 
+PATHS = frozenset(("chat/completions", "completions"))
 JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 

@@ -25,8 +25,8 @@ from harness.gateway.client_request import (
     parse_body,
     read_body,
 )
-from harness.gateway.forwarding import Forwarding
-from harness.gateway.guided import Guide, Guided
+from harness.gateway.forwarding import APIS, Forwarding
+from harness.gateway.guided import PATHS, Guide, Guided
 from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, client_session
@@ -42,7 +42,6 @@ from servers.routers.sticky import Sticky
 
 MAX_BODY_BYTES = 32 << 20
 HEALTH = "/health"
-COMPLETIONS = ("chat/completions", "completions")
 
 
 class Gateway:
@@ -86,9 +85,9 @@ class Gateway:
         self._routing = asyncio.create_task(self._run_router())
         common = self._backends, self._session, self._api_key, self._turns
         self._forwarding = Forwarding(*common, self._keeps_messages, self.access.strips_client_key)
-        self._complete = self._forwarding.complete
+        self._complete, self._paths = self._forwarding.complete, frozenset(APIS)
         if self._guide is not None:
-            self._complete = Guided(self._guide, *common).complete
+            self._complete, self._paths = Guided(self._guide, *common).complete, PATHS
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -205,7 +204,7 @@ class Gateway:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
-        if request.method != "POST" or path not in COMPLETIONS:
+        if request.method != "POST" or path not in self._paths:
             return await self._forwarding.other(request, path)
         raw = await read_body(request)
         try:

@@ -21,10 +21,11 @@ import aiohttp
 
 from harness.replay.http import OPENER, authorization
 from servers.basics.json_object import JsonObject
-from servers.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
+from servers.identity import AGENT_HEADERS, FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 
 IDENTITY_HEADERS = frozenset(
-    name.lower() for name in (*PROGRAM_HEADERS, *JOB_HEADERS, FINAL_HEADER)
+    name.lower()
+    for name in (*PROGRAM_HEADERS, *JOB_HEADERS, *(a for _, a in AGENT_HEADERS), FINAL_HEADER)
 )
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 END_TIMEOUT_S = 5.0

@@ -1,10 +1,12 @@
-"""`bench record`: record a trace of any OpenAI client."""
+"""`bench record`: record a trace of an agent or any other client."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -19,16 +21,23 @@ app = typer.Typer(add_completion=False)
 TERMINATE_TIMEOUT_S = 10.0
 BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 """Environment variables with the base URL of the server, which clients read."""
+CLAUDE_MODELS = tuple(f"ANTHROPIC_DEFAULT_{tier}_MODEL" for tier in ("OPUS", "SONNET", "HAIKU"))
+"""Environment variables with the models that Claude Code asks for."""
 
-HELP = """Run an OpenAI client behind the gateway, and record a trace of it.
+HELP = """Run an agent or another client behind the gateway, and record a trace of it.
 
-The command gets the URL of the gateway in OPENAI_BASE_URL and OPENAI_API_BASE. Its requests form
-one program. With --many, they are assigned to programs as in bench gateway. The exit code is the
+The command gets the URL of the gateway in OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL;
+Claude Code and Codex also get the server's model. Its requests form one program, apart from those
+of sub-agents. With --many, they are assigned to programs as in bench gateway. The exit code is the
 command's, but 1 instead of 0 if no turn succeeded.
 
 [bold]Examples[/bold]
 
   bench record http://127.0.0.1:8000 -- python my_agent.py
+
+  bench record http://127.0.0.1:8000 -- claude -p 'fix the failing test'
+
+  bench record http://127.0.0.1:8000 -- codex exec 'fix the failing test'
 
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 bench record -- python my_agent.py
 
@@ -66,12 +75,13 @@ def record(
     from harness.cli.commands.gateway import print_recording
     from harness.gateway.recording import Recording, backends, default_folder, recording
     from harness.gateway.serving import tune_garbage_collector
+    from harness.replay.served_models import served_models
 
     async def run() -> tuple[int, Recording]:
         async with recording(servers, folder, keeps_messages=messages) as recorded:
             program = Path(command[0]).name
             path = "" if many else f"/programs/{quote(program)}"
-            code = await _run(command, f"{recorded.base_url}{path}/v1")
+            code = await _run(command, f"{recorded.base_url}{path}", model)
             await recorded.gateway.end_all()
             return code, recorded
 
@@ -79,6 +89,7 @@ def record(
     with one_line_errors():
         url, command = _server_and_command(arguments)
         servers = backends([url])
+        model = next((str(m.get("id")) for m in served_models(url, "the server")), "")
         folder = out or default_folder("record")
         code, recorded = asyncio.run(run())
     succeeded = print_recording(recorded)
@@ -105,17 +116,47 @@ def _server_and_command(arguments: list[str]) -> tuple[str, list[str]]:
     return url, command
 
 
-async def _run(command: list[str], base_url: str) -> int:
+def _configured(
+    command: list[str], env: Mapping[str, str], root: str, model: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and its environment for the gateway at this URL. Codex reads neither the
+    URL nor the model from the environment."""
+    base_url = f"{root}/v1"
+    env = {
+        "OPENAI_API_KEY": "none",
+        **dict.fromkeys(CLAUDE_MODELS, model),
+        **env,
+        **dict.fromkeys(BASE_URL_VARIABLES, base_url),
+        "ANTHROPIC_BASE_URL": root,
+    }
+    if "ANTHROPIC_API_KEY" not in env:  # else Claude Code sends the key of the user's account
+        env.setdefault("ANTHROPIC_AUTH_TOKEN", "none")
+    name, *arguments = command
+    if Path(name).name == "codex":
+        provider = (
+            f'{{name = "gateway", base_url = {json.dumps(base_url)}, env_key = "OPENAI_API_KEY", '
+            'wire_api = "responses"}'
+        )
+        settings = {
+            "model": json.dumps(model),
+            "model_provider": '"gateway"',
+            "model_providers.gateway": provider,
+        }
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        command = [name, *options, *arguments]
+    return command, env
+
+
+async def _run(command: list[str], root: str, model: str) -> int:
     """Run the command and return its exit code, or 128 + the signal number. Terminate it if this
     process is interrupted."""
     from harness.gateway.access import TOKEN
     from harness.replay.http import API_KEY, without_proxy
 
     inherited = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
-    env = without_proxy({**inherited, **dict.fromkeys(BASE_URL_VARIABLES, base_url)}, base_url)
-    env.setdefault("OPENAI_API_KEY", "none")
+    configured, env = _configured(command, without_proxy(inherited, root), root, model)
     try:
-        process = await asyncio.create_subprocess_exec(*command, env=env)
+        process = await asyncio.create_subprocess_exec(*configured, env=env)
     except OSError as error:
         raise InvalidInput(f"{command[0]}: {(error.strerror or str(error)).lower()}") from None
     try:
