@@ -45,6 +45,8 @@ class Caller(NamedTuple):
     """The job or the parent; None if the request names none, and the job is the program's own."""
     is_final: bool = False
     """Whether this is the program's last request."""
+    is_agent: bool = False
+    """Whether the sender is an agent of a run, all of whose requests are its program."""
 
 
 async def read_body(request: web.Request) -> bytes:

@@ -39,6 +39,16 @@ class DigestedPrompt:
     in_tokens: bool = False
     """Whether lengths are numbers of token ids, not of characters."""
 
+    @property
+    def system_digest(self) -> bytes:
+        """The digest of the system messages; empty if there are none."""
+        return self.digests[self.identifying - 2] if self.system else b""
+
+    @property
+    def begins(self) -> bool:
+        """Whether this is the first prompt of a conversation."""
+        return len(self) == self.identifying
+
     def shared(self, other: DigestedPrompt) -> int:
         """Return the number of leading pieces that both prompts have."""
         pairs = zip(self.digests, other.digests, strict=False)

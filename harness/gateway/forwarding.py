@@ -274,7 +274,7 @@ def _system(turn: ActiveTurn, answer: ForwardedAnswer) -> PromptPrefix | UnsetTy
     if turn.started.turn or not prompt.system:
         return UNSET
     tokens = int(answer.prompt_tokens * prompt.system / prompt.ends[-1])
-    return PromptPrefix(f"system:{prompt.digests[prompt.identifying - 2].hex()[:12]}", tokens)
+    return PromptPrefix(f"system:{prompt.system_digest.hex()[:12]}", tokens)
 
 
 def _reason(failure: BaseException, secrets: Sequence[str]) -> str:

@@ -108,6 +108,7 @@ def _chunk(output: list[Any], counted: JsonObject) -> JsonObject:
         }
         if usage
         else {},
+        "metrics": counted.get("metrics"),
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,6 +17,9 @@ from harness.gateway.conversations import Conversations, DigestedPrompt, with_an
 
 MAX_PROGRAMS = 100_000
 """Limit of the programs in memory, because not every client reports the end of a program."""
+
+MAX_SIDES = 100
+"""Limit of the other conversations of a program that are told apart."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,10 @@ class GatewayProgram:
     prompt_tokens: int = 0
     output_tokens: int = 0
     reasoned: bool = False
+    system: bytes = b""
+    """Digest of the system prompt of its first turn."""
+    sides: dict[bytes, str] = field(default_factory=dict)
+    """The programs of other conversations with its id, by the digests of their system prompts."""
 
 
 class StartedTurn(NamedTuple):
@@ -58,12 +65,14 @@ class GatewayPrograms:
 
     def start_turn(self, caller: Caller, prompt: DigestedPrompt, now_s: float) -> StartedTurn:
         id = caller.program_id or self._conversations.find(prompt, self._idle) or self._new_id()
+        job_id = caller.job_id or id
+        if (side := self._side(id, prompt)) is not None and not caller.is_agent:
+            id = side
         program = self._programs.get(id)
         if program is None:
             named = caller.program_id is not None
-            program = self._programs[id] = GatewayProgram(
-                id, self._job_of(caller.job_id or id), named
-            )
+            program = GatewayProgram(id, self._job_of(job_id), named, system=prompt.system_digest)
+            self._programs[id] = program
         self._programs.move_to_end(id)
         waited = not program.active_turns and program.finished_s is not None
         gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
@@ -73,6 +82,16 @@ class GatewayPrograms:
         if not program.named:
             self._conversations.remember(id, prompt)
         return started
+
+    def _side(self, id: str, prompt: DigestedPrompt) -> str | None:
+        """Return the program of the job for a conversation with another system prompt, such as one
+        that finds a title for the session. Clients send these with the id of the main one."""
+        main, system = self._programs.get(id), prompt.system_digest
+        if main is None or not main.system or not system or system == main.system:
+            return None
+        if system not in main.sides and prompt.begins and len(main.sides) < MAX_SIDES:
+            main.sides[system] = f"{id}:{len(main.sides) + 2}"
+        return main.sides.get(system)
 
     def kept_tokens(
         self, program: GatewayProgram, prompt: DigestedPrompt, prompt_tokens: int

@@ -161,6 +161,8 @@ class Gateway:
             )
             reports.append(report)
         await asyncio.gather(*reports)
+        for side in program.sides.values():
+            await self.end(side)
 
     async def _run_router(self) -> None:
         """Run the router while the gateway serves. Its errors fail the turns that it holds back."""
@@ -218,7 +220,7 @@ class Gateway:
             caller = (
                 identify_caller(in_path, request.headers, body)
                 if program is None
-                else Caller(program, None)
+                else Caller(program, None, is_agent=True)
             )
         except InvalidProgramId as bad:
             return refusal(400, str(bad))
