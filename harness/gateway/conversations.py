@@ -38,16 +38,13 @@ class DigestedPrompt:
     """Length of the system messages at the beginning."""
     in_tokens: bool = False
     """Whether lengths are numbers of token ids, not of characters."""
+    begins: bool = False
+    """Whether this is the first prompt of a chat: it contains no answer."""
 
     @property
     def system_digest(self) -> bytes:
         """The digest of the system messages; empty if there are none."""
         return self.digests[self.identifying - 2] if self.system else b""
-
-    @property
-    def begins(self) -> bool:
-        """Whether this is the first prompt of a conversation."""
-        return len(self) == self.identifying
 
     def shared(self, other: DigestedPrompt) -> int:
         """Return the number of leading pieces that both prompts have."""
@@ -86,7 +83,8 @@ def _of_messages(messages: list[Any]) -> DigestedPrompt:
     system = next((i for i, role in enumerate(roles) if role not in SYSTEM), len(roles))
     if system == len(pieces):  # without a task, no piece identifies the program
         return DigestedPrompt(digests, ends, system)
-    return DigestedPrompt(digests, ends, system + 1, ends[system - 1] if system else 0)
+    length, begins = ends[system - 1] if system else 0, "assistant" not in roles
+    return DigestedPrompt(digests, ends, system + 1, length, begins=begins)
 
 
 def message_piece(message: Any) -> bytes:

@@ -38,6 +38,10 @@ class Upstream:
     words: str = "all done here"
     """The answer; a stream has one chunk per word."""
     calls_tool: bool = False
+    stream: bytes = b""
+    """The events of an answer of the Messages or the Responses API."""
+    whole: bytes = b""
+    """The whole answer to a request without a stream, instead of a completion."""
     fault: str = ""
     chunk_s: float = 0.0
     stamps: bool = False
@@ -97,6 +101,8 @@ class Upstream:
         answer = {"role": "assistant", "content": self.words}
         if self.calls_tool:
             answer = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
+        if self.whole and not body.get("stream"):
+            return web.Response(body=self.whole, content_type="application/json")
         if not body.get("stream"):
             completion = {"object": "chat.completion", "choices": [{"index": 0, "message": answer}]}
             usage = {} if self.fault == "no usage" else {"usage": self._usage(body)}
@@ -111,7 +117,8 @@ class Upstream:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         arrived_s = time.monotonic()
-        for index, event in enumerate(self._events(body)):
+        events = self._recorded() if self.stream and "completions" not in request.path else None
+        for index, event in enumerate(events or self._events(body)):
             if self.stamps and event != b"[DONE]":
                 event = orjson.dumps(
                     {**orjson.loads(event), "sent": time.monotonic(), "arrived": arrived_s}
@@ -119,10 +126,13 @@ class Upstream:
             if self.fault == "cut" and index == 2 and request.transport is not None:
                 request.transport.abort()
                 return response
-            await response.write(b"data: " + event + b"\n\n")
+            await response.write(event if events else b"data: " + event + b"\n\n")
             await asyncio.sleep(self.chunk_s)
         await response.write_eof()
         return response
+
+    def _recorded(self) -> list[bytes]:
+        return [event + b"\n\n" for event in self.stream.split(b"\n\n")[:-1]]
 
     def _events(self, body: dict[str, Any]) -> Iterator[bytes]:
         deltas: list[dict[str, Any]] = [{"content": f"{word} "} for word in self.words.split()]
@@ -152,6 +162,8 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
     app.router.add_post("/v1/chat/completions", upstream.complete)
     app.router.add_post("/v1/completions", upstream.complete)
     app.router.add_post("/v1/embeddings", upstream.complete)
+    app.router.add_post("/v1/messages", upstream.complete)
+    app.router.add_post("/v1/responses", upstream.complete)
     app.router.add_get("/metrics", upstream.page)
     for end in SESSION_ENDS:
         app.router.add_post(end.path, upstream.end)
