@@ -199,6 +199,14 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def json_text(value: object) -> str:
+    """Return a value as JSON; "" if it is nested deeper than orjson serializes."""
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return ""
+
+
 def command_in(arguments: str) -> str:
     """Return the shell command in the arguments of a call, which Codex sends as `cmd` or as a list
     of words; "" if there is none."""

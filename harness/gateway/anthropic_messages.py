@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import orjson
-
-from harness.gateway.answers import Api, ForwardedAnswer
+from harness.gateway.answers import Api, ForwardedAnswer, json_text
 from servers.basics.json_object import JsonObject
 from traces.lenient import items, mapping, tokens
 
@@ -57,8 +55,8 @@ def _content(content: object) -> JsonObject:
 
 
 def _call(block: JsonObject) -> JsonObject:
-    arguments = orjson.dumps(block.get("input") or {}).decode()
-    return {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": arguments}}
+    function = {"name": block.get("name"), "arguments": json_text(block.get("input") or {})}
+    return {"id": block.get("id"), "function": function}
 
 
 def _joined(content: object) -> str:

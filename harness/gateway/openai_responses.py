@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from harness.gateway.answers import Api, ForwardedAnswer
+from harness.gateway.answers import Api, ForwardedAnswer, json_text
 from harness.replay.completion import error_message
 from servers.basics.json_object import JsonObject
 from traces.lenient import items, mapping
 
-CALLS = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
+CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 REASONING = "reasoning"
-ENDS = frozenset(("completed", "incomplete"))
+ENDS = ("completed", "incomplete")
 """States of a response that has an answer. `queued` is a response in the background, whose answer
 the gateway does not see."""
 
@@ -71,7 +69,7 @@ def _call(item: JsonObject) -> JsonObject:
     """Return a call of a tool. The input of a custom tool is a text in any language."""
     arguments = item.get("arguments") or item.get("input") or ""
     if item.get("type") == "local_shell_call":
-        arguments = orjson.dumps(item.get("action")).decode()
+        arguments = json_text(item.get("action"))
     function = {"name": item.get("name") or item.get("type"), "arguments": arguments}
     return {"id": item.get("call_id"), "function": function}
 
@@ -89,7 +87,7 @@ class ResponsesAnswer(ForwardedAnswer):
         if kind.endswith(".delta") and self.first_token_at_s is None:
             self.first_token_at_s = self.last_byte_at_s
         if kind == "response.failed":
-            self.error = error_message(orjson.dumps(response), self.secrets)
+            self.error = error_message(json_text(response).encode(), self.secrets)
         self.complete |= kind in ("response.completed", "response.incomplete")
         item = mapping(event.get("item"))
         return _chunk([item] if kind == "response.output_item.done" else [], response)

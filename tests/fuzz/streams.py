@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec.json import decode, encode
 from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.gateway.client_request import identify_caller, parse_body, rewrite_body
 from harness.gateway.conversations import prompt_of
+from harness.gateway.forwarding import APIS
 from harness.gateway.messages import add_messages
 from harness.gateway.programs import GatewayPrograms
 from harness.replay.completion import PartialAnswer, error_message, measure
@@ -22,6 +24,7 @@ from servers.basics.errors import InvalidProgramId, TurnFailed
 from servers.records.turns import TurnRecord
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
+from tests.gateway import agent_apis
 from traces import Program, Turn
 
 TURN = Turn(prompt_tokens=4, output_tokens=2)
@@ -64,14 +67,37 @@ REQUEST = json.dumps({
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
     ],
 }).encode()  # fmt: skip
+MESSAGES_REQUEST = json.dumps({
+    "model": "m", "stream": True, "system": [{"type": "text", "text": "be brief"}],
+    "tools": [{"name": "bash", "input_schema": agent_apis.PARAMETERS}], "messages": [
+        {"role": "user", "content": "list"},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I look."},
+            agent_apis.TOOL_USE,
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "content": [{"type": "text", "text": "a.py"}]},
+            {"type": "text", "text": "go on"},
+        ]},
+    ],
+}).encode()  # fmt: skip
+RESPONSES_REQUEST = json.dumps({
+    "model": "m", "stream": True, "instructions": "be brief",
+    "tools": [{"type": "function", "name": "bash", "parameters": agent_apis.PARAMETERS}], "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "list"}]},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+        agent_apis.FUNCTION_CALL,
+        {"type": "function_call_output", "call_id": "t1", "output": "a.py"},
+    ],
+}).encode()  # fmt: skip
 
 
-def _mutated_events(chunks: tuple[dict[str, Any], ...], random: Random) -> bytes:
+def _mutated_events(stream: bytes, random: Random) -> bytes:
     """Mutate a stream, mostly within the JSON of one event."""
-    events = _stream(chunks).split(b"\n\n")
+    events = stream.split(b"\n\n")
     if random.random() < 0.7:
         index = random.randrange(len(events))
-        head, colon, data = events[index].partition(b": ")
+        head, colon, data = events[index].partition(b"data: ")
         events[index] = head + colon + mutated(data, random)
         return b"\n\n".join(events)
     return mutated(b"\n\n".join(events), random)
@@ -120,8 +146,8 @@ def _answers(data: bytes, answer: PartialAnswer) -> bool:
     return good
 
 
-def gateway_stream(data: bytes) -> bool:
-    answer = ForwardedAnswer()
+def gateway_stream(data: bytes, path: str = "chat/completions") -> bool:
+    answer = APIS[path].answer()
     tap = Tap(answer, hide_usage=False, key=None)
     try:
         sent = b"".join(tap.feed(chunk, 1.0) for chunk in _chunks(data)) + tap.end()
@@ -132,8 +158,8 @@ def gateway_stream(data: bytes) -> bool:
     return _record(REQUEST, answer) and answer.complete
 
 
-def completion(data: bytes) -> bool:
-    answer = ForwardedAnswer()
+def completion(data: bytes, path: str = "chat/completions") -> bool:
+    answer = APIS[path].answer()
     try:
         answer.read_whole(data, 1.0)
     except ValueError as error:
@@ -141,7 +167,7 @@ def completion(data: bytes) -> bool:
     return _record(REQUEST, answer) and answer.complete
 
 
-def request(data: bytes) -> bool:
+def request(data: bytes, path: str = "chat/completions") -> bool:
     try:
         body = parse_body(data)
     except orjson.JSONDecodeError:
@@ -153,10 +179,10 @@ def request(data: bytes) -> bool:
     assert (tagged["program_id"], tagged["turn"]) == ("p", 0), "the tag of another program"
     answer = ForwardedAnswer()
     answer.read_whole(COMPLETION, 1.0)
-    return _record(data, answer)
+    return _record(data, answer, path)
 
 
-def _record(data: bytes, answer: ForwardedAnswer) -> bool:
+def _record(data: bytes, answer: ForwardedAnswer, path: str = "chat/completions") -> bool:
     """Record a request and its answer as the gateway does."""
     body = orjson.loads(data)
     try:
@@ -164,6 +190,7 @@ def _record(data: bytes, answer: ForwardedAnswer) -> bool:
     except InvalidProgramId as bad:
         _assert_short(str(bad))
         return False
+    body = APIS[path].chat(body)
     programs, prompt = GatewayPrograms(), prompt_of(body)
     program = programs.start_turn(caller, prompt, 0.0).program
     programs.record_answer(program, prompt, answer)
@@ -198,12 +225,30 @@ def _assert_short(message: str) -> None:
     assert "\n" not in message, message
 
 
+def _of_api(path: str, stream: bytes, whole: bytes, asked: bytes) -> list[Target]:
+    """Return the targets of an API that the gateway reads as chat completions."""
+    return [
+        Target(
+            f"stream of {path}",
+            lambda r: _mutated_events(stream, r),
+            partial(gateway_stream, path=path),
+            4,
+        ),
+        Target(f"answer of {path}", lambda r: mutated(whole, r), partial(completion, path=path), 2),
+        Target(f"request of {path}", lambda r: mutated(asked, r), partial(request, path=path), 4),
+    ]
+
+
 TARGETS = [
-    Target("sse", lambda r: _mutated_events(CHUNKS, r), events, 20),
-    Target("stream of a replay", lambda r: _mutated_events(CHUNKS, r), live, 12),
-    Target("stream of SGLang", lambda r: _mutated_events(NATIVE, r), sglang, 8),
-    Target("stream at the gateway", lambda r: _mutated_events(CHAT, r), gateway_stream, 8),
+    Target("sse", lambda r: _mutated_events(_stream(CHUNKS), r), events, 20),
+    Target("stream of a replay", lambda r: _mutated_events(_stream(CHUNKS), r), live, 12),
+    Target("stream of SGLang", lambda r: _mutated_events(_stream(NATIVE), r), sglang, 8),
+    Target("stream at the gateway", lambda r: _mutated_events(_stream(CHAT), r), gateway_stream, 8),
     Target("answer at the gateway", lambda r: mutated(COMPLETION, r), completion, 5),
     Target("request at the gateway", lambda r: mutated(REQUEST, r), request, 8),
+    *_of_api("messages", agent_apis.MESSAGES_STREAM, agent_apis.MESSAGES_WHOLE, MESSAGES_REQUEST),
+    *_of_api(
+        "responses", agent_apis.RESPONSES_STREAM, agent_apis.RESPONSES_WHOLE, RESPONSES_REQUEST
+    ),
     Target("error of a server", lambda r: mutated(ERROR, r), error, 5),
 ]

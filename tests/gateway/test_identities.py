@@ -52,6 +52,13 @@ RELEASE, CLOSE = SESSION_ENDS
         ),
         ({"X-Claude-Code-Session-Id": "s"}, {}, Caller("s", None)),
         ({"Session-Id": "s"}, {}, Caller("s", None)),
+        (
+            {"X-Claude-Code-Session-Id": "s", "X-Claude-Code-Agent-Id": "a"},
+            {},
+            Caller("s:a", "s"),
+        ),
+        ({"Session-Id": "s", "Thread-Id": "s"}, {}, Caller("s", None)),
+        ({"Session-Id": "s", "Thread-Id": "t"}, {}, Caller("s:t", "s")),
         ({"Session_Id": "s"}, {}, Caller("s", None)),
         ({"X-Session-Affinity": "s"}, {}, Caller("s", None)),
         ({"X-SMG-Routing-Key": "s"}, {}, Caller("s", None)),

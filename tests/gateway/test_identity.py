@@ -137,3 +137,20 @@ def test_prompts_share_their_longest_common_prefix_of_messages(a: list[str], b: 
         expected += 1
     assert one.shared(other) == other.shared(one) == expected
     assert isinstance(one, DigestedPrompt)
+
+
+def test_another_conversation_with_the_id_of_a_program_is_a_program_of_its_job() -> None:
+    """A client asks for a title under the id of its session, before the second turn."""
+    programs = GatewayPrograms()
+
+    def start(*texts: str, caller: Caller = Caller("s", None)) -> tuple[str, str, int]:  # noqa: B008
+        started = programs.start_turn(caller, prompt_of(messages(*texts)), 0.0)
+        return started.program.id, started.program.job_id, started.turn
+
+    assert start("be an agent", "task") == ("s", "s", 0)
+    assert start("give a title", "task") == ("s:2", "s", 0)
+    assert start("be an agent", "task", "ls", "files") == ("s", "s", 1)
+    assert start("give a title", "task", "Fix", "shorter") == ("s:2", "s", 1)
+    assert start("be a new agent", "task", "ls", "files", "cat", "x") == ("s", "s", 2)
+    agent = Caller("s", None, is_agent=True)
+    assert start("give a title", "task", caller=agent) == ("s", "s", 3)

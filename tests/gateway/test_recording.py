@@ -156,6 +156,35 @@ def test_a_command_without_requests_still_gives_its_exit_code(
 
 
 @pytest.mark.usefixtures("here")
+def test_claude_code_and_codex_get_the_gateway_and_the_model_and_are_recorded(
+    upstream: str,
+) -> None:
+    """Scripts in their place request what they would. Claude Code adds /v1 to its URL."""
+    claude = f"""#!{sys.executable}
+import os, urllib.request
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+body = '{{"model": "%s", "messages": []}}' % os.environ["ANTHROPIC_DEFAULT_SONNET_MODEL"]
+assert os.environ["ANTHROPIC_AUTH_TOKEN"] == "none"
+urllib.request.urlopen(urllib.request.Request(url, body.encode()))
+"""
+    codex = f"""#!{sys.executable}
+import sys, tomllib, urllib.request
+settings = tomllib.loads("\\n".join(sys.argv[2:8:2]))
+provider = settings["model_providers"][settings["model_provider"]]
+assert (provider["wire_api"], sys.argv[7:]) == ("responses", ["exec", "x"])
+body = '{{"model": "%s", "input": "hi"}}' % settings["model"]
+urllib.request.urlopen(urllib.request.Request(provider["base_url"] + "/responses", body.encode()))
+"""
+    for name, script in (("claude", claude), ("codex", codex)):
+        Path(name).write_text(script)
+        Path(name).chmod(0o700)
+        arguments = ("-p", "x") if name == "claude" else ("exec", "x")
+        in_process.bench("record", upstream, "--out", name + ".d", "--", f"./{name}", *arguments)
+        (line,) = read_lines(Path(name + ".d/turns.jsonl"))
+        assert line["program_id"] == name
+
+
+@pytest.mark.usefixtures("here")
 def test_turns_of_a_server_that_sends_no_usage_are_said_to_lack_it() -> None:
     Path("agent.py").write_text(AGENT)
     with threaded(serving(Upstream(fault="no usage"))) as url:

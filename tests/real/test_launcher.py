@@ -15,8 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
+from harness.gateway import Gateway, serve_gateway
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import ServerFailed
@@ -50,7 +53,8 @@ def complete(server: VllmServer, prompt: list[int], **options: Any) -> dict[str,
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
-    config = ServerConfig(policy="continuum", kv_blocks=200)
+    tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    config = ServerConfig(policy="continuum", kv_blocks=200, flags=tools)
     with forked():
         server = launch(config, folder, ready_within_s=READY_WITHIN_S)
     with server as started:
@@ -123,6 +127,57 @@ def test_the_policy_in_the_server_writes_events(server: VllmServer) -> None:
     post(server, "/v1/completions", body, **{"X-Session-ID": "session-8"})  # as AIPerf sends it
     for program in ("job-7", "session-8"):
         wait_until(lambda: f'"{program}"' in server.events_path.read_text())  # noqa: B023
+
+
+def test_the_libraries_of_agents_are_recorded_and_scheduled_by_program(server: VllmServer) -> None:
+    """Two turns each through a gateway, of which the second repeats the first and its answer."""
+    tool = {"type": "object", "properties": {"command": {"type": "string"}}}
+    asked: list[Any] = [{"role": "user", "content": "list the files of this folder"}]
+
+    async def messages(client: anthropic.AsyncAnthropic) -> None:
+        sent = list(asked)
+        tools: Any = [{"name": "bash", "input_schema": tool}]
+        for _turn in range(2):
+            async with client.messages.stream(
+                model="tiny", max_tokens=9, messages=sent, tools=tools,
+                extra_headers={"X-Claude-Code-Session-Id": "claude-1"},
+            ) as stream:  # fmt: skip
+                answer = await stream.get_final_message()
+            sent += [{"role": "assistant", "content": answer.content}, *asked]
+
+    async def responses(client: openai.AsyncOpenAI) -> None:
+        sent = list(asked)
+        tools: Any = [{"type": "function", "name": "bash", "parameters": tool}]
+        for _turn in range(2):
+            events = await client.responses.create(
+                model="tiny", max_output_tokens=9, input=sent, tools=tools, stream=True,
+                extra_headers={"Session-Id": "codex-1", "Thread-Id": "codex-1"},
+            )  # fmt: skip
+            last: Any = [event async for event in events][-1]
+            sent += [*last.response.output, *asked]
+
+    async def go() -> list[Line]:
+        lines: list[Line] = []
+        backend = LiveServer(server.base_url, server.events_path, tagged=True)
+        async with (
+            serve_gateway(Gateway([backend], into(lines))) as url,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as of_openai,
+            anthropic.AsyncAnthropic(base_url=url, api_key="none") as of_anthropic,
+        ):
+            await messages(of_anthropic)
+            await responses(of_openai)
+            with pytest.raises(anthropic.NotFoundError, match="no-such"):
+                await of_anthropic.messages.create(model="no-such", max_tokens=9, messages=asked)
+        return lines
+
+    *turns, refused = asyncio.run(go())
+    assert [line["program_id"] for line in turns] == ["claude-1"] * 2 + ["codex-1"] * 2
+    assert "no-such" in refused["error"]
+    for first, second in (turns[:2], turns[2:]):
+        assert (first["output_tokens"], first["error"], second["error"]) == (9, None, None)
+        assert second["kept_tokens"] == first["prompt_tokens"] + 9
+        assert second["device_hit_tokens"] > 0
+        assert f'"{first["program_id"]}"' in server.events_path.read_text()
 
 
 def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -> None:

@@ -165,6 +165,17 @@ def test_the_token_is_not_forwarded_to_the_server() -> None:
     assert asyncio.run(go("sk-mine"))["Authorization"] == "Bearer sk-mine"
 
 
+def test_the_token_may_be_the_key_of_anthropics_clients() -> None:
+    async def go() -> list[int]:
+        upstream = Upstream()
+        async with guarded(Access(SECRET), upstream) as (url, _):
+            answers = [await request(url + CHAT, x_api_key=key) for key in (SECRET, "wrong")]
+            assert SECRET not in str(upstream.headers)
+        return [status for status, _ in answers]
+
+    assert asyncio.run(go()) == [200, 401]
+
+
 def test_a_programs_key_is_valid_only_for_that_program_whatever_the_request_claims() -> None:
     access = Access(keyed=True)
 
@@ -281,7 +292,7 @@ def test_the_number_of_concurrent_requests_of_a_program_is_limited() -> None:
     [
         *(
             ("POST", path)
-            for path in ("files", "load_lora_adapter", "batches", "responses", "models")
+            for path in ("files", "load_lora_adapter", "batches", "responses/compact", "models")
         ),
         *(
             ("GET", path)
