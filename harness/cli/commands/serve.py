@@ -9,22 +9,26 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import Only, takes_settings
+from harness.cli.options import Only, refuse_given, takes_settings
 from harness.load.settings import MACHINE, SERVED, Machine, Server
 from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
     from servers.variants import Variant
+    from servers.vllm.launch.recipes import Recipe
     from servers.vllm.launch.server import VllmServer
 
 app = typer.Typer(add_completion=False)
 POLL_INTERVAL_S = 1.0
+CHOSEN_BY_RUN = frozenset((*SERVED, "model", "policy", "replicas", "router"))
+"""Options whose values --from takes from the run."""
 
 Model = Annotated[
     str,
@@ -87,7 +91,8 @@ KvBlocks = Annotated[
 HELP = """Run vLLM with a policy of Turnstile, until Ctrl-C.
 
 Prints the base URL and an example request. Arguments after -- are passed to vLLM; those that an
-option of bench sets are refused.
+option of bench sets are refused. With --print it starts nothing, and prints how to run the server
+elsewhere.
 
 [bold]Examples[/bold]
 
@@ -98,13 +103,43 @@ option of bench sets are refused.
   bench serve --model ~/models/Qwen3-8B --policy continuum --costs costs.json
 
   bench serve --model llama-3.1-8b --replicas 4 --router thunderagent --port 8000
+
+  bench serve --from runs/mine --print compose > compose.yaml
 """
+
+
+class Format(StrEnum):
+    """What `--print` writes: the methods of `Recipe`."""
+
+    COMMAND = "command"
+    COMPOSE = "compose"
+    K8S = "k8s"
+
+
+Print = Annotated[
+    Format | None,
+    typer.Option(
+        "--print",
+        help="Print a vllm serve command, a Docker Compose file or Kubernetes manifests.",
+    ),
+]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Run folder whose winner is served, with its model and settings.",
+    ),
+]
 
 
 @app.command(help=HELP)
 @takes_settings()
 def serve(
     *,
+    context: typer.Context,
+    print_as: Print = None,
+    run: From = None,
     model: Model = "tiny",
     policy: Policy = None,
     port: Port = None,
@@ -135,6 +170,18 @@ def serve(
     from servers.vllm.launch.offload_tier import OffloadTier
 
     with one_line_errors():
+        if run is not None:
+            from harness.cli.winner import winner_of
+
+            refuse_given(context, CHOSEN_BY_RUN, "the run of --from decides it")
+            won = winner_of(run)
+            model, policy, machine = won.model, won.policy, won.machine
+            server = replace(server, replicas=won.replicas, router=won.router)
+        if print_as is not None:
+            machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
+            recipe = _recipe(model, policy, machine, server)
+            print(getattr(recipe, print_as)(), end="")
+            return
         if server.router is not None:
             from harness.cli.serve_router import router_of, serve_behind
 
@@ -159,6 +206,27 @@ def serve(
                 serve_behind(router, servers, folder / "gateway", gateway_port.number)
             _print_servers(servers)
             _wait_for_failure(servers)
+
+
+def _recipe(model: str, policy: str | None, machine: Machine, server: Server) -> Recipe:
+    from harness.load.server_config import server_config
+    from servers.variants import find_router
+    from servers.vllm.launch.offload_tier import OffloadTier
+    from servers.vllm.launch.recipes import Recipe
+
+    variant = None if policy is None else _variant(policy)
+    offload = None
+    if variant is not None and variant.offload is not None:
+        if machine.offload_gb is None:
+            raise InvalidInput(f"--policy {policy}: give the DRAM of its tier with --offload-gb")
+        offload = OffloadTier(variant.offload, machine.offload_gb, machine.ssd_gb)
+    if server.router is not None:
+        find_router(server.router)
+        if server.replicas < 2:
+            raise InvalidInput(f"--router {server.router}: add --replicas with at least 2")
+    name = variant.policy_spec if variant else None
+    config = server_config(machine, server, model, name, offload)
+    return Recipe(variant.limited(config) if variant else config, server.replicas, server.router)
 
 
 def _variant(policy: str) -> Variant:

@@ -73,7 +73,7 @@ def start_tier(
     """
     check_tier(tier, vllm)
     if tier.kind == "native":
-        return _native_flags(tier, vllm), None
+        return native_flags(tier, on_cpu=vllm.cpu), None
     server = launch(lambda: LmcacheServer(tier, vllm.python, folder), within_s=READY_TIMEOUT_S)
     return _lmcache_flags(server.cache_port), server
 
@@ -97,12 +97,12 @@ def _lmcache_flags(port: int) -> tuple[str, ...]:
     return _connector_flags("LMCacheMPConnector", extra)
 
 
-def _native_flags(tier: OffloadTier, vllm: VllmInstallation) -> tuple[str, ...]:
+def native_flags(tier: OffloadTier, *, on_cpu: bool) -> tuple[str, ...]:
     extra: dict[str, object] = {
         "cpu_bytes_to_use": int(tier.dram_gb * 1e9),
         "offload_prompt_only": False,  # an agent's next prompt contains the answer
     }
-    if vllm.cpu:
+    if on_cpu:
         extra |= {
             "spec_name": "MemcpySpec",
             "spec_module_path": "servers.vllm.launch.memcpy_offload",

@@ -1,0 +1,64 @@
+"""Reads from a run folder what to deploy: the winner, on the machine of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from harness.console import print_message
+from harness.load.settings import Machine
+from servers.admission import Admission
+from servers.basics.errors import InvalidInput
+from servers.profiles.kv_cache_dtype import KvCacheDtype
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    model: str
+    policy: str
+    machine: Machine
+    replicas: int
+    router: str | None
+
+
+def winner_of(folder: Path) -> Deployment:
+    """Return the first winner of a run with a report. Raises InvalidInput."""
+    from reports.answer.document import ANSWER
+    from reports.run_folder.machines import has_members
+    from reports.run_folder.read import read_sweep
+
+    if has_members(folder):
+        raise InvalidInput(
+            f"--from {folder}: has a run for each machine; give the folder of one of them"
+        )
+    sweep = read_sweep(folder)
+    try:
+        winners = orjson.loads((folder / ANSWER).read_bytes())["winners"]
+    except (OSError, orjson.JSONDecodeError, LookupError, TypeError):
+        raise InvalidInput(
+            f"--from {folder}: has no {ANSWER}; write it with: bench report {folder}"
+        ) from None
+    variant = next((v for v in sweep.variants if not v.reference and v.name in winners), None)
+    if variant is None or sweep.model is None:
+        raise InvalidInput(
+            f"--from {folder}: no scheduler wins; give --model and --policy instead of --from"
+        )
+    if len(winners) > 1:
+        print_message(f"{', '.join(winners)} are not distinguished; taking {variant.name}")
+    limits, replicas = sweep.limits, sweep.replicas or sweep.server.replicas or 1
+    machine = Machine(
+        gpus=(sweep.gpus or 1) // replicas,
+        max_num_seqs=limits.max_num_seqs or Machine().max_num_seqs,
+        step_tokens=limits.step_tokens or Machine().step_tokens,
+        admission=Admission(limits.admission or Admission.WHOLE_PROMPT),
+        long_prefill=limits.long_prefill or 0,
+        long_prefill_adaptive=bool(limits.long_prefill_adaptive),
+        watermark=limits.watermark or 0.0,
+        kv_cache_dtype=KvCacheDtype(sweep.kv_cache_dtype or KvCacheDtype.AUTO),
+        max_model_len=sweep.server.max_model_len,
+        offload_gb=variant.offload.dram_gb if variant.offload else None,
+    )
+    policy, _, router = variant.name.partition("@")
+    return Deployment(sweep.model, policy, machine, replicas, router or None)

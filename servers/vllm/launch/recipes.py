@@ -1,0 +1,282 @@
+"""Writes how vLLM is deployed with a policy: as a command, for Docker Compose, or for Kubernetes.
+
+In: a `ServerConfig`, the number of engines, and the router in front of them. Out: text. Nothing is
+started, pulled or installed. The policy comes from the package turnstile-vllm, and engines listen
+on port 8000, with the API key in VLLM_API_KEY if that is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servers.admission import Admission
+from servers.basics.errors import InvalidInput
+from servers.basics.refused_flags import check_flags
+from servers.profiles import MODELS
+from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, tensor_parallel
+from servers.vllm.launch.offload_tier import native_flags
+
+IMAGE = "vllm/vllm-openai:v0.32.0"
+ROUTER_IMAGE = "python:3.12-slim"
+PACKAGE = "turnstile-vllm"
+SCHEDULER = "turnstile_vllm.Scheduler"
+FOREIGN = "vllm-router:"
+PROGRAM_SCHEDULING = f"{FOREIGN}program_scheduling"
+"""Needs the capacity and the costs of the engines, which bench sweep measures."""
+CONFIG = " config.json"
+"""Follows the Hugging Face name in the source of a listed model."""
+PORT = 8000
+TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
+"""The variable with the key that clients of `bench gateway` send."""
+PACKAGE_FOLDER = "/turnstile"
+NAME = "vllm"
+HEALTHY = (
+    f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=5)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    config: ServerConfig
+    replicas: int = 1
+    router: str | None = None
+    """The router of a gateway of ours, or vllm-router:POLICY; None for one engine."""
+
+    def command(self) -> str:
+        """Raises InvalidInput for settings that a recipe cannot express, as the other methods."""
+        return shlex.join(["vllm", "serve", *self._arguments()]) + "\n"
+
+    @property
+    def _model(self) -> str:
+        model = self.config.model
+        if model == "tiny":
+            raise InvalidInput("--print: --model tiny is generated for tests; give another model")
+        return MODELS[model].source.removesuffix(CONFIG) if model in MODELS else model
+
+    def _check_containers(self) -> None:
+        if self.config.policy is not None and ":" in self.config.policy:
+            raise InvalidInput(
+                f"--policy {self.config.policy}: containers do not have its module; use --print "
+                "command where it is installed"
+            )
+        if os.path.exists(self._model):
+            raise InvalidInput(
+                f"--model {self._model}: containers do not have this path; give the model's "
+                "Hugging Face name"
+            )
+        if self.replicas > 1 and self.router is None:
+            raise InvalidInput(
+                f"--replicas {self.replicas}: a router must keep programs where their KV is; add "
+                "--router sticky"
+            )
+        router = self.router or ""
+        if ":" in router and (not router.startswith(FOREIGN) or router == PROGRAM_SCHEDULING):
+            raise InvalidInput(
+                f"--router {router}: no recipe has it; use a router of bench gateway, or "
+                f"{FOREIGN}consistent_hash"
+            )
+
+    def _arguments(self) -> list[str]:
+        """Return the arguments of `vllm serve`. The user's flags come last."""
+        config = self.config
+        check_flags(config.flags, REFUSED_FLAGS)
+        words = [
+            *(self._model, "--tensor-parallel-size", str(tensor_parallel(config))),
+            *("--max-num-seqs", str(config.max_num_seqs)),
+            *("--max-num-batched-tokens", str(config.step_tokens)),
+            *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
+            *config.vllm_flags(),
+        ]
+        if config.admission == Admission.FIRST_CHUNK:
+            words.append("--no-scheduler-reserve-full-isl")
+        if config.kv_cache_dtype != KvCacheDtype.AUTO:
+            words += ["--kv-cache-dtype", config.kv_cache_dtype]
+        if config.max_model_len is not None:
+            words += ["--max-model-len", str(config.max_model_len)]
+        if (tier := config.offload) is not None:
+            if tier.kind != "native":
+                raise InvalidInput(
+                    f"--print: LMCache needs a server of its own, which no recipe has; use "
+                    f"--policy {config.policy or 'fcfs'}+native"
+                )
+            words += native_flags(tier, on_cpu=False)
+        if config.policy not in (None, "fcfs"):
+            options: dict[str, Any] = {"policy": config.policy}
+            if config.costs is not None:
+                options["costs"] = config.costs.model_dump(exclude_none=True)
+            words += ["--scheduler-cls", SCHEDULER]
+            words += ["--additional-config", json.dumps({"turnstile": options})]
+        return [*words, *config.flags]
+
+    @property
+    def _has_plugin(self) -> bool:
+        return SCHEDULER in self._arguments()
+
+    def _route(self, urls: Sequence[str]) -> list[str]:
+        """Return the command of the router's container, which installs it first."""
+        router, given = self.router or "", shlex.join(urls)
+        if router.startswith(FOREIGN):
+            policy = shlex.quote(router.removeprefix(FOREIGN))
+            start = (
+                f"pip install vllm-router && exec python -m vllm_router.launch_router "
+                f"--host 0.0.0.0 --port {PORT} --worker-urls {given} --policy {policy}"
+            )
+        else:
+            start = (
+                f"pip install turnstile-bench && exec bench gateway {given} --listen 0.0.0.0 "
+                f"--port {PORT} --router {shlex.quote(router)} --out /recordings"
+            )
+        return ["sh", "-c", start]
+
+    @property
+    def _needs_token(self) -> bool:
+        return self.router is not None and not self.router.startswith(FOREIGN)
+
+    def compose(self) -> str:
+        self._check_containers()
+        gpus, arguments = tensor_parallel(self.config), self._arguments()
+        image = self.config.image or IMAGE
+        installed = f"FROM {image}\nRUN pip install --no-deps {PACKAGE}\n"
+        source = {"build": {"dockerfile_inline": installed}} if self._has_plugin else {}
+        services: dict[str, Any] = {}
+        for index in range(self.replicas):
+            devices = [str(gpu) for gpu in range(index * gpus, (index + 1) * gpus)]
+            reserved = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
+            services[f"{NAME}-{index}"] = {
+                **(source or {"image": image}),
+                "entrypoint": ["vllm", "serve"],
+                "command": [*arguments, "--host", "0.0.0.0", "--port", str(PORT)],  # noqa: S104
+                "environment": ["HF_TOKEN", "VLLM_API_KEY"],
+                "volumes": ["huggingface:/root/.cache/huggingface"],
+                "ipc": "host",
+                "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
+                "healthcheck": {
+                    "test": ["CMD", "python3", "-c", HEALTHY],
+                    "interval": "10s",
+                    "start_period": "20m",
+                },
+                "restart": "unless-stopped",
+            }
+        entry = services[f"{NAME}-0"]
+        if self.router is not None:
+            urls = [f"http://{name}:{PORT}" for name in services]
+            healthy = {name: {"condition": "service_healthy"} for name in services}
+            key = ["TURNSTILE_API_KEY=${VLLM_API_KEY:-}", f"{TOKEN}=${{{TOKEN}:?set a secret}}"]
+            entry = services["router"] = {
+                "image": ROUTER_IMAGE,
+                "command": self._route(urls),
+                "depends_on": healthy,
+                "restart": "unless-stopped",
+            }
+            if self._needs_token:
+                entry["environment"] = key
+        entry["ports"] = [f"127.0.0.1:{PORT}:{PORT}"]
+        for service in services.values():  # Compose replaces $NAME in every text
+            service["command"] = [word.replace("$", "$$") for word in service["command"]]
+        return yaml_text([{"services": services, "volumes": {"huggingface": {}}}])
+
+    def k8s(self) -> str:
+        self._check_containers()
+        image = self.config.image or IMAGE
+        container: dict[str, Any] = {
+            "name": NAME,
+            "image": image,
+            "command": ["vllm", "serve"],
+            "args": _kubernetes(
+                [*self._arguments(), "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104
+            ),
+            "env": [
+                _secret("HF_TOKEN", "huggingface", "token"),
+                _secret("VLLM_API_KEY", "vllm", "api-key"),
+            ],
+            "ports": [{"containerPort": PORT}],
+            "resources": {"limits": {"nvidia.com/gpu": tensor_parallel(self.config)}},
+            "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+        }
+        pod: dict[str, Any] = {
+            "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
+            "containers": [container],
+            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}],
+        }
+        if self._has_plugin:
+            mount = {"name": "turnstile", "mountPath": PACKAGE_FOLDER}
+            container["volumeMounts"].append(mount)
+            container["env"].append({"name": "PYTHONPATH", "value": PACKAGE_FOLDER})
+            pod["volumes"].append({"name": "turnstile", "emptyDir": {}})
+            install = ["pip", "install", "--no-deps", "--target", PACKAGE_FOLDER, PACKAGE]
+            pod["initContainers"] = [
+                {"name": "plugin", "image": image, "command": install, "volumeMounts": [mount]}
+            ]
+        engines = _object("StatefulSet", NAME, _pods(NAME, pod, self.replicas))
+        engines["spec"]["serviceName"] = NAME
+        objects = [_service(NAME, headless=True), engines]
+        if self.router is not None:
+            urls = [f"http://{NAME}-{index}.{NAME}:{PORT}" for index in range(self.replicas)]
+            routing: dict[str, Any] = {
+                "name": "router",
+                "image": ROUTER_IMAGE,
+                "command": _kubernetes(self._route(urls)),
+                "ports": [{"containerPort": PORT}],
+            }
+            if self._needs_token:
+                key = _secret("TURNSTILE_API_KEY", "vllm", "api-key")
+                routing["env"] = [key, _secret(TOKEN, "turnstile", "gateway-token", required=True)]
+            pods = _pods("router", {"containers": [routing]}, 1)
+            objects += [_service("router"), _object("Deployment", "router", pods)]
+        return yaml_text(objects)
+
+
+def _kubernetes(words: Iterable[str]) -> list[str]:
+    """Return the words so that Kubernetes does not replace $(NAME) in them."""
+    return [word.replace("$(", "$$(") for word in words]
+
+
+def _secret(name: str, secret: str, key: str, *, required: bool = False) -> dict[str, Any]:
+    reference = {"name": secret, "key": key, "optional": not required}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    version = "v1" if kind == "Service" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _pods(name: str, pod: Mapping[str, Any], replicas: int) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    return {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+
+
+def _service(name: str, *, headless: bool = False) -> dict[str, Any]:
+    """Return a service; a headless one gives each pod of a set a name of its own."""
+    spec: dict[str, Any] = {"selector": {"app": name}, "ports": [{"port": PORT}]}
+    if headless:
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return _object("Service", name, spec)
+
+
+def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Return documents as YAML, of which texts in JSON are a part."""
+    return "---\n".join("".join(_lines(document, "")) for document in documents)
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    pairs = value.items() if isinstance(value, Mapping) else ((None, each) for each in value)
+    for key, inner in pairs:
+        head = f"{indent}- " if key is None else f"{indent}{key}:"
+        if not isinstance(inner, Mapping | list) or not inner:
+            yield f"{head.rstrip()} {json.dumps(inner, ensure_ascii=False)}\n"
+        elif key is None:
+            first, *others = _lines(inner, f"{indent}  ")
+            yield head + first.lstrip()
+            yield from others
+        else:
+            yield f"{head}\n"
+            yield from _lines(inner, f"{indent}  ")

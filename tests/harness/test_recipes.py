@@ -1,0 +1,163 @@
+"""`bench serve --print`: what it prints starts the same server elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from servers.basics.errors import InvalidInput
+from servers.vllm.launch.command_line import ServerConfig
+from servers.vllm.launch.recipes import Recipe
+from tests.harness import in_process
+
+LLAMA = ("--model", "llama-3.1-8b")
+TURNSTILE = (*LLAMA, "--policy", "turnstile")
+HARD = """/t/$HOME $(id) "a" 'b' `c`\n#: - ü😀"""
+"""Characters that a shell, YAML, Compose or Kubernetes could take for their own."""
+
+
+def printed(kind: str, *options: str) -> str:
+    code, out, err = in_process.bench("serve", "--print", kind, *options)
+    assert (code, err) == (0, ""), err
+    return out
+
+
+def refused(kind: str, *options: str) -> str:
+    code, out, err = in_process.bench("serve", "--print", kind, *options)
+    assert (code, out) == (2, "")
+    return err
+
+
+def test_a_command_has_the_settings_and_the_policy_of_the_server() -> None:
+    limits = ("--gpus", "2", "--step-tokens", "4096", "--max-model-len", "32768")
+    words = shlex.split(printed("command", *TURNSTILE, *limits, "--watermark", "0.05"))
+    assert words[:3] == ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct"]
+    for flag, value in {
+        "--tensor-parallel-size": "2",
+        "--max-num-batched-tokens": "4096",
+        "--max-model-len": "32768",
+        "--watermark": "0.05",
+        "--scheduler-cls": "turnstile_vllm.Scheduler",
+    }.items():
+        assert words[words.index(flag) + 1] == value
+    options = json.loads(words[words.index("--additional-config") + 1])
+    assert options == {"turnstile": {"policy": "turnstile"}}
+
+
+def test_stock_vllm_needs_no_plugin() -> None:
+    for options in (LLAMA, (*LLAMA, "--policy", "fcfs(long_prefill=512)")):
+        assert "turnstile" not in printed("compose", *options)
+    assert "--long-prefill-token-threshold 512" in printed(
+        "command", *LLAMA, "--policy", "fcfs(long_prefill=512)"
+    )
+
+
+def test_no_character_of_a_flag_changes_on_its_way() -> None:
+    options = (*TURNSTILE, "--", "--chat-template", HARD)
+    assert shlex.split(printed("command", *options))[-1] == HARD
+    engine = yaml.safe_load(printed("compose", *options))["services"]["vllm-0"]
+    assert HARD.replace("$", "$$") in engine["command"]
+    _, pods = yaml.safe_load_all(printed("k8s", *options))
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    assert HARD.replace("$(", "$$(") in container["args"]
+
+
+def test_several_engines_in_compose_have_gpus_of_their_own_behind_a_healthy_router() -> None:
+    options = (*TURNSTILE, "--gpus", "2", "--replicas", "2", "--router", "sticky")
+    services = yaml.safe_load(printed("compose", *options))["services"]
+    devices = [
+        services[name]["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for name in ("vllm-0", "vllm-1")
+    ]
+    assert devices == [["0", "1"], ["2", "3"]]
+    router = services["router"]
+    assert "http://vllm-0:8000 http://vllm-1:8000" in router["command"][-1]
+    assert router["depends_on"]["vllm-1"] == {"condition": "service_healthy"}
+    assert any("TURNSTILE_GATEWAY_TOKEN=${TURNSTILE_GATEWAY_TOKEN:?" in e for e in
+               router["environment"])  # fmt: skip
+    assert [name for name in services if "ports" in services[name]] == ["router"]
+    assert router["ports"] == ["127.0.0.1:8000:8000"]
+
+
+def test_one_engine_is_published_on_loopback_by_itself() -> None:
+    services = yaml.safe_load(printed("compose", *TURNSTILE))["services"]
+    assert list(services) == ["vllm-0"]
+    assert services["vllm-0"]["ports"] == ["127.0.0.1:8000:8000"]
+    assert (
+        "pip install --no-deps turnstile-vllm" in services["vllm-0"]["build"]["dockerfile_inline"]
+    )
+
+
+def test_kubernetes_gets_a_set_of_engines_with_stable_names_for_the_router() -> None:
+    options = (*TURNSTILE, "--replicas", "3", "--router", "vllm-router:consistent_hash")
+    objects: list[Any] = list(yaml.safe_load_all(printed("k8s", *options)))
+    kinds = ["Service", "StatefulSet", "Service", "Deployment"]
+    assert [o["kind"] for o in objects] == kinds
+    assert [o["metadata"]["name"] for o in objects] == ["vllm", "vllm", "router", "router"]
+    service, engines, _, router = objects
+    assert service["spec"]["clusterIP"] == "None"
+    assert (engines["spec"]["replicas"], engines["spec"]["serviceName"]) == (3, "vllm")
+    pod = engines["spec"]["template"]["spec"]
+    (engine,), (plugin,) = pod["containers"], pod["initContainers"]
+    assert engine["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    assert {"name": "PYTHONPATH", "value": plugin["command"][4]} in engine["env"]
+    (routing,) = router["spec"]["template"]["spec"]["containers"]
+    assert (
+        "http://vllm-0.vllm:8000 http://vllm-1.vllm:8000 http://vllm-2.vllm:8000"
+        in (routing["command"][-1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("compose", (*TURNSTILE, "--replicas", "2"), "add --router sticky"),
+        ("command", ("--model", "tiny"), "generated for tests"),
+        ("compose", ("--model", "."), "give the model's Hugging Face name"),
+        ("compose", (*TURNSTILE, "--router", "sticky"), "add --replicas with at least 2"),
+        (
+            "k8s",
+            (*TURNSTILE, "--replicas", "2", "--router", "sglang-router:cache_aware"),
+            "use a router of bench gateway, or vllm-router:consistent_hash",
+        ),
+        ("k8s", (*TURNSTILE, "--replicas", "2", "--router", "stiky"), "Did you mean sticky?"),
+        (
+            "command",
+            (*LLAMA, "--policy", "lmcache", "--offload-gb", "9"),
+            "use --policy fcfs+native",
+        ),
+        ("command", (*LLAMA, "--", "--max-num-seqs", "4"), "use --max-num-seqs before the --"),
+    ],
+)
+def test_what_a_recipe_cannot_say_is_refused_with_the_remedy(
+    kind: str, options: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(kind, *options)
+
+
+def test_a_policy_of_ones_own_runs_only_where_its_module_is() -> None:
+    recipe = Recipe(ServerConfig(model="llama-3.1-8b", policy="mine:Mine"))
+    assert '{"turnstile": {"policy": "mine:Mine"}}' in recipe.command()
+    for text in (recipe.compose, recipe.k8s):
+        with pytest.raises(InvalidInput, match="containers do not have its module"):
+            text()
+
+
+def test_the_winner_of_a_run_is_served_with_the_settings_of_the_run(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    code, _, err = in_process.bench(
+        "sweep", "--policies", "fcfs,turnstile", "--jps", "0.01", "--seeds", "1", "--programs", "8",
+        "--step-tokens", "1024", "--model", "llama-3.1-8b", "--out", run, "--no-capacity",
+    )  # fmt: skip
+    assert code == 0, err
+    answer = json.loads((tmp_path / "run/answer.json").read_text())
+    (tmp_path / "run/answer.json").write_text(json.dumps({**answer, "winners": ["turnstile"]}))
+    words = shlex.split(printed("command", "--from", run))
+    assert words[words.index("--max-num-batched-tokens") + 1] == "1024"
+    assert '{"turnstile": {"policy": "turnstile"}}' in words
+    assert "the run of --from decides it" in refused("command", "--from", run, "--policy", "fcfs")
