@@ -17,6 +17,7 @@ from tests.harness import in_process
 
 LLAMA = ("--model", "llama-3.1-8b")
 TURNSTILE = (*LLAMA, "--policy", "turnstile")
+FILES = ("answer.json", "sweep.json")
 HARD = """/t/$HOME $(id) "a" 'b' `c`\n#: - ü😀"""
 """Characters that a shell, YAML, Compose or Kubernetes could take for their own."""
 
@@ -148,16 +149,16 @@ def test_a_policy_of_ones_own_runs_only_where_its_module_is() -> None:
             text()
 
 
-def test_the_winner_of_a_run_is_served_with_the_settings_of_the_run(tmp_path: Path) -> None:
-    run = str(tmp_path / "run")
-    code, _, err = in_process.bench(
-        "sweep", "--policies", "fcfs,turnstile", "--jps", "0.01", "--seeds", "1", "--programs", "8",
-        "--step-tokens", "1024", "--model", "llama-3.1-8b", "--out", run, "--no-capacity",
-    )  # fmt: skip
-    assert code == 0, err
-    answer = json.loads((tmp_path / "run/answer.json").read_text())
-    (tmp_path / "run/answer.json").write_text(json.dumps({**answer, "winners": ["turnstile"]}))
-    words = shlex.split(printed("command", "--from", run))
+@pytest.mark.usefixtures("run")
+def test_the_winner_of_a_run_is_served_with_the_settings_of_the_run() -> None:
+    answer, sweep = (json.loads(Path("run", name).read_bytes()) for name in FILES)
+    Path("run/answer.json").write_text(json.dumps({**answer, "winners": ["continuum"]}))
+    Path("run/sweep.json").write_text(
+        json.dumps({**sweep, "limits": {**sweep["limits"], "step_tokens": 1024}})
+    )
+    words = shlex.split(printed("command", "--from", "run"))
     assert words[words.index("--max-num-batched-tokens") + 1] == "1024"
-    assert '{"turnstile": {"policy": "turnstile"}}' in words
-    assert "the run of --from decides it" in refused("command", "--from", run, "--policy", "fcfs")
+    assert '{"turnstile": {"policy": "continuum"}}' in words
+    assert "the run of --from decides it" in refused("command", "--from", "run", "--gpus", "2")
+    Path("run/answer.json").unlink()
+    assert "write it with: bench report run" in refused("command", "--from", "run")

@@ -210,7 +210,7 @@ def serve(
 
 def _recipe(model: str, policy: str | None, machine: Machine, server: Server) -> Recipe:
     from harness.load.server_config import server_config
-    from servers.variants import find_router
+    from servers.routing import find_router
     from servers.vllm.launch.offload_tier import OffloadTier
     from servers.vllm.launch.recipes import Recipe
 
