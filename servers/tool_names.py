@@ -54,8 +54,10 @@ _FORMATS = tuple(
     for call, end in (
         # Qwen3-Coder, Nemotron 3, Seed-OSS, Step-3.5, MiMo
         (rf"<function={_NAME}>", "</function>"),
-        # MiniMax M2, DeepSeek V3.2 and V4 (DSML), Step-3
-        (rf"<(?:[\w]{{1,16}}:|｜DSML｜)?invoke name=\"{_NAME}\"", "invoke>"),
+        # MiniCPM5
+        (rf"<function name=\"{_NAME}\"", "</function>"),
+        # MiniMax M2, DeepSeek V3.2 to V4.1 (DSML), Step-3
+        (rf"<(?:[\w]{{1,16}}:|｜DSML｜ ?)?invoke name=\"{_NAME}\"", "invoke>"),
         # GLM-4.5 to 4.7
         (rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)", "</tool_call>"),
         # DeepSeek V3 and R1
@@ -70,6 +72,8 @@ _FORMATS = tuple(
             r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w-]{1,256}):\d+",
             "<|tool_call_end|>",
         ),
+        # Kimi K3
+        (rf"<\|open\|>\s*call tool=\"{_NAME}\"", "<|close|>call<|sep|>"),
         # gpt-oss (harmony); an answer continues `<|start|>assistant`
         (
             r"(?:\A|<\|start\|>assistant|<\|channel\|>\w{1,16})\s*to=(?:functions\.)?" + _NAME,

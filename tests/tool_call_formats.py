@@ -67,6 +67,27 @@ FORMATS = {
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         BOTH,
     ),
+    "DeepSeek V4.1": Called(
+        "deepseek_v41",
+        '<｜DSML｜ calls>\n<｜DSML｜ invoke name="get_weather">\n'
+        '<｜DSML｜ parameter name="city" string="true">Paris</｜DSML｜ parameter>\n'
+        '</｜DSML｜ invoke>\n<｜DSML｜ invoke name="get_time">\n'
+        "</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+        BOTH,
+    ),
+    "MiniCPM5": Called(
+        "minicpm5",
+        '<function name="get_weather"><param name="city">Paris</param></function>'
+        '<function name="get_time"></function>',
+        BOTH,
+    ),
+    "Kimi K3": Called(
+        "kimi_k3",
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument '
+        'key="city" type="string"<|sep|>Paris<|close|>argument<|sep|><|close|>call<|sep|><|open|>'
+        'call tool="get_time" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        BOTH,
+    ),
     "Kimi K2": Called(
         "kimi_k2",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"

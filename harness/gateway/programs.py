@@ -90,7 +90,7 @@ class GatewayPrograms:
         if main is None or not main.system or not system or system == main.system:
             return None
         if system not in main.sides and prompt.begins and len(main.sides) < MAX_SIDES:
-            main.sides[system] = f"{id}:{len(main.sides) + 2}"
+            main.sides[system] = f"{id}#{len(main.sides) + 2}"
         return main.sides.get(system)
 
     def kept_tokens(

@@ -148,9 +148,9 @@ def test_another_conversation_with_the_id_of_a_program_is_a_program_of_its_job()
         return started.program.id, started.program.job_id, started.turn
 
     assert start("be an agent", "task") == ("s", "s", 0)
-    assert start("give a title", "task") == ("s:2", "s", 0)
+    assert start("give a title", "task") == ("s#2", "s", 0)
     assert start("be an agent", "task", "ls", "files") == ("s", "s", 1)
-    assert start("give a title", "task", "Fix", "shorter") == ("s:2", "s", 1)
+    assert start("give a title", "task", "Fix", "shorter") == ("s#2", "s", 1)
     assert start("be a new agent", "task", "ls", "files", "cat", "x") == ("s", "s", 2)
     agent = Caller("s", None, is_agent=True)
     assert start("give a title", "task", caller=agent) == ("s", "s", 3)
