@@ -43,9 +43,22 @@ def is_valid_id(text: str) -> bool:
 
 
 def program_in(headers: Mapping[str, str]) -> str | None:
-    """Return the first valid id in headers with lower-case names; None if there is none."""
+    """Return the first valid id in headers with lower-case names, followed by that of a sub-agent;
+    None if there is none."""
     ids = (headers.get(name.lower(), "") for name in PROGRAM_HEADERS)
-    return next(filter(is_valid_id, ids), None)
+    program = next(filter(is_valid_id, ids), None)
+    agent = "" if program is None else sub_agent_in(headers)
+    return f"{program}:{agent}" if agent and is_valid_id(f"{program}:{agent}") else program
+
+
+def sub_agent_in(headers: Mapping[str, str]) -> str:
+    """Return the sub-agent that sends a request with these headers, whose names are in lower case;
+    "" for a main agent."""
+    for session, agent in AGENT_HEADERS:
+        id = headers.get(agent.lower(), "")
+        if id and id != headers.get(session.lower(), id):
+            return id
+    return ""
 
 
 def is_final(headers: Mapping[str, str]) -> bool:

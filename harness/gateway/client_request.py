@@ -17,12 +17,12 @@ from aiohttp import web
 from servers.basics.errors import InvalidProgramId
 from servers.basics.json_object import JsonObject
 from servers.identity import (
-    AGENT_HEADERS,
     FINAL_HEADER,
     JOB_HEADERS,
     MAX_ID_CHARS,
     PROGRAM_HEADERS,
     is_valid_id,
+    sub_agent_in,
 )
 from traces.lenient import mapping
 
@@ -86,10 +86,9 @@ def identify_caller(in_path: str | None, headers: Mapping[str, str], body: JsonO
         return Caller(None, None)
     jobs = [id for name, id in ids if name in JOB_FIELDS]
     program, job = ids[0][1], jobs[0] if jobs else None
-    for session, agent in AGENT_HEADERS:
-        id = headers.get(agent)
-        if id and id != headers.get(session, id):
-            program, job = _id(agent, f"{program}:{id}"), job or program
+    by_name = {name.lower(): value for name, value in headers.items()}
+    if agent := sub_agent_in(by_name):
+        program, job = _id("the sub-agent's header", f"{program}:{agent}"), job or program
     return Caller(program, job, headers.get(FINAL_HEADER, "").lower() in ("true", "1"))
 
 

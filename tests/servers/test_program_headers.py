@@ -37,6 +37,10 @@ def test_every_known_header_becomes_the_session(header: str) -> None:
         ({"X-Session-Id": "x" * 201, "Session-Id": "codex"}, "codex"),
         ({"X-Session-Id": "a\x07b", "Session-Id": "codex"}, "codex"),
         ({"X-Session-Id": "", "Session-Id": "codex"}, "codex"),
+        # Sub-agents of Claude Code and Codex are programs of their own.
+        ({"X-Claude-Code-Session-Id": "s", "X-Claude-Code-Agent-Id": "a"}, "s:a"),
+        ({"Session-Id": "s", "Thread-Id": "t"}, "s:t"),
+        ({"Session-Id": "s", "Thread-Id": "s"}, "s"),
     ],
 )
 def test_the_first_valid_header_decides(sent: Sent, session: str) -> None:
