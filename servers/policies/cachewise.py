@@ -35,7 +35,7 @@ from typing import ClassVar, Literal
 
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
-from servers.policies.estimates.recent import Recent
+from servers.policies.estimates.recent import MAX_TOOLS, Recent
 from servers.policies.estimates.remaining_times import RemainingTimes
 from servers.policies.estimates.tool_gaps import ToolGaps
 
@@ -55,7 +55,7 @@ class CacheWise(Policy):
     def __init__(self, costs: Costs) -> None:
         super().__init__(costs)
         self._gaps = ToolGaps()
-        self._tools: dict[str, RemainingTimes] = {}
+        self._tools: Recent[RemainingTimes] = Recent(MAX_TOOLS)
         self._all_tools = RemainingTimes()
         self._pinned_tokens: Recent[int] = Recent()
         """Tokens of the context that is pinned for a program."""
@@ -70,7 +70,7 @@ class CacheWise(Policy):
         if time is not None:
             self._all_tools.add(time.seconds)
             if time.tool is not None:
-                self._tools.setdefault(time.tool, RemainingTimes()).add(time.seconds)
+                self._tools.get_or_add(time.tool, RemainingTimes).add(time.seconds)
 
     def finished(self, request: Request, now_s: float) -> Retention:
         self._leave(request)

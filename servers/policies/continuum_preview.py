@@ -27,6 +27,7 @@ from typing import ClassVar
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.moments import Moments
+from servers.policies.estimates.recent import MAX_TOOLS, Recent
 from servers.policies.estimates.tool_gaps import ToolGaps
 
 THRESHOLD_S = 2.0
@@ -51,12 +52,12 @@ class ContinuumPreview(Policy):
     def __init__(self, costs: Costs) -> None:
         super().__init__(costs)
         self._gaps = ToolGaps()
-        self._by_tool: dict[str, Moments] = {}
+        self._by_tool: Recent[Moments] = Recent(MAX_TOOLS)
 
     def arrived(self, request: Request, now_s: float) -> None:
         gap = self._gaps.closed(request.program_id, request.arrival_s)
         if gap is not None and gap.tool is not None:
-            self._by_tool.setdefault(gap.tool, Moments()).add(gap.seconds)
+            self._by_tool.get_or_add(gap.tool, Moments).add(gap.seconds)
 
     def finished(self, request: Request, now_s: float) -> Retention:
         tool = first_word(request)

@@ -24,6 +24,7 @@ from typing import ClassVar, Literal
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.moments import Moments
+from servers.policies.estimates.recent import MAX_TOOLS, Recent
 from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.turn_counts import TurnCounts
 from servers.policies.program_order import latest_programs_first, pinned_programs_first
@@ -68,7 +69,7 @@ class ContinuumV1(Policy):
         self._gaps = ToolGaps()
         self._turns = TurnCounts()
         self._all_tools = Moments()
-        self._by_tool: dict[str, Moments] = {}
+        self._by_tool: Recent[Moments] = Recent(MAX_TOOLS)
 
     def arrived(self, request: Request, now_s: float) -> None:
         gap = self._gaps.closed(request.program_id, request.arrival_s)
@@ -76,7 +77,7 @@ class ContinuumV1(Policy):
             return
         self._all_tools.add(gap.seconds)
         if gap.tool is not None:
-            self._by_tool.setdefault(gap.tool, Moments()).add(gap.seconds)
+            self._by_tool.get_or_add(gap.tool, Moments).add(gap.seconds)
 
     def finished(self, request: Request, now_s: float) -> Retention:
         self._turns.served(request.program_id)

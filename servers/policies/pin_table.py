@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from servers.policies.base import Pin
+from servers.policies.ranked_queue import MIN_COMPACTED
 
 Turn = TypeVar("Turn")
 KV = TypeVar("KV")
@@ -41,6 +42,7 @@ class PinTable(Generic[Turn, KV]):
     def __init__(self) -> None:
         self._pins: dict[str, ActivePin[Turn, KV]] = {}
         self._expiry: list[tuple[int, int, ActivePin[Turn, KV]]] = []
+        """A heap. It has entries that are out of date, at most about as many as others."""
         self._waiting_turns: dict[str, int] = {}
         """Number of waiting turns by program; programs without any are absent."""
         self._serial = 0
@@ -107,11 +109,19 @@ class PinTable(Generic[Turn, KV]):
         if active.expires_ps is not None:
             self._serial += 1
             heapq.heappush(self._expiry, (active.expires_ps, self._serial, active))
+            if len(self._expiry) > max(2 * len(self._pins), MIN_COMPACTED):
+                first: dict[str, tuple[int, int, ActivePin[Turn, KV]]] = {}
+                for entry in sorted(self._expiry):
+                    if self._may_expire(entry[2]):
+                        first.setdefault(entry[2].pin.program_id, entry)
+                self._expiry = list(first.values())
 
     def _drop_stale(self) -> None:
         while self._expiry:
-            active = self._expiry[0][2]
-            program_id = active.pin.program_id
-            if self._pins.get(program_id) is active and program_id not in self._waiting_turns:
+            if self._may_expire(self._expiry[0][2]):
                 return
             heapq.heappop(self._expiry)
+
+    def _may_expire(self, active: ActivePin[Turn, KV]) -> bool:
+        program_id = active.pin.program_id
+        return self._pins.get(program_id) is active and program_id not in self._waiting_turns

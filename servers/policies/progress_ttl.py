@@ -74,6 +74,7 @@ from servers.policies.base import (
     pin,
 )
 from servers.policies.progress_machine import ProgressMachine, ProgressProgram, patience_s
+from servers.policies.ranked_queue import RankedQueue
 
 WINDOW = 100
 LONGEST_S = 10.0
@@ -146,9 +147,9 @@ class ProgressTtl(Policy):
         self._programs: dict[str, ProgressProgram] = {}
         self._running: set[int] = set()
         self._held: dict[int, HeldTurn] = {}
-        self._smallest: list[tuple[int, int]] = []
-        """Tokens of the programs of held turns and their ids, as a heap; some have left."""
-        self._cheapest: list[tuple[float, int]] = []
+        self._smallest: RankedQueue[int] = RankedQueue()
+        """Tokens of the programs of held turns, by request id and in order of size."""
+        self._cheapest: RankedQueue[float] = RankedQueue()
         """The same of the costs of their rebuilds, in seconds."""
         self._deadlines: list[tuple[float, int]] = []
         self._overdue: list[int] = []
@@ -178,8 +179,9 @@ class ProgressTtl(Policy):
         self._held[request.id] = held
         program.held_turns += 1
         insort(self._recencies, self._recency(held))
-        heapq.heappush(self._smallest, (program.tokens, request.id))
-        heapq.heappush(self._cheapest, (self._machine.rebuild_s(program), request.id))
+        rebuild_s = self._machine.rebuild_s(program)
+        self._smallest.push(request.id, (program.tokens, request.id), program.tokens)
+        self._cheapest.push(request.id, (rebuild_s, request.id), rebuild_s)
         heapq.heappush(self._deadlines, (held.deadline_s, request.id))
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
@@ -276,15 +278,10 @@ class ProgressTtl(Policy):
 
     def _none_fits(self) -> bool:
         """Return whether no held turn may run, whatever its rank."""
-        machine, held = self._machine, self._held
-        while self._smallest[0][1] not in held:
-            heapq.heappop(self._smallest)
-        while self._cheapest[0][1] not in held:
-            heapq.heappop(self._cheapest)
-        smallest = self._smallest[0][0]
+        machine, smallest = self._machine, self._smallest.peek()
         if machine.used + smallest > self.costs.kv_tokens:
             return True
-        return machine.none_fits(smallest, self._cheapest[0][0]) and not any(
+        return machine.none_fits(smallest, self._cheapest.peek()) and not any(
             program.held_turns for program in machine.active.values()
         )
 
@@ -334,6 +331,8 @@ class ProgressTtl(Policy):
     def _let_through(self, request: Request) -> None:
         held = self._held.pop(request.id, None)
         if held is not None:
+            self._smallest.remove(request.id)
+            self._cheapest.remove(request.id)
             held.program.held_turns -= 1
             if not held.is_overdue:
                 self._drop_recency(held)

@@ -250,7 +250,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """Return the waiting turn of smallest rank; raise IndexError if there is none."""
         if self._reranks:
             self._find_unranked()
-        if self._unranked:
+        while self._unranked:
             self._rerank()
         return self.waiting.peek()
 
@@ -289,6 +289,10 @@ class PolicyRunner(Generic[Turn, KV]):
             if turn.view.id in self.queued:
                 self._queue(turn)
         self._skipped.clear()
+
+    def rerank_all(self) -> None:
+        """Rank all waiting turns again before the next one is admitted."""
+        self._unranked += [turn for turn in self.waiting.items() if not turn.is_internal]
 
     def needs_rerank(self, turn: Turn) -> bool:
         """Return whether the turn's rank is out of date, so that it may no longer be the head."""

@@ -35,6 +35,7 @@ from servers.policies.base import (
 )
 from servers.policies.estimates.gap_worth import GapWorth
 from servers.policies.estimates.lost_share import LostShare
+from servers.policies.estimates.recent import MAX_TOOLS, Recent
 from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.ttl_model import K
 from servers.policies.estimates.working_sets import WorkingSets, reserve_turns_of
@@ -60,7 +61,7 @@ class Turnstile(Policy):
         self.working_sets = WorkingSets(costs.kv_tokens, reserve_turns)
         self._gaps = ToolGaps()
         self._all_tools = GapWorth()
-        self._by_tool: dict[str, GapWorth] = {}
+        self._by_tool: Recent[GapWorth] = Recent(MAX_TOOLS)
         self._lost = LostShare() if costs.reload_s is not None else None
 
     def arrived(self, request: Request, now_s: float) -> None:
@@ -69,7 +70,7 @@ class Turnstile(Policy):
         if gap is not None:
             self._all_tools.add(gap.seconds)
             if gap.tool is not None:
-                self._by_tool.setdefault(gap.tool, GapWorth()).add(gap.seconds)
+                self._by_tool.get_or_add(gap.tool, GapWorth).add(gap.seconds)
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self.working_sets.started(request, cached_tokens)

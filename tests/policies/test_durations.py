@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.policies.estimates.durations import MIN_BLOCK_LIMIT, Durations
+from servers.policies.estimates.durations import MAX_SAMPLES, MIN_BLOCK_LIMIT, Durations
 
 
 def of(*seconds: float) -> Durations:
@@ -108,3 +108,10 @@ def test_blocks_grow_with_the_samples_and_answers_stay_exact() -> None:
         }
         best = max(gain.values())
         assert durations.best_ttl_s(benefit) == min(t for t, g in gain.items() if g == best)
+
+
+def test_half_of_more_samples_than_the_limit_are_kept_with_the_same_distribution() -> None:
+    durations = of(*range(MAX_SAMPLES + 1))
+    assert len(durations) == MAX_SAMPLES // 2
+    assert durations.share_within(MAX_SAMPLES // 4) == 0.25
+    assert durations.best_ttl_s(2.0 * MAX_SAMPLES) == MAX_SAMPLES - 1

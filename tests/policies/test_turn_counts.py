@@ -63,9 +63,16 @@ def test_a_program_that_ends_without_turns_does_not_count() -> None:
 
 
 def test_recent_evicts_the_least_recently_used_entry() -> None:
-    recent: Recent[int] = Recent(max_programs=2)
+    recent: Recent[int] = Recent(limit=2)
     recent["a"], recent["b"] = 1, 2
     recent["a"] = 3
     recent["c"] = 4
     assert "b" not in recent
     assert (recent.get("a"), recent.get("c"), len(recent)) == (3, 4, 2)
+
+
+def test_recent_makes_a_missing_value_and_keeps_those_that_are_used() -> None:
+    recent: Recent[list[int]] = Recent(limit=2)
+    for number, key in enumerate("abaca"):
+        recent.get_or_add(key, list).append(number)
+    assert (recent.get("a"), recent.get("b"), recent.get("c")) == ([0, 2, 4], None, [3])

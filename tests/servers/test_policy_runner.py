@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Admit, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.pin_table import ActivePin, PinTable
-from servers.policies.ranked_queue import RankedQueue
+from servers.policies.ranked_queue import MIN_COMPACTED, RankedQueue
 from servers.policies.runner import EngineTurn, PolicyRunner
 from servers.programs import PromptStart
 
@@ -263,6 +263,34 @@ def test_a_program_that_has_been_idle_for_too_long_ends_when_another_turn_arrive
     recording.serve(again := Turn(3, "active"))
     assert recording.released == ["a"]
     assert again.view.index == 1
+
+
+def test_of_programs_that_never_end_the_latest_100_000_and_their_pins_remain() -> None:
+    runner = PolicyRunner[Turn, None](
+        Pinning(Costs(prefill_s=float)),
+        retain_blocks=lambda *_: (None, 3),
+        release_blocks=lambda _: None,
+        emit=None,
+    )
+    for number in range(100_500):
+        turn = Turn(number, str(number))
+        runner.arrived(turn)
+        runner.finished(turn, 48)
+    assert len(runner.pins) == 100_000
+    assert "500" in runner.pins
+    assert "499" not in runner.pins
+
+
+def test_pins_that_are_replaced_long_before_they_expire_take_no_more_memory() -> None:
+    recording = RecordingRunner()
+    for number in range(1000):
+        recording.serve(Turn(number, "a"))
+        recording.runner.arrived(cancelled := Turn(1000 + number, "a"))
+        recording.runner.aborted(cancelled)
+        assert len(recording.runner.pins._expiry) <= MIN_COMPACTED + 1
+    recording.runner.set_clock(11 * PS_PER_S)
+    recording.runner.start_step(lambda: 0)
+    assert len(recording.runner.pins) == 0
 
 
 MOVES = st.tuples(

@@ -22,6 +22,11 @@ MIN_BLOCK_LIMIT = 128
 square root of their number, which balances updates of a hull against the search over blocks."""
 
 
+MAX_SAMPLES = 100_000
+"""With more samples, every second one of all in order is dropped. The distribution stays the same,
+and earlier samples then count half as much as later ones."""
+
+
 class Durations:
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -39,6 +44,10 @@ class Durations:
     def add(self, seconds: float) -> None:
         self._size += 1
         self._pending.append(seconds)
+        if self._size > MAX_SAMPLES:
+            kept = self._all()[1::2]
+            self._size, self._pending = len(kept), []
+            self._set(kept)
 
     def share_within(self, seconds: float) -> float:
         """Return P(t), the share of samples of at most t seconds; 0 without samples."""
@@ -78,15 +87,22 @@ class Durations:
         return max(MIN_BLOCK_LIMIT, 4 * isqrt(self._size))
 
     def _sort_in(self) -> None:
-        pending, self._pending = self._pending, []
-        if 8 * len(pending) > self._size:
-            values = sorted([v for block in self._blocks for v in block.values] + pending)
-            half = self._block_limit // 2
-            self._blocks = [_Block(values[i : i + half]) for i in range(0, len(values), half)]
-            self._lasts = [block.values[-1] for block in self._blocks]
+        if 8 * len(self._pending) > self._size:
+            values, self._pending = self._all(), []
+            self._set(values)
             return
+        pending, self._pending = self._pending, []
         for seconds in pending:
             self._insert(seconds)
+
+    def _all(self) -> list[float]:
+        """Return all samples in order."""
+        return sorted([v for block in self._blocks for v in block.values] + self._pending)
+
+    def _set(self, values: list[float]) -> None:
+        half = self._block_limit // 2
+        self._blocks = [_Block(values[i : i + half]) for i in range(0, len(values), half)]
+        self._lasts = [block.values[-1] for block in self._blocks]
 
     def _insert(self, seconds: float) -> None:
         index = min(bisect_left(self._lasts, seconds), len(self._lasts) - 1)

@@ -21,6 +21,7 @@ from typing import Literal
 from servers.policies.base import FREE, Costs, Request, Retention, pin
 from servers.policies.estimates.durations import Durations
 from servers.policies.estimates.queue_delays import WINDOW, QueueDelays
+from servers.policies.estimates.recent import MAX_TOOLS, Recent
 from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.turn_counts import TurnCounts
 
@@ -59,7 +60,7 @@ class TtlModel:
         self._counts_of_pinned = turn_counts == "all"
         self.turns = TurnCounts()
         self.all_tools = Durations()
-        self.by_tool: dict[str, Durations] = {}
+        self.by_tool: Recent[Durations] = Recent(MAX_TOOLS)
         self._gaps = ToolGaps()
 
     def arrived(self, request: Request, now_s: float) -> None:
@@ -70,7 +71,7 @@ class TtlModel:
     def record(self, tool: str | None, seconds: float) -> None:
         self.all_tools.add(seconds)
         if tool is not None:
-            self.by_tool.setdefault(tool, Durations()).add(seconds)
+            self.by_tool.get_or_add(tool, Durations).add(seconds)
 
     def scheduled(self, request: Request, now_s: float) -> None:
         self.delays.scheduled(request, now_s)
