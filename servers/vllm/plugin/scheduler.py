@@ -33,6 +33,7 @@ from servers.vllm.plugin.kv_manager import (
     retain_blocks,
     unhash_uncomputed,
 )
+from servers.vllm.plugin.policy_guard import PolicyGuard
 from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_tags
 from servers.vllm.plugin.settings import Options, check
 from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
@@ -80,6 +81,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             emit=self._log.write,
             idle_s=self._options.idle_s or math.inf,
         )
+        self.guard = (
+            PolicyGuard(policy, self.runner.rerank_all) if self._tolerates_failures() else None
+        )
         self._reclaiming_manager = ReclaimingKVManager(
             self, self.runner, self.turns, self._loading, self._admitted
         )
@@ -99,6 +103,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _read_policy(self, kv_tokens: int) -> Policy:
         return self._options.make_policy(self.vllm_config, kv_tokens)
+
+    def _tolerates_failures(self) -> bool:
+        """Return whether the server goes on if the policy raises an exception."""
+        return True
 
     def _tokens_of_kv(self) -> int:
         """Return the tokens of KV that the device holds. With several groups of layers it is vLLM's
@@ -227,6 +235,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         runner = self.runner
         runner.set_clock(self.clock_ps())
+        if self.guard is not None:
+            self.guard.begin_step()
         runner.start_step(self._batch_tokens)
         if runner.displaces and self.running and self.may_displace():
             self._displace()

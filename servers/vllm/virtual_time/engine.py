@@ -81,10 +81,12 @@ class VirtualScheduler(TurnstileScheduler):
         events: Any,
         clock_ps: Callable[[], int],
         kv_tokens: int | None = None,
+        guarded: bool = False,
         **kwargs: Any,
     ) -> None:
-        """`kv_tokens`: the KV memory in tokens; None: as the plug-in computes it."""
-        self._policy_object, self._events = policy, events
+        """`kv_tokens`: the KV memory in tokens; None: as the plug-in computes it. `guarded`: go on
+        if the policy raises an exception, as the plug-in does in a server."""
+        self._policy_object, self._events, self._guarded = policy, events, guarded
         self._given_kv_tokens = kv_tokens
         self.clock_ps = clock_ps
         self.wall_clock_s = lambda: clock_ps() / PS_PER_S
@@ -102,6 +104,9 @@ class VirtualScheduler(TurnstileScheduler):
 
     def _read_policy(self, kv_tokens: int) -> Policy:
         return self._policy_object
+
+    def _tolerates_failures(self) -> bool:
+        return self._guarded
 
     def _tokens_of_kv(self) -> int:
         given = self._given_kv_tokens

@@ -32,9 +32,11 @@ def build(
 
 
 def build_plugged(policy: Policy, events: Path | None, *sizes: int) -> Any:
-    """Build the plug-in with the given policy object and the real clock."""
+    """Build the plug-in as in a server, with the given policy object."""
     log = EventLog(str(events) if events else None)
-    return build(VirtualScheduler, *sizes, policy=policy, events=log, clock_ps=monotonic_ps)
+    return build(
+        VirtualScheduler, *sizes, policy=policy, events=log, clock_ps=monotonic_ps, guarded=True
+    )
 
 
 def request(
