@@ -89,6 +89,9 @@ class EnginePrograms:
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Programs without active turns, with the ends of their last turns, in this order."""
 
+    def __len__(self) -> int:
+        return len(self._programs)
+
     def turn_arrived(
         self,
         program_id: str,

@@ -125,6 +125,11 @@ class PolicyRunner(Generic[Turn, KV]):
         once another turn waits."""
         self._events_at_review = -1
 
+    @property
+    def programs(self) -> int:
+        """Number of programs that are remembered."""
+        return len(self._programs)
+
     def set_clock(self, now_ps: int) -> None:
         self.now_ps = now_ps
         self.now_s = seconds(now_ps)

@@ -89,6 +89,8 @@ class VllmServer(ServerProcess):
             # For vLLM's sockets, which a killed server would leave in /tmp. The name is short,
             # since the path of a socket is limited to 108 bytes.
             env["TMPDIR"] = temporary = tempfile.mkdtemp(prefix="turnstile-")
+            # So that the plug-in's metrics, of another process, are on /metrics too.
+            env["PROMETHEUS_MULTIPROC_DIR"] = temporary
             self.resources.callback(shutil.rmtree, temporary, ignore_errors=True)
             self.supervise(command, env, Path(temporary))
             return

@@ -8,12 +8,14 @@ docs/design/vllm-plugin.md describes which methods of vLLM it overrides and why.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import vllm
+from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
@@ -33,6 +35,7 @@ from servers.vllm.plugin.kv_manager import (
     retain_blocks,
     unhash_uncomputed,
 )
+from servers.vllm.plugin.metrics import Metrics
 from servers.vllm.plugin.policy_guard import PolicyGuard
 from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_tags
 from servers.vllm.plugin.settings import Options, check
@@ -43,6 +46,8 @@ FINISHED = frozenset(
     for name in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
     if hasattr(RequestStatus, name)
 )
+
+logger = init_logger("vllm.turnstile")
 
 
 def monotonic_ps() -> int:
@@ -71,6 +76,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._loading: set[str] = set()
         """Requests whose KV a connector loads."""
         self._log = self._open_log()
+        self._logs_decisions = logger.isEnabledFor(logging.DEBUG)
         self._stock_manager = manager = self.kv_cache_manager
         self.runner: PolicyRunner[VllmTurn, Blocks] = PolicyRunner(
             policy,
@@ -78,12 +84,13 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
                 manager, self.requests[turn.request_id], whole
             ),
             release_blocks=manager.block_pool.free_blocks,
-            emit=self._log.write,
+            emit=self._emit,
             idle_s=self._options.idle_s or math.inf,
         )
         self.guard = (
             PolicyGuard(policy, self.runner.rerank_all) if self._tolerates_failures() else None
         )
+        self._metrics = self._make_metrics() if self.log_stats else None
         self._reclaiming_manager = ReclaimingKVManager(
             self, self.runner, self.turns, self._loading, self._admitted
         )
@@ -119,6 +126,29 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _open_log(self) -> EventLog:
         return EventLog(self._options.events)
+
+    def _make_metrics(self) -> Metrics:
+        model, parallel = self.vllm_config.model_config, self.vllm_config.parallel_config
+        return Metrics(
+            self.runner,
+            self.guard,
+            self._kv_blocks,
+            model.served_model_name,
+            getattr(parallel, "data_parallel_index", parallel.data_parallel_rank),
+        )
+
+    def _emit(self, t: float, event: str, turn: VllmTurn, fields: dict[str, Any]) -> None:
+        self._log.write(t, event, turn, fields)
+        if self._metrics is not None:
+            self._metrics.count(event, fields)
+        if self._logs_decisions:
+            name, program_id = self.runner.policy.name, turn.view.program_id
+            logger.debug("%s: %s turn %d: %s %s", name, program_id, turn.number, event, fields)
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        if self._metrics is not None:
+            self._metrics.update(idle=not self.turns)
+        return super().make_stats(*args, **kwargs)
 
     def _refuse_settings(self, policy: Policy) -> None:
         displaces = type(policy).displaced is not Policy.displaced
@@ -302,7 +332,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         """Return the waiting turn to admit next; None if the policy holds back all of them."""
         others = len(self.running) + len(self._loading)
         free = self._stock_manager.block_pool.get_num_free_blocks()
-        return self.runner.candidate(others, self._kv_tokens * free // self._kv_blocks)
+        turn = self.runner.candidate(others, self._kv_tokens * free // self._kv_blocks)
+        if turn is None and self._metrics is not None and self.runner.queued:
+            self._metrics.count_held_back()
+        return turn
 
     def _displace(self) -> None:
         """Preempt the turns that the policy selects until the next turn to admit fits. This happens
