@@ -44,7 +44,7 @@ class Observed(NamedTuple):
 
 class LearnedCosts:
     def __init__(self, guess: Costs) -> None:
-        self._step_tokens = guess.step_tokens
+        self._guess = guess
         self._prefill = _Fit(
             [Observed(self._prompt(n), guess.prefill_s(n)) for n in GUESSED_TOKENS]
         )
@@ -77,13 +77,17 @@ class LearnedCosts:
         self._prefill.add(Observed(terms, max(seconds - decodes_s, seconds / 2)))
 
     def _prompt(self, tokens: int) -> Terms:
-        steps = -(-tokens // self._step_tokens)
+        steps = -(-tokens // self._guess.step_tokens)
         return (float(steps), float(tokens), float(tokens * (tokens + 1) // 2))
 
     def _prefill_s(self, tokens: int) -> float:
+        if not self._prefill.is_fitted:
+            return self._guess.prefill_s(tokens)
         return _dot(self._prefill.weights, self._prompt(tokens))
 
     def _decode_step_s(self, turns: int, context_tokens: int) -> float:
+        if not self._decode.is_fitted:
+            return self._guess.decode_s(turns, context_tokens)
         return _dot(self._decode.weights, (1.0, float(turns), float(context_tokens)))
 
 
@@ -95,6 +99,8 @@ class _Fit:
         self._groups: OrderedDict[tuple[int, int], deque[Observed]] = OrderedDict()
         self._observed = 0
         self._next_fit = 1
+        self.is_fitted = False
+        """Whether the weights are those of observations."""
         self.weights = least_squares([(guess, 1.0) for guess in guesses])
 
     def add(self, observed: Observed) -> None:
@@ -123,7 +129,7 @@ class _Fit:
         rows += [
             (Observed(guess.terms, guess.seconds * scale), GUESS_WEIGHT) for guess in self._guesses
         ]
-        self.weights = least_squares(rows)
+        self.weights, self.is_fitted = least_squares(rows), True
 
     def _median(self, group: deque[Observed]) -> Observed:
         by_ratio = sorted(group, key=lambda one: one.seconds / _dot(self.weights, one.terms))

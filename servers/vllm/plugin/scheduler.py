@@ -39,6 +39,7 @@ from servers.vllm.plugin.metrics import Metrics
 from servers.vllm.plugin.policy_guard import PolicyGuard
 from servers.vllm.plugin.request_tags import VllmTurn, answer_of, read_tags
 from servers.vllm.plugin.settings import Options, check
+from servers.vllm.plugin.step_observer import StepObserver
 from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
 
 FINISHED = frozenset(
@@ -67,6 +68,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         """Without vLLM's null block."""
         self._kv_tokens = self._tokens_of_kv()
         self._options = self._read_options()
+        self._observer: StepObserver | None = None
         policy = self._read_policy(self._kv_tokens)
         self._refuse_settings(policy)
         self.turns: dict[str, VllmTurn] = {}
@@ -109,7 +111,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return check(self.vllm_config)
 
     def _read_policy(self, kv_tokens: int) -> Policy:
-        return self._options.make_policy(self.vllm_config, kv_tokens)
+        policy, learned = self._options.make_policy(self.vllm_config, kv_tokens)
+        self._observer = None if learned is None else StepObserver(learned)
+        return policy
 
     def _tolerates_failures(self) -> bool:
         """Return whether the server goes on if the policy raises an exception."""
@@ -264,6 +268,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         runner = self.runner
+        begun_s = time.monotonic()
         runner.set_clock(self.clock_ps())
         if self.guard is not None:
             self.guard.begin_step()
@@ -288,7 +293,14 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         displaced, self.waiting.displaced = self.waiting.displaced, None
         if displaced:
             self.waiting.prepend_requests(displaced)
+        if self._observer is not None:
+            self._observer.scheduled(output, begun_s, self.requests)
         return output
+
+    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._observer is not None:
+            self._observer.ended(scheduler_output)
+        return super().update_from_output(scheduler_output, *args, **kwargs)
 
     def _batch_tokens(self) -> int:
         return sum(r.num_computed_tokens - r.num_output_placeholders for r in self.running)

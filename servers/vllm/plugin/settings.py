@@ -22,6 +22,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.policies.base import Costs, Policy
+from servers.policies.estimates.step_costs import LearnedCosts
 from servers.variants import Variant, make_policy, variants
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.initial_costs import initial_costs
@@ -80,7 +81,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """A name of `servers.variants`, or a policy of your own as my_module:MyPolicy; arguments may
     follow, as in `continuum(k=50)`."""
     costs: CostCurve | str | None = None
-    """The curve, or the path of a JSON file with it; None to begin with a guess."""
+    """The curve, or the path of a JSON file with it; None to learn them from steps, beginning
+    with a guess."""
     events: str | None = None
     """Path of the JSONL file to which engine events are appended."""
     idle_s: Annotated[float, Meta(gt=0)] | None = 3600.0
@@ -108,11 +110,16 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidInput(f"policy {self.policy}: {reason}")
         return chosen[0]
 
-    def make_policy(self, vllm_config: Any, kv_tokens: int) -> Policy:
-        """Return the policy of an engine that holds `kv_tokens` tokens of KV."""
-        curve = self._curve()
-        costs = initial_costs(vllm_config) if curve is None else curve.costs()
-        return make_policy(self.variant(), replace(costs, kv_tokens=kv_tokens))
+    def make_policy(self, vllm_config: Any, kv_tokens: int) -> tuple[Policy, LearnedCosts | None]:
+        """Return the policy of an engine that holds `kv_tokens` tokens of KV, and its costs if they
+        are to be learned."""
+        learned = None
+        if (curve := self._curve()) is None:
+            learned = LearnedCosts(initial_costs(vllm_config))
+            costs = learned.costs
+        else:
+            costs = curve.costs()
+        return make_policy(self.variant(), replace(costs, kv_tokens=kv_tokens)), learned
 
     def _curve(self) -> CostCurve | None:
         if not isinstance(self.costs, str):

@@ -35,7 +35,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def policy_of(config: Any, **options: Any) -> Policy:
     config.additional_config = {"turnstile": options}
-    return read_options(config, {}).make_policy(config, 1600)
+    return read_options(config, {}).make_policy(config, 1600)[0]
 
 
 def test_a_policy_gets_the_costs_of_the_options_or_of_a_file(config: Any, tmp_path: Path) -> None:
