@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from harness.replay.virtual import replay
 from servers.basics.clock import seconds
 from servers.policies.base import Costs
-from servers.policies.estimates.step_costs import LearnedCosts
 from servers.profiles import Profile, costs
 from servers.profiles.files import profile_for
 from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variant
+from servers.vllm.plugin.learned_costs import LearnedCosts
 from traces.synthesis.synthesize import synthesize
 
 MACHINES = {"a100-80g": 0.04, "h100": 0.08, "l40s": 0.015}

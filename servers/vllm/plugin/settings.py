@@ -22,10 +22,10 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
 from servers.policies.base import Costs, Policy
-from servers.policies.estimates.step_costs import LearnedCosts
 from servers.variants import Variant, make_policy, variants
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.initial_costs import initial_costs
+from servers.vllm.plugin.learned_costs import LearnedCosts
 
 KEY = "turnstile"
 FILE = "TURNSTILE_OPTIONS"

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from servers.policies.estimates.step_costs import LearnedCosts
+from servers.vllm.plugin.learned_costs import LearnedCosts
 
 DECODE_STEPS = 16
 

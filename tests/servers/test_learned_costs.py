@@ -7,7 +7,7 @@ import random
 import pytest
 
 from servers.policies.base import Costs
-from servers.policies.estimates.step_costs import (
+from servers.vllm.plugin.learned_costs import (
     MAX_GROUPS,
     MIN_STEPS,
     LearnedCosts,
