@@ -41,6 +41,7 @@ class PolicyGuard:
         for name in (*EVENTS, "finished", *CHECKED):
             if getattr(type(policy), name) is not getattr(Policy, name):
                 method = getattr(policy, name)
+                guarded: Callable[..., Any]
                 if name in EVENTS:
                     guarded = self._event(name, method)
                 elif name == "finished":
