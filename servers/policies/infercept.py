@@ -132,6 +132,8 @@ class Infercept(Policy):
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         if self.keeps_all_but_overdue:
+            if self._overdue is None:
+                return []
             return [held for held in pins if self._is_overdue(held)]
         waste = self.release_waste
         return sorted(pins, key=lambda p: (-waste(p.tokens, 0), p.pinned_at_s, p.request.id))

@@ -59,6 +59,10 @@ class PinTable(Generic[Turn, KV]):
         """Iterate over a copy, oldest pin first, so that the caller may remove pins."""
         return iter(list(self._pins.values()))
 
+    def by_program(self) -> dict[str, ActivePin[Turn, KV]]:
+        """Return a copy of the pins by program id, oldest pin first."""
+        return dict(self._pins)
+
     def add(self, active: ActivePin[Turn, KV]) -> None:
         program_id = active.pin.program_id
         if program_id in self._pins:

@@ -395,8 +395,10 @@ class PolicyRunner(Generic[Turn, KV]):
         none if they would not suffice. The pin of program `spare` is never released.
 
         `alone`: no other turn can free blocks, so that the policy cannot keep a pin."""
-        pins = {a.pin.program_id: a for a in self.pins if a.pin.program_id != spare}
-        if not pins or sum(active.blocks for active in pins.values()) < missing():
+        pins = self.pins.by_program()
+        spared = None if spare is None else pins.pop(spare, None)
+        blocks = self.pins.blocks - (0 if spared is None else spared.blocks)
+        if not pins or blocks < missing():
             return False
         policy = self._policy_for(turn)
         offered = [active.pin for active in pins.values()]
