@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "plugins/turnstile-vllm"
-BROUGHT_BY_VLLM = {"fastapi", "msgspec", "pydantic", "pydantic_core", "vllm"}
+BROUGHT_BY_VLLM = {"fastapi", "msgspec", "prometheus_client", "pydantic", "pydantic_core", "vllm"}
 
 
 def build_script() -> ModuleType:
