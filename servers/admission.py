@@ -70,3 +70,27 @@ class Headroom:
             return step_tokens
         share = step_tokens // turns if self.long_prefill_adaptive else 0
         return max(self.long_prefill, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Headroom):
+    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`, and the
+    headroom."""
+
+    max_num_seqs: int = MAX_NUM_SEQS
+    step_tokens: int = STEP_TOKENS
+    admission: Admission = Admission.WHOLE_PROMPT
+
+    def __post_init__(self) -> None:
+        Headroom.__post_init__(self)
+        for option, value in (
+            ("--max-num-seqs", self.max_num_seqs),
+            ("--step-tokens", self.step_tokens),
+        ):
+            if value < 1:
+                raise InvalidInput(f"{option} {value}: must be at least 1")
+        if self.step_tokens < self.max_num_seqs:
+            raise InvalidInput(
+                f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
+            )

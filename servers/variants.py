@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_type_hints
 
-from servers.admission import Headroom
+from servers.admission import Headroom, Limits
 from servers.basics.errors import (
     InvalidInput,
     InvalidPlugin,
@@ -94,7 +94,7 @@ PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
 SECOND = "#2"
 """End of the name of a variant that is measured a second time."""
-LIMITS = get_type_hints(Headroom)
+LIMITS = {name: kind for name, kind in get_type_hints(Limits).items() if name != "admission"}
 """Types of the arguments that are settings of the engine, which every policy takes, by name."""
 LONGEST_NAME = 120
 """Characters. Folders of cells are named after their variant."""
@@ -113,7 +113,7 @@ class Variant:
     arguments: tuple[tuple[str, Value], ...] = ()
     """Keyword arguments of the policy's constructor, sorted by name."""
     limits: tuple[tuple[str, Value], ...] = ()
-    """Settings of the engine, as fields of `Headroom`, sorted by name."""
+    """Settings of the engine, as fields of `Limits`, sorted by name."""
     same_as: str | None = None
     """The variant that this one measures a second time, under another name."""
     router: NamedRouter | ForeignRouter | None = None

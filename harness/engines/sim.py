@@ -163,11 +163,9 @@ class SimEngine:
         on_stage: Callable[[str], None],
     ) -> DoneRecord:
         variant, profile = job.variant, self.profile_of(job.variant)
-        policy_costs = costs(
-            profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload)
-        )
-        offload = self.offload if variant.offload else None
         limits = variant.limited(self.limits)
+        policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=bool(variant.offload))
+        offload = self.offload if variant.offload else None
 
         def engine(on_event: OnEvent) -> partial[Engine]:
             policy = make_policy(variant, policy_costs)

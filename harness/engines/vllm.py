@@ -130,8 +130,9 @@ class VllmEngine(LiveEngine):
         return None if tier is None else OffloadRecord(**asdict(tier))
 
     def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
+        config = self.config_for(job.variant)
         servers = launch_replicas(
-            self.config_for(job.variant),
+            config,
             self.server.replicas,
             job.folder / "server",
             python=self.vllm.python,
@@ -143,14 +144,14 @@ class VllmEngine(LiveEngine):
                 stack.enter_context(server)
             info = servers[0].info
             kv_tokens = info.kv_blocks * info.block_size
-            curve, _ = command_line.policy_costs(self.config_for(job.variant), self.vllm)
+            curve, _ = command_line.policy_costs(config, self.vllm)
             on_stage("warming up")
             for server in servers:
                 warm_up(
                     server.base_url,
                     info.model,
                     range(*info.vocabulary),
-                    self.config.step_tokens,
+                    config.step_tokens,
                     info.max_model_len,
                     kv_tokens,
                 )

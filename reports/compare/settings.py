@@ -10,11 +10,11 @@ from dataclasses import fields
 from typing import Any
 
 from reports.compare.baseline import Side
+from servers.admission import Limits
 from servers.basics.errors import InvalidInput, NotComparable
 from servers.basics.nearest import nearest
 from servers.basics.phrasing import listed
 from servers.profiles.profile import Profile
-from servers.sim.settings import Limits
 
 SAME_QUESTION = (
     "engine",

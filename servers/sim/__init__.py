@@ -4,12 +4,13 @@ In: a policy, a profile, limits, and turns with their submission times. Out: fin
 turns, and events.
 """
 
+from servers.admission import Limits
 from servers.sim.disaggregated import DisaggregatedFleet
 from servers.sim.engine import Engine, OnEvent
 from servers.sim.fleet import Fleet
 from servers.sim.kv import Path, Segment
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
-from servers.sim.settings import Limits, Offload, Transfer
+from servers.sim.settings import Offload, Transfer
 
 __all__ = [
     "DisaggregatedFleet",

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from servers.admission import Limits
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Policy
 from servers.profiles import Profile
@@ -20,7 +21,7 @@ from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
-from servers.sim.settings import Limits, Offload
+from servers.sim.settings import Offload
 from servers.sim.state_scheduler import StateScheduler
 from servers.sim.strides import duration_ps, steps_until
 from servers.sim.tiers import build_tiers

@@ -16,7 +16,7 @@ ahead; two turns that compute the same block share one copy.
 
 from __future__ import annotations
 
-from servers.admission import Admission
+from servers.admission import Admission, Limits
 from servers.policies.base import Policy
 from servers.policies.runner import Emit, PolicyRunner
 from servers.profiles import Profile
@@ -26,7 +26,6 @@ from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.reloads import BlockDemand, Reloads
 from servers.sim.sequence import Phase, Sequence
-from servers.sim.settings import Limits
 from servers.sim.tiers import Tier
 
 

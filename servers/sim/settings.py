@@ -1,5 +1,4 @@
-"""The limits of an engine in virtual time, the sizes of its offload tiers, and the link between
-engines, as users set them.
+"""The sizes of the offload tiers in virtual time, and the link between engines, as users set them.
 
 The compiled core (`servers.basics.compiled_core`) has no copy of this module: its classes are also
 used by processes that do not use that core, and their instances are sent from one process to
@@ -10,32 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission, Headroom
 from servers.basics.errors import InvalidInput
-
-
-@dataclass(frozen=True, slots=True)
-class Limits(Headroom):
-    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`, and the
-    headroom."""
-
-    max_num_seqs: int = MAX_NUM_SEQS
-    step_tokens: int = STEP_TOKENS
-    admission: Admission = Admission.WHOLE_PROMPT
-
-    def __post_init__(self) -> None:
-        Headroom.__post_init__(self)
-        for option, value in (
-            ("--max-num-seqs", self.max_num_seqs),
-            ("--step-tokens", self.step_tokens),
-        ):
-            if value < 1:
-                raise InvalidInput(f"{option} {value}: must be at least 1")
-        if self.step_tokens < self.max_num_seqs:
-            raise InvalidInput(
-                f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
-                f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ not computed. A turn whose hit ends at a state that the same step computes waits
 
 from __future__ import annotations
 
+from servers.admission import Limits
 from servers.profiles import Profile
 from servers.profiles.kv_groups import STATE_INSIDE
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import DeviceKV
 from servers.sim.reloads import BlockDemand
 from servers.sim.sequence import Sequence
-from servers.sim.settings import Limits
 from servers.sim.states import StateKV
 from servers.sim.window_scheduler import WindowScheduler, WindowTurns, owner_of
 

@@ -18,7 +18,7 @@ from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
 from harness.load.option import build, elements, option_name, values_of
 from harness.load.settings import LOAD, MACHINE, SERVED, Execution, Machine, SweepSettings
-from servers.admission import Headroom
+from servers.admission import Limits
 from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -213,12 +213,12 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
     if re.fullmatch(r"fcfs(\(.*\))?", policy) and not router:
         from servers.variants import variant
 
-        limits = fleet.sweep.limits
+        limits = variant(policy).limited(build(Limits, values_of(machine)))
         words = ["vllm", "serve", model, "--tensor-parallel-size", gpus]
         words += ["--max-num-seqs", str(limits.max_num_seqs)]
         words += ["--max-num-batched-tokens", str(limits.step_tokens)]
         words += _changed(machine, {"kv_cache_dtype", "max_model_len"})
-        words += variant(policy).limited(build(Headroom, values_of(machine))).vllm_flags()
+        words += limits.vllm_flags()
         commands.append(shlex.join(words))
     return commands
 
