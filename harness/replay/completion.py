@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
+from msgspec import UNSET
 
 from harness.replay import dynamo
 from harness.replay.sse import Events, data_of
@@ -133,6 +134,10 @@ class MeasuredAnswer:
     """Whether the whole answer has arrived; the end of a stream is `[DONE]`."""
     finished: bool = False
     """Whether the server said why the answer ends. Some servers end the stream without `[DONE]`."""
+    refusals: int = 0
+    """How often the server's full queue refused the request before it took it."""
+    refused_s: float = 0.0
+    """Time until it was sent for the last time."""
     usage: JsonObject = field(default_factory=dict)
     metrics: JsonObject = field(default_factory=dict)
 
@@ -289,7 +294,7 @@ def measure(
 
     The times are those that a client measures: prefill includes the network and reloads, decode
     includes preemptions. If the answer has `queue_s`, the three sum to the turn's time, and queue
-    includes the time for which a router held the turn back.
+    includes the time for which a router held the turn back or a full queue refused it.
     """
     record.sent_at_s = sent_s
     record.first_token_at_s = first_token_s = answer.first_token_at_s
@@ -297,7 +302,9 @@ def measure(
     record.prompt_tokens = prompt_tokens
     record.output_tokens = answer.output_tokens
     record.device_hit_tokens = answer.cached_tokens
-    record.queue_s = None if answer.queue_s is None else answer.queue_s + (record.held_s or 0.0)
+    waited_s = (record.held_s or 0.0) + answer.refused_s
+    record.queue_s = None if answer.queue_s is None else answer.queue_s + waited_s
+    record.refusals = answer.refusals or UNSET
     if first_token_s is not None:
         record.decode_s = finished_s - first_token_s
         if record.queue_s is not None:

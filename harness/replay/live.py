@@ -23,6 +23,7 @@ from harness.replay.completion import PartialAnswer, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
+    QueueFull,
     allow_many_connections,
     authorization,
     client_session,
@@ -86,6 +87,8 @@ class _Live:
         servers = (*self._servers, *self._first.behind)
         self._id_fields = {end.field for each in servers for end in each.session_ends}
         self._conversations: dict[str, TokenConversation | RecordedConversation] = {}
+        self.refusals = 0
+        """Requests that a full queue refused."""
         self._jobs_ended_s: float | None = None
         self._unfinished: list[tuple[float, float | None]] = []
 
@@ -163,7 +166,7 @@ class _Live:
         try:
             async with asyncio.timeout(service.turn_timeout_s):
                 received_s = partial(self._received_s, liveness)
-                await stream_completion(self.session, url, body, answer, received_s, headers)
+                await self._complete(url, body, answer, received_s, headers)
             answer.check(turn)
             answer.check_recorded(recorded)
         except asyncio.CancelledError:
@@ -187,6 +190,28 @@ class _Live:
         else:
             conversation.answered(answer.ids)
         self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+
+    async def _complete(
+        self,
+        url: str,
+        body: io.BytesIO,
+        answer: PartialAnswer,
+        received_s: Callable[[], float],
+        headers: dict[str, str],
+    ) -> None:
+        """Send the turn, and send it again while the server's queue is full, as clients do."""
+        first_s = self._now_s()
+        while True:
+            try:
+                await stream_completion(self.session, url, body, answer, received_s, headers)
+                return
+            except QueueFull as full:
+                received_s()
+                self.refusals += 1
+                answer.refusals += 1
+                body.seek(0)
+                await asyncio.sleep(full.retry_after_s)
+                answer.refused_s = self._now_s() - first_s
 
     async def _route(
         self, run: ActiveProgram, record: TurnRecord, answer: PartialAnswer
@@ -300,6 +325,7 @@ async def replay_live(
         failed_turns=live.schedule.failed_turns,
         live_s=live_s,
         started_monotonic_s=live.origin_s,
+        refusals=live.refusals or None,
         background=live.background_end() if background != () else None,
         recorded_answers=len(answers) if service.replays_answers else None,
     )

@@ -106,6 +106,7 @@ def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> 
     return [
         *_by_other_code(results),
         *_stalls(results),
+        *_refusals(results),
         *starvation(points, results, sweep.baseline),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
@@ -202,6 +203,20 @@ def _stalls(results: Results) -> list[str]:
         "The client machine stalled during measurements. JCTs and latencies exclude the jobs that"
         f" it delayed, the same ones for all policies: at most {most['stalled_jobs']:.0f} of"
         f" {jobs:,}, in {most['cell']}."
+    ]
+
+
+def _refusals(results: Results) -> list[str]:
+    """Return a caveat if full queues refused requests."""
+    rows = results.cells.to_dict("records")
+    refused = {row["cell"]: int(row["refusals"]) for row in rows if row.get("refusals", 0) > 0}
+    if not refused:
+        return []
+    most = max(refused, key=lambda cell: refused[cell])
+    return [
+        f"A full queue refused requests in {counted(len(refused), 'cell')}, at most"
+        f" {refused[most]:,} in {most}. They were sent again when the server allowed it, and JCTs"
+        " include that wait."
     ]
 
 

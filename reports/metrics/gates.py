@@ -55,6 +55,8 @@ def _validity(facts: Facts) -> dict[str, Value]:
     }
     if (stalls := facts.cell.done.client_stalls) is not None:
         found |= {"client_stalls": len(stalls), "stalled_jobs": facts.left_out}
+    if (refusals := facts.cell.done.refusals) is not None:
+        found["refusals"] = refusals
     return found
 
 
@@ -66,6 +68,9 @@ VALIDITY = Group(
         Metric("client_stalls", COUNT).means("Stalls of the client machine, in live cells."),
         Metric("stalled_jobs", COUNT).means(
             "Jobs that are left out because of stalls, in live cells."
+        ),
+        Metric("refusals", COUNT, LOWER).means(
+            "Requests that a full queue refused and that were sent again, in live cells with any."
         ),
     ),
 )

@@ -193,6 +193,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         bool | None,
         meaning("whether the program's pin was active when the turn arrived", NOT_REPORTED),
     ] = None
+    refusals: Annotated[
+        Count | UnsetType,
+        meaning(
+            "how often a full queue refused the turn (503) before the server took it; the time"
+            " until then is part of `queue_s`",
+            "there was no refusal",
+        ),
+    ] = UNSET
     messages: Annotated[
         list[ChatMessage] | UnsetType,
         meaning("messages that this prompt adds: list of `{role, content}`", NOT_RECORDED),

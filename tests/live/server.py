@@ -32,6 +32,8 @@ class Server:
     cached_tokens: int | None = 7
     queue_ms: float | None = 0.25
     faults: dict[Turn, str] = field(default_factory=dict)
+    full: dict[Turn, list[dict[str, str]]] = field(default_factory=dict)
+    """Headers of the refusals of a turn by a full queue (503), before it is answered."""
     prompts: dict[Turn, list[int]] = field(default_factory=dict)
     answers: dict[Turn, list[int]] = field(default_factory=dict)
     arrived_s: dict[Turn, float] = field(default_factory=dict)
@@ -131,6 +133,10 @@ class Server:
     async def _answer(
         self, request: web.Request, turn: Turn, prompt: list[int], ids: list[int]
     ) -> web.StreamResponse:
+        if refusals := self.full.get(turn):
+            message = "The engine is currently busy. Please try again later."
+            headers = refusals.pop(0)
+            return web.json_response({"error": {"message": message}}, status=503, headers=headers)
         fault = self.faults.get(turn, "")
         if fault == "500":
             return web.json_response({"error": {"message": "EngineDeadError " * 50}}, status=500)

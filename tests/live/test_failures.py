@@ -53,6 +53,26 @@ def test_a_failed_turn_is_recorded_and_ends_only_its_program(fault: str) -> None
     assert server.open == 0
 
 
+def test_a_turn_that_a_full_queue_refuses_is_sent_again_when_the_server_says() -> None:
+    server = Server(full={("p", 1): [{"Retry-After": "3"}, {}]}, queue_ms=250.0)
+    lines, done = replayed([program("p")], server)
+    first, refused = lines["p", 0], lines["p", 1]
+    assert (done.finished_programs, done.failed_turns, done.refusals) == (1, 0, 2)
+    assert ("refusals" in first, refused["refusals"], refused["error"]) == (False, 2, None)
+    # 3 s as stated, then 1 s without a statement, and 0.25 s in the queue that took it.
+    assert refused["queue_s"] == pytest.approx(4.25, abs=0.05)
+    assert first["queue_s"] == pytest.approx(0.25, abs=0.05)
+    assert len(server.prompts["p", 1]) == 26
+
+
+def test_a_queue_that_stays_full_fails_the_turn_at_its_time_limit() -> None:
+    server = Server(full={("p", 0): [{"Retry-After": "1"}] * 9})
+    lines, done = replayed([program("p")], server, turn_timeout_s=3.5)
+    assert done.failed_turns == 1
+    assert lines["p", 0]["error"] == "turn timeout of 3.5 s exceeded after 0 output tokens"
+    assert lines["p", 0]["refusals"] == 4
+
+
 def test_a_turn_that_times_out_is_aborted_at_the_server() -> None:
     server = Server(faults={("p", 0): "hangs"})
     replayed([program("p"), program("q", gap_s=0.5)], server, turn_timeout_s=0.2)
