@@ -7,7 +7,9 @@ In: the text of `--policies`, a comma list of
     continuum                 a name: one of ours, or an entry point of an installed package
     my_module:MyPolicy        a class of your own, also in the working directory
     continuum(k=50)           with arguments of the policy's constructor
+    continuum(victim=lcf)     with another rule for the turn to preempt (`servers.policies.victims`)
     fcfs(long_prefill=512)    with settings of the engine, which override those of the machine
+    fcfs-tuned(watermark=0.1) fcfs with settings that a search found (`harness.cli.tuned`)
     continuum+                over LMCache
     continuum(k=50)+native    over vLLM's own offloading
 
@@ -43,6 +45,7 @@ from servers.policies.arguments import (
 from servers.policies.base import UNLIMITED_KV, Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.policies.user_code import module_root, roots_of
+from servers.policies.victims import Victim, with_victim
 from servers.routing import DEFAULT as DEFAULT_ROUTER
 from servers.routing import ForeignRouter, NamedRouter, find_router, named_router
 
@@ -70,6 +73,9 @@ POLICIES = Registry(
         "las": "servers.policies.las:Las",
         "mori": "servers.policies.mori:Mori",
         "turnstile": "servers.policies.turnstile:Turnstile",
+        "residual-sjf": "servers.policies.residual_sjf:ResidualSjf",
+        "session-affinity": "servers.policies.session_affinity:SessionAffinity",
+        "soft-ttl": "servers.policies.soft_ttl:SoftTtl",
         "unlimited-kv": "servers.policies.unlimited_kv:UnlimitedKv",
         "clairvoyant": "servers.policies.clairvoyant:Clairvoyant",
     },
@@ -77,12 +83,18 @@ POLICIES = Registry(
 )
 LMCACHE = "lmcache"
 """The sources' name of `fcfs+`."""
+TUNED = "fcfs-tuned"
+"""`fcfs` with the settings of the engine that a search found."""
+ALIASES = (LMCACHE, TUNED)
+"""Other names of `fcfs`."""
 PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
 ONLY_OVER_TIER = ("mori",)
 OURS_OVER_TIER = "turnstile+"
 REFERENCES = ("unlimited-kv", "clairvoyant")
+PROPOSED = ("residual-sjf", "session-affinity", "soft-ttl")
+"""Of open RFCs of vLLM (docs/howto/rfcs.md). They run if they are named."""
 ALL = (
-    *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES)),
+    *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES, *PROPOSED)),
     *PUBLISHED_OVER_TIER,
     *(f"{name}+" for name in ONLY_OVER_TIER),
     OURS_OVER_TIER,
@@ -96,6 +108,9 @@ SECOND = "#2"
 """End of the name of a variant that is measured a second time."""
 LIMITS = {name: kind for name, kind in get_type_hints(Limits).items() if name != "admission"}
 """Types of the arguments that are settings of the engine, which every policy takes, by name."""
+VICTIM = "victim"
+"""Argument of every policy: the rule for the turn to preempt."""
+OF_TUNED = "Stock vLLM, with the settings that were best on this machine in a search."
 LONGEST_NAME = 120
 """Characters. Folders of cells are named after their variant."""
 
@@ -111,7 +126,7 @@ class Variant:
     description: str
     source: str
     arguments: tuple[tuple[str, Value], ...] = ()
-    """Keyword arguments of the policy's constructor, sorted by name."""
+    """Keyword arguments of the policy's constructor and `victim`, sorted by name."""
     limits: tuple[tuple[str, Value], ...] = ()
     """Settings of the engine, as fields of `Limits`, sorted by name."""
     same_as: str | None = None
@@ -207,13 +222,13 @@ def variant(text: str) -> Variant:
     base, given, suffix = form[1].strip(), form[2] or "", form[3] or ""
     if base == LMCACHE and suffix:
         raise InvalidVariant(f"--policies {text}: {LMCACHE} has an offload tier already")
-    policy = _load("fcfs" if base == LMCACHE else base)
+    policy = _load("fcfs" if base in ALIASES else base)
     if "tier" in policy.needs and not suffix:
         raise InvalidVariant(
             f"--policies {text}: {policy.name} needs an offload tier; write {text.strip()}+ for "
             f"LMCache, or {text.strip()}+native for vLLM's own offloading"
         )
-    ours = base in POLICIES.built_in or base == LMCACHE
+    ours = base in POLICIES.built_in or base in ALIASES
     if UNLIMITED_KV in policy.needs and (given or suffix or not ours):
         raise InvalidVariant(
             f"--policies {text}: only the reference unlimited-kv has unlimited KV memory, without "
@@ -223,9 +238,17 @@ def variant(text: str) -> Variant:
     own, _ = parameters(policy)
     of_engine = {n: values.pop(n) for n in LIMITS if n in values and n not in own}
     limits = converted(of_engine, LIMITS, text)
+    of_every = {n: values.pop(n) for n in (VICTIM,) if n in values and n not in own}
+    rule = converted(of_every, {VICTIM: Victim}, text)
+    if base == TUNED and not limits:
+        raise InvalidVariant(
+            f"--policies {text}: only bench sweep searches its settings; give those that it found, "
+            f"such as {TUNED}(long_prefill=512)"
+        )
     arguments = check_arguments(policy, values, text) if values else ()
     if arguments or not ours:
         check(policy, dict(arguments))
+    arguments = tuple(sorted((*arguments, *rule)))
     if is_path(base) and base not in POLICIES.names():
         base = _name_of_class(policy, text)
     name = base + arguments_text(sorted((*arguments, *limits))) + suffix
@@ -239,7 +262,9 @@ def variant(text: str) -> Variant:
         name=name,
         policy=policy,
         offload="lmcache" if base == LMCACHE else TIERS.get(suffix),
-        description=_description(policy, "lmcache" if base == LMCACHE else TIERS.get(suffix)),
+        description=OF_TUNED
+        if base == TUNED
+        else _description(policy, "lmcache" if base == LMCACHE else TIERS.get(suffix)),
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,
         limits=limits,
@@ -284,19 +309,22 @@ def disaggregated(chosen: Iterable[Variant], splits: Iterable[Split | None]) -> 
 
 
 def make_policy(variant: Variant, costs: Costs) -> Policy:
-    return variant.policy(costs, **dict(variant.arguments))
+    policy, arguments = variant.policy, dict(variant.arguments)
+    if VICTIM in arguments and VICTIM not in parameters(policy)[0]:
+        policy = with_victim(policy, arguments.pop(VICTIM))
+    return policy(costs, **arguments)
 
 
 def _load(base: str) -> type[Policy]:
     if not is_path(base) and base not in POLICIES.names():
-        raise UnknownName(POLICIES.unknown(base, [*ALL, *POLICIES.installed()]))
+        raise UnknownName(POLICIES.unknown(base, [*ALL, *PROPOSED, TUNED, *POLICIES.installed()]))
     return check_class(POLICIES.load(base), base)
 
 
 def _name_of_class(policy: type[Policy], text: str) -> str:
     """Return the `name` of a class that was given by its path. Raise InvalidPlugin if another
     policy has that name."""
-    if policy.name == LMCACHE or (
+    if policy.name in ALIASES or (
         policy.name in POLICIES.names() and POLICIES.load(policy.name) is not policy
     ):
         raise InvalidPlugin(

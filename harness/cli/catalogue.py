@@ -17,9 +17,9 @@ HEADS = {
 
 
 def policy_names() -> list[str]:
-    from servers.variants import ALL, POLICIES
+    from servers.variants import ALL, POLICIES, PROPOSED
 
-    return [*ALL, *POLICIES.installed()]
+    return [*ALL, *PROPOSED, *POLICIES.installed()]
 
 
 def router_names() -> list[str]:

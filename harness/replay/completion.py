@@ -29,6 +29,10 @@ from traces.lenient import items, mapping, seconds, tokens
 MAX_MESSAGE_CHARS = 200
 SAMPLED = ("content", "text", "reasoning_content", "reasoning", "tool_calls", "refusal")
 """Fields of a choice with sampled tokens."""
+RETRY_AFTER_S = 1.0
+"""When a turn is sent again if the server does not say when. vLLM does not."""
+TRY_AGAIN = "try again"
+"""Part of vLLM's message for a full queue (`--max-num-queued-reqs`, `--max-num-queued-tokens`)."""
 MAX_OUTPUT_TOKENS = 4_000_000
 """Limit of one answer, because a server may stream without end."""
 
@@ -122,6 +126,23 @@ def _body(
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+class QueueFull(TurnFailed):
+    """The server refused the turn because its queue is full, and takes it later."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+def refusal(message: str, status: object, retry_after: str | None = None) -> TurnFailed:
+    """Return the error of a turn that was answered with this status; `QueueFull` if the server
+    takes it later. `retry_after`: a header in seconds; dates are not read."""
+    if status not in (429, 503) or not (retry_after or TRY_AGAIN in message):
+        return TurnFailed(message)
+    is_number = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+    return QueueFull(message, float(retry_after) if retry_after and is_number else RETRY_AFTER_S)
+
+
 @dataclass(slots=True, kw_only=True)
 class MeasuredAnswer:
     """What a client and its server have measured of an answer so far."""
@@ -207,7 +228,9 @@ class PartialAnswer(MeasuredAnswer):
             return
         chunk = orjson.loads(without_prompt(event))
         if "error" in chunk:
-            raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
+            # vLLM sends the refusal of a full queue as an event of a stream with status 200.
+            message = f"the engine failed: {error_message(event, self.secrets)}"
+            raise refusal(message, mapping(chunk["error"]).get("code") if not self.ids else None)
         nvext = mapping(chunk.get("nvext"))
         for choice in self._read(chunk, at_s):
             ids = choice.get("token_ids", nvext.get("completion_token_ids"))
@@ -227,6 +250,11 @@ class PartialAnswer(MeasuredAnswer):
         self.ids += ids
         if len(self.ids) > MAX_OUTPUT_TOKENS:
             raise ValueError(f"more than {MAX_OUTPUT_TOKENS:,} tokens")
+
+    def begin_again(self) -> None:
+        """Begin again after a refusal."""
+        self.refusals += 1
+        self.complete, self._events = False, Events()
 
     def check(self, turn: Turn) -> None:
         """Raise TurnFailed unless the stream, which has ended, is complete and prompt and answer

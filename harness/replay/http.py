@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from harness.replay.completion import PartialAnswer, error_message, shortened
+from harness.replay.completion import PartialAnswer, error_message, refusal, shortened
 from servers.basics.errors import TurnFailed
 from servers.basics.redact import redact, secrets_of
 
@@ -33,18 +33,6 @@ MAX_ERROR_BYTES = 4096
 FAILURES = (TurnFailed, aiohttp.ClientError, OSError, TimeoutError)
 """Errors that `stream_completion` raises and `failure_reason` describes."""
 RETRY_AFTER = "Retry-After"
-RETRY_AFTER_S = 1.0
-"""When a turn is sent again if the server does not say when. vLLM does not."""
-TRY_AGAIN = "try again"
-"""Part of vLLM's message for a full queue (`--max-num-queued-reqs`, `--max-num-queued-tokens`)."""
-
-
-class QueueFull(TurnFailed):
-    """The server refused the turn because its queue is full, and takes it later."""
-
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 def api_key() -> str | None:
@@ -153,22 +141,14 @@ async def stream_completion(
             message = error_message(await response.content.read(MAX_ERROR_BYTES), answer.secrets)
             hint = f"; set {API_KEY} to a valid key" if response.status == 401 else ""
             failure = f"the server answered {response.status}: {message}{hint}"
-            retry_after = response.headers.get(RETRY_AFTER)
-            if response.status in (429, 503) and (retry_after or TRY_AGAIN in message):
-                raise QueueFull(failure, _seconds(retry_after))
-            raise TurnFailed(failure)
+            raise refusal(failure, response.status, response.headers.get(RETRY_AFTER))
         if response.content_type != "text/event-stream":
             raise TurnFailed(f"the server answered {response.content_type}, not a stream")
         refuse_compressed(response)
-        body.truncate(0)  # frees the memory of a long prompt, which has been sent
         async for received in response.content.iter_any():
             answer.take(received, now_s())
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a `Retry-After` header, which may also be a date."""
-    is_number = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
-    return float(retry_after) if retry_after and is_number else RETRY_AFTER_S
+            if answer.first_token_at_s is not None:
+                body.truncate(0)  # frees the memory of a long prompt, which is not sent again
 
 
 def failure_reason(

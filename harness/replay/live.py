@@ -19,11 +19,10 @@ import aiohttp
 from msgspec import UNSET
 
 from harness.replay.api import DYNAMO
-from harness.replay.completion import PartialAnswer, measure
+from harness.replay.completion import PartialAnswer, QueueFull, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
-    QueueFull,
     allow_many_connections,
     authorization,
     client_session,
@@ -208,7 +207,7 @@ class _Live:
             except QueueFull as full:
                 received_s()
                 self.refusals += 1
-                answer.refusals += 1
+                answer.begin_again()
                 body.seek(0)
                 await asyncio.sleep(full.retry_after_s)
                 answer.refused_s = self._now_s() - first_s

@@ -19,6 +19,7 @@ from reports.answer.limited_by import limited_by, unlimited_kv_sentences
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
+from reports.answer.tuned_baseline import capacities_against_tuned
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS
@@ -68,6 +69,7 @@ def capacity_answer(
     beyond = _beyond(best, base, points)
     findings = [
         meaning(context),
+        *capacities_against_tuned(capacities, sweep),
         *_near_capacity(base, points),
         *_jct(point, base_point, base),
         *_jct_beyond(beyond, context.baseline),

@@ -46,6 +46,7 @@ from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
+from reports.answer.tuned_baseline import jcts_against_tuned
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by
@@ -140,6 +141,7 @@ def answer(
         *([note] if note else _saturated_baseline(base, winner)),
         *_faster_but_saturated(there, winner),
         *_how_to_separate(winner),
+        *jcts_against_tuned(there, results.jobs[results.jobs["load"] == load], sweep, versus),
         *_ties(winner, tied, named=named),
         *reference_finding,
         *distance_from_bound(points, load),

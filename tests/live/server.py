@@ -32,8 +32,9 @@ class Server:
     cached_tokens: int | None = 7
     queue_ms: float | None = 0.25
     faults: dict[Turn, str] = field(default_factory=dict)
-    full: dict[Turn, list[dict[str, str]]] = field(default_factory=dict)
-    """Headers of the refusals of a turn by a full queue (503), before it is answered."""
+    full: dict[Turn, list[dict[str, str] | None]] = field(default_factory=dict)
+    """Headers of the refusals of a turn by a full queue (503), before it is answered; None for a
+    refusal in a stream, as vLLM 0.32 sends it."""
     prompts: dict[Turn, list[int]] = field(default_factory=dict)
     answers: dict[Turn, list[int]] = field(default_factory=dict)
     arrived_s: dict[Turn, float] = field(default_factory=dict)
@@ -135,8 +136,13 @@ class Server:
     ) -> web.StreamResponse:
         if refusals := self.full.get(turn):
             message = "The engine is currently busy. Please try again later."
-            headers = refusals.pop(0)
-            return web.json_response({"error": {"message": message}}, status=503, headers=headers)
+            error = {"error": {"message": message, "code": 503}}
+            if (headers := refusals.pop(0)) is not None:
+                return web.json_response(error, status=503, headers=headers)
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b"data: " + orjson.dumps(error) + b"\n\ndata: [DONE]\n\n")
+            return response
         fault = self.faults.get(turn, "")
         if fault == "500":
             return web.json_response({"error": {"message": "EngineDeadError " * 50}}, status=500)

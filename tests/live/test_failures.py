@@ -54,13 +54,13 @@ def test_a_failed_turn_is_recorded_and_ends_only_its_program(fault: str) -> None
 
 
 def test_a_turn_that_a_full_queue_refuses_is_sent_again_when_the_server_says() -> None:
-    server = Server(full={("p", 1): [{"Retry-After": "3"}, {}]}, queue_ms=250.0)
+    server = Server(full={("p", 1): [{"Retry-After": "3"}, {}, None]}, queue_ms=250.0)
     lines, done = replayed([program("p")], server)
     first, refused = lines["p", 0], lines["p", 1]
-    assert (done.finished_programs, done.failed_turns, done.refusals) == (1, 0, 2)
-    assert ("refusals" in first, refused["refusals"], refused["error"]) == (False, 2, None)
-    # 3 s as stated, then 1 s without a statement, and 0.25 s in the queue that took it.
-    assert refused["queue_s"] == pytest.approx(4.25, abs=0.05)
+    assert (done.finished_programs, done.failed_turns, done.refusals) == (1, 0, 3)
+    assert ("refusals" in first, refused["refusals"], refused["error"]) == (False, 3, None)
+    # 3 s as stated, twice 1 s without a statement, and 0.25 s in the queue that took it.
+    assert refused["queue_s"] == pytest.approx(5.25, abs=0.05)
     assert first["queue_s"] == pytest.approx(0.25, abs=0.05)
     assert len(server.prompts["p", 1]) == 26
 

@@ -15,6 +15,7 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import refuse_given, takes_settings
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.cli.run_from_settings import resume_hint, run_from_settings
+from harness.cli.tuned import with_tuned
 from harness.console import print_message
 from harness.load.settings import RUN, Execution, Keep, SweepSettings
 
@@ -147,6 +148,9 @@ def sweep(
     with one_line_errors():
         condition = None if fail_unless is None else _condition(fail_unless)
         _check_shard(execution, fail_unless, until)
+        settings = with_tuned(
+            settings, execution, partial(run_from_settings, arguments=sys.argv[1:])
+        )
     if until is None:
         folder, failed = run_from_settings(settings, execution, sys.argv[1:], condition=condition)
     else:
