@@ -87,6 +87,24 @@ def test_a_clear_winner_is_named_with_its_capacity_and_the_paired_ratio() -> Non
     assert answer.winners == ("continuum+",)
 
 
+def test_gains_are_also_stated_against_a_tuned_vllm() -> None:
+    # 1.25 and 1.5 times as many as fcfs in each seed, so 1.2 times; intervals as above.
+    tuned, values = "fcfs-tuned(long_prefill=512)", (0.2, 0.25, 0.23)
+    names = ("fcfs", tuned, "turnstile")
+    found = {
+        Chain(name, seed): number(value * factor)
+        for name, factor in zip(names, (1.0, 1.25, 1.5), strict=True)
+        for seed, value in enumerate(values, start=1)
+    }
+    answer = answer_of(found, variants=[{"name": name} for name in names])
+    assert answer.findings[1] == (
+        f"{tuned} sustains 0.282 jobs/s, 1.2x as many as fcfs (95% CI 1.1–1.4). Against it: "
+        "turnstile 1.2x (95% CI 1.07–1.34)."
+    )
+    router = {"baseline": "fcfs@sticky", "variants": [{"name": f"{tuned}@random"}]}
+    assert not any("Against it" in each for each in answer_of(found, **router).findings)
+
+
 def test_ties_are_said_as_ties() -> None:
     found = chains(
         fcfs=(0.2, 0.2, 0.2), a=(0.4, 0.41, 0.40), b=(0.40, 0.40, 0.40), c=(0.395, 0.41, 0.4)
