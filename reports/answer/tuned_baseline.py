@@ -38,7 +38,10 @@ def capacities_against_tuned(
     if tuned is None or tuned.load is None:
         return []
     own = f"{tuned.variant} sustains {tuned.text()}"
-    if tuned.ratio is not None:
+    base = next((c for c in capacities if c.variant == sweep.baseline), None)
+    if base is not None and tuned.loads == base.loads:
+        own += f", as many as {base.variant} with each seed"
+    elif tuned.ratio is not None:
         own += f", {times(tuned.ratio.value)} as many as {sweep.baseline} ({interval(tuned.ratio)})"
     against = from_seeds(capacities, tuned.variant, tuned.by_seed)
     ratios = {
