@@ -332,7 +332,7 @@ def measure(
     record.device_hit_tokens = answer.cached_tokens
     waited_s = (record.held_s or 0.0) + answer.refused_s
     record.queue_s = None if answer.queue_s is None else answer.queue_s + waited_s
-    record.refusals = answer.refusals or UNSET
+    record.refusals, record.refused_s = answer.refusals or UNSET, answer.refused_s or UNSET
     if first_token_s is not None:
         record.decode_s = finished_s - first_token_s
         if record.queue_s is not None:

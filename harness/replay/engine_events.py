@@ -132,7 +132,7 @@ class EngineLogs:
         ]
         if arrivals:
             arrived_s, record.replica = max(arrivals)
-            record.held_s = max(0.0, arrived_s - record.sent_at_s)
+            record.held_s = max(0.0, arrived_s - record.sent_at_s - (record.refused_s or 0.0))
 
     def complete(self, record: TurnRecord) -> None:
         """Add what the engine of the record's replica measured."""
@@ -161,7 +161,8 @@ def _add(served: ServedTurn, record: TurnRecord) -> None:
     )
     record.queue_s = record.prefill_s = record.decode_s = None
     if served.admitted_s is not None:
-        record.queue_s = served.admitted_s - served.arrived_s + (record.held_s or 0.0)
+        waited_s = (record.held_s or 0.0) + (record.refused_s or 0.0)
+        record.queue_s = served.admitted_s - served.arrived_s + waited_s
     record.device_hit_tokens = record.dram_hit_tokens = None
     if served.hit_tokens is not None:
         record.device_hit_tokens = served.hit_tokens - served.external_tokens

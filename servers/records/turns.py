@@ -196,8 +196,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     refusals: Annotated[
         Count | UnsetType,
         meaning(
-            "how often a full queue refused the turn (503) before the server took it; the time"
-            " until then is part of `queue_s`",
+            "how often a full queue refused the turn (503) before the server took it",
+            "there was no refusal",
+        ),
+    ] = UNSET
+    refused_s: Annotated[
+        Seconds | UnsetType,
+        meaning(
+            "time until the turn was sent for the last time, which is part of `queue_s`",
             "there was no refusal",
         ),
     ] = UNSET

@@ -61,6 +61,7 @@ def test_a_turn_that_a_full_queue_refuses_is_sent_again_when_the_server_says() -
     assert ("refusals" in first, refused["refusals"], refused["error"]) == (False, 3, None)
     # 3 s as stated, twice 1 s without a statement, and 0.25 s in the queue that took it.
     assert refused["queue_s"] == pytest.approx(5.25, abs=0.05)
+    assert refused["refused_s"] == pytest.approx(5.0, abs=0.05)
     assert first["queue_s"] == pytest.approx(0.25, abs=0.05)
     assert len(server.prompts["p", 1]) == 26
 
