@@ -20,7 +20,9 @@ def event(at_s: float, name: str, turn: int = 1, **fields: object) -> bytes:
     return orjson.dumps(line) + b"\n"
 
 
-def completed(path: Path, *events: bytes) -> tuple[Line, list[Line]]:
+def completed(
+    path: Path, *events: bytes, refused_s: float | UnsetType = UNSET
+) -> tuple[Line, list[Line]]:
     """Return the fields that the events add to a turn's record, and the events read."""
     path.write_bytes(event(0.0, "arrival", turn=7))  # an event of an earlier cell
     seen: list[Line] = []
@@ -29,7 +31,7 @@ def completed(path: Path, *events: bytes) -> tuple[Line, list[Line]]:
         file.writelines(events)
     record = TurnRecord(
         program_id="p", turn=1, job_id="p", scheduled_at_s=5.0, sent_at_s=5.0,
-        first_token_at_s=9.0, finished_at_s=20.0,
+        first_token_at_s=9.0, finished_at_s=20.0, refused_s=refused_s,
     )  # fmt: skip
     before = line_of(record)
     log.complete(record)
@@ -60,6 +62,18 @@ def test_queueing_time_and_cache_hits_come_from_the_engine_log(tmp_path: Path) -
         (7.5, "waiting_to_running"),
         (20.0, "finished"),
     ]
+
+
+def test_the_time_for_which_a_full_queue_refused_the_turn_is_queueing(tmp_path: Path) -> None:
+    """Sent at 5 s and again at 7 s, when it arrived. It was admitted at 8 s."""
+    line, _ = completed(
+        tmp_path / "events.jsonl",
+        event(7.0, "arrival"),
+        event(8.0, "waiting_to_running", prompt_length=100, hit_length=64),
+        event(20.0, "finished"),
+        refused_s=2.0,
+    )
+    assert (line["queue_s"], line["prefill_s"]) == (3.0, 1.0)
 
 
 def test_reloads_from_a_tier_are_counted_separately_with_their_time(tmp_path: Path) -> None:
