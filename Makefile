@@ -95,7 +95,7 @@ reference: .venv/installed-test  ## regenerate the tables of docs/reference; RUN
 	$(BIN)/python -m tools.run_folder_page
 
 coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes
-	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --seeds $(SEEDS) --out runs/coverage
+	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --horizon steady --seeds $(SEEDS) --out runs/coverage
 	$(BIN)/python -m tools.coverage runs/coverage
 
 results: .venv/installed  ## check that a sweep in virtual time equals .ci/baseline.json.gz exactly

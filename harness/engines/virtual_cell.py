@@ -50,7 +50,7 @@ def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     if isinstance(jobs, AgentJobs):
         window = AgentsWindow(jobs.agents, idle)
     elif horizon is not None:
-        window = HorizonWindow(jobs.jobs_per_s, horizon.seconds, horizon.burst, idle)
+        window = HorizonWindow(jobs.jobs_per_s, horizon, idle)
         arriving = with_burst(jobs, horizon.burst)
     else:
         window = SteadyWindow(jobs.jobs_per_s, idle)

@@ -265,7 +265,7 @@ def _refuse_unknown(field: str, values: Collection[object], known: Collection[ob
 
 
 class ArmSweep(NamedTuple):
-    """The sweep of an arm with one seed; with all seeds, if it measures a steady state."""
+    """The sweep of an arm with one seed; with all seeds, if its jobs are a stream."""
 
     arm: Arm
     folder: str
@@ -277,7 +277,7 @@ def plans(
     experiment: Experiment, folder: Path, change: Change = lambda settings: settings
 ) -> Iterator[ArmSweep]:
     """Yield the sweeps of each arm. Each seed has its own programs, which are synthesized into the
-    folder. A steady state draws those of a recipe itself, and repeats others in random order."""
+    folder. A stream draws those of a recipe itself, and repeats others in random order."""
     if not experiment.is_sweep:
         return
     for arm in experiment.all_arms():

@@ -1,41 +1,60 @@
 """Parses `--horizon`: how long jobs arrive in a cell, from an empty machine.
 
-In: text such as `24h`, and the jobs of `--burst`. Out: a `HorizonRecord`.
+In: text such as `24h` or `24h,5000`, and the jobs of `--burst`. Out: a `HorizonRecord`, or None
+for a steady state.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from reports.loads import least_rate
+from reports.loads import MIN_JOBS, least_rate
 from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import time_span
 from servers.basics.text import quoted
 from servers.records.settings import HorizonRecord
 
+DEFAULT_HORIZON = "24h,5000"
+"""A day. Machines that serve more jobs in a day have so many independent ones that their capacities
+no longer depend on the number (docs/design/statistics.md, "Within a horizon")."""
+STEADY = "steady"
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 LONGEST_S = 366 * 86_400
-HORIZON = re.compile(r"(\d{1,8}(?:\.\d{1,6})?)\s*(s|min|h|d)", re.ASCII)
+HORIZON = re.compile(r"(\d{1,8}(?:\.\d{1,6})?)\s*(s|min|h|d)(?:\s*,\s*(\d{1,9}))?", re.ASCII)
 
 
-def parse_horizon(text: str, burst: int) -> HorizonRecord:
+def parse_horizon(text: str, burst: int | None) -> HorizonRecord | None:
     """Raises InvalidInput."""
+    if text.strip() == STEADY:
+        if burst is not None:
+            raise InvalidInput(
+                f"--burst {burst}: is for cells that begin with an empty machine; remove it, or "
+                f"--horizon {STEADY}, whose cells begin with a burst of their own"
+            )
+        return None
     match = HORIZON.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(
-            f"--horizon {quoted(text)}: give a time with its unit, such as 8h, 24h or 7d"
+            f"--horizon {quoted(text)}: give a time with its unit, such as 8h or 7d, with at most "
+            f"so many jobs, such as {DEFAULT_HORIZON}, or {STEADY}"
         )
     horizon_s = float(match[1]) * UNITS_S[match[2]]
     if not 0 < horizon_s <= LONGEST_S:
         raise InvalidInput(f"--horizon {text}: must be above zero and at most 366d")
-    return HorizonRecord(seconds=horizon_s, burst=burst)
+    jobs = None if match[3] is None else int(match[3])
+    if jobs is not None and jobs < MIN_JOBS:
+        raise InvalidInput(f"--horizon {text}: must have at least {MIN_JOBS} jobs")
+    return HorizonRecord(seconds=horizon_s, jobs=jobs, burst=burst or 0)
 
 
-def refuse_rare_jobs(horizon: HorizonRecord, text: str, rates: tuple[float | None, ...]) -> None:
+def refuse_rare_jobs(horizon: HorizonRecord, rates: Iterable[float | None]) -> None:
     """Raise InvalidInput if so few jobs arrive that their statistics say nothing."""
     least = least_rate(horizon.seconds)
     for rate in rates:
         if rate is not None and rate < least:
             raise InvalidInput(
-                f"--horizon {text}: only {rate * horizon.seconds:.3g} jobs arrive at "
-                f"{rate:g} jobs/s; give a longer horizon, or at least {least:.2g} jobs/s"
+                f"--jps {rate:g}: only {rate * horizon.seconds:.3g} jobs arrive in "
+                f"{time_span(horizon.seconds)}; give a longer --horizon, --horizon {STEADY}, or at "
+                f"least {least:.2g} jobs/s"
             )

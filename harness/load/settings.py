@@ -141,7 +141,7 @@ class Load:
             "poisson, gamma:BURSTINESS, constant or recorded; closed:N (a fixed set of jobs, N in "
             "flight); agents, or agents:SECONDS with a mean think time between the jobs of an "
             "agent. The last three without --jps. Default: poisson; agents if capacities of "
-            "recorded sessions are searched without --jps and --horizon.",
+            "recorded sessions are searched without --jps, --horizon and --burst.",
             LOAD,
             "PROCESS",
         ),
@@ -159,11 +159,12 @@ class Load:
     horizon: Annotated[
         str | None,
         Option(
-            "How long jobs arrive, from an empty machine: 8h, 24h or 7d. All jobs of this time are "
-            "measured, and a rate is sustained if they meet the SLO. Default: jobs arrive until a "
-            "steady state after a burst has been measured.",
+            "How long jobs arrive at a rate in virtual time, from an empty machine: 8h or 7d, or "
+            "24h,5000 for at most 5,000 jobs. All jobs of this time are measured, and a rate is "
+            "sustained if they meet the SLO. steady: jobs arrive until a steady state after a "
+            "burst has been measured. Default: 24h,5000.",
             LOAD,
-            "TIME",
+            "TIME[,JOBS]",
         ),
     ] = None
     burst: Annotated[
@@ -194,8 +195,8 @@ class Load:
         bool,
         Option(
             "Run a fixed set of jobs until all have finished. Without it, jobs arrive in virtual"
-            " time until a steady state has been measured; recorded arrivals, closed loops and"
-            " live servers always run a fixed set.",
+            " time for a --horizon, or agents start them until a steady state has been measured;"
+            " recorded arrivals, closed loops and live servers always run a fixed set.",
             LOAD,
         ),
     ] = False

@@ -1,8 +1,8 @@
 """Measures all jobs that arrive within a horizon, such as a day, from an empty machine.
 
 In: arrivals and ends of jobs. Out: whether the cell is over, and then its fields of done.json. No
-job arrives after the horizon, and the cell ends when all have finished, so the jobs are the same
-for all variants, and none is left out.
+job arrives after the horizon, or after the largest number of jobs, and the cell ends when all have
+finished, so the jobs are the same for all variants, and none is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from harness.replay.window import Window
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CellFailed
 from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
+from servers.records.settings import HorizonRecord
 
 MAX_IDLE_JCTS, MAX_BURST = 50, 50
 """More jobs in the system than a burst, as many more, and those that arrive in this many mean JCTs
@@ -21,17 +22,20 @@ on an idle machine, end the cell. No realistic SLO allows so many."""
 
 
 class HorizonWindow(Window):
-    def __init__(self, jobs_per_s: float, horizon_s: float, burst: int, idle: Times) -> None:
+    def __init__(self, jobs_per_s: float, horizon: HorizonRecord, idle: Times) -> None:
         super().__init__(0, 0, idle)
-        self._horizon_ps = round(horizon_s * PS_PER_S)
+        self._until_ps = round(horizon.seconds * PS_PER_S)
+        self._most_jobs = horizon.jobs
         self._is_past = False
         self.most_in_system = (
-            burst + MAX_BURST + math.floor(MAX_IDLE_JCTS * jobs_per_s * idle.jct.mean)
+            horizon.burst + MAX_BURST + math.floor(MAX_IDLE_JCTS * jobs_per_s * idle.jct.mean)
         )
 
     def next_arrival(self, at_ps: int, shared_tokens: int) -> bool:
-        """Return whether the next job arrives, which is not after the horizon."""
-        if at_ps >= self._horizon_ps:
+        """Return whether the next job arrives: it does so within the horizon, and is not one too
+        many."""
+        if at_ps >= self._until_ps or len(self._starts_ps) == self._most_jobs:
+            self._until_ps = min(at_ps, self._until_ps)
             self._is_past, self.jobs = True, len(self._starts_ps)
             if not self.jobs:
                 raise CellFailed("no job arrives within the horizon; give a longer --horizon")
@@ -55,7 +59,7 @@ class HorizonWindow(Window):
     def record_in(self, done: DoneRecord) -> None:
         super().record_in(done)
         starts, ends = self._starts_ps[: self.jobs], self._ends_ps
-        until_ps = self._horizon_ps if self._is_past else starts[-1]
+        until_ps = self._until_ps if self._is_past else starts[-1]
         done.window = WindowRecord(
             first_job=0,
             jobs=self.jobs,

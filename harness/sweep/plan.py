@@ -76,9 +76,9 @@ class SweepPlan:
     background: Background | None = None
     """Requests beside the jobs, at the same rate in all cells."""
     horizon: HorizonRecord | None = None
-    """For how long jobs arrive; None: until a steady state has been measured."""
+    """For how long jobs arrive; None: until a steady state has been measured, or a fixed set."""
     steady: bool = False
-    """Whether each cell runs a stream of jobs until its steady state, instead of a fixed set."""
+    """Whether each cell runs a stream of jobs, instead of a fixed set."""
     slo: Slo | None = None
     """What a sustained rate meets. The capacity of each variant is searched; None: it is not."""
     price: PriceRecord | None = None

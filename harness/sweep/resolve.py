@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harness.engines.base import EngineKind, Resolved, resolve_engine
 from harness.load.arrivals import Arrivals, parse_arrivals, roots
 from harness.load.background import Background, load_background, refuse_same_ids
-from harness.load.horizon import parse_horizon, refuse_rare_jobs
+from harness.load.horizon import DEFAULT_HORIZON, parse_horizon, refuse_rare_jobs
 from harness.load.machines import refuse_list
 from harness.load.prices import own_price, parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
@@ -132,7 +132,7 @@ def _with_arrivals(settings: SweepSettings, kind: EngineKind, workload: Workload
     question of recorded sessions, unless an option asks for rates, a fixed set, or no search.
     Single requests are no sessions."""
     load = settings.load
-    asks_for_other = load.arrivals or load.once or load.horizon or settings.jps
+    asks_for_other = load.arrivals or load.once or load.horizon or load.burst or settings.jps
     searches_agents = (
         kind.is_virtual
         and not (asks_for_other or settings.no_capacity)
@@ -230,7 +230,7 @@ def _slo(settings: SweepSettings, fixed: str) -> Slo | None:
     if given and fixed:
         remedy = "remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3"
         raise InvalidInput(
-            f"{option}: needs cells in steady state, and with {fixed} the jobs are a fixed set; "
+            f"{option}: needs jobs that go on arriving, and with {fixed} the jobs are a fixed set; "
             + ("remove --once, or " if fixed == "--once" else "")
             + remedy
         )
@@ -250,24 +250,23 @@ def fixed_by(load: Load, kind: EngineKind) -> str:
 def _horizon(
     load: Load, fixed: str, arrivals: Arrivals, rates: tuple[float | None, ...]
 ) -> HorizonRecord | None:
-    """Return for how long jobs arrive; None without `--horizon`."""
-    if load.horizon is None:
-        if load.burst is not None:
-            raise InvalidInput(
-                f"--burst {load.burst}: is for cells that begin with an empty machine; give a "
-                "--horizon too, such as 24h"
-            )
-        return None
+    """Return for how long jobs arrive; None if their number or that of agents sets the load, and
+    for a steady state."""
     if fixed or arrivals.takes_agents:
+        given = load.horizon if load.horizon is not None else load.burst
+        if given is None:
+            return None
+        option = "--burst" if load.horizon is None else "--horizon"
         other = fixed or f"--arrivals {load.process}"
         why = "the jobs are a fixed set" if fixed else "the number of agents sets the load"
         remedy = "remove one of them" if fixed else "use --arrivals poisson without --agents"
         raise InvalidInput(
-            f"--horizon {load.horizon}: is for jobs that arrive at a rate in virtual time, and "
-            f"with {other} {why}; {remedy}"
+            f"{option} {given}: is for jobs that arrive at a rate in virtual time, and with {other}"
+            f" {why}; {remedy}"
         )
-    horizon = parse_horizon(load.horizon, load.burst or 0)
-    refuse_rare_jobs(horizon, load.horizon, rates)
+    horizon = parse_horizon(load.horizon or DEFAULT_HORIZON, load.burst)
+    if horizon is not None:
+        refuse_rare_jobs(horizon, rates)
     return horizon
 
 

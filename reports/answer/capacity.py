@@ -138,8 +138,7 @@ def meaning(context: CapacityContext) -> str:
         )
     return (
         f"Sustained: {context.slo.describe()}, and a queue that does not grow, even after a burst"
-        " of jobs. Differences are usually smaller for a day without such a burst, which"
-        f" --horizon 24h measures (docs/design/statistics.md, Within a horizon). {idle}"
+        f" of jobs. Differences are usually smaller without such a burst. {idle}"
     )
 
 

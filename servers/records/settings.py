@@ -237,14 +237,17 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
 
     seconds: Seconds
     """Its length."""
+    jobs: Count | None = None
+    """At most so many jobs arrive; absent without a limit."""
     burst: Count = 0
     """Jobs that arrive together at the beginning."""
 
     @property
     def in_words(self) -> str:
-        """Such as `24 h, the first 50 jobs together`."""
+        """Such as `24 h (at most 5,000 jobs), the first 50 jobs together`."""
+        most = "" if self.jobs is None else f" (at most {counted(self.jobs, 'job')})"
         burst = f", the first {counted(self.burst, 'job')} together" if self.burst else ""
-        return f"{time_span(self.seconds)}{burst}"
+        return f"{time_span(self.seconds)}{most}{burst}"
 
 
 class RunSettings(EngineSettings, kw_only=True, frozen=True):
@@ -255,7 +258,7 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     steady_state: bool = False
     """Whether the jobs are a stream."""
     horizon: HorizonRecord | None = None
-    """The measured jobs of a stream are those that arrive within it. Only with `--horizon`."""
+    """The measured jobs of a stream are those that arrive within it; absent in steady state."""
     agent: AgentRecord | None = None
     background: BackgroundRecord | None = None
     """Requests beside the jobs. Only with `--background`."""

@@ -167,7 +167,7 @@ def test_an_slo_on_turns_bounds_the_agents_and_names_the_limit(tmp_path: Path) -
 
 def settings(**given: Any) -> SweepSettings:
     values = {"policies": "fcfs", **given}
-    names = ("arrivals", "once", "agents", "traces", "programs", "horizon")
+    names = ("arrivals", "once", "agents", "traces", "programs", "horizon", "burst")
     load = {n: values.pop(n) for n in names if n in values}
     machine = {n: values.pop(n) for n in ("engine",) if n in values}
     return SweepSettings(load=Load(**load), machine=Machine(**machine), **values)
@@ -202,6 +202,7 @@ def recorded(tmp_path: Path) -> str:
         ({"jps": "auto"}, "poisson"),
         ({"jps": "0.1"}, "poisson"),
         ({"horizon": "24h"}, "poisson"),
+        ({"burst": 5}, "poisson"),
         ({"once": True}, "poisson"),
         ({"no_capacity": True}, "poisson"),
         ({"arrivals": "poisson", "agents": "4"}, "agents"),

@@ -347,13 +347,13 @@ def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
     [
         (
             {"jps": "auto", "once": True},
-            "--jps auto: needs cells in steady state, and with --once the jobs are a fixed set; "
+            "--jps auto: needs jobs that go on arriving, and with --once the jobs are a fixed set; "
             "remove --once, or give rates, such as --jps 0.1,0.3",
         ),
         (
             {"slo": "mean<=3x", "arrivals": "closed:4"},
-            "--slo 'mean<=3x': needs cells in steady state, and with --arrivals closed:4 the jobs "
-            "are a fixed set; remove --slo",
+            "--slo 'mean<=3x': needs jobs that go on arriving, and with --arrivals closed:4 the "
+            "jobs are a fixed set; remove --slo",
         ),
         (
             {"slo": "mean<=3x", "jps": "0.1", "no_capacity": True},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
@@ -113,28 +114,43 @@ def settings(**given: Any) -> SweepSettings:
 def test_a_horizon_is_a_time_with_its_unit() -> None:
     for text, expected_s in (("24h", 86_400.0), ("90 min", 5_400.0), ("7d", 604_800.0)):
         assert resolve(settings(horizon=text)).horizon == HorizonRecord(seconds=expected_s)
-    assert resolve(settings(horizon="24h", burst=50)).horizon == HorizonRecord(
-        seconds=86_400.0, burst=50
+    assert resolve(settings(horizon="8h, 300", burst=50)).horizon == HorizonRecord(
+        seconds=28_800.0, jobs=300, burst=50
     )
-    assert resolve(settings()).horizon is None
+
+
+def test_jobs_that_arrive_at_a_rate_do_so_for_a_day_unless_a_steady_state_is_asked_for() -> None:
+    day = HorizonRecord(seconds=86_400.0, jobs=5_000)
+    assert resolve(settings()).horizon == day
+    assert resolve(settings(jps="0.1", no_capacity=True)).horizon == day
+    assert resolve(settings(burst=9)).horizon == structs.replace(day, burst=9)
+    for given in ({"horizon": "steady"}, {"once": True}, {"agents": "4"}):
+        assert resolve(settings(**given)).horizon is None
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"horizon": "24"}, "--horizon '24': give a time with its unit, such as 8h, 24h or 7d"),
+        (
+            {"horizon": "24"},
+            "--horizon '24': give a time with its unit, such as 8h or 7d, with at"
+            " most so many jobs, such as 24h,5000, or steady",
+        ),
         ({"horizon": "a day"}, "--horizon 'a day': give a time with its unit"),
         ({"horizon": "0h"}, "--horizon 0h: must be above zero and at most 366d"),
         ({"horizon": "9999d"}, "--horizon 9999d: must be above zero and at most 366d"),
         (
             {"horizon": "1h", "jps": "0.1,0.001"},
-            "--horizon 1h: only 3.6 jobs arrive at 0.001 jobs/s; give a longer horizon, or at least"
-            " 0.0069 jobs/s",
+            "--jps 0.001: only 3.6 jobs arrive in 1 h; give a longer --horizon, --horizon steady, "
+            "or at least 0.0069 jobs/s",
         ),
+        ({"horizon": "1h,24"}, "--horizon 1h,24: must have at least 25 jobs"),
         (
-            {"burst": 5},
-            "--burst 5: is for cells that begin with an empty machine; give a --horizon",
+            {"burst": 5, "horizon": "steady"},
+            "--burst 5: is for cells that begin with an empty machine; remove it, or --horizon "
+            "steady, whose cells begin with a burst of their own",
         ),
+        ({"burst": 5, "agents": "4"}, "--burst 5: is for jobs that arrive at a rate in virtual"),
         (
             {"horizon": "1h", "once": True},
             "--horizon 1h: is for jobs that arrive at a rate in virtual time, and with --once the "

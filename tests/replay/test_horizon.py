@@ -21,6 +21,7 @@ from servers.basics.errors import CellFailed
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
 from servers.records.done import JobsInSystem, Summary, Times
+from servers.records.settings import HorizonRecord
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sim.worlds import profile
@@ -42,11 +43,16 @@ def every(gap_s: float) -> Iterator[float]:
 
 
 def run(
-    starts_s: Any, horizon_s: float, burst: int = 0, jobs_per_s: float = 10.0
+    starts_s: Any,
+    horizon_s: float,
+    burst: int = 0,
+    jobs_per_s: float = 10.0,
+    most_jobs: int | None = None,
 ) -> tuple[Any, list[dict[str, Any]]]:
     turns: list[dict[str, Any]] = []
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits(max_num_seqs=1))
-    window = HorizonWindow(jobs_per_s, horizon_s, burst, IDLE)
+    horizon = HorizonRecord(seconds=horizon_s, jobs=most_jobs, burst=burst)
+    window = HorizonWindow(jobs_per_s, horizon, IDLE)
     jobs = with_burst(arriving(starts_s), burst)
     return replay_stream(jobs, window, engine, into(turns)), turns
 
@@ -70,6 +76,15 @@ def test_jobs_that_still_run_at_the_horizon_end_after_it() -> None:
     assert done.times_s.jct.mean == pytest.approx(mean_s)
     # They find 0, 1, 2 and, after 0.02 s, 2 jobs; at 0.025 s two are left.
     assert done.jobs_in_system == JobsInSystem(mean=1.25, at_end=2)
+
+
+def test_a_largest_number_of_jobs_ends_the_horizon_when_one_more_would_arrive() -> None:
+    done, turns = run(every(0.1), 1.0, most_jobs=4)
+    # At 0, 0.1, 0.2 and 0.3 s; the fifth would arrive at 0.4 s.
+    assert (done.steady, len(turns), done.window.jobs, done.window.to_s) == (True, 4, 4, 0.4)
+    assert done.window.finished_jobs == 4
+    fewer, _ = run(every(0.1), 1.0, most_jobs=11)
+    assert (fewer.window.jobs, fewer.window.to_s) == (10, 1.0)
 
 
 def test_the_jobs_of_a_burst_arrive_together_at_the_beginning() -> None:
@@ -97,7 +112,7 @@ def test_a_horizon_in_which_no_job_arrives_fails_the_cell() -> None:
 def test_the_background_ends_with_the_last_job() -> None:
     background = ((Program(f"b#{k}", (Turn(16, 1),)), k * PS_PER_S // 20) for k in count())
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits(max_num_seqs=1))
-    window = HorizonWindow(10.0, 1.0, 0, IDLE)
+    window = HorizonWindow(10.0, HorizonRecord(seconds=1.0), IDLE)
     turns: list[dict[str, Any]] = []
     done = replay_stream(arriving(every(0.1)), window, engine, into(turns), background=background)
     assert (done.window.jobs, done.steady) == (10, True)
