@@ -65,11 +65,11 @@ help:  ## print this list
 
 install: .venv/installed  ## install what `bench` needs into .venv
 
-sweep: .venv/installed$(if $(filter all,$(POLICIES)),-compile turnstile_core/core.json)  ## find how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
+sweep: .venv/installed-compile turnstile_core/core.json  ## find how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
 	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) $(if $(HARDWARE),--hardware $(HARDWARE)) --policies $(POLICIES)
 
-# The extension modules are beside the packages, since they belong to these sources. `make sweep` of all
-# policies saves more time with them than they take to compile; of a few policies it does not.
+# The extension modules are beside the packages, since they belong to these sources. `make sweep` saves
+# more time with them than they take to compile, even with three policies.
 turnstile_core/core.json: $(CORE_SOURCES) | .venv/installed-compile
 	@if .venv/bin/python -m harness.compile --check 2>/dev/null; then \
 		echo "compiling the simulator (once; half a minute)" >&2; \

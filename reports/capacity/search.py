@@ -25,7 +25,7 @@ sustain. More shares left all capacities as they were."""
 HIGHER_SHARES = (1.8,)
 """Shares at which only variants and seeds run that sustain all lower ones: their JCTs are measured
 up to their capacities, and the cells narrow their searches."""
-FIRST_JOBS = 4.0
+FIRST_JOBS = 2.0
 """Mean number of jobs on an otherwise idle machine under the load where the first search starts."""
 
 

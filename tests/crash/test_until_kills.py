@@ -17,7 +17,7 @@ from traces.formats.native import write_programs
 
 UNTIL = (
     *("sweep", "--traces", "t.jsonl", "--policies", "fcfs,program-fcfs", "--seeds", "1"),
-    *("--arrivals", "poisson", "--until", "60%", "--out", RUN, "--workers", "1"),
+    *("--horizon", "steady", "--until", "60%", "--out", RUN, "--workers", "1"),
 )
 """One seed gives no interval, so that a second round measures seed 2 as well. With one worker the
 search asks for the same cells each time."""

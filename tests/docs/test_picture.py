@@ -19,7 +19,7 @@ HEIGHT_OF_THE_SLO = """() => {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_report(tmp_path_factory.mktemp("picture"), "--seeds", "1")
+    return make_report(tmp_path_factory.mktemp("picture"), "--seeds", "1", "--horizon", "8h")
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")

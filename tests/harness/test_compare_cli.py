@@ -141,7 +141,7 @@ class Mine(Fcfs):
 """With 19,000 of 19,200 tokens free, a turn runs alone: the capacity is then about 1.4 jobs/s."""
 OVERLOADED = (
     "sweep --traces jobs.jsonl --policies mine:Mine --kv-blocks 1200 --seeds 1..3 --no-capacity"
-    " --jps 40"
+    " --horizon steady --jps 40"
 )
 NIGHTLY = f"{OVERLOADED},1.4,2"
 

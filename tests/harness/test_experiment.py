@@ -213,7 +213,7 @@ def test_each_seed_has_its_own_programs_and_five_seeds_are_the_default(small: Pa
     assert workloads == [part.plan.workload.record() for part in parts[5:]]
 
 
-def test_an_arm_in_steady_state_draws_its_programs_from_the_recipe(small: Path) -> None:
+def test_an_arm_whose_jobs_are_a_stream_draws_its_programs_from_the_recipe(small: Path) -> None:
     steady = 'sweep = { once = false, jps = "auto", seeds = "1..3" }'
     small.write_text(SMALL.replace("sweep = { max_num_seqs = 2 }", steady))
     parts = [p for p in plans(load("small.toml"), Path("out")) if p.arm.name == "few at once"]

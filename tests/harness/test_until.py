@@ -101,7 +101,7 @@ def test_schedulers_get_more_seeds_in_the_same_folder_until_they_are_separated(
     same command repeats none."""
     monkeypatch.chdir(tmp_path)
     write_programs(Path("t.jsonl"), programs(3))
-    load = ("--traces", "t.jsonl", "--arrivals", "poisson", "--kv-blocks", "300")
+    load = ("--traces", "t.jsonl", "--horizon", "steady", "--kv-blocks", "300")
     options = ("--policies", "fcfs,infercept", "--until", "separated", "--workers", "1")
     command = ("sweep", *load, *options, "--out", "run")
     code, _, err = bench(*command)
