@@ -59,7 +59,10 @@ class Knees(NamedTuple):
             if knee is not None:
                 traces.append(_mark(capacity, knee, look))
         if limit_s is not None and traces:
-            traces.append(_limit(limit_s, [x for trace in traces for x in trace["x"]]))
+            # It ends with the last line, so that it does not strike through the name beside that.
+            ends = [x for trace in traces if trace["meta"]["kind"] != "cells" for x in trace["x"]]
+            begins = [x for trace in traces for x in trace["x"]]
+            traces.append(_limit(limit_s, min(begins), max(ends, default=max(begins))))
         return traces
 
     def values(self, column: str) -> list[float]:
@@ -143,10 +146,10 @@ def _between(at: Column, x: Column, y: Column) -> Column:
     return np.asarray(np.interp(np.log(at), np.log(x), y))
 
 
-def _limit(limit_s: float, loads: Sequence[float]) -> Trace:
-    """Draw the limit over all loads, with its value at the left."""
+def _limit(limit_s: float, least: float, most: float) -> Trace:
+    """Draw the limit between two loads, with its value at the left."""
     return scatter(
-        *([min(loads), max(loads)], [number(limit_s)] * 2, "lines+text", "soft", "limit"),
+        *([least, most], [number(limit_s)] * 2, "lines+text", "soft", "limit"),
         line={"width": 1.5, "dash": "dot"},
         text=[f"SLO: {seconds(limit_s)}", ""],
         textposition="top right",

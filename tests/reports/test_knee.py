@@ -123,11 +123,11 @@ def test_values_far_above_the_slo_are_left_out() -> None:
     assert 301.0 not in trace(drawn({"mean": 100.0}, cells)["jct-mean"], "fcfs", "cells")["y"]
 
 
-def test_a_dotted_line_with_its_value_is_at_the_limit_of_the_slo() -> None:
+def test_a_dotted_line_with_its_value_is_at_the_limit_of_the_slo_up_to_the_last_line() -> None:
     spec = drawn({"mean": 120.0})["jct-mean"]
     (limit,) = [t for t in spec["data"] if t["meta"]["kind"] == "limit"]
     assert limit["y"] == [120, 120]
-    assert (min(limit["x"]), max(limit["x"])) == (0.1, 0.8)
+    assert (min(limit["x"]), max(limit["x"])) == (0.1, 0.6)
     assert limit["text"] == ["SLO: 120 s", ""]
     assert limit["line"]["dash"] == "dot"
 
