@@ -35,8 +35,8 @@ TERMS: dict[str, str] = {
     ),
     "Capacity": (
         "The highest load that a variant sustains on a machine: a rate of jobs, or a number of "
-        "agents. At a sustained load the SLO is met: by all jobs that arrive within a horizon, "
-        "such as a day, or in a steady state, which of rates is that after a burst of jobs."
+        "agents. At a sustained load the SLO is met by all jobs that arrive within a horizon, such "
+        "as a day, or in a steady state, which rates must reach after a burst of jobs."
     ),
     "Seed": (
         "The number that initialises the random draw of the arrivals and, in steady state, of the "
