@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from reports.answer.capacity_context import CapacityContext
 from reports.capacity.estimate import Kind
-from reports.loads import MIN_JOBS
+from reports.loads import LEAST_JOBS, MIN_JOBS, least_rate
 from reports.statistics.best import undecided
 from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds
@@ -153,21 +153,25 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
     if not kinds:
         return f"No {context.noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
-        least = load.least
-        if context.horizon is not None:
-            least = f"the {MIN_JOBS} jobs that arrive at the lowest rate of a search within"
-            least += f" {time_span(context.horizon.seconds)}"
+        least, remedy, horizon = (
+            load.least,
+            "A looser --slo would give capacities.",
+            context.horizon,
+        )
+        if horizon is not None and least_rate(horizon.seconds) * context.idle_mean_s > LEAST_JOBS:
+            least = f"{MIN_JOBS} jobs in {time_span(horizon.seconds)}, the lowest rate of a search"
+            remedy = "A longer --horizon, which has lower rates, or a looser --slo may help."
         if any(c.never.is_mixed for c in capacities):
             seeds = [f"{c.variant} with {c.never.seeds} of {c.never.of} seeds" for c in capacities]
             return (
                 f"No {context.noun} sustains a {load.noun} on {context.machine} with every seed,"
                 f" so there is no capacity. The SLO {context.slo} is missed even by {least}:"
-                f" {_names(seeds)}. A looser --slo would give capacities."
+                f" {_names(seeds)}. {remedy}"
             )
         return (
             f"No {context.noun} sustains any {load.noun} on {context.machine}: the SLO"
             f" {context.slo} is missed even by {least}. On an idle machine the mean"
-            f" JCT is {seconds(context.idle_mean_s)}."
+            f" JCT is {seconds(context.idle_mean_s)}. {remedy}"
         )
     return "The search for capacities has not finished: the same command continues it."
 

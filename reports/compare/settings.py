@@ -66,8 +66,8 @@ def refuse_different(base: Side, new: Side, allowed: Collection[str]) -> None:
     if base.steady != new.steady:
         stream, fixed = (base, new) if base.steady else (new, base)
         raise NotComparable(
-            f"{stream.name} measured a stream of jobs and {fixed.name} a fixed set of jobs (--once): "
-            "their JCTs are of different jobs; run one of them again like the other"
+            f"{stream.name} measured a stream of jobs and {fixed.name} a fixed set (--once): their "
+            "JCTs are of different jobs; run one of them again like the other"
         )
     one, other = base.settings, new.settings
     if found := list(differences(one, other, SAME_QUESTION, allowed)):
@@ -105,7 +105,7 @@ def differences(
         if _differs(field, one.get(field), other.get(field), allowed):
             yield _difference(field, one.get(field), other.get(field), allowed)
     if bool(one.get("steady_state")) != bool(other.get("steady_state")):
-        yield "a stream of jobs and a fixed set of jobs (--once)"
+        yield "a stream of jobs and a fixed set (--once)"
     for field in TRACE:
         old, new = ((side.get(WORKLOAD) or {}).get(field) for side in (one, other))
         if old != new and not {WORKLOAD, f"{WORKLOAD}.{field}"} & set(allowed):

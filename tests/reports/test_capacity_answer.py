@@ -204,9 +204,25 @@ def test_an_slo_that_nothing_meets_is_no_number() -> None:
     answer = answer_of(chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3))
     assert answer.headline == (
         "No scheduler sustains any rate on b200: the SLO mean<=2x is missed even by jobs that"
-        " hardly ever overlap. On an idle machine the mean JCT is 42.0 s."
+        " hardly ever overlap. On an idle machine the mean JCT is 42.0 s. A looser --slo would give"
+        " capacities."
     )
     assert answer.winners == ()
+
+
+def test_a_search_that_ends_at_25_jobs_within_a_horizon_says_that_a_longer_one_goes_on() -> None:
+    """25 jobs in 8 h are 0.00087 jobs/s, at which an idle machine has 0.036 jobs of 42 s; in 24 h
+    it would have 0.012, fewer than the 0.02 at which every search ends."""
+
+    def said(hours: int) -> str:
+        found = chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3)
+        return answer_of(found, horizon={"seconds": 3600.0 * hours}).headline
+
+    assert "is missed even by 25 jobs in 8 h, the lowest rate of a search. " in said(8)
+    assert said(8).endswith(
+        "A longer --horizon, which has lower rates, or a looser --slo may help."
+    )
+    assert "is missed even by jobs that hardly ever overlap. " in said(24)
 
 
 def test_without_a_capacity_with_every_seed_the_seeds_that_sustain_nothing_are_counted() -> None:

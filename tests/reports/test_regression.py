@@ -128,7 +128,7 @@ def test_a_job_that_failed_in_one_run_or_seed_is_left_out_of_the_pairs_and_not_i
         (
             "steady_state",
             True,
-            r"run measured a stream of jobs and run a fixed set of jobs \(--once\)",
+            r"run measured a stream of jobs and run a fixed set \(--once\)",
         ),
         ("hardware", "b200", "hardware a100-80g and b200"),
         ("profile", {"base_ps": 2, "kv_blocks": 100}, "profile: base_ps"),
