@@ -153,11 +153,8 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
     if not kinds:
         return f"No {context.noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
-        least, remedy, horizon = (
-            load.least,
-            "A looser --slo would give capacities.",
-            context.horizon,
-        )
+        least, horizon = load.least, context.horizon
+        remedy = "A looser --slo would give capacities."
         if horizon is not None and least_rate(horizon.seconds) * context.idle_mean_s > LEAST_JOBS:
             least = f"{MIN_JOBS} jobs in {time_span(horizon.seconds)}, the lowest rate of a search"
             remedy = "A longer --horizon, which has lower rates, or a looser --slo may help."
