@@ -287,7 +287,7 @@ def load_file(
     name, programs = _load_any(data, path, repairs, assumptions, format, columns)
     if (
         repairs.inferred_counts + assumptions.tokens.estimated > before
-        or not repairs.laws.counts_hold
+        or repairs.laws.failed_counts
     ):
         programs = [replace(program, inferred_tokens=True) for program in programs]
     return name, with_short_names(programs, repairs)

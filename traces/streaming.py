@@ -204,13 +204,15 @@ def _whole(file: TraceFile, reading: _Reading, repairs: Repairs) -> list[Program
 
 
 def _part(data: bytes, path: Path, name: str, load: Load, repairs: Repairs) -> list[Program]:
+    failed = repairs.laws.failed_counts
     try:
         programs = load(data, name, repairs)
         check(programs)
     except (TraceRejected, InvalidTrace) as error:
         repairs.add(f"a part: left out ({one_line(str(error))})")
         return []
-    return [replace(program, source=path.name) for program in programs]
+    inferred = repairs.laws.failed_counts > failed
+    return [replace(p, source=path.name, inferred_tokens=inferred) for p in programs]
 
 
 def _first_read(programs: Sequence[Program], ids: set[str], repairs: Repairs) -> Iterator[Program]:

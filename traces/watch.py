@@ -76,14 +76,15 @@ def _is_known(kind: str, known: frozenset[str]) -> bool:
 @cache
 def _known(module: str) -> frozenset[str]:
     """Return the texts in the source of a module and of the modules of its package that it
-    imports, and the names of the fields that its classes declare."""
+    imports, and the fields of the records that it declares."""
     names: set[str] = set()
     for each in _with_imports(module, set()):
         tree = ast.parse(inspect.getsource(sys.modules[each]))
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                names.add(node.target.id)
+            if isinstance(node, ast.ClassDef) and node.bases:  # a structure of a record
+                fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
+                names.update(ast.unparse(each.target) for each in fields)
             elif isinstance(node, ast.Constant) and id(node) not in documentation:
                 names.update(_texts(node.value))
     return frozenset(names)
@@ -91,7 +92,7 @@ def _known(module: str) -> frozenset[str]:
 
 def _texts(value: object) -> Iterator[str]:
     written = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    if isinstance(written, str):
+    if isinstance(written, str) and " " not in written:  # messages name no fields
         yield written
         yield from re.findall(r"[A-Za-z_]\w*", written)
 

@@ -129,14 +129,6 @@ def test_a_longer_or_shorter_context_keeps_the_step_times_of_the_tables(context:
     assert replace(ours, model=listed.model, max_model_len=40_960) == listed
 
 
-def test_a_listed_model_without_tables_has_those_of_another_of_its_shape() -> None:
-    ours, listed = (profile_for("h100", f"qwen3-{name}30b-a3b") for name in ("coder-", ""))
-    assert ours.provenance == "operator-table"
-    assert replace(ours, model=listed.model, max_model_len=40_960) == listed
-    note = "qwen3-coder-30b-a3b has the shape of qwen3-30b-a3b, whose operator tables give its step"
-    assert any(each.startswith(note) for each in notes_for("h100", "qwen3-coder-30b-a3b", ours))
-
-
 def test_the_id_of_a_listed_model_that_is_not_cached_leads_to_its_name() -> None:
     with pytest.raises(InvalidInput, match=r"--model qwen3-coder-30b-a3b needs no file$"):
         model("Qwen/Qwen3-Coder-30B-A3B-Instruct")

@@ -80,7 +80,7 @@ def test_pages_give_a_variant_the_same_button(tmp_path: Path) -> None:
         for name in names:
             write_cell(run, name, [turn(), turn("p1", 0, 1.0)])
         pages.append(write_report(run).path)
-    about = ExperimentText("small", "A small one", "", "", "", "", "")
+    about = ExperimentText("small", "A small one", "", "", "", "", "", "")
     pages.append(write_experiment(about, [ArmRun("all", None, (run,))], [], tmp_path).path)
     found = [button("infercept", page.read_text()) for page in pages]
     assert found[0]

@@ -96,6 +96,15 @@ def test_programs_whose_counts_fail_a_law_are_marked(tmp_path: Path) -> None:
         assert any(note.reason == text for note in traces.repairs) == bool(failed)
 
 
+def test_counts_that_a_total_does_not_have_are_reported() -> None:
+    # Each call states a prompt of 900 tokens, but the total grows by 500 only.
+    count = codex.Counter()
+    first, second = count(4, 500), count(9, 500)
+    second["payload"]["info"]["last_token_usage"]["input_tokens"] = 900
+    _, repairs = codex.read(codex.meta("a"), codex.said(4), first, codex.said(9), second)
+    assert "prompts sum to 1,400 tokens, the file says 1,000" in repairs
+
+
 def test_calls_that_a_trajectory_counts_but_does_not_have_are_reported(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 2}
     answer = {"role": "assistant", "content": "ok", "extra": {"response": {"usage": usage}}}

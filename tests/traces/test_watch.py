@@ -26,6 +26,11 @@ def test_fields_that_a_reader_uses_are_not_counted() -> None:
     assert used.isdisjoint(found)
 
 
+def test_words_of_messages_do_not_count_as_used() -> None:
+    lines = json_lines(test_codex.meta("a", history=1, prompt=2))
+    assert {"payload.history", "payload.prompt"} <= unread_fields(lines, codex).keys()
+
+
 def test_arguments_of_tools_and_keys_that_are_no_names_are_not_counted() -> None:
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"my_secret_key": 1}}
     line = {"type": "assistant", "message": {"content": [call]}, "/home/me/file.py": 1}

@@ -302,6 +302,11 @@ class _Calls:
         self._alone[kind][usage] += 1
         return True
 
+    @property
+    def prompts_only_recorded(self) -> int:
+        """The prompt tokens of records without an event."""
+        return sum(usage[0] * number for usage, number in self._alone["record"].items())
+
     def take(self, kind: str, usage: Usage) -> bool:
         """Return whether there was only a record, or only an event, with a usage. Forget it."""
         is_there = self._alone[kind][usage] > 0
@@ -343,9 +348,8 @@ class _EventReader:
         self.found: list[_Event] = []
         self.compacted: int | None = None
         """Index of the last compaction since the last event with counts."""
-        self.has_totals = False
-        self.missing = 0
-        """Prompt tokens of the totals that no call has."""
+        self.stated = 0
+        """Prompt tokens by which the totals grew."""
         ids = (_payload(line).get("compaction_response_id") for line in rollout.lines)
         self.compactions = set(map(identifier, ids)) - {""}
 
@@ -364,9 +368,9 @@ class _EventReader:
                 elif event.kind == "output":
                     self.items.answered.add(identifier(event.payload.get("call_id")))
                 self.found.append(event)
-        if self.has_totals:
-            read = sum(event.usage[0] for event in self.found if event.kind == "count")
-            self.repairs.laws.total(Law.TOTALS, read, read + self.missing)
+        read = sum(event.usage[0] for event in self.found if event.kind == "count")
+        in_totals = read - self.calls.prompts_only_recorded
+        self.repairs.laws.total(Law.TOTALS, in_totals, self.stated)
         return [event for event in self.found if id(event) not in self.items.again]
 
     def _record(self, event: _Event) -> None:
@@ -382,7 +386,6 @@ class _EventReader:
         if total is not None and (is_latest := self.totals.is_latest(total)) is not None:
             self._replay(event, is_latest)
             return
-        self.has_totals |= total is not None
         grown, has_grown = self.totals.grow(total) if total is not None else ((), False)
         if usage is None or not usage[0]:
             usage = grown
@@ -390,6 +393,8 @@ class _EventReader:
                 self.repairs.add("a call without its own counts: from the file's totals")
         elif has_grown:
             self._rest(_minus(grown, usage))
+        if total is not None and usage:
+            self.stated += (grown if has_grown else usage)[0]
         if not usage or not usage[0]:
             return
         self.compacted = None
@@ -408,9 +413,7 @@ class _EventReader:
         compacted the history, if there was a compaction."""
         if not rest or not rest[0] or self.calls.take("record", rest):
             return
-        if self.compacted is None or not rest[2]:
-            self.missing += rest[0]
-        else:
+        if self.compacted is not None and rest[2]:
             at_s = self.found[self.compacted].at_s
             self.found.insert(self.compacted, _Event("count", {}, at_s, rest, compacts=True))
 

@@ -215,8 +215,8 @@ def kept_tokens(before: Call, call: Call, repairs: Repairs, first: Call | None =
         return min(call.kept, most)
     cached = min(call.cached or 0, most)
     if call.prompt > before.prompt:
-        appended = call.prompt > whole and not before.drops_output
-        return whole if appended else max(before.prompt, cached)
+        appended = call.prompt >= whole and not before.drops_output
+        return most if appended else max(before.prompt, cached)
     if first is None:
         if call.cached is None:
             repairs.add("a prompt that does not grow: nothing of the previous one counts as kept")
