@@ -32,7 +32,7 @@ def with_kv_cache(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None = None) 
     """Return a model of a config with KV in this format, on the GPU if it is known. Latent
     attention has one byte per entry too, as in vLLM's `fp8`. Raises DoesNotFit for a GPU without
     kernels of sparse attention."""
-    if llm.indexer is not None and ARCHITECTURES[llm.architecture].latent:
+    if is_sparse_latent(llm):
         return _sparse(llm, dtype, gpu)
     if dtype == KvCacheDtype.AUTO:
         return llm
@@ -40,16 +40,28 @@ def with_kv_cache(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None = None) 
     return replace(llm, kinds=kinds)
 
 
+def is_sparse_latent(llm: Model) -> bool:
+    """Return whether the model has an indexer beside latent attention, for which vLLM has kernels
+    for some GPUs only. MiniMax-M3 has one beside keys and values, with Triton kernels for all
+    (`vllm/models/minimax_m3/common`)."""
+    return llm.indexer is not None and ARCHITECTURES[llm.architecture].latent
+
+
+def lacks_kernels(llm: Model, gpu: Hardware) -> bool:
+    """Return whether the GPU has no kernels of the model's attention. A GPU of a file has them."""
+    return is_sparse_latent(llm) and gpu.name in HARDWARE and gpu.capability is None
+
+
 def _sparse(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None) -> Model:
     """Return the model with the format that vLLM 0.32 selects by compute capability
     (`vllm/platforms/cuda.py`, `_canonicalize_sparse_mla_kv_cache_dtype`). Of its kernels for FP8,
     only those of capability 10 read a byte per entry. A GPU of a file is taken for a Hopper."""
-    capability = HOPPER if gpu is None or gpu.name not in HARDWARE else gpu.capability
-    if gpu is not None and capability is None:
+    if gpu is not None and lacks_kernels(llm, gpu):
         known = ", ".join(each.name for each in HARDWARE.values() if each.capability)
         raise DoesNotFit(
             f"--hardware {gpu.name}: the sparse attention of {llm.name} is supported on {known}"
         )
+    capability = HOPPER if gpu is None or gpu.name not in HARDWARE else gpu.capability
     plain = capability == BLACKWELL
     always = capability == WORKSTATION or (plain and llm.architecture == "glm_moe_dsa")
     if dtype == KvCacheDtype.AUTO and not always and llm.kinds[0].entry_bytes != KV_FP8_BYTES:

@@ -13,7 +13,7 @@ from servers.admission import STEP_TOKENS
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
-from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
+from servers.profiles.kv_cache_dtype import KvCacheDtype, lacks_kernels, with_kv_cache
 from servers.profiles.kv_groups import block_tokens_of, longest_turn, pool, turn_blocks
 from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
@@ -208,8 +208,7 @@ def _divides(llm: Model, gpus: int) -> bool:
 
 
 def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
-    lacks_kernels = llm.indexer is not None and gpu.name in HARDWARE and gpu.capability is None
-    if lacks_kernels or not _divides(llm, gpus):
+    if lacks_kernels(llm, gpu) or not _divides(llm, gpus):
         return False
     block_tokens = block_tokens_of(llm, gpus, 16)
     groups, block_bytes = pool(llm, gpus, block_tokens)

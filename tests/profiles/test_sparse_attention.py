@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,8 +131,17 @@ def test_minimax_m3_has_an_indexer_beside_the_keys_and_values_of_all_but_three_l
     assert llm.read_bytes_per_token_on(1, windows=True) == 57 * 2 * keys * 2
     assert llm.read_bytes_per_token_on(1, windows=False) == 3 * 2 * keys * 2 + 57 * 256
     assert llm.flops_per_pair(windows=False) == 2 * 3 * 64 * 256
-    fp8 = with_kv_cache(llm, KvCacheDtype.FP8, hardware("a100-80g"))
+    fp8 = with_kv_cache(llm, KvCacheDtype.FP8, hardware("h100"))
     assert fp8.kv_bytes_per_token == 60 * 2 * keys + 57 * 256
+
+
+@pytest.mark.parametrize(("gpu", "gpus"), [("h200", 8), ("mi300x", 8), ("b300", 4)])
+def test_minimax_m3_runs_on_all_gpus_with_room(gpu: str, gpus: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(M3))
+    profile = analytic_profile(gpu, str(tmp_path))
+    assert profile.kv_bytes_per_token == model_of(M3, "m3").kv_bytes_per_token_on(gpus)
+    with pytest.raises(DoesNotFit, match=r"8 GPUs are not enough; it fits on .* h200 or b200"):
+        analytic_profile("a100-80g", str(tmp_path))
 
 
 def test_experts_listed_one_by_one_have_one_format() -> None:

@@ -39,7 +39,8 @@ class Hardware:
     """Its name in `aiconfigurator-core`, if that has operator tables of vLLM for it."""
     note: str = ""
     capability: int | None = None
-    """Major compute capability of a GPU for which vLLM has kernels of sparse attention."""
+    """Major compute capability of a GPU for which vLLM has kernels of sparse latent
+    attention."""
     price_usd_per_hour: float | None = None
     """Price of one GPU, if a GPU file states it; `prices` has those of listed GPUs."""
 
