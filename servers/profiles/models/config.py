@@ -446,7 +446,7 @@ def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: 
     if not experts or traits.experts == "everywhere":
         return [bool(experts)] * layers
     if isinstance(fields.get("moe_layer_freq"), list):
-        return list(map(bool, flags(fields, "moe_layer_freq", layers)))
+        return flags(fields, "moe_layer_freq", layers)
     first = fields.count("first_k_dense_replace", default=0, least=0)
     every = fields.count("moe_layer_freq", "decoder_sparse_step", default=1)
     dense = fields.get("mlp_only_layers") or []

@@ -61,14 +61,13 @@ def indexed_layers(fields: Fields, latent: bool, layers: int) -> list[int]:
     return [layer for layer in range(layers) if pattern[layer : layer + 1] != "S"]
 
 
-def flags(fields: Fields, name: str, layers: int) -> list[int]:
-    """Return the numbers that a field lists for the layers. Raises InvalidInput."""
+def flags(fields: Fields, name: str, layers: int) -> list[bool]:
+    """Return what a field lists for each layer. Raises InvalidInput."""
     listed = fields.get(name)
-    whole = isinstance(listed, list) and len(listed) >= layers
-    if not whole or any(type(each) is not int for each in listed):
+    whole = isinstance(listed, list) and len(listed) == layers
+    if not whole or any(type(each) is not int or each not in (0, 1) for each in listed):
         raise fields.problem(name, listed, f"must be a list of 0 or 1 for {layers} layers")
-    flags: list[int] = listed[:layers]
-    return flags
+    return list(map(bool, listed))
 
 
 def scorer(fields: Fields, indexer: Indexer) -> Layer:
