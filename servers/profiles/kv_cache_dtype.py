@@ -59,7 +59,7 @@ def _sparse(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None) -> Model:
     if gpu is not None and lacks_kernels(llm, gpu):
         known = ", ".join(each.name for each in HARDWARE.values() if each.capability)
         raise DoesNotFit(
-            f"--hardware {gpu.name}: the sparse attention of {llm.name} is supported on {known}"
+            f"{llm.name} does not run on {gpu.name}: its sparse attention is supported on {known}"
         )
     capability = HOPPER if gpu is None or gpu.name not in HARDWARE else gpu.capability
     plain = capability == BLACKWELL

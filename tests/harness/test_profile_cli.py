@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,11 +13,17 @@ from harness.calibrate import step_times
 from harness.calibrate.probe import Target
 from harness.calibrate.step_times import CalibrationTimes
 from harness.cli.commands.profile import _measure
-from servers.profiles import MODELS
+from servers.basics.errors import InvalidInput
+from servers.profiles import HARDWARE, MODELS
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import ServerInfo
+from servers.vllm.models.served_model import model_at_url
 from tests.harness.in_process import bench
 from tests.profiles.test_measured import DECODE, PREFILL
+from tests.servers.substitute_vllm import substitute_vllm
+
+URL = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +38,7 @@ from tests.profiles.test_measured import DECODE, PREFILL
         ("profile --model nowhere", "--model nowhere is not a folder and not a known name"),
         ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),
         ("profile --within-s 5", "--within-s '5': must be greater"),
-        ("profile --hardware h100", "--hardware: only with --show or --from aiconfig"),
+        ("profile --hardware h100", "--hardware: only with --show, --url or --from aiconfig"),
         ("profile --backend-version 1", "--backend-version: only with --from"),
         ("profile --from tables", "--from tables: use aiconfigurator"),
         ("profile --from aiconfigurator", "--from aiconfigurator: needs --hardware"),
@@ -67,6 +74,10 @@ def test_invalid_input_is_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def measured_times(*_: object) -> CalibrationTimes:
+    return CalibrationTimes(prefill=list(PREFILL), decode=list(DECODE))
+
+
 @pytest.mark.parametrize(
     ("model", "groups", "kv_tokens"),
     [
@@ -82,7 +93,7 @@ def test_a_measured_profile_has_the_groups_of_states(
 
     def measure(target: Target, *_: object) -> CalibrationTimes:
         targets.append(target)
-        return CalibrationTimes(prefill=list(PREFILL), decode=list(DECODE))
+        return measured_times()
 
     monkeypatch.setattr(step_times, "measure", measure)
     info = ServerInfo(model, "0.32.0", "a GPU", 1000, 544, 54_400, (0, 9), {}, (), None, None)
@@ -90,6 +101,63 @@ def test_a_measured_profile_has_the_groups_of_states(
     found = _measure("http://127.0.0.1:9", info, ServerConfig(model=model), llm, 60.0)
     assert found.kv_groups == found.profile().kv_groups == groups
     assert targets[0].kv_tokens == kv_tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "reported", "gpu", "entry_bytes"),
+    [
+        ("deepseek-v3.2", "fp8", "h200", 656),
+        ("deepseek-v3.2", "fp8", "b200", 576),
+        ("deepseek-v3.2", "fp8_ds_mla", None, 656),
+        ("deepseek-v3.2", "fp8_ds_mla", "b200", 656),
+        ("deepseek-v3.2", "auto", "b200", 1152),
+        ("deepseek-v3.2", "auto", "rtx-pro-6000", 656),
+        ("glm-5.1-fp8", "fp8_e4m3", "b200", 576),
+    ],
+)
+def test_kv_bytes_follow_from_the_reported_format_and_the_gpu(
+    model: str, reported: str, gpu: str | None, entry_bytes: int
+) -> None:
+    llm, dtype = model_at_url(URL, model, "auto", reported, None if gpu is None else HARDWARE[gpu])
+    assert llm.kv_bytes_per_token == llm.layers * (entry_bytes + 132)  # beside the indexer's key
+    assert (dtype == KvCacheDtype.AUTO) == (reported == "auto")
+
+
+def test_a_server_reports_fp8_as_vllm_resolves_it() -> None:
+    llm, dtype = model_at_url(URL, "llama-3.1-8b", "auto", "fp8_e4m3", None)
+    assert (llm.kv_bytes_per_token, dtype) == (32 * 2 * 8 * 128, KvCacheDtype.FP8)
+
+
+@pytest.mark.parametrize(
+    ("model", "reported", "message"),
+    [
+        ("glm-5.1-fp8", "fp8_e4m3", "KV bytes of glm-5.1-fp8 depend on the GPU; .* --hardware"),
+        ("llama-3.1-8b", "nvfp4", "KV in nvfp4 is not supported; start the server with --kv-cache"),
+    ],
+)
+def test_a_server_whose_kv_bytes_are_unknown_is_refused(
+    model: str, reported: str, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^--url {URL}: .*{message}"):
+        model_at_url(URL, model, "auto", reported, None)
+
+
+def test_a_server_on_this_machine_has_the_kv_of_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho NVIDIA B200\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(step_times, "measure", measured_times)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "glm"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODELS["glm-5.1-fp8"].config))
+    python = str(substitute_vllm(tmp_path, "healthy", "0.32.0"))
+    code, _, err = bench("profile", "--model", "./glm", "--vllm-python", python, "--out", "p.json")
+    assert code == 0, err
+    assert json.loads(Path("p.json").read_text())["kv_bytes_per_token"] == 78 * (576 + 132)
 
 
 def show(*options: str) -> str:

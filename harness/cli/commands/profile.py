@@ -129,8 +129,9 @@ def profile(
         typer.Option(
             "--hardware",
             metavar="NAME|FILE",
-            help="A GPU of bench list hardware, for --show and --from. With --show also a TOML "
-            "file that describes a GPU, or a file of bench profile, which contains its model.",
+            help="A GPU of bench list hardware, for --show and --from, and for --url if KV bytes "
+            "depend on it. With --show also a TOML file that describes a GPU, or a file of bench "
+            "profile, which contains its model.",
         ),
     ] = None,
     backend_version: Annotated[
@@ -170,7 +171,9 @@ def profile(
         refuse_given(context, OF_A_PRINTED_PROFILE, "only with --show")
     if source is None:
         with one_line_errors():
-            refuse_given(context, ("hardware",), "only with --show or --from aiconfigurator")
+            if url is None:
+                only = "only with --show, --url or --from aiconfigurator"
+                refuse_given(context, ("hardware",), only)
             refuse_given(context, ("backend_version",), "only with --from aiconfigurator")
         measure_profile(machine, server, out, within_s, url, tier)
         return
@@ -256,7 +259,7 @@ def measure_profile(
             config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
         try:
             if url is not None:
-                measured = _measure_url(url, machine.model, config, within_s)
+                measured = _measure_url(url, machine, config, within_s)
             else:
                 measured = _measure_new_server(config, server, within_s)
         except MeasurementFailed as error:
@@ -290,28 +293,33 @@ def _with_tier(
 
 def _measure_new_server(config: ServerConfig, settings: Server, within_s: float) -> Measured:
     from harness.cli.start_server import fresh_folder, running_servers
+    from servers.profiles.machines.gpus import HARDWARE
+    from servers.vllm.launch.command_line import listed_gpu
+    from servers.vllm.launch.find_vllm import gpu_names
     from servers.vllm.models.served_model import served_model
 
-    llm = served_model(config.model, config.weights, config.kv_cache_dtype)
+    gpu = HARDWARE.get(listed_gpu(next(iter(gpu_names()), "")) or "")
+    llm = served_model(config.model, config.weights, config.kv_cache_dtype, gpu)
     with running_servers(config, fresh_folder("profile"), settings) as ([server], _):
         return _measure(server.base_url, server.info, config, llm, within_s, server)
 
 
-def _measure_url(url: str, model: str | None, config: ServerConfig, within_s: float) -> Measured:
+def _measure_url(url: str, machine: Machine, config: ServerConfig, within_s: float) -> Measured:
     from harness.engines.vllm_at_url import describe
     from servers.profiles.kv_cache_dtype import KvCacheDtype
-    from servers.vllm.models.served_model import served_model
+    from servers.profiles.machines.gpu_file import hardware
+    from servers.vllm.models.served_model import model_at_url
 
     if config.kv_cache_dtype != KvCacheDtype.AUTO:
         raise InvalidInput(
             f"--kv-cache-dtype {config.kv_cache_dtype}: not supported with --url, whose server "
             "has its own format; remove it"
         )
+    gpu = None if machine.hardware is None else hardware(machine.hardware)
     info = describe(base_url := server_url(url, "--url"))
-    if info.cache_config.get("cache_dtype") == KvCacheDtype.FP8:
-        config = replace(config, kv_cache_dtype=KvCacheDtype.FP8)
-    llm = served_model(model or info.model, config.weights, config.kv_cache_dtype)
-    return _measure(base_url, info, config, llm, within_s)
+    reported = info.cache_config.get("cache_dtype", "auto")
+    llm, dtype = model_at_url(base_url, machine.model or info.model, config.weights, reported, gpu)
+    return _measure(base_url, info, replace(config, kv_cache_dtype=dtype), llm, within_s)
 
 
 def _measure(
