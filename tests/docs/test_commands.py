@@ -62,6 +62,7 @@ RUN_ELSEWHERE = {
     "fidelity": "tests/real/test_fidelity.py",
     "gateway": "tests/gateway/test_recording.py",
     "experiment --all": "tests/harness/test_experiment.py",
+    "experiment world-": "tests/harness/test_experiment.py",
     "--shard": "tests/harness/test_shards.py",
     "/shared/run": "tests/harness/test_shards.py",
     "--cluster": "tests/cluster/test_ray.py",
@@ -182,6 +183,9 @@ def arguments_of(command: Command, folder: Path, server: str) -> list[str]:
     words = [fill_in(word, folder, server) for word in command.words[1:]]
     if not {"--help", "list"}.isdisjoint(words):
         return words
+    if "--horizon" in words:  # --once has none
+        at = words.index("--horizon")
+        del words[at : at + 2]
     missing = [pair for pair in NOT_ALL.get(words[0], {}).items() if pair[0] not in words]
     return [*words, *chain.from_iterable(missing), *SHORTER.get(words[0], ())]
 
