@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -40,6 +42,20 @@ def test_a_range_is_drawn_by_seed() -> None:
     assert all(10 <= tokens <= 30 for tokens in new)
 
 
-def test_a_range_that_falls_is_refused() -> None:
-    with pytest.raises(ValidationError, match="the smallest and the largest"):
-        Conversation(turns=1, first_prompt=(20, 10), new_tokens=1, output_tokens=1)
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("first_prompt", (20, 10), r"first_prompt.range\n.*the smallest and the largest"),
+        ("first_prompt", -5, r"first_prompt.number\n.*greater than or equal to 0"),
+        ("new_tokens", math.inf, r"new_tokens.number\n.*finite"),
+        ("gap_s", (0, math.nan), r"gap_s.range.1\n.*finite"),
+        ("gap_s", 1e300, r"gap_s.number\n.*less than or equal to 10000000"),
+        ("turns", 10**9, r"turns\n.*less than or equal to 10000"),
+        ("sessions", 10**9, r"sessions\n.*less than or equal to 10000"),
+    ],
+)
+def test_a_length_that_no_job_has_is_refused_with_its_field(
+    field: str, value: object, message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Conversation.model_validate({**FIXED.model_dump(), field: value})

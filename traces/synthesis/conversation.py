@@ -10,18 +10,26 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from traces.program import Program, Provenance, Turn
 
+MAX_TURNS = 10_000
+"""Of a session, and sessions of a job. Larger numbers would be mistakes, and exhaust the memory."""
+
 
 def _ascending(span: tuple[float, float]) -> tuple[float, float]:
-    if not 0 <= span[0] <= span[1]:
+    if span[0] > span[1]:
         raise ValueError("give a number, or the smallest and the largest of a range")
     return span
 
 
-Span = float | Annotated[tuple[float, float], AfterValidator(_ascending)]
+Length = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+Span = Annotated[
+    Annotated[Length, Tag("number")]
+    | Annotated[tuple[Length, Length], AfterValidator(_ascending), Tag("range")],
+    Discriminator(lambda span: "range" if isinstance(span, list | tuple) else "number"),
+]
 
 
 class Conversation(BaseModel):
@@ -29,9 +37,9 @@ class Conversation(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    turns: int = Field(ge=1)
+    turns: int = Field(ge=1, le=MAX_TURNS)
     """Of each session."""
-    sessions: int = Field(default=1, ge=1)
+    sessions: int = Field(default=1, ge=1, le=MAX_TURNS)
     first_prompt: Span
     new_tokens: Span
     """That a later prompt adds to the context of the turn before."""
