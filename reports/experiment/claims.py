@@ -110,8 +110,9 @@ class Check(BaseModel):
 
     @property
     def is_capacity(self) -> bool:
-        """Whether the number says how much load a machine serves."""
-        return self.is_knee or self.metric.startswith("throughput_")
+        """Whether the number says how much load a machine serves. A ratio does not."""
+        is_load = self.metric.startswith(("capacity_", "throughput_"))
+        return self.is_knee or (is_load and self.to is None and self.over is None)
 
     def is_past(self, number: float) -> bool:
         """Whether a number is beyond the knee."""

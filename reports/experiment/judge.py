@@ -344,3 +344,5 @@ def _inside(check: Check, number: float) -> bool:
     least = -math.inf if check.least is None else check.least
     most = math.inf if check.most is None else check.most
     return least <= number <= most
+    if unit == " s" and 0 < number < 1:
+        number, unit = number * 1000, " ms"

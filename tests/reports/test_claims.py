@@ -319,3 +319,17 @@ def test_a_number_can_be_divided_by_that_of_another_arm_by_seed() -> None:
 def test_a_knee_has_one_threshold_and_one_number(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="above"):
         Check.model_validate({"says": "knee", "of": "fcfs", **fields})
+def test_a_number_of_jobs_served_is_a_capacity_and_its_ratio_is_none() -> None:
+    served = [{"metric": "capacity_jobs_per_s"}, {"metric": "throughput_turns_per_min"}]
+    claims = [Check.model_validate({"says": "serves", "of": "fcfs", **each}) for each in served]
+    assert [claim.is_capacity for claim in claims] == [True, True]
+    for ratio in ({"to": "ours"}, {"over": "4 agents"}):
+        assert not any(c.model_copy(update=ratio).is_capacity for c in claims)
+    assert not gain().is_capacity
+
+
+def test_less_than_a_second_is_stated_in_milliseconds() -> None:
+    check = Check(says="a token takes 5 ms", of="fcfs")
+    assert judge(check, {"": cells(fcfs=[0.0101, 0.0101])}).ours == "10.1 ms"
+
+
