@@ -87,7 +87,8 @@ class Check(BaseModel):
     """The number is divided by that of this arm, at the same load."""
     above: float | None = None
     """The number is the `x` of the first arm at which the metric is above this, such as the number
-    of agents at which latency rises steeply. Bounds and published numbers are then of `x`."""
+    of agents at which latency rises steeply. Bounds and published numbers are then of `x`, which
+    must rise from arm to arm."""
     below: float | None = None
     """The same, for a metric that falls."""
     loads: tuple[float, ...] = ()

@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from reports.experiment.claims import Check
+from reports.experiment.knees import Knee, knees
 from reports.experiment.significance import ClaimOutcome, Value, judged
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import SeedShare, some_seeds
@@ -37,6 +38,8 @@ class ClaimPoint:
 
     label: str
     value: Estimate
+    bounds: str = ""
+    """What bounds the seeds that have no number, in words. The value then covers their bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ def judge(
         base = {v.jps: v for v in _values(check, check.over, cells[check.over])}
         every = [_over(v, base[v.jps]) for v in every if v.jps in base]
     if check.is_knee:
-        every = _knees(check, every, positions)
+        compared = {arm: positions.get(arm) for arm in check.arms or cells}
+        return _at_knees(check, [k for k in knees(check, every, compared) if k.value.seeds])
     found = [v for v in every if v.seeds]
     if not found:
         return _finding(check, _lacking(check, every) or "no result", ClaimOutcome.OPEN, found)
@@ -92,6 +96,42 @@ def _finding(check: Check, ours: str, outcome: ClaimOutcome, found: Sequence[Val
         check=check,
         points=points,
     )
+
+
+def _at_knees(check: Check, found: Sequence[Knee]) -> Finding:
+    """Judge positions of knees. Where arms only bound a knee, a claim must have the same outcome at
+    the bound and infinitely far beyond it."""
+    if not found:
+        return _finding(check, "no result", ClaimOutcome.OPEN, ())
+    values = [knee.value for knee in found]
+    near, far = (
+        judged([(v, check.least, check.most) for v in some], ClaimOutcome.FAILS)
+        for some in ([knee.at_bounds for knee in found], values)
+    )
+    outcome = _every([n if n is f else ClaimOutcome.OPEN for n, f in zip(near, far, strict=True)])
+    ours = "; ".join(
+        f"{_knee(knee)} at {knee.value.jps:g} jobs/s" if len(found) > 1 else _knee(knee)
+        for knee in found
+    )
+    points = tuple(
+        ClaimPoint(_label(knee.value, values), knee.at_bounds.estimate(), knee.bounds)
+        for knee in found
+    )
+    return replace(_finding(check, ours, outcome, ()), points=points)
+
+
+def _knee(knee: Knee) -> str:
+    value = knee.value
+    if not knee.bounds:
+        return _shown(value.estimate(), _position)
+    if not value.by_seed and not (value.above and value.below):
+        return knee.bounds
+    side = "about" if value.above and value.below else "at least" if value.above else "at most"
+    return f"{side} {_position(knee.at_bounds.estimate().value)} ({knee.bounds})"
+
+
+def _position(number: float) -> str:
+    return f"{number:.3g}"
 
 
 def _along(check: Check, found: Sequence[Value], every: Sequence[Value]) -> Finding:
@@ -144,9 +184,9 @@ def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
         other = 1.0 if to is None else numbers[to]
         if rank:
             name = "above" if rank > 0 else "below"
-            by_load[jps] = found._replace(**{name: getattr(found, name) + 1})
+            by_load[jps] = found._replace(**{name: getattr(found, name) | {seed}})
         elif ranks[key]:
-            by_load[jps] = found._replace(neither=found.neither + 1)
+            by_load[jps] = found._replace(neither=found.neither | {seed})
         elif other and not math.isnan(number / other):
             by_load[jps] = found._replace(by_seed={**found.by_seed, seed: number / other})
     return list(by_load.values())
@@ -164,23 +204,6 @@ def _rank(check: Check, row: Mapping[Any, Any], number: float) -> int:
 
 def _column(check: Check) -> str:
     return f"turn_{check.turn}_s" if check.metric == "turn_mean_s" else check.metric
-
-
-def _knees(check: Check, values: Sequence[Value], positions: Positions) -> list[Value]:
-    """Return the position of the first arm, in their order, whose number is past the knee, by seed.
-    With a seed that reaches none the position is larger than any number."""
-    by_load: dict[float, Value] = {}
-    for jps in dict.fromkeys(v.jps for v in values):
-        mine = [v for v in values if v.jps == jps]
-        found: dict[int, float] = {}
-        for value in mine:
-            position = positions.get(value.arm)
-            for seed, number in value.by_seed.items():
-                if position is not None and check.is_past(number):
-                    found.setdefault(seed, position)
-        seeds = {seed for value in mine for seed in value.by_seed}
-        by_load[jps] = Value("knee", jps, found, above=len(seeds - found.keys()))
-    return list(by_load.values())
 
 
 def _every(outcomes: Sequence[ClaimOutcome]) -> ClaimOutcome:
@@ -277,19 +300,15 @@ def _lacking(check: Check, every: Sequence[Value]) -> str:
 
 
 def _lacking_at(check: Check, value: Value, every: Sequence[Value]) -> Iterator[str]:
-    if check.is_knee:
-        if value.above:
-            yield f"no arm is past it{some_seeds(SeedShare(value.above, value.seeds))}"
-        return
     of_lacks, to_lacks = value.above, value.below
     if check.better == "higher":
         of_lacks, to_lacks = to_lacks, of_lacks
     of_and_to = ((f"{check.of} has no", of_lacks), (f"{check.to} has no", to_lacks))
-    for side, count in (*of_and_to, ("neither side has a", value.neither)):
-        if not count:
+    for side, lacking in (*of_and_to, ("neither side has a", value.neither)):
+        if not lacking:
             continue
         at = f" at {_label(value, every)}" if len(every) > 1 or value.jps else ""
-        seeds = some_seeds(SeedShare(count, value.seeds + value.neither))
+        seeds = some_seeds(SeedShare(len(lacking), value.seeds + len(value.neither)))
         if check.metric == "capacity_jobs_per_s":
             yield f"a capacity could not be determined{at}{seeds}"
         else:
@@ -322,8 +341,6 @@ def _shown(own: Estimate, text: Callable[[float], str]) -> str:
 
 
 def _number(check: Check, number: float) -> str:
-    if check.is_knee:
-        return f"{number:.3g}"
     if check.to is not None or check.over is not None:
         decimals = next((d for d in (2, 3) if _rounds_to_same_side(check, number, d)), 4)
         return f"{number:.{decimals}f}x"
@@ -331,6 +348,8 @@ def _number(check: Check, number: float) -> str:
         return share(number)
     unit = next((f" {u}" for u in ("ms", "s") if check.metric.endswith(f"_{u}")), "")
     unit = "" if check.metric.endswith("per_s") else unit
+    if unit == " s" and 0 < number < 1:
+        number, unit = number * 1000, " ms"
     return f"{number:.3g}{unit}" if abs(number) < 1000 else f"{number:,.0f}{unit}"
 
 
@@ -344,5 +363,3 @@ def _inside(check: Check, number: float) -> bool:
     least = -math.inf if check.least is None else check.least
     most = math.inf if check.most is None else check.most
     return least <= number <= most
-    if unit == " s" and 0 < number < 1:
-        number, unit = number * 1000, " ms"

@@ -129,7 +129,13 @@ def finish(
 def _as_json(finding: Finding) -> dict[str, Any]:
     names = ("says", "published", "ours", "outcome", "reading", "direction")
     points = [
-        {"point": p.label, "value": p.value.value, "low": p.value.low, "high": p.value.high}
+        {
+            "point": p.label,
+            "value": p.value.value,
+            "low": p.value.low,
+            "high": p.value.high,
+            "bounds": p.bounds,
+        }
         for p in finding.points
     ]
     return {

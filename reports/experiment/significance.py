@@ -31,18 +31,18 @@ class Value(NamedTuple):
     jps: float
     """Rate in jobs per second; 0 in a closed loop."""
     by_seed: Mapping[int, float]
-    above: int = 0
+    above: frozenset[int] = frozenset()
     """Seeds with which it is larger than any number, such as the JCT ratio to a variant that has a
     steady state of one that has none."""
-    below: int = 0
+    below: frozenset[int] = frozenset()
     """Seeds with which it is smaller than any."""
-    neither: int = 0
+    neither: frozenset[int] = frozenset()
     """Seeds with which neither side has a number, so that there is nothing to compare."""
 
     @property
     def seeds(self) -> int:
         """Seeds that say something about the claim."""
-        return len(self.by_seed) + self.above + self.below
+        return len(self.by_seed) + len(self.above) + len(self.below)
 
     @property
     def is_exact(self) -> bool:
@@ -83,10 +83,9 @@ def judged(bounded: Sequence[Bounded], together: ClaimOutcome) -> list[ClaimOutc
 def _with_extremes(
     outcome: ClaimOutcome, value: Value, least: float | None, most: float | None
 ) -> ClaimOutcome:
-    contradicting = (value.below if least is not None else 0) + (
-        value.above if most is not None else 0
-    )
-    if value.above + value.below == value.seeds:
+    below = len(value.below) if least is not None else 0
+    contradicting = below + (len(value.above) if most is not None else 0)
+    if not value.by_seed:
         every = {0: ClaimOutcome.HOLDS, value.seeds: ClaimOutcome.FAILS}
         return every.get(contradicting, ClaimOutcome.OPEN)
     return ClaimOutcome.OPEN if contradicting and outcome is ClaimOutcome.HOLDS else outcome

@@ -138,8 +138,9 @@ def test_stated_lengths_run_at_a_number_of_agents_and_give_a_knee(small: Path) -
     assert code == 0, err
     (finding,) = json.loads(Path("out/small/experiment.json").read_text())["findings"]
     assert finding["is_capacity"]
-    assert (finding["ours"], finding["outcome"]) == ("2", "holds")
-    assert [point["value"] for point in finding["points"]] == [2.0]
+    bound = "at most 2, the first arm"
+    assert (finding["ours"], finding["outcome"]) == (bound, "cannot be said")
+    assert [(point["value"], point["bounds"]) for point in finding["points"]] == [(2.0, bound)]
 
 
 @pytest.mark.parametrize(

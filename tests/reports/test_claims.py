@@ -291,11 +291,62 @@ def test_a_knee_with_the_same_number_of_agents_for_every_seed_is_within_bounds_t
     assert judge(knee(above=11.5, most=14), LATENCY, AGENTS).outcome is FAILS
 
 
-def test_a_knee_that_no_arm_reaches_is_beyond_any_number() -> None:
-    finding = judge(knee(above=50, least=32), LATENCY, AGENTS)
+@pytest.mark.parametrize(
+    ("bounds", "outcome"),
+    [
+        ({"least": 16}, HOLDS),
+        ({"most": 12}, FAILS),
+        ({"least": 32}, OPEN),  # it may be at 20
+        ({"most": 32}, OPEN),
+    ],
+)
+def test_a_knee_that_no_arm_reaches_is_after_the_last_arm(
+    bounds: dict[str, float], outcome: ClaimOutcome
+) -> None:
+    finding = judge(knee(above=50, **bounds), LATENCY, AGENTS)
+    assert (finding.ours, finding.outcome) == ("more than 16, the last arm", outcome)
+    assert finding.points[0].bounds == finding.ours
+
+
+@pytest.mark.parametrize(
+    ("bounds", "outcome"),
+    [({"most": 4}, HOLDS), ({"least": 5}, FAILS), ({"most": 3}, OPEN), ({"least": 2}, OPEN)],
+)
+def test_a_knee_that_the_first_arm_is_past_is_there_or_before(
+    bounds: dict[str, float], outcome: ClaimOutcome
+) -> None:
+    finding = judge(knee(above=0.5, **bounds), LATENCY, AGENTS)
+    assert (finding.ours, finding.outcome) == ("at most 4, the first arm", outcome)
+
+
+def test_seeds_whose_knee_is_only_bounded_count_with_their_bound() -> None:
+    # Above 25 s: from 16 agents on with seeds 1 and 2, with no arm with seed 3. Above 1.5 s with a
+    # first arm of 8 agents: from the first arm on.
+    finding = judge(knee(above=25, least=5), LATENCY, AGENTS)
+    assert finding.ours == "at least 16 (more than 16, the last arm with 1 of 3 seeds)"
+    assert finding.points[0].value.value == pytest.approx(16)
     assert finding.outcome is HOLDS
-    assert finding.ours == "no arm is past it"
-    assert judge(knee(above=50, most=32), LATENCY, AGENTS).outcome is FAILS
+    assert judge(knee(above=25, least=5, most=30), LATENCY, AGENTS).outcome is OPEN
+
+
+def test_a_seed_without_a_number_at_an_arm_before_its_knee_is_left_out() -> None:
+    # Seed 2, whose knee is at 8 agents, has no result there; seed 1 has none at 4 agents.
+    failed = {"4 agents": 1, "8 agents": 2}
+    lacking = {
+        arm: frame[frame["seed"] != failed.get(arm)].reset_index() for arm, frame in LATENCY.items()
+    }
+    finding = judge(knee(least=5, most=30), lacking, AGENTS)
+    assert finding.points[0].value.value == pytest.approx(16)  # seed 3 alone
+    assert finding.ours == "16 (one seed)"
+    without = {**LATENCY, "4 agents": LATENCY["4 agents"].head(0)}
+    assert judge(knee(least=5, most=30), without, AGENTS).ours == "no result"
+
+
+def test_an_arm_without_a_steady_state_is_past_a_knee_that_a_number_is_above() -> None:
+    # Seed 1 has no steady state with 8 agents, so that its knee is there and not at 16.
+    at_8 = LATENCY["8 agents"].assign(unstable=[True, False, False])
+    finding = judge(knee(least=5, most=30), {**LATENCY, "8 agents": at_8}, AGENTS)
+    assert finding.points[0].value.value == pytest.approx((8 * 8 * 16) ** (1 / 3))
 
 
 def test_a_knee_of_a_metric_that_falls_is_the_first_arm_below_a_number() -> None:
@@ -313,12 +364,6 @@ def test_a_number_can_be_divided_by_that_of_another_arm_by_seed() -> None:
     assert finding.direction == "mean JCT of fcfs ÷ that of 4 agents; lower is better"
 
 
-@pytest.mark.parametrize(
-    "fields", [{"above": 1.0, "below": 2.0}, {"above": 1.0, "where": "rising"}]
-)
-def test_a_knee_has_one_threshold_and_one_number(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="above"):
-        Check.model_validate({"says": "knee", "of": "fcfs", **fields})
 def test_a_number_of_jobs_served_is_a_capacity_and_its_ratio_is_none() -> None:
     served = [{"metric": "capacity_jobs_per_s"}, {"metric": "throughput_turns_per_min"}]
     claims = [Check.model_validate({"says": "serves", "of": "fcfs", **each}) for each in served]
@@ -333,3 +378,9 @@ def test_less_than_a_second_is_stated_in_milliseconds() -> None:
     assert judge(check, {"": cells(fcfs=[0.0101, 0.0101])}).ours == "10.1 ms"
 
 
+@pytest.mark.parametrize(
+    "fields", [{"above": 1.0, "below": 2.0}, {"above": 1.0, "where": "rising"}]
+)
+def test_a_knee_has_one_threshold_and_one_number(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="above"):
+        Check.model_validate({"says": "knee", "of": "fcfs", **fields})
