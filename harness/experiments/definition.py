@@ -7,7 +7,8 @@ keys of a settings file (`harness.load.settings_file`) and overrides `[sweep]`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -195,6 +196,7 @@ def load(name: str) -> Experiment:
                 raise InvalidInput(f"{file}: workload: give either a recipe or a conversation")
             if workload.recipe:
                 _refuse_unknown(f"{file}: workload.recipe", [workload.recipe], RECIPES)
+                _refuse_without_effect(f"{file}: workload", arm, workload, settings)
     if experiment.is_sweep:
         _refuse_empty_checks(str(file), experiment, contents)
     return experiment
@@ -245,17 +247,42 @@ def _refuse_empty_checks(
     for index, check in enumerate(experiment.checks):
         field = f"{file}: checks.{index}"
         _refuse_unknown(f"{field}.arms", check.arms, contents)
-        _refuse_unknown(f"{field}.over", [check.over] if check.over else [], contents)
+        _refuse_unknown(f"{field}.over", [] if check.over is None else [check.over], contents)
         if check.is_knee:
-            unplaced = [name for name in check.arms or contents if positions[name] is None]
-            if unplaced:
-                raise InvalidInput(f"{field}: arm {brief(unplaced[0])} needs a number x")
+            _refuse_unordered(field, {name: positions[name] for name in check.arms or contents})
         arms = [contents[name] for name in check.arms or contents]
         known = dict.fromkeys(name for arm in arms for name in sorted(arm.variants))
         _refuse_unknown(f"{field}.of", [check.of], known)
-        _refuse_unknown(f"{field}.to", [check.to or check.of], known)
+        _refuse_unknown(f"{field}.to", [check.of if check.to is None else check.to], known)
         rates = sorted(set[float]().union(*(arm.loads for arm in arms)))
         _refuse_unknown(f"{field}.loads", check.loads, rates)
+
+
+def _refuse_without_effect(
+    field: str, arm: Arm, workload: Synthesis, settings: SweepSettings
+) -> None:
+    """Raise InvalidInput for options of a recipe from which a stream draws its jobs itself."""
+    given = workload.model_dump(include=workload.model_fields_set - {"recipe"})
+    if given and not settings.load.once:
+        name, value = next(iter(given.items()))
+        raise InvalidInput(
+            f"{field}.{name} is {brief(value)}: has no effect on arm {brief(arm.name)}, whose jobs "
+            "arrive for a day; remove it, or set once = true"
+        )
+
+
+def _refuse_unordered(field: str, positions: Mapping[str, float | None]) -> None:
+    """Raise InvalidInput unless the arms have positions that rise."""
+    below = -math.inf
+    for name, position in positions.items():
+        if position is None:
+            raise InvalidInput(f"{field}: arm {brief(name)} needs a number x")
+        if position <= below:
+            raise InvalidInput(
+                f"{field}: arm {brief(name)} has x = {position:g} after {below:g}: above and below "
+                "need arms in ascending order of x; give them in arms"
+            )
+        below = position
 
 
 def _refuse_unknown(field: str, values: Collection[object], known: Collection[object]) -> None:

@@ -55,11 +55,33 @@ published = "never"
 """
 
 
+CONVERSATION = """
+[workload]
+programs = 4
+shared_tokens = 64
+
+[workload.conversation]
+turns = 2
+first_prompt = 128
+new_tokens = 16
+output_tokens = 4
+"""
+CONVERSATION_WITH_A_NEGATIVE_GAP = (
+    "conversation = { turns = 1, first_prompt = 9, new_tokens = 9, output_tokens = 9, gap_s = -3 }"
+)
+
+
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SMALL)
     return tmp_path / "small.toml"
+
+
+def mixed(stream: str) -> str:
+    """Return an experiment whose first arm runs programs once, and whose second arm is a stream."""
+    text = SMALL.replace("programs = 6", "").replace("sweep = { max_num_seqs = 2 }", stream)
+    return text.replace('name = "as it is"', 'name = "as it is"\nworkload = { programs = 6 }')
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:
@@ -109,19 +131,6 @@ def test_an_experiment_on_a_run_of_others_has_a_source_a_prediction_and_what_is_
     assert experiment.predicts
     assert experiment.assumes.startswith("Known: ")
     assert "Assumed: " in experiment.assumes
-
-
-CONVERSATION = """
-[workload]
-programs = 4
-shared_tokens = 64
-
-[workload.conversation]
-turns = 2
-first_prompt = 128
-new_tokens = 16
-output_tokens = 4
-"""
 
 
 def test_stated_lengths_run_at_a_number_of_agents_and_give_a_knee(small: Path) -> None:
@@ -215,8 +224,7 @@ def test_each_seed_has_its_own_programs_and_five_seeds_are_the_default(small: Pa
 
 
 def test_an_arm_whose_jobs_are_a_stream_draws_its_programs_from_the_recipe(small: Path) -> None:
-    steady = 'sweep = { once = false, jps = "auto", seeds = "1..3" }'
-    small.write_text(SMALL.replace("sweep = { max_num_seqs = 2 }", steady))
+    small.write_text(mixed('sweep = { once = false, jps = "auto", seeds = "1..3" }'))
     parts = [p for p in plans(load("small.toml"), Path("out")) if p.arm.name == "few at once"]
     (plan,) = [part.plan for part in parts]
     assert (plan.steady, plan.seeds, plan.amounts) == (True, (1, 2, 3), ())
@@ -257,8 +265,7 @@ def test_the_variants_of_the_claims_are_highlighted_among_many(small: Path) -> N
 def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_with_the_name_of_the_arm(
     small: Path,
 ) -> None:
-    steady = 'sweep = { once = false, jps = "auto", slo = "mean<=1s" }'
-    small.write_text(SMALL.replace("sweep = { max_num_seqs = 2 }", steady))
+    small.write_text(mixed('sweep = { once = false, jps = "auto", slo = "mean<=1s" }'))
     code, out, err = bench("small.toml", "--out", "out")
     assert (code, out) == (2, "")
     assert (
@@ -306,7 +313,17 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
         (("least = 0.5", 'arms = ["it"]'), "checks.0.arms is 'it': must be one of as it is, few"),
         (("least = 0.5", "loads = [0.1, 7]"), "checks.0.loads is 7.0: must be one of 0.1\n"),
         (("least = 0.5", 'over = "it"'), "checks.0.over is 'it': must be one of as it is, few"),
+        (("least = 0.5", 'over = ""'), "checks.0.over is '': must be one of as it is, few"),
+        (('to = "continuum"', 'to = ""'), "checks.0.to is '': must be one of continuum, f"),
         (("least = 0.5", "above = 9"), "checks.0: arm 'as it is' needs a number x"),
+        (
+            ("max_num_seqs = 2", "once = false"),
+            "workload.programs is 6: has no effect on arm 'few at once', whose jobs arrive for a",
+        ),
+        (
+            ('recipe = "execution-note"', CONVERSATION_WITH_A_NEGATIVE_GAP),
+            "workload: conversation.gap_s.number is -3: must be greater than or equal to 0",
+        ),
     ],
 )
 def test_an_invalid_field_of_an_experiment_file_is_named(
@@ -318,6 +335,13 @@ def test_an_invalid_field_of_an_experiment_file_is_named(
     assert message in err
     assert err.startswith("bench: small.toml: ")
     assert not Path("out").exists()
+
+
+def test_arms_of_a_knee_must_have_ascending_positions(small: Path) -> None:
+    text = SMALL.replace('"as it is"', '"as it is"\nx = 4').replace("least = 0.5", "above = 9")
+    small.write_text(text.replace('"few at once"', '"few at once"\nx = 4'))
+    with pytest.raises(InvalidInput, match="arm 'few at once' has x = 4 after 4: above and below"):
+        load("small.toml")
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_names() -> None:
