@@ -7,25 +7,28 @@ prediction with the nearest number that the source states: 0% within a stated ra
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import orjson
 
-from harness.experiments.definition import load
+from harness.experiments.definition import Experiment, load
+from reports.experiment.significance import ClaimOutcome
 from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted
-from tools.results_tables import code, table
+from tools.results_tables import DASH, DATA, code, table
 
-DATA = Path(__file__).parents[1] / "docs/data/world.json"
+FILE = DATA / "world.json"
 
 World = Mapping[str, Mapping[str, Any]]
-"""What `experiment.json` says, by the name of the experiment."""
+"""What `experiment.json` says, by the name of the experiment, and the hash of its settings."""
 
 
-def read_world(path: Path = DATA) -> World:
+def read_world(path: Path = FILE) -> World:
     found: World = orjson.loads(path.read_bytes())
     return found
 
@@ -34,7 +37,19 @@ def add(world: World, runs: Sequence[Path]) -> World:
     """Return the predictions with those of `runs`, which replace earlier ones."""
     added = [orjson.loads((run / "experiment.json").read_bytes()) for run in runs]
     kept = ("verdict", "outcome", "findings")
-    return dict(sorted({**world, **{e["name"]: {k: e[k] for k in kept} for e in added}}.items()))
+    new = {
+        e["name"]: {"settings_sha256": settings_sha256(load(e["name"])), **{k: e[k] for k in kept}}
+        for e in added
+    }
+    return dict(sorted({**world, **new}.items()))
+
+
+def settings_sha256(experiment: Experiment) -> str:
+    """Return a hash of all that decides the numbers and verdicts of an experiment."""
+    settings = experiment.model_dump(
+        mode="json", include={"sweep", "workload", "arms", "checks"}, exclude_defaults=True
+    )
+    return sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def error(predicted: float, published: Sequence[float]) -> float:
@@ -43,23 +58,38 @@ def error(predicted: float, published: Sequence[float]) -> float:
     return predicted / nearest - 1
 
 
-def capacity_errors(world: World) -> list[float]:
-    """Return the errors of the claims about capacities that have numbers on both sides."""
-    return [
-        error(finding["points"][0]["value"], finding["published_range"])
-        for each in world.values()
-        for finding in each["findings"]
-        if finding["is_capacity"] and finding["published_range"] and finding["points"]
-    ]
-
-
 def headline(world: World) -> str:
-    """Return the first line of the page on fidelity."""
-    errors = [abs(found) for found in capacity_errors(world)]
-    return (
-        f"Predicted capacity was within {max(errors):.0%} of what others measured, on "
-        f"{counted(len(errors), 'run')} (median {median(errors):.0%})."
+    """Return the first line of the page on fidelity: the claims about capacities of which the
+    source states a number. A prediction that arms only bound has no error."""
+    compared = [
+        (name, finding)
+        for name, each in world.items()
+        for finding in each["findings"]
+        if finding["is_capacity"] and finding["published_range"]
+    ]
+    errors = [abs(found) for _, each in compared if (found := error_of(each)) is not None]
+    sources = len({name for name, _ in compared})
+    outcomes = Counter(each["outcome"] for _, each in compared)
+    hold, fail, open_ = (
+        outcomes[o] for o in (ClaimOutcome.HOLDS, ClaimOutcome.FAILS, ClaimOutcome.OPEN)
     )
+    bounded = len(compared) - len(errors)
+    more = f"; {bounded} more {'has' if bounded == 1 else 'have'} only a bound" if bounded else ""
+    return (
+        f"Predicted capacity was within {max(errors):.0%} of the nearest number that others "
+        f"measured (median {median(errors):.0%}), in {counted(len(errors), 'comparison')} with "
+        f"{counted(sources, 'source')}{more}. "
+        f"{hold or 'None'} of these claims {'hold' if hold > 1 else 'holds'}, "
+        f"{fail} {'does' if fail == 1 else 'do'} not, and {open_} cannot be said."
+    )
+
+
+def error_of(finding: Mapping[str, Any]) -> float | None:
+    """Return the error of a claim about one number that is predicted and published."""
+    points, published = finding["points"], finding["published_range"]
+    if len(points) != 1 or points[0]["bounds"] or not published:
+        return None
+    return error(points[0]["value"], published)
 
 
 def tables(world: World) -> dict[str, str]:
@@ -76,13 +106,10 @@ def tables(world: World) -> dict[str, str]:
 def rows(world: World) -> Iterator[list[str]]:
     for name, each in world.items():
         for finding in each["findings"]:
-            points, published = finding["points"], finding["published_range"]
-            off = "–"
-            if len(points) == 1 and published:
-                found = error(points[0]["value"], published)
-                off = f"{found:+.0%}" if found else "within"
+            found = error_of(finding)
+            off = DASH if found is None else f"{found:+.0%}" if found else "within"
             yield [
-                *(code(name), finding["says"], finding["ours"], finding["published"] or "–"),
+                *(code(name), finding["says"], finding["ours"], finding["published"] or DASH),
                 *(off, finding["outcome"]),
             ]
 
@@ -94,8 +121,6 @@ def sources(world: World) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    earlier = read_world() if DATA.exists() else {}
-    write_file(
-        DATA,
-        orjson.dumps(add(earlier, [Path(a) for a in sys.argv[1:]]), option=orjson.OPT_INDENT_2),
-    )
+    earlier = read_world() if FILE.exists() else {}
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    write_file(FILE, orjson.dumps(add(earlier, [Path(a) for a in sys.argv[1:]]), option=options))

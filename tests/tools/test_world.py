@@ -9,18 +9,25 @@ from typing import Any
 import pytest
 
 from harness.experiments.definition import load, names
-from tools.world import add, error, headline, read_world
+from tools.world import World, add, error, headline, read_world, rows, settings_sha256
 
 
-def finding(value: float, published: list[float], *, is_capacity: bool = True) -> dict[str, Any]:
+def finding(
+    value: float,
+    published: list[float],
+    outcome: str = "holds",
+    *,
+    is_capacity: bool = True,
+    bounds: str = "",
+) -> dict[str, Any]:
     return {
         "says": "knee",
         "published": "",
         "ours": f"{value:g}",
-        "outcome": "holds",
+        "outcome": outcome,
         "is_capacity": is_capacity,
         "published_range": published,
-        "points": [{"value": value}],
+        "points": [{"value": value, "bounds": bounds}],
     }
 
 
@@ -31,26 +38,61 @@ def test_an_error_is_that_of_the_nearest_stated_number_and_zero_within_a_range()
     assert error(9.9, [11.0, 16.0]) == pytest.approx(-0.1)
 
 
-def test_the_headline_has_the_largest_error_of_capacities_and_their_median(tmp_path: Path) -> None:
-    # Errors of capacities: 25%, 10% and 0%; the job time, 100% off, is none.
-    found = {
-        "one": [finding(20, [11, 16]), finding(9.9, [11, 16])],
-        "two": [finding(12, [11, 16]), finding(20, [10], is_capacity=False)],
-    }
+ONE, TWO = "world-momento", "world-multi-repo"
+
+
+def world_of(tmp_path: Path, found: dict[str, list[dict[str, Any]]]) -> World:
     for name, findings in found.items():
         (tmp_path / name).mkdir()
         content = {"name": name, "verdict": "", "outcome": "holds", "findings": findings}
         (tmp_path / name / "experiment.json").write_text(json.dumps(content))
-    world = add({"one": {"findings": []}}, [tmp_path / name for name in found])
-    assert headline(world) == (
-        "Predicted capacity was within 25% of what others measured, on 3 runs (median 10%)."
+    return add({ONE: {"findings": []}}, [tmp_path / name for name in found])
+
+
+def test_the_headline_has_the_largest_error_of_capacities_and_their_median(tmp_path: Path) -> None:
+    # Errors of capacities: 25%, 10% and 0%; the job time, 100% off, is none.
+    found = {
+        ONE: [finding(20, [11, 16], "does not hold"), finding(9.9, [11, 16], "cannot be said")],
+        TWO: [finding(12, [11, 16]), finding(20, [10], is_capacity=False)],
+    }
+    assert headline(world_of(tmp_path, found)) == (
+        "Predicted capacity was within 25% of the nearest number that others measured (median "
+        "10%), in 3 comparisons with 2 sources. 1 of these claims holds, 1 does not, and 1 cannot "
+        "be said."
     )
+
+
+def test_a_prediction_that_arms_only_bound_is_counted_without_an_error(tmp_path: Path) -> None:
+    bounded = finding(32, [11, 16], "does not hold", bounds="more than 32, the last arm")
+    world = world_of(tmp_path, {ONE: [finding(18, [11, 16], "does not hold"), bounded]})
+    assert headline(world) == (
+        "Predicted capacity was within 12% of the nearest number that others measured (median "
+        "12%), in 1 comparison with 1 source; 1 more has only a bound. None of these claims holds, "
+        "2 do not, and 0 cannot be said."
+    )
+    assert [row[4] for row in rows(world)] == ["+12%", "–"]
+
+
+def test_settings_and_bounds_change_the_hash_and_texts_do_not() -> None:
+    experiment = load(ONE)
+    bounds = experiment.checks[0].model_copy(update={"most": 99})
+    changes = (
+        {"sweep": {**experiment.sweep, "seeds": "1..4"}},
+        {"workload": {**experiment.workload, "programs": 7}},
+        {"arms": experiment.arms[1:]},
+        {"checks": (bounds, *experiment.checks[1:])},
+    )
+    changed = [settings_sha256(experiment.model_copy(update=change)) for change in changes]
+    assert len({settings_sha256(experiment), *changed}) == 5
+    texts = experiment.model_copy(update={"assumes": "", "predicts": ""})
+    assert settings_sha256(texts) == settings_sha256(experiment)
 
 
 def test_the_recorded_predictions_are_of_the_claims_in_the_files() -> None:
     world = read_world()
     assert list(world) == [name for name in names() if name.startswith("world-")]
     for name, each in world.items():
+        assert each["settings_sha256"] == settings_sha256(load(name)), "run make world"
         recorded = [(f["says"], f["published_range"]) for f in each["findings"]]
         assert recorded == [
             (c.says, [n for n in (c.published_from, c.published_to) if n is not None])
