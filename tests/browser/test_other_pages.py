@@ -72,7 +72,7 @@ def test_on_a_phone_the_claims_of_an_experiment_are_as_wide_as_the_page(
 
 
 def an_experiment(run: Path, folder: Path) -> Path:
-    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "")
+    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "", "")
     says = "continuum is faster than infercept(queue_order=turn)+"
     check = Check(says=says, of="continuum", to="fcfs", least=1.0)
     return write_experiment(about, [ArmRun("all", None, (run,))], [check], folder).path
