@@ -261,13 +261,13 @@ def _refuse_empty_checks(
 def _refuse_without_effect(
     field: str, arm: Arm, workload: Synthesis, settings: SweepSettings
 ) -> None:
-    """Raise InvalidInput for options of a recipe from which a stream draws its jobs itself."""
+    """Raise InvalidInput for options that a stream, which draws jobs of a recipe, would ignore."""
     given = workload.model_dump(include=workload.model_fields_set - {"recipe"})
     if given and not settings.load.once:
         name, value = next(iter(given.items()))
         raise InvalidInput(
-            f"{field}.{name} is {brief(value)}: has no effect on arm {brief(arm.name)}, whose jobs "
-            "arrive for a day; remove it, or set once = true"
+            f"{field}.{name} is {brief(value)}: arm {brief(arm.name)} with once = false draws "
+            "its jobs from the recipe alone; remove it, or set once = true"
         )
 
 

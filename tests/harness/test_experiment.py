@@ -318,7 +318,7 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
         (("least = 0.5", "above = 9"), "checks.0: arm 'as it is' needs a number x"),
         (
             ("max_num_seqs = 2", "once = false"),
-            "workload.programs is 6: has no effect on arm 'few at once', whose jobs arrive for a",
+            "workload.programs is 6: arm 'few at once' with once = false draws its jobs from the",
         ),
         (
             ('recipe = "execution-note"', CONVERSATION_WITH_A_NEGATIVE_GAP),
@@ -342,6 +342,12 @@ def test_arms_of_a_knee_must_have_ascending_positions(small: Path) -> None:
     small.write_text(text.replace('"few at once"', '"few at once"\nx = 4'))
     with pytest.raises(InvalidInput, match="arm 'few at once' has x = 4 after 4: above and below"):
         load("small.toml")
+
+
+def test_the_experiment_in_the_documentation_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/experiments.md").read_text(encoding="utf-8")
+    (tmp_path / "sample.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    assert load(str(tmp_path / "sample.toml")).checks[0].over == "chunk 256"
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_names() -> None:
