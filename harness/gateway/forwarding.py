@@ -7,7 +7,7 @@ disconnects, the request to the server is cancelled, so that the server stops ge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -55,7 +55,6 @@ APIS = {
 """By the path of the requests that are turns."""
 FORWARDED = frozenset(("embeddings", "messages/count_tokens"))
 """Paths of further POST requests that are forwarded, but not recorded."""
-SUPPORTED = f"the gateway supports {', '.join((*APIS, *sorted(FORWARDED)))} and models"
 SAFE = "/:@"
 SHOWN_CHARS = 100
 MODEL = "models/"
@@ -75,15 +74,20 @@ class Forwarding:
     strips_client_key: bool
     """The clients' API key is not forwarded to the server."""
 
-    async def other(self, request: web.Request, path: str) -> web.StreamResponse:
+    async def other(
+        self, request: web.Request, path: str, turns: Collection[str]
+    ) -> web.StreamResponse:
         """Forward a request that is not a completion to the first server, if its path is allowed.
 
         Other paths are refused, because such requests would use the user's key (files, adapters,
-        batches), or would not be recorded.
+        batches), or would not be recorded. `turns`: the paths that this gateway takes as turns.
         """
         if not _is_forwarded(request.method, path):
+            supported = ", ".join((*sorted(turns), *sorted(FORWARDED)))
             return refusal(
-                404, f"{request.method} /v1/{path[:SHOWN_CHARS]} is not forwarded: {SUPPORTED}"
+                404,
+                f"{request.method} /v1/{path[:SHOWN_CHARS]} is not forwarded: the gateway supports"
+                f" {supported} and models",
             )
         body = await read_body(request) if request.can_read_body else None
         try:

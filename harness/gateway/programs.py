@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from harness.gateway.answers import ForwardedAnswer
@@ -66,7 +66,7 @@ class GatewayPrograms:
     def start_turn(self, caller: Caller, prompt: DigestedPrompt, now_s: float) -> StartedTurn:
         id = caller.program_id or self._conversations.find(prompt, self._idle) or self._new_id()
         job_id = caller.job_id or id
-        if (side := self._side(id, prompt)) is not None and not caller.is_agent:
+        if not caller.is_agent and (side := self._side(id, prompt)) is not None:
             id = side
         program = self._programs.get(id)
         if program is None:
@@ -90,7 +90,9 @@ class GatewayPrograms:
         if main is None or not main.system or not system or system == main.system:
             return None
         if system not in main.sides and prompt.begins and len(main.sides) < MAX_SIDES:
-            main.sides[system] = f"{id}#{len(main.sides) + 2}"
+            others = (f"{id}#{number}" for number in count(len(main.sides) + 2))
+            taken = main.sides.values()
+            main.sides[system] = next(o for o in others if o not in self and o not in taken)
         return main.sides.get(system)
 
     def kept_tokens(

@@ -207,7 +207,7 @@ class Gateway:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
         if request.method != "POST" or path not in self._paths:
-            return await self._forwarding.other(request, path)
+            return await self._forwarding.other(request, path, self._paths)
         raw = await read_body(request)
         try:
             body = parse_body(raw)

@@ -186,14 +186,16 @@ def test_requests_without_a_recorded_turn_are_refused_and_leave_no_record() -> N
     async def go() -> tuple[list[tuple[int, bytes]], int]:
         async with guided(Server(), replace(PROGRAM, turns=TURNS[:1])) as (url, lines, _):
             prefixes = ("/programs/p", "/programs/p", "/programs/q", "")
-            found = [await post(f"{url}{prefix}/v1/chat/completions", ASK) for prefix in prefixes]
+            paths = [f"{prefix}/v1/chat/completions" for prefix in prefixes]
+            found = [await post(url + path, ASK) for path in (*paths, "/programs/p/v1/messages")]
             return [(status, body) for status, body, _ in found], len(lines)
 
     found, turns = asyncio.run(go())
-    assert [status for status, _ in found] == [200, 400, 400, 400]
+    assert [status for status, _ in found] == [200, 400, 400, 400, 404]
     assert b"the recorded program has no turn 1" in found[1][1]
     assert b"no recorded program has the id q" in found[2][1]
     assert b"guided replay needs the program in the URL" in found[3][1]
+    assert b"supports chat/completions, completions, embeddings, messages/count_" in found[4][1]
     assert orjson.loads(found[1][1])["error"]["type"] == "invalid_request_error"
     assert turns == 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.gateway.answers import ForwardedAnswer
 from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.conversations import Conversations, DigestedPrompt, prompt_of, with_answer
-from harness.gateway.programs import GatewayPrograms
+from harness.gateway.programs import GatewayProgram, GatewayPrograms
 from servers.basics.errors import InvalidProgramId
 
 
@@ -154,3 +154,20 @@ def test_another_conversation_with_the_id_of_a_program_is_a_program_of_its_job()
     assert start("be a new agent", "task", "ls", "files", "cat", "x") == ("s", "s", 2)
     agent = Caller("s", None, is_agent=True)
     assert start("give a title", "task", caller=agent) == ("s", "s", 3)
+
+
+def test_a_side_conversation_does_not_get_the_id_of_another_program() -> None:
+    """`t#2` is the second copy of a recorded program, an agent of the run."""
+    programs = GatewayPrograms()
+    agent, client = Caller("t", None, is_agent=True), Caller("t", None)
+    copy = Caller("t#2", None, is_agent=True)
+
+    def start(system: str, caller: Caller) -> GatewayProgram:
+        prompt = prompt_of(messages(system, "task"))
+        return programs.start_turn(caller, prompt, 0.0).program
+
+    start("be an agent", agent)
+    start("be an agent", copy)
+    assert start("give a title", agent).sides == {}, "the end of t must not end t#2"
+    assert start("give a title", client).id == "t#3"
+    assert start("summarise", client).id == "t#4"

@@ -282,13 +282,17 @@ def test_a_model_is_that_of_the_server_or_the_entry_in_its_list() -> None:
 
 
 def test_models_pass_and_unknown_paths_are_refused() -> None:
-    async def go() -> tuple[int, Any, int]:
+    async def go() -> tuple[int, Any, Any, int]:
         async with gateway_to(Upstream()) as (url, lines), aiohttp.ClientSession() as session:
             async with session.get(f"{url}/programs/p/v1/models") as answer:
                 models = await answer.json()
             async with session.get(f"{url}/v1/broken") as answer:
-                return answer.status, models, len(lines)
+                return answer.status, await answer.json(), models, len(lines)
 
-    status, models, turns = asyncio.run(go())
+    status, refused, models, turns = asyncio.run(go())
     assert models["data"][0]["id"] == "m"
     assert (status, turns) == (404, 0)
+    assert refused["error"]["message"] == (
+        "GET /v1/broken is not forwarded: the gateway supports chat/completions, completions, "
+        "messages, responses, embeddings, messages/count_tokens and models"
+    )

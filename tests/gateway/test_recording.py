@@ -156,9 +156,7 @@ def test_a_command_without_requests_still_gives_its_exit_code(
 
 
 @pytest.mark.usefixtures("here")
-def test_claude_code_and_codex_get_the_gateway_and_the_model_and_are_recorded(
-    upstream: str,
-) -> None:
+def test_claude_code_and_codex_get_the_gateway_and_the_model_and_are_recorded() -> None:
     """Scripts in their place request what they would. Claude Code adds /v1 to its URL."""
     claude = f"""#!{sys.executable}
 import os, urllib.request
@@ -179,7 +177,10 @@ urllib.request.urlopen(urllib.request.Request(provider["base_url"] + "/responses
         Path(name).write_text(script)
         Path(name).chmod(0o700)
         arguments = ("-p", "x") if name == "claude" else ("exec", "x")
-        in_process.bench("record", upstream, "--out", name + ".d", "--", f"./{name}", *arguments)
+        upstream = Upstream()
+        with threaded(serving(upstream)) as url:
+            in_process.bench("record", url, "--out", name + ".d", "--", f"./{name}", *arguments)
+        assert {body["model"] for body in upstream.bodies} == {"m"}, "the first of /v1/models"
         (line,) = read_lines(Path(name + ".d/turns.jsonl"))
         assert line["program_id"] == name
 

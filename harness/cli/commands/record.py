@@ -28,8 +28,9 @@ HELP = """Run an agent or another client behind the gateway, and record a trace 
 
 The command gets the URL of the gateway in OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL;
 Claude Code and Codex also get the server's model. Its requests form one program, apart from those
-of sub-agents. With --many, they are assigned to programs as in bench gateway. The exit code is the
-command's, but 1 instead of 0 if no turn succeeded.
+of sub-agents and of conversations with another system prompt. With --many, they are assigned to
+programs as in bench gateway. The exit code is the command's, but 1 instead of 0 if no turn
+succeeded.
 
 [bold]Examples[/bold]
 
@@ -129,7 +130,7 @@ def _configured(
         **dict.fromkeys(BASE_URL_VARIABLES, base_url),
         "ANTHROPIC_BASE_URL": root,
     }
-    if "ANTHROPIC_API_KEY" not in env:  # else Claude Code sends the key of the user's account
+    if "ANTHROPIC_API_KEY" not in env:  # without a key, Claude Code sends that of its login
         env.setdefault("ANTHROPIC_AUTH_TOKEN", "none")
     name, *arguments = command
     if Path(name).name == "codex":
