@@ -31,6 +31,8 @@ SAMPLED = ("content", "text", "reasoning_content", "reasoning", "tool_calls", "r
 """Fields of a choice with sampled tokens."""
 RETRY_AFTER_S = 1.0
 """When a turn is sent again if the server does not say when. vLLM does not."""
+MAX_RETRY_AFTER_S = 60.0
+"""Limit of the time that a server may state, so that no turn waits long after the queue is free."""
 TRY_AGAIN = "try again"
 """Part of vLLM's message for a full queue (`--max-num-queued-reqs`, `--max-num-queued-tokens`)."""
 MAX_OUTPUT_TOKENS = 4_000_000
@@ -140,7 +142,8 @@ def refusal(message: str, status: object, retry_after: str | None = None) -> Tur
     if status not in (429, 503) or not (retry_after or TRY_AGAIN in message):
         return TurnFailed(message)
     is_number = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
-    return QueueFull(message, float(retry_after) if retry_after and is_number else RETRY_AFTER_S)
+    stated_s = float(retry_after) if retry_after and is_number else RETRY_AFTER_S
+    return QueueFull(message, min(max(stated_s, RETRY_AFTER_S), MAX_RETRY_AFTER_S))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,7 +233,8 @@ class PartialAnswer(MeasuredAnswer):
         if "error" in chunk:
             # vLLM sends the refusal of a full queue as an event of a stream with status 200.
             message = f"the engine failed: {error_message(event, self.secrets)}"
-            raise refusal(message, mapping(chunk["error"]).get("code") if not self.ids else None)
+            is_refusal = self.first_token_at_s is None
+            raise refusal(message, mapping(chunk["error"]).get("code") if is_refusal else None)
         nvext = mapping(chunk.get("nvext"))
         for choice in self._read(chunk, at_s):
             ids = choice.get("token_ids", nvext.get("completion_token_ids"))

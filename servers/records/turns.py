@@ -196,7 +196,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     refusals: Annotated[
         Count | UnsetType,
         meaning(
-            "how often a full queue refused the turn (503) before the server took it",
+            "how often a full queue refused the turn (503 or 429) before the server took it",
             "there was no refusal",
         ),
     ] = UNSET

@@ -146,6 +146,11 @@ def test_jobs_that_arrive_at_a_rate_do_so_for_a_day_unless_a_steady_state_is_ask
         ),
         ({"horizon": "1h,24"}, "--horizon 1h,24: must have at least 25 jobs"),
         (
+            {"burst": 4976},
+            "--burst 4976: at least 25 of at most 5,000 jobs must arrive after it; give a smaller "
+            "burst, or --horizon 24h without that limit",
+        ),
+        (
             {"burst": 5, "horizon": "steady"},
             "--burst 5: is for cells that begin with an empty machine; remove it, or --horizon "
             "steady, whose cells begin with a burst of their own",

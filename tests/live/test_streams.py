@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.gateway.answers import ForwardedAnswer, Tap
-from harness.replay.completion import PartialAnswer
+from harness.replay.completion import PartialAnswer, QueueFull
 from servers.basics.errors import TurnFailed
 from tests.live.server import Server, serving
 from tests.threaded import threaded
@@ -63,6 +63,15 @@ def test_the_first_token_is_the_first_sampled_one_of_any_kind(sampled: dict[str,
     for second, part in enumerate((ROLE, delta(**sampled)), 1):
         tap.feed(part, second)
     assert forwarded.first_token_at_s == 2
+
+
+def test_a_full_queue_refuses_a_turn_only_before_its_first_token() -> None:
+    busy = event(error={"message": "Please try again later.", "code": 503})
+    with pytest.raises(QueueFull, match="the engine failed: Please try again later"):
+        received(ROLE, busy)
+    with pytest.raises(TurnFailed) as failed:
+        received(ROLE, delta(content="a"), busy)
+    assert not isinstance(failed.value, QueueFull)
 
 
 @pytest.mark.parametrize(
