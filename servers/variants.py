@@ -242,8 +242,9 @@ def variant(text: str) -> Variant:
     rule = converted(of_every, {VICTIM: Victim}, text)
     if base == TUNED and not limits:
         raise InvalidVariant(
-            f"--policies {text}: only bench sweep searches its settings; give those that it found, "
-            f"such as {TUNED}(long_prefill=512)"
+            f"--policies {text}: only bench sweep searches its settings, and not with --one, "
+            "--show or an offload tier; give those that it found, such as "
+            f"{TUNED}(long_prefill=512), or bench sweep RUN/sweep.toml --out RUN --show CELL"
         )
     arguments = check_arguments(policy, values, text) if values else ()
     if arguments or not ours:

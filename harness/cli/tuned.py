@@ -3,24 +3,28 @@
 In: the settings of a sweep. Out: the same with the settings that were found, such as
 `fcfs-tuned(long_prefill=512)`. One setting after another is tried in virtual time, on seeds that
 the sweep does not measure. What is compared is what the sweep reports: the capacity for its SLO, or
-without a search for capacities the mean JCT at its loads. The sweep of the search has a run folder
-with a report of its own, so the same command finds the same without running a cell twice.
+without a search for capacities the mean JCT at its loads that plain fcfs sustains with every seed.
+The sweep of the search has a run folder with a report of its own, so the same command finds the
+same without running a cell twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from harness.console import print_message
-from servers.basics.errors import CellFailed, InvalidInput
+from servers.basics.errors import CellFailed, InvalidInput, InvalidVariant
 
 if TYPE_CHECKING:
     from harness.load.settings import Execution, SweepSettings
+    from servers.admission import Limits
     from servers.policies.arguments import Value
 
 Settings = Mapping[str, "Value"]
@@ -35,19 +39,23 @@ SEARCHED: tuple[tuple[Settings, ...], ...] = (
 """The alternatives of each round, which are added to the best settings of the rounds before."""
 
 
-def with_tuned(settings: SweepSettings, execution: Execution, run: Run) -> SweepSettings:
-    """Return the settings with those found in place of `fcfs-tuned`. `run` runs a sweep and returns
-    its folder and the errors of failed cells."""
+def with_tuned(
+    settings: SweepSettings, execution: Execution, run: Run, condition: str | None = None
+) -> tuple[SweepSettings, str | None]:
+    """Return the settings, and the condition of `--fail-unless`, with what was found in place of
+    `fcfs-tuned`. `run` runs a sweep and returns its folder and the errors of failed cells."""
     from servers.variants import TUNED, split
 
     items = split(settings.policies)
     if TUNED not in items:
-        return settings
+        return settings, condition
     _refuse(settings, execution)
     found = _search(settings, execution, run)
     policies = ",".join(found if item == TUNED else item for item in items)
     baseline = found if settings.baseline == TUNED else settings.baseline
-    return replace(settings, policies=policies, baseline=baseline)
+    if condition is not None:
+        condition = re.sub(rf"\b{TUNED}(?!\s*\()", found, condition)
+    return replace(settings, policies=policies, baseline=baseline), condition
 
 
 def _refuse(settings: SweepSettings, execution: Execution) -> None:
@@ -70,14 +78,43 @@ def _refuse(settings: SweepSettings, execution: Execution) -> None:
         )
 
 
+def _name(found: Settings) -> str:
+    from servers.policies.arguments import arguments_text
+
+    return f"fcfs{arguments_text(sorted(found.items()))}"
+
+
+def _options(best: Settings, alternatives: Iterable[Settings], limits: Limits) -> list[Settings]:
+    """Return the best settings so far, and these with each alternative, without those that the
+    machine with these limits refuses or already has."""
+    from servers.variants import variant
+
+    options = {variant(_name(best)).limited(limits): best}
+    for each in alternatives:
+        settings = {**best, **each}
+        with suppress(InvalidVariant):
+            options.setdefault(variant(_name(settings)).limited(limits), settings)
+    return list(options.values())
+
+
+def _folder(out: Path) -> Path:
+    """Return the run folder of the search, beside that of the sweep."""
+    name = out.resolve().name
+    if not name:
+        raise InvalidInput(f"--out {out}: fcfs-tuned needs a folder beside it; use another")
+    return out.resolve().with_name(f"{name}-tuning")
+
+
 def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
     """Return the variant with the best settings."""
     from harness.engines.base import engine_kind
+    from harness.load.option import build, values_of
     from harness.load.rates import parse_seeds
     from harness.load.settings import Keep
     from harness.sweep.folder import default_folder
     from harness.sweep.resolve import DEFAULT_SEEDS, fixed_by, resolve
     from reports.statistics.capacities import EQUAL_WITHIN
+    from servers.admission import Limits
     from servers.policies.arguments import arguments_text
 
     machine = replace(settings.machine, engine="sim")
@@ -94,27 +131,29 @@ def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
         price=None,
         api_price=None,
     )
-
-    def name(found: Settings) -> str:
-        return f"fcfs{arguments_text(sorted(found.items()))}"
-
     best: Settings = {}
-    out = execution.out and execution.out.with_name(f"{execution.out.name}-tuning")
-    folder = out or default_folder(resolve(replace(search, policies=name(best))))
-    tried = _tried(folder) or [name(best)]
+    limits = build(Limits, values_of(machine))
+    plain = replace(search, policies=_name(best))
+    folder = _folder(execution.out) if execution.out else default_folder(resolve(plain))
+    tried = _tried(folder) or [_name(best)]
     execution = replace(execution, out=folder, keep=Keep.NONE)
     print_message(f"fcfs-tuned: searching the settings of fcfs with the seeds {search.seeds}")
     for alternatives in SEARCHED:
-        options = [best, *({**best, **each} for each in alternatives)]
-        tried = list(dict.fromkeys([*tried, *map(name, options)]))
+        options = _options(best, alternatives, limits)
+        tried = list(dict.fromkeys([*tried, *map(_name, options)]))
         _, failed = run(replace(search, policies=",".join(tried)), execution)
         if failed:
             raise CellFailed(f"fcfs-tuned: cells of its search failed, see {folder}")
-        scores = _scores(folder)
-        better = max(options, key=lambda option: scores[name(option)])
-        if scores[name(better)] > (1 + EQUAL_WITHIN) * scores[name(best)]:
+        scores = scores_of(folder)
+        if not any(scores.values()):
+            raise InvalidInput(
+                "--policies fcfs-tuned: fcfs sustains no load of this sweep with every seed, so no "
+                "settings can be compared; give lower loads or a looser --slo, or remove fcfs-tuned"
+            )
+        better = max(options, key=lambda option: scores[_name(option)])
+        if scores[_name(better)] > (1 + EQUAL_WITHIN) * scores[_name(best)]:
             best = better
-    what = f"{len(tried)} settings, {name(best)} is best"
+    what = f"{len(tried)} settings, {_name(best)} is best"
     if not best:
         # A setting of the machine itself, so that the name says that it was searched.
         best = {"long_prefill": machine.long_prefill}
@@ -129,16 +168,15 @@ def _tried(folder: Path) -> list[str]:
 
     if not (folder / "sweep.json").is_file():
         return []
-    names = [variant.name.partition("@")[0] for variant in read_sweep(folder).variants]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(_without_router(v.name) for v in read_sweep(folder).variants))
 
 
-def _scores(folder: Path) -> dict[str, float]:
+def scores_of(folder: Path) -> dict[str, float]:
     """Return how good each variant is, by its name without a router: its capacity, or without a
-    search the inverse of the mean JCT, the geometric mean over loads and seeds; 0 without either.
-    Behind several routers, that of the best."""
+    search the inverse of the mean JCT, the geometric mean over seeds and the loads that fcfs
+    sustains with every seed; 0 without either. Behind several routers, that of the best."""
     from reports.capacity.estimate import Kind
-    from reports.metrics.cells import collect
+    from reports.metrics.cells import amounts_of, collect
     from reports.run_folder.read import load_run
     from reports.statistics.searched import searched
 
@@ -151,12 +189,19 @@ def _scores(folder: Path) -> dict[str, float]:
         ]
     else:
         cells = collect(run).cells
+        is_unstable, amounts = cells["unstable"].astype(bool), amounts_of(cells)
+        is_plain = cells["variant"].map(_without_router) == _name({})
+        compared = cells[~amounts.isin(amounts[is_unstable & is_plain])]
         of_variants = [
             (str(variant), 0.0 if any(own["unstable"]) else 1 / geometric_mean(own["jct_mean_s"]))
-            for variant, own in cells.groupby("variant", sort=False)
+            for variant, own in compared.groupby("variant", sort=False)
         ]
-    scores: dict[str, float] = {}
+    scores = dict.fromkeys((_without_router(v.name) for v in run.sweep.variants), 0.0)
     for variant, score in of_variants:
-        base = variant.partition("@")[0]
-        scores[base] = max(score, scores.get(base, 0.0))
+        base = _without_router(variant)
+        scores[base] = max(score, scores[base])
     return scores
+
+
+def _without_router(variant: str) -> str:
+    return variant.partition("@")[0]

@@ -16,6 +16,7 @@ from small import contents, run_sweep, search_plan
 
 from harness.cells import workers
 from harness.cells.workers import Tick
+from harness.cli.tuned import scores_of
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep import search
 from harness.sweep.cell import Work, run_cell
@@ -65,6 +66,7 @@ def test_a_search_finds_the_capacity_of_each_policy_with_each_seed(run: Path) ->
     for each in found:
         assert each.kind is Kind.FOUND
         assert set(each.by_seed) == {1, 2}
+    assert scores_of(run) == {each.variant: each.load and each.load.value for each in found}
 
 
 def jct_of(done: dict[str, Any], times: str = "times_s") -> float:

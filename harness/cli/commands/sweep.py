@@ -146,11 +146,12 @@ def sweep(
         _show(show, settings, execution)
         return
     with one_line_errors():
-        condition = None if fail_unless is None else _condition(fail_unless)
+        if fail_unless is not None:
+            _condition(fail_unless)
         _check_shard(execution, fail_unless, until)
-        settings = with_tuned(
-            settings, execution, partial(run_from_settings, arguments=sys.argv[1:])
-        )
+        run = partial(run_from_settings, arguments=sys.argv[1:])
+        settings, stated = with_tuned(settings, execution, run, fail_unless)
+        condition = None if stated is None else _condition(stated)
     if until is None:
         folder, failed = run_from_settings(settings, execution, sys.argv[1:], condition=condition)
     else:
