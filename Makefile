@@ -72,7 +72,7 @@ sweep: .venv/installed-compile turnstile_core/core.json  ## find how many jobs/s
 # more time with them than they take to compile, even with three policies.
 turnstile_core/core.json: $(CORE_SOURCES) | .venv/installed-compile
 	@if .venv/bin/python -m harness.compile --check 2>/dev/null; then \
-		echo "compiling the simulator (once; half a minute)" >&2; \
+		echo "compiling the simulator (once; about a minute)" >&2; \
 		$(MAKE) -s compile >/dev/null 2>&1 || \
 			echo "the simulator was not compiled, so cells run in Python; make compile says why" >&2; \
 	fi

@@ -46,9 +46,10 @@ def parse_horizon(text: str, burst: int | None) -> HorizonRecord | None:
     if jobs is not None and jobs < MIN_JOBS:
         raise InvalidInput(f"--horizon {text}: must have at least {MIN_JOBS} jobs")
     if jobs is not None and burst is not None and jobs - burst < MIN_JOBS:
+        without_limit = text.partition(",")[0].strip()
         raise InvalidInput(
             f"--burst {burst}: at least {MIN_JOBS} of at most {jobs:,} jobs must arrive after it; "
-            f"give a smaller burst, or --horizon {text.partition(',')[0].strip()} without that limit"
+            f"give a smaller burst, or --horizon {without_limit} without that limit"
         )
     return HorizonRecord(seconds=horizon_s, jobs=jobs, burst=burst or 0)
 

@@ -31,7 +31,7 @@ from reports.statistics.capacities import (
     some_seeds,
 )
 from reports.statistics.points import Point
-from servers.basics.phrasing import counted, listed, seconds, time_span, times
+from servers.basics.phrasing import counted, listed, seconds, times
 from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
@@ -287,7 +287,7 @@ def _on_most_days(
     if not rates:
         return []
     return [
-        f"95% of such periods of {time_span(context.horizon.seconds)} sustain at least, in jobs/s:"
+        f"95% of such periods of {context.horizon.in_words} sustain at least, in jobs/s:"
         f" {listed(rates)} (predicted from {counted(context.seeds, 'seed')})."
     ]
 

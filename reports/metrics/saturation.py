@@ -125,9 +125,10 @@ TREND = Group(
             " waiting jobs ([Saturation](../design/statistics.md#saturation)).",
         ),
         Metric("saturated", FLAG).means("Of a fixed set, g ≥ 0.1; of a stream, unstable."),
-        Metric("steady", FLAG).means("Whether a steady state was measured; false for a fixed set."),
+        Metric("steady", FLAG).means("Whether a stream is stable; false for a fixed set."),
         Metric("unstable", TEXT).means(
-            "Why a stream has no steady state, empty if it has one.",
+            "Why a stream is unstable, empty if it is stable. It is unstable without a steady"
+            " state, or if too many jobs are in the system before the horizon ends.",
             "An unstable cell has no jobs and no JCT, since both would depend on when it ended.",
         ),
     ),

@@ -39,8 +39,8 @@ TERMS: dict[str, str] = {
         "as a day, or in a steady state, which rates must reach after a burst of jobs."
     ),
     "Seed": (
-        "The number that initialises the random draw of the arrivals and, in steady state, of the "
-        "programs. All variants of a sweep get the same draws."
+        "The number that initialises the random draw of the arrivals and, of a stream of jobs, of "
+        "the programs. All variants of a sweep get the same draws."
     ),
     "KV cache": (
         "Keys and values of the tokens that an engine has computed, in blocks (16 tokens on a GPU)."
@@ -89,11 +89,11 @@ TERMS: dict[str, str] = {
     ),
     "JCT (job completion time)": (
         "The time from a job's arrival to its last token, in seconds. A mean JCT is the mean over "
-        "the jobs, and in steady state over the jobs of each seed, then over the seeds."
+        "the jobs, and of a stream of jobs over those of each seed, then over the seeds."
     ),
     "Speed-up": (
         "The baseline's mean JCT divided by the variant's, for the same programs under the "
-        "same arrivals. In steady state it is calculated for each seed, and the geometric mean "
+        "same arrivals. Of a stream of jobs it is calculated for each seed, and the geometric mean "
         "over the seeds is shown."
     ),
     "95% CI (confidence interval)": (

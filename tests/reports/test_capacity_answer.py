@@ -393,6 +393,14 @@ def test_the_answer_within_a_horizon_says_what_most_days_sustain() -> None:
         "Sustained: mean JCT at most 2x that of an idle machine, over all jobs that arrive in 24 h,"
         " the first 5 jobs together. "
     )
+    capped = {"horizon": {"seconds": 86_400, "jobs": 5_000}}
+    # ln 0.2, ln 0.22 and ln 0.25 have the mean -1.503 and a deviation of 0.112; Student's t of two
+    # degrees at 95% is 2.92, so the bound is e^(-1.503 - 2.92 · 0.112 · √(4/3)) = 0.152.
+    findings = answer_of(chains(fcfs=(0.2, 0.22, 0.25)), **capped).findings
+    assert (
+        "95% of such periods of 24 h (at most 5,000 jobs) sustain at least, in jobs/s: 0.152 with"
+        " fcfs (predicted from 3 seeds)."
+    ) in findings
 
 
 AGENTS = {"arrivals": "agents", "price": {"usd_per_gpu_hour": 2.0, "source": "--price"}}
