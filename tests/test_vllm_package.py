@@ -43,10 +43,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(package: Path, cwd: Path, code: str) -> str:
+def run(package: Path, cwd: Path, code: str, *options: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(package)}
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True, check=True
+        [sys.executable, *options, "-c", code], cwd=cwd, env=env, capture_output=True, text=True, check=True
     ).stdout
 
 
@@ -105,6 +105,8 @@ print(*sorted(name for name in sys.modules if name.startswith("turnstile_vllm.")
 def test_a_policy_that_was_written_for_turnstile_runs_unchanged(
     package: Path, tmp_path: Path
 ) -> None:
+    """As in vLLM's front end, which only registers the plug-in. Our environment has `servers`, so
+    the test runs without site-packages (`-S`)."""
     (tmp_path / "mine.py").write_text(
         "from servers.policies.base import Policy, pin\n\n"
         "class Mine(Policy):\n"
@@ -113,9 +115,8 @@ def test_a_policy_that_was_written_for_turnstile_runs_unchanged(
         "        return pin(2.0)\n"
     )
     code = """
-import sys
-from turnstile_vllm import OwnPolicies
-sys.meta_path.insert(0, OwnPolicies())
+from turnstile_vllm import register
+register()
 from turnstile_vllm.policies.base import Policy
 from turnstile_vllm.variants import variant
 mine = variant("mine:Mine")
@@ -124,7 +125,7 @@ import turnstile_vllm
 print(turnstile_vllm.__spec__.name)
 """
     assert (
-        run(package, tmp_path, code)
+        run(package, tmp_path, code, "-S")
         == "True mine.py turnstile_vllm.policies.base\nturnstile_vllm\n"
     )
 

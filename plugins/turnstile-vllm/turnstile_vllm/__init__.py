@@ -42,12 +42,13 @@ class OwnPolicies(MetaPathFinder, Loader):
 
 
 def __getattr__(name: str) -> Any:
+    # The front end checks the policy after `register`, and the engine loads `Scheduler`.
+    if name in ("Scheduler", "register") and find_spec(SOURCE) is None:
+        # First, since the path of an alias leads to the sources, which must not load twice.
+        sys.meta_path.insert(0, OwnPolicies())
     if name == "Scheduler":
         from servers.vllm.plugin.scheduler import TurnstileScheduler
 
-        if find_spec(SOURCE) is None:
-            # First, since the path of an alias leads to the sources, which must not load twice.
-            sys.meta_path.insert(0, OwnPolicies())
         return TurnstileScheduler
     if name in ("ProgramHeaders", "register"):
         from servers.vllm.plugin import api_server
