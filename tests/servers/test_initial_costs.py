@@ -11,12 +11,17 @@ from servers.vllm.plugin.initial_costs import initial_costs
 
 
 def config(
-    gpus: int = 1, cache_dtype: str = "auto", quantization: str | None = None, **text: Any
+    gpus: int = 1,
+    cache_dtype: str = "auto",
+    quantization: str | None = None,
+    head_size: int = 128,
+    **text: Any,
 ) -> Any:
     return SimpleNamespace(
         model_config=SimpleNamespace(
             hf_text_config=SimpleNamespace(**text),
-            get_head_size=lambda: 128,
+            get_head_size=lambda: head_size,
+            use_mla="kv_lora_rank" in text,
             quantization=quantization,
         ),
         device_config=SimpleNamespace(device_type="cuda"),
@@ -36,6 +41,13 @@ EXPERTS = DENSE | {
     "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
 }  # fmt: skip
 """Qwen3-30B-A3B: 30.2 and 3.0 billion."""
+
+LATENT = EXPERTS | {
+    "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "kv_lora_rank": 512, "v_head_dim": 128, "num_experts": 256,
+    "moe_intermediate_size": 2048, "vocab_size": 129280,
+}  # fmt: skip
+"""DeepSeek-V3: 671 and 37 billion. vLLM's head size is that of the latent vector, 512 + 64."""
 
 
 def decode_s(costs: Any, turns: int, context_tokens: int) -> float:
@@ -64,6 +76,21 @@ def test_a_token_is_multiplied_with_its_experts_only() -> None:
     costs = initial_costs(config(**EXPERTS))
     assert costs.prefill_s(1) == pytest.approx(0.005 + 2 * 3.04e9 / 156e12, rel=1e-3)
     assert decode_s(costs, 0, 0) == pytest.approx(0.005 + 2 * 30.2e9 / 1.5e12, rel=0.01)
+
+
+def test_latent_attention_keeps_one_vector_of_a_token_in_each_layer() -> None:
+    costs = initial_costs(config(head_size=576, **LATENT))
+    assert costs.prefill_s(1) == pytest.approx(0.005 + 2 * 37e9 / 156e12, rel=0.01)
+    weights_s = decode_s(costs, 0, 0)
+    assert weights_s == pytest.approx(0.005 + 2 * 671e9 / 1.5e12, rel=0.06)
+    # 61 layers · 576 values of 2 bytes.
+    read_s = 70_272 * 100_000 / 1.5e12
+    assert decode_s(costs, 0, 100_000) - weights_s == pytest.approx(read_s)
+
+
+def test_of_a_list_with_a_value_per_layer_the_largest_counts() -> None:
+    layers = config(**DENSE | {"intermediate_size": [8192, 12288, 4096]})
+    assert initial_costs(layers).prefill_s(9) == initial_costs(config(**DENSE)).prefill_s(9)
 
 
 def test_gpus_that_share_a_model_share_its_costs() -> None:

@@ -2,8 +2,8 @@
 
 In: vLLM's configuration. Out: `Costs` from the number of parameters and the bytes of KV per token.
 They assume half of the BF16 peak of an A100 and three quarters of its memory bandwidth per GPU (on
-a CPU, two cores), and a dense or mixture-of-experts transformer with full attention, so they may be
-wrong by a factor of three or more. Times in seconds, sizes in bytes.
+a CPU, two cores), and a dense or mixture-of-experts transformer with full or latent attention, so
+they may be wrong by a factor of three or more. Times in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ def _model(config: Any) -> Model:
     )
     kv_heads = _first(text, "num_key_value_heads", "num_attention_heads")
     head = config.get_head_size()
+    kv_values = 2 * layers * kv_heads * head
+    if config.use_mla:  # of each token one vector, from which all heads compute keys and values
+        kv_heads, head, kv_values = 1, _first(text, "v_head_dim", "head_dim"), layers * head
     experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
     active = _first(text, "num_experts_per_tok") if experts > 1 else 1
     wide = _first(text, *(["moe_intermediate_size"] if experts > 1 else []), "intermediate_size")
@@ -76,10 +79,12 @@ def _model(config: Any) -> Model:
         parameters=layers * (attention + experts * expert) + output,
         active_parameters=layers * (attention + active * expert) + output,
         attention=layers * heads * head,
-        kv_values=2 * layers * kv_heads * head,
+        kv_values=kv_values,
     )
 
 
 def _first(config: Any, *names: str) -> int:
-    """Return the first of these fields that is there; 1 if none is."""
-    return next((int(value) for name in names if (value := getattr(config, name, None))), 1)
+    """Return the first of these fields that is there, and of a list with a value for each layer or
+    modality the largest; 1 if none is there."""
+    value = next((value for name in names if (value := getattr(config, name, None))), 1)
+    return int(max(value) if isinstance(value, list | tuple) else value)

@@ -24,6 +24,7 @@ from servers.basics.nearest import nearest
 from servers.policies.base import Costs, Policy
 from servers.variants import Variant, make_policy, variants
 from servers.vllm.plugin.compatibility import check_scheduler
+from servers.vllm.plugin.event_log import EventLog
 from servers.vllm.plugin.initial_costs import initial_costs
 from servers.vllm.plugin.learned_costs import LearnedCosts
 
@@ -155,8 +156,31 @@ def check(vllm_config: Any) -> Options:
         raise InvalidInput("prefix caching is off: start vLLM with --enable-prefix-caching")
     options = read_options(vllm_config)
     options.variant()
-    options._curve()
+    if options._curve() is None:
+        _check_estimate(vllm_config)
+    if options.events is not None:
+        _check_writable(options.events)
     return options
+
+
+def _check_estimate(vllm_config: Any) -> None:
+    try:
+        initial_costs(vllm_config)
+    except Exception as error:  # of a configuration with other fields than those of most models
+        raise InvalidInput(
+            f"the costs of this model cannot be estimated ({type(error).__name__}: {error}); give "
+            "them as the option costs"
+        ) from None
+
+
+def _check_writable(events: str) -> None:
+    try:
+        EventLog(events).close()
+    except OSError as error:
+        raise InvalidInput(
+            f"events is {events}: {error.strerror}; give a file in a folder that exists and can be "
+            "written"
+        ) from None
 
 
 def _read(path: str, option: str) -> object:

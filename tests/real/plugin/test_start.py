@@ -99,6 +99,7 @@ def test_a_file_has_the_same_options_as_the_command_line(config: Any, tmp_path: 
             r"Expected `float`.* - at `\$.*linear_s",
         ),
         ({"costs": COSTS | {"base_s": -1}}, r"`float` >= 0.0 - at `\$.*base_s"),
+        ({"events": "/nowhere/events.jsonl"}, "events is /nowhere/events.jsonl: No such file"),
         ({"idle_s": 0}, r"`float` > 0.0 - at `\$.idle_s"),
     ],
 )
@@ -106,6 +107,18 @@ def test_invalid_options_are_refused_by_name(config: Any, options: Any, message:
     config.additional_config = {"turnstile": options}
     with pytest.raises(InvalidInput, match=message):
         check(config)
+
+
+def test_a_model_whose_costs_cannot_be_estimated_needs_given_ones(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = config.model_config.hf_text_config
+    monkeypatch.setattr(text, "num_experts", {"first": 8}, raising=False)
+    config.additional_config = {"turnstile": {}}
+    with pytest.raises(InvalidInput, match=r"cannot be estimated \(TypeError: .*option costs"):
+        check(config)
+    config.additional_config = {"turnstile": {"costs": COSTS}}
+    check(config)
 
 
 def test_the_scheduler_is_configured_by_the_options(config: Any) -> None:
