@@ -65,6 +65,16 @@ def test_invalid_ids_belong_to_no_program() -> None:
     assert read_tags({"program_id": "a\nb"}, "s").program_id == "s"
 
 
+def test_names_of_tools_are_limited_like_ids() -> None:
+    def tools(sent: str) -> tuple[str, ...] | None:
+        return read_tags({"tools": sent}).tools
+
+    assert tools(f"ls, {'x' * 201},a\x07b,cat") == ("ls", "cat")
+    assert tools("x" * 201) is None, "like an absent value"
+    assert tools("") == ()
+    assert len(tools(",".join(map(str, range(100)))) or ()) == 64
+
+
 def test_all_requests_of_a_program_go_to_the_same_rank_of_data_parallelism() -> None:
     ranks = {s: received({"X-Session-Id": s}, ranks=4)["x-data-parallel-rank"] for s in "abcdefgh"}
     assert ranks == {s: received({"Session-Id": s}, ranks=4)["x-data-parallel-rank"] for s in ranks}

@@ -2,12 +2,13 @@
 
 In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its index in the program),
 `is_last` (0 or 1), `tools` (names of the tools that the answer calls, separated by commas; "" for
-none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
-reports the end of this program), and, for servers that replay answers, `answer` (token ids with
-which the answer begins). Without `program_id`, the program is the session of the request, which
-vLLM 0.32 reads from `session_id` in the body or `X-Session-ID`; `servers.identity.LAST` at its end
-marks the last turn. Out: a `VllmTurn`. Invalid values are ignored, and so are ids of more than 200
-characters or with control characters. Standard library only; lengths in tokens, times in seconds.
+none; at most 64), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal
+turn that reports the end of this program), and, for servers that replay answers, `answer` (token
+ids with which the answer begins). Without `program_id`, the program is the session of the request,
+which vLLM 0.32 reads from `session_id` in the body or `X-Session-ID`; `servers.identity.LAST` at
+its end marks the last turn. Out: a `VllmTurn`. Invalid values are ignored, and so are ids and names
+of more than 200 characters or with control characters. Standard library only; lengths in tokens,
+times in seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from servers.identity import LAST, is_valid_id
 from servers.policies.base import Request
 from servers.policies.runner import EngineTurn
 from servers.programs import PromptStart, blocks_to_repeat
+
+MAX_TOOLS = 64
 
 
 class RequestTags(NamedTuple):
@@ -40,7 +43,7 @@ class RequestTags(NamedTuple):
 
 def read_tags(xargs: JsonObject | None, session_id: str | None = None) -> RequestTags:
     xargs = xargs or {}
-    tools, ended = xargs.get("tools"), _id(xargs.get("ended"))
+    ended = _id(xargs.get("ended"))
     turn, is_last = _integer(xargs.get("turn")), _integer(xargs.get("is_last"))
     session = (session_id or "").removesuffix(LAST)
     if session != session_id and session and is_last is None:
@@ -49,7 +52,7 @@ def read_tags(xargs: JsonObject | None, session_id: str | None = None) -> Reques
         (_id(xargs.get("program_id")) or _id(session)) if ended is None else None,
         turn,
         bool(is_last) if is_last in (0, 1) else None,
-        tuple(filter(None, map(str.strip, tools.split(",")))) if isinstance(tools, str) else None,
+        _tools(xargs.get("tools")),
         _integer(xargs.get("warm_up")) == 1,
         ended,
     )
@@ -62,6 +65,14 @@ def answer_of(xargs: JsonObject | None, vocabulary: int) -> list[int]:
     if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < vocabulary for id in ids):
         return []
     return ids
+
+
+def _tools(value: object) -> tuple[str, ...] | None:
+    if not isinstance(value, str):
+        return None
+    names = list(filter(None, map(str.strip, value.split(","))))
+    valid = tuple(filter(is_valid_id, names))[:MAX_TOOLS]
+    return valid if valid or not names else None
 
 
 def _id(value: object) -> str | None:
