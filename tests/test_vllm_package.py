@@ -46,8 +46,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(package: Path, cwd: Path, code: str, *options: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(package)}
     return subprocess.run(
-        [sys.executable, *options, "-c", code], cwd=cwd, env=env, capture_output=True, text=True, check=True
-    ).stdout
+        [sys.executable, *options, "-c", code],
+        cwd=cwd, env=env, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
 
 
 def test_it_imports_only_itself_the_standard_library_and_what_vllm_brings(

@@ -58,7 +58,7 @@ UNPINNED = Counter(
 )
 HELD_BACK = Counter(
     "turnstile:held_back_steps",
-    "Steps in which the policy admitted none of the waiting turns",
+    "Steps in which no turn was admitted because the policy held all waiting ones back",
     LABELS,
 )
 FAILURES = Counter(
@@ -86,6 +86,9 @@ class Metrics:
         self._held_back = HELD_BACK.labels(*labels)
         for reason in ("reused", "expired", "pressure", "review", "replaced", "ended", "reset"):
             UNPINNED.labels(*labels, reason)
+        # Prometheus sees no increase in a series that begins with its first failure.
+        for method in guard.methods if guard is not None else ():
+            FAILURES.labels(*labels, method)
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             logger.info(
                 "The metrics of the scheduling policy are not on /metrics: start vLLM with "

@@ -20,6 +20,8 @@ from vllm.logger import init_logger
 from servers.policies.base import FREE, Policy, Retention
 
 EVENTS = ("arrived", "scheduled", "preempted", "aborted", "pinned", "unpinned", "program_ended")
+LOGGED = (float, int, bool, str, type(None))
+"""Types of the inputs of a decision. NumPy's numbers are of others."""
 MAX_LOGGED = 100
 """Limit of the log messages."""
 
@@ -37,9 +39,12 @@ class PolicyGuard:
         self._stock_decides = False
         """Whether a decision failed in this step."""
         self._logged: set[tuple[str, type[Exception]]] = set()
+        self.methods: list[str] = []
+        """Those whose exceptions are caught: the ones that the policy overrides."""
         stock = Policy(policy.costs)
         for name in (*EVENTS, "finished", *CHECKED):
             if getattr(type(policy), name) is not getattr(Policy, name):
+                self.methods.append(name)
                 method = getattr(policy, name)
                 guarded: Callable[..., Any]
                 if name in EVENTS:
@@ -72,6 +77,11 @@ class PolicyGuard:
                     raise TypeError(f"finished() returned {retention!r}, which is no Retention")
                 if not retention.ttl_s >= 0:
                     raise ValueError(f"finished() returned a TTL of {retention.ttl_s!r} s")
+                for name, value in retention.why.items():
+                    if type(value) not in LOGGED:
+                        raise TypeError(
+                            f"finished() returned {name}={value!r}, which the log cannot take"
+                        )
             except Exception as error:
                 self._failed("finished", error)
                 return FREE

@@ -104,6 +104,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         )
         # Only under this policy does vLLM preempt turns other than the one admitted last.
         self.policy = SchedulingPolicy.PRIORITY
+        self._held_back: bool | None = None
+        """Whether the policy held back all waiting turns of this step; False once one is admitted,
+        and None before the policy is asked."""
         self._declined: tuple[int, int | None] | None = None
         """Number of events and wake-up time when the policy last declined to displace a turn."""
 
@@ -272,6 +275,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         runner.set_clock(self.clock_ps())
         if self.guard is not None:
             self.guard.begin_step()
+        self._held_back = None
         runner.start_step(self._batch_tokens)
         if runner.displaces and self.running and self.may_displace():
             self._displace()
@@ -289,6 +293,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self.kv_cache_manager = self._stock_manager
         if runner.admits:
             self.waiting.in_step = False
+            if self._held_back and self._metrics is not None:
+                self._metrics.count_held_back()
             runner.requeue_skipped()
         displaced, self.waiting.displaced = self.waiting.displaced, None
         if displaced:
@@ -335,6 +341,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         cached = kwargs.get("num_new_computed_tokens", 0) + external
         if turn.admitted_s is None:
             turn.admitted_s, turn.hit_tokens = self.runner.now_s, cached
+        self._held_back = False
         self.runner.admitted(turn, request.num_tokens, cached, external)
         if kwargs.get("delay_cache_blocks"):
             self._loading.add(request.request_id)
@@ -345,8 +352,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         others = len(self.running) + len(self._loading)
         free = self._stock_manager.block_pool.get_num_free_blocks()
         turn = self.runner.candidate(others, self._kv_tokens * free // self._kv_blocks)
-        if turn is None and self._metrics is not None and self.runner.queued:
-            self._metrics.count_held_back()
+        if turn is None and self._held_back is None:
+            self._held_back = len(self.waiting) > 0
         return turn
 
     def _displace(self) -> None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy
 import pytest
 
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention, pin
@@ -133,7 +134,10 @@ def log() -> Iterator[list[logging.LogRecord]]:
     logger.removeHandler(captured)
 
 
-@pytest.mark.parametrize("answer", [None, pin(1.0).kind, float("nan")])
+@pytest.mark.parametrize(
+    "answer",
+    [None, pin(1.0).kind, float("nan"), pin(1.0, mean_s=numpy.float32(2))],  # type: ignore[arg-type]
+)
 def test_a_turn_whose_finished_fails_is_not_pinned_and_the_kind_of_failure_is_logged_once(
     answer: Any, log: list[logging.LogRecord]
 ) -> None:
