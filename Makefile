@@ -193,8 +193,9 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 wheels: .venv-wheels/installed  ## build wheels with the compiled core into dist, for every Python, and check each: needs Docker on Linux
 	.venv-wheels/bin/cibuildwheel --output-dir dist
 
-sdist: .venv-wheels/installed  ## build the source distribution into dist
+sdist: .venv-wheels/installed  ## build the source distribution, and the package of the vLLM plug-in, into dist
 	.venv-wheels/bin/python -m build --sdist
+	.venv-wheels/bin/python -m build --outdir dist plugins/turnstile-vllm
 
 clean:  ## remove all environments and caches; runs/ stays
 	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
