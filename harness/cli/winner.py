@@ -47,6 +47,12 @@ def winner_of(folder: Path) -> Deployment:
         )
     if len(winners) > 1:
         print_message(f"{', '.join(winners)} are not distinguished; taking {variant.name}")
+    if variant.disaggregate is not None:
+        raise InvalidInput(
+            f"--from {folder}: {variant.name} wins with separate engines for prompts and answers "
+            f"({variant.disaggregate.name}), which bench serve cannot start or print; give --model "
+            "and --policy instead of --from"
+        )
     limits, replicas = sweep.limits, sweep.replicas or sweep.server.replicas or 1
     machine = Machine(
         gpus=(sweep.gpus or 1) // replicas,
@@ -60,5 +66,6 @@ def winner_of(folder: Path) -> Deployment:
         max_model_len=sweep.server.max_model_len,
         offload_gb=variant.offload.dram_gb if variant.offload else None,
     )
-    policy, _, router = variant.name.partition("@")
-    return Deployment(sweep.model, policy, machine, replicas, router or None)
+    router = variant.router.name if variant.router is not None else None
+    policy = variant.name.removesuffix(f"@{router}")
+    return Deployment(sweep.model, policy, machine, replicas, router)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from tests.harness import in_process
 
 LLAMA = ("--model", "llama-3.1-8b")
 TURNSTILE = (*LLAMA, "--policy", "turnstile")
+ROOT = Path(__file__).parents[2]
+VERSION = version("turnstile-bench")
 FILES = ("answer.json", "sweep.json")
 HARD = """/t/$HOME $(id) "a" 'b' `c`\n#: - ü😀"""
 """Characters that a shell, YAML, Compose or Kubernetes could take for their own."""
@@ -70,13 +74,17 @@ def test_no_character_of_a_flag_changes_on_its_way() -> None:
 
 def test_several_engines_in_compose_have_gpus_of_their_own_behind_a_healthy_router() -> None:
     options = (*TURNSTILE, "--gpus", "2", "--replicas", "2", "--router", "sticky")
-    services = yaml.safe_load(printed("compose", *options))["services"]
+    compose = yaml.safe_load(printed("compose", *options))
+    services = compose["services"]
+    assert set(compose["volumes"]) == {"huggingface", "recordings"}
     devices = [
         services[name]["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
         for name in ("vllm-0", "vllm-1")
     ]
     assert devices == [["0", "1"], ["2", "3"]]
     router = services["router"]
+    assert f"pip install turnstile-bench=={VERSION} &&" in router["command"][-1]
+    assert router["volumes"] == ["recordings:/recordings"]
     assert "http://vllm-0:8000 http://vllm-1:8000" in router["command"][-1]
     assert router["depends_on"]["vllm-1"] == {"condition": "service_healthy"}
     assert any("TURNSTILE_GATEWAY_TOKEN=${TURNSTILE_GATEWAY_TOKEN:?" in e for e in
@@ -90,7 +98,8 @@ def test_one_engine_is_published_on_loopback_by_itself() -> None:
     assert list(services) == ["vllm-0"]
     assert services["vllm-0"]["ports"] == ["127.0.0.1:8000:8000"]
     assert (
-        "pip install --no-deps turnstile-vllm" in services["vllm-0"]["build"]["dockerfile_inline"]
+        f"pip install --no-deps turnstile-vllm=={VERSION}\n"
+        in services["vllm-0"]["build"]["dockerfile_inline"]
     )
 
 
@@ -103,15 +112,42 @@ def test_kubernetes_gets_a_set_of_engines_with_stable_names_for_the_router() -> 
     service, engines, _, router = objects
     assert service["spec"]["clusterIP"] == "None"
     assert (engines["spec"]["replicas"], engines["spec"]["serviceName"]) == (3, "vllm")
+    # By default the second would wait until the first has loaded its model.
+    assert engines["spec"]["podManagementPolicy"] == "Parallel"
     pod = engines["spec"]["template"]["spec"]
     (engine,), (plugin,) = pod["containers"], pod["initContainers"]
     assert engine["resources"]["limits"] == {"nvidia.com/gpu": 1}
     assert {"name": "PYTHONPATH", "value": plugin["command"][4]} in engine["env"]
+    assert plugin["command"][-1] == f"turnstile-vllm=={VERSION}"
     (routing,) = router["spec"]["template"]["spec"]["containers"]
+    assert "volumeMounts" not in routing, "vllm-router records nothing"
     assert (
         "http://vllm-0.vllm:8000 http://vllm-1.vllm:8000 http://vllm-2.vllm:8000"
         in (routing["command"][-1])
     )
+
+
+def test_the_gateway_in_kubernetes_records_into_a_volume_of_its_pod() -> None:
+    options = (*TURNSTILE, "--replicas", "2", "--router", "sticky")
+    *_, router = yaml.safe_load_all(printed("k8s", *options))
+    pod = router["spec"]["template"]["spec"]
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert (mount["name"], mount["mountPath"]) == ("recordings", "/recordings")
+    assert pod["volumes"] == [{"name": "recordings", "emptyDir": {}}]
+
+
+def test_an_offload_tier_of_vllm_becomes_its_flags() -> None:
+    tier = ("--policy", "continuum+native", "--offload-gb", "40")
+    words = shlex.split(printed("command", *LLAMA, *tier))
+    transfer = json.loads(words[words.index("--kv-transfer-config") + 1])
+    assert transfer["kv_connector"] == "OffloadingConnector"
+    assert transfer["kv_connector_extra_config"]["cpu_bytes_to_use"] == 40_000_000_000
+    assert '{"turnstile": {"policy": "continuum"}}' in words
+
+
+def test_the_package_of_the_plug_in_has_the_version_that_recipes_install() -> None:
+    plugin = tomllib.loads((ROOT / "plugins/turnstile-vllm/pyproject.toml").read_text())
+    assert plugin["project"]["version"] == VERSION
 
 
 @pytest.mark.parametrize(
@@ -132,6 +168,24 @@ def test_kubernetes_gets_a_set_of_engines_with_stable_names_for_the_router() -> 
             (*LLAMA, "--policy", "lmcache", "--offload-gb", "9"),
             "use --policy fcfs+native",
         ),
+        (
+            "command",
+            (*LLAMA, "--policy", "continuum+native"),
+            "give the DRAM of its tier with --offload-gb",
+        ),
+        (
+            "command",
+            (*LLAMA, "--kv-blocks", "400"),
+            "--kv-blocks: --print does not write it; remove it",
+        ),
+        ("compose", (*LLAMA, "--port", "80"), "--port: --print does not write it; remove it"),
+        (
+            "command",
+            (*LLAMA, "--policy", "clairvoyant"),
+            "knows the trace's future, so it runs in virtual time only",
+        ),
+        ("k8s", (*LLAMA, "--policy", "unlimited-kv"), "has unlimited KV memory, so it runs in"),
+        ("command", (*LLAMA, "--policy", "fcfs,continuum"), "a server runs one policy; give one"),
         ("command", (*LLAMA, "--", "--max-num-seqs", "4"), "use --max-num-seqs before the --"),
     ],
 )
@@ -162,3 +216,33 @@ def test_the_winner_of_a_run_is_served_with_the_settings_of_the_run() -> None:
     assert "the run of --from decides it" in refused("command", "--from", "run", "--gpus", "2")
     Path("run/answer.json").unlink()
     assert "write it with: bench report run" in refused("command", "--from", "run")
+
+
+def wins(router: str, split: dict[str, Any] | None = None) -> None:
+    """Let continuum win the run behind a router, with two replicas."""
+    answer, sweep = (json.loads(Path("run", name).read_bytes()) for name in FILES)
+    name = f"continuum@{router}" + (f"@{split['name']}" if split else "")
+    (variant,) = (v for v in sweep["variants"] if v["name"] == "continuum")
+    variant |= {"name": name, "router": {"name": router}}
+    if split is not None:
+        variant["disaggregate"] = split
+    sweep |= {"variants": [variant], "replicas": 2, "gpus": 4}
+    Path("run/sweep.json").write_text(json.dumps(sweep))
+    Path("run/answer.json").write_text(json.dumps({**answer, "winners": [name]}))
+
+
+@pytest.mark.usefixtures("run")
+def test_a_winner_behind_a_router_is_served_behind_it() -> None:
+    wins("thunderagent(order=arrival)")
+    services = yaml.safe_load(printed("compose", "--from", "run"))["services"]
+    assert list(services) == ["vllm-0", "vllm-1", "router"]
+    assert "--router 'thunderagent(order=arrival)'" in services["router"]["command"][-1]
+    engine = services["vllm-1"]["command"]
+    assert engine[engine.index("--tensor-parallel-size") + 1] == "2"
+    assert '{"turnstile": {"policy": "continuum"}}' in engine
+
+
+@pytest.mark.usefixtures("run")
+def test_a_winner_with_separate_engines_for_prompts_is_refused() -> None:
+    wins("sticky", {"name": "1P1D", "prefill": 1, "decode": 1})
+    assert "separate engines for prompts and answers (1P1D)" in refused("k8s", "--from", "run")

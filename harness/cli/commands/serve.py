@@ -29,6 +29,12 @@ app = typer.Typer(add_completion=False)
 POLL_INTERVAL_S = 1.0
 CHOSEN_BY_RUN = frozenset((*SERVED, "model", "policy", "replicas", "router"))
 """Options whose values --from takes from the run."""
+NOT_PRINTED = frozenset(
+    (
+        *("hardware", "kv_blocks", "mount", "out", "port", "ready_within_s"),
+        *("vllm_python", "weights"),
+    )
+)
 
 Model = Annotated[
     str,
@@ -178,7 +184,7 @@ def serve(
             model, policy, machine = won.model, won.policy, won.machine
             server = replace(server, replicas=won.replicas, router=won.router)
         if print_as is not None:
-            machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
+            refuse_given(context, NOT_PRINTED, "--print does not write it")
             recipe = _recipe(model, policy, machine, server)
             print(getattr(recipe, print_as)(), end="")
             return
@@ -230,12 +236,11 @@ def _recipe(model: str, policy: str | None, machine: Machine, server: Server) ->
 
 
 def _variant(policy: str) -> Variant:
-    from servers.variants import variants
+    from servers.variants import variant
+    from servers.vllm.launch.command_line import check_policy
 
-    chosen = variants(policy)
-    if len(chosen) != 1:
-        raise InvalidInput(f"--policy {policy}: a server runs one policy; give one")
-    return chosen[0]
+    check_policy(policy)
+    return variant(policy)
 
 
 def _print_state(servers: Sequence[VllmServer], start_s: float) -> None:

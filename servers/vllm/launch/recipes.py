@@ -12,6 +12,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from servers.admission import Admission
@@ -24,7 +25,8 @@ from servers.vllm.launch.offload_tier import native_flags
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
 ROUTER_IMAGE = "python:3.12-slim"
-PACKAGE = "turnstile-vllm"
+VERSION = version("turnstile-bench")
+PACKAGE = f"turnstile-vllm=={VERSION}"
 SCHEDULER = "turnstile_vllm.Scheduler"
 FOREIGN = "vllm-router:"
 PROGRAM_SCHEDULING = f"{FOREIGN}program_scheduling"
@@ -35,6 +37,7 @@ PORT = 8000
 TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
 """The variable with the key that clients of `bench gateway` send."""
 PACKAGE_FOLDER = "/turnstile"
+RECORDINGS = "/recordings"
 NAME = "vllm"
 HEALTHY = (
     f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=5)"
@@ -129,8 +132,8 @@ class Recipe:
             )
         else:
             start = (
-                f"pip install turnstile-bench && exec bench gateway {given} --listen 0.0.0.0 "
-                f"--port {PORT} --router {shlex.quote(router)} --out /recordings"
+                f"pip install turnstile-bench=={VERSION} && exec bench gateway {given} --listen "
+                f"0.0.0.0 --port {PORT} --router {shlex.quote(router)} --out {RECORDINGS}"
             )
         return ["sh", "-c", start]
 
@@ -145,6 +148,7 @@ class Recipe:
         installed = f"FROM {image}\nRUN pip install --no-deps {PACKAGE}\n"
         source = {"build": {"dockerfile_inline": installed}} if self._has_plugin else {}
         services: dict[str, Any] = {}
+        volumes: dict[str, Any] = {"huggingface": {}}
         for index in range(self.replicas):
             devices = [str(gpu) for gpu in range(index * gpus, (index + 1) * gpus)]
             reserved = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
@@ -176,10 +180,12 @@ class Recipe:
             }
             if self._needs_token:
                 entry["environment"] = key
+                entry["volumes"] = [f"recordings:{RECORDINGS}"]
+                volumes["recordings"] = {}
         entry["ports"] = [f"127.0.0.1:{PORT}:{PORT}"]
         for service in services.values():  # Compose replaces $NAME in every text
             service["command"] = [word.replace("$", "$$") for word in service["command"]]
-        return yaml_text([{"services": services, "volumes": {"huggingface": {}}}])
+        return yaml_text([{"services": services, "volumes": volumes}])
 
     def k8s(self) -> str:
         self._check_containers()
@@ -215,7 +221,7 @@ class Recipe:
                 {"name": "plugin", "image": image, "command": install, "volumeMounts": [mount]}
             ]
         engines = _object("StatefulSet", NAME, _pods(NAME, pod, self.replicas))
-        engines["spec"]["serviceName"] = NAME
+        engines["spec"] |= {"serviceName": NAME, "podManagementPolicy": "Parallel"}
         objects = [_service(NAME, headless=True), engines]
         if self.router is not None:
             urls = [f"http://{NAME}-{index}.{NAME}:{PORT}" for index in range(self.replicas)]
@@ -225,10 +231,13 @@ class Recipe:
                 "command": _kubernetes(self._route(urls)),
                 "ports": [{"containerPort": PORT}],
             }
+            pod = {"containers": [routing]}
             if self._needs_token:
                 key = _secret("TURNSTILE_API_KEY", "vllm", "api-key")
                 routing["env"] = [key, _secret(TOKEN, "turnstile", "gateway-token", required=True)]
-            pods = _pods("router", {"containers": [routing]}, 1)
+                routing["volumeMounts"] = [{"name": "recordings", "mountPath": RECORDINGS}]
+                pod["volumes"] = [{"name": "recordings", "emptyDir": {}}]
+            pods = _pods("router", pod, 1)
             objects += [_service("router"), _object("Deployment", "router", pods)]
         return yaml_text(objects)
 
