@@ -23,6 +23,12 @@ from tests.real.conftest import forked
 from tests.real.test_launcher import READY_WITHIN_S, post
 
 ROOT = Path(__file__).parents[2]
+OWN = """
+from servers.policies.turnstile import Turnstile
+
+class Mine(Turnstile):
+    name = "mine"
+"""
 ASK = [{"role": "user", "content": "List the files of this folder, one by one."}]
 
 
@@ -75,7 +81,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
-    with start(site, folder, events=str(folder / "engine.jsonl")) as started:
+    (folder / "mine.py").write_text(OWN)
+    with start(site, folder, policy="mine:Mine", events=str(folder / "engine.jsonl")) as started:
         yield started
     assert group_of(started.pid) == []
 
