@@ -30,7 +30,10 @@ POLL_INTERVAL_S = 1.0
 CHOSEN_BY_RUN = frozenset((*SERVED, "model", "policy", "replicas", "router"))
 """Options whose values --from takes from the run."""
 NOT_PRINTED = frozenset(
-    ("hardware", "kv_blocks", "mount", "out", "port", "ready_within_s", "vllm_python", "weights")
+    (
+        *("hardware", "kv_blocks", "mount", "out", "port", "ready_within_s", "ssd_gb"),
+        *("vllm_python", "weights"),
+    )
 )
 
 Model = Annotated[
