@@ -183,7 +183,7 @@ def check_resume(
     left = Snapshot.of(folder / RUN)
     assert warm.run(folder, argv) == 0, output_of(folder)
     files = bytes_of(folder / RUN)
-    assert files.keys() == straight.keys()
+    assert files.keys() == straight.keys(), files.keys() ^ straight.keys()
     assert [name for name, content in files.items() if content != straight[name]] == []
     for before in (*earlier, left):
         before.check_kept(folder / RUN)
