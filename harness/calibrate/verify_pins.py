@@ -26,6 +26,7 @@ from servers.profiles import analytic_profile
 from servers.records.turns import EventRecord, TurnRecord
 from servers.sim import Engine, Limits
 from servers.vllm.launch.cost_curve import CostCurve
+from servers.vllm.launch.metrics_page import CACHE_CONFIG
 from servers.vllm.launch.server import ServerInfo
 from traces import Program, Turn
 
@@ -148,7 +149,10 @@ async def _sample(base_url: str, usages: list[tuple[float, float]]) -> None:
 
 
 def kv_usage(metrics: str) -> float:
-    """Return the share of the KV memory in use, from 0 to 1."""
+    """Return the share of the KV memory in use, from 0 to 1. With Prometheus' multiprocess mode,
+    which `bench serve` uses, vLLM's page lacks it before the first step."""
     if usages := samples(metrics, KV_USAGE):
         return float(usages[0].value)
+    if CACHE_CONFIG in metrics:
+        return 0.0
     raise RuntimeError(f"/metrics has no {KV_USAGE}; is this vLLM?")
