@@ -50,6 +50,7 @@ from typing import ClassVar, Literal
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.recent import Recent
+from servers.policies.program_order import of_latest_program
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -128,7 +129,7 @@ class Infercept(Policy):
         return (not request.pinned, not swapped, request.program_arrival_s, request.id)
 
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
-        return max(running, key=lambda r: (r.program_arrival_s, r.id))
+        return of_latest_program(running)
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         if self.keeps_all_but_overdue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from servers.policies.base import Pin, Rank, Request
 
@@ -20,3 +20,8 @@ def pinned_programs_first(request: Request) -> Rank:
 def latest_programs_first(pins: Collection[Pin]) -> list[Pin]:
     """Return the pins in the order of release: latest program arrival first (§5.2)."""
     return sorted(pins, key=lambda p: (-p.request.program_arrival_s, -p.request.id))
+
+
+def of_latest_program(running: Sequence[Request]) -> Request:
+    """Return the running turn of the program that arrived last, and of several its last one."""
+    return max(running, key=lambda r: (r.program_arrival_s, r.id))

@@ -39,7 +39,7 @@ from servers.policies.estimates.recent import MAX_TOOLS, Recent
 from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.ttl_model import K
 from servers.policies.estimates.working_sets import WorkingSets, reserve_turns_of
-from servers.policies.program_order import latest_programs_first
+from servers.policies.program_order import latest_programs_first, of_latest_program
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -135,7 +135,7 @@ class Turnstile(Policy):
         return "run" if self.working_sets.fits(request) else "stop"
 
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
-        return max(running, key=lambda r: (r.program_arrival_s, r.id))
+        return of_latest_program(running)
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         return latest_programs_first(pins)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
 from servers.policies.base import Policy, Request
+from servers.policies.program_order import of_latest_program
 
 Victim = Literal["last", "lcf", "program"]
 
@@ -25,14 +26,10 @@ def lcf(running: Sequence[Request]) -> Request:
     return min(reversed(running), key=lambda r: r.prompt_tokens + r.output_tokens)
 
 
-def program(running: Sequence[Request]) -> Request:
-    return max(running, key=lambda r: (r.program_arrival_s, r.id))
-
-
 RULES: Final[Mapping[str, Callable[[Sequence[Request]], Request]]] = {
     "last": last,
     "lcf": lcf,
-    "program": program,
+    "program": of_latest_program,
 }
 
 
