@@ -17,10 +17,10 @@ from aiohttp import web
 from servers.basics.errors import InvalidProgramId
 from servers.basics.json_object import JsonObject
 from servers.identity import (
-    FINAL_HEADER,
     JOB_HEADERS,
     MAX_ID_CHARS,
     PROGRAM_HEADERS,
+    is_final,
     is_valid_id,
     sub_agent_in,
 )
@@ -89,7 +89,7 @@ def identify_caller(in_path: str | None, headers: Mapping[str, str], body: JsonO
     by_name = {name.lower(): value for name, value in headers.items()}
     if agent := sub_agent_in(by_name):
         program, job = _id("the sub-agent's header", f"{program}:{agent}"), job or program
-    return Caller(program, job, headers.get(FINAL_HEADER, "").lower() in ("true", "1"))
+    return Caller(program, job, is_final(by_name))
 
 
 def ended_program(body: object, field: str) -> str | None:
