@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from servers.policies.base import Costs
+from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 
 class Machine(NamedTuple):
@@ -46,17 +47,16 @@ def initial_costs(vllm_config: Any) -> Costs:
     fp8 = str(vllm_config.cache_config.cache_dtype).startswith("fp8")
     context_token_s = model.kv_values * (1 if fp8 else 2) / bytes_per_s
     token_s = 2 * model.active_parameters / flops
-    # Each of n tokens attends to half of the others on average.
-    pair_s = 2 * model.attention / flops
-
-    def prefill_s(tokens: int) -> float:
-        return STEP_S + token_s * tokens + pair_s * tokens * tokens
-
-    def decode_step_s(turns: int, context_tokens: int) -> float:
-        return STEP_S + weights_s + token_s * turns + context_token_s * context_tokens
-
-    step_tokens = int(vllm_config.scheduler_config.max_num_batched_tokens)
-    return Costs(prefill_s, None, step_tokens, decode_step_s=decode_step_s)
+    return CostCurve(
+        base_s=STEP_S,
+        linear_s=token_s,
+        # Each of n tokens attends to half of the others on average.
+        quadratic_s=2 * model.attention / flops,
+        step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
+        decode_step=DecodeStep(
+            base_s=STEP_S + weights_s, turn_s=token_s, context_token_s=context_token_s
+        ),
+    ).costs()
 
 
 def _model(config: Any) -> Model:

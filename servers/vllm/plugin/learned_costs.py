@@ -101,7 +101,7 @@ class _Fit:
         self._next_fit = 1
         self.is_fitted = False
         """Whether the weights are those of observations."""
-        self.weights = least_squares([(guess, 1.0) for guess in guesses])
+        self.weights = self._guessed = least_squares([(guess, 1.0) for guess in guesses])
 
     def add(self, observed: Observed) -> None:
         _, first, second = observed.terms
@@ -123,8 +123,7 @@ class _Fit:
         ]
         if not medians:
             return
-        weights = least_squares([(guess, 1.0) for guess in self._guesses])
-        scale = median([one.seconds / _dot(weights, one.terms) for one in medians])
+        scale = median([one.seconds / _dot(self._guessed, one.terms) for one in medians])
         rows = [(one, 1.0) for one in medians]
         rows += [
             (Observed(guess.terms, guess.seconds * scale), GUESS_WEIGHT) for guess in self._guesses

@@ -21,60 +21,17 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
-from servers.policies.base import Costs, Policy
+from servers.policies.base import Policy
 from servers.variants import Variant, make_policy, variants
 from servers.vllm.plugin.compatibility import check_scheduler
+from servers.vllm.plugin.cost_curve import CostCurve
 from servers.vllm.plugin.event_log import EventLog
 from servers.vllm.plugin.initial_costs import initial_costs
 from servers.vllm.plugin.learned_costs import LearnedCosts
 
 KEY = "turnstile"
 FILE = "TURNSTILE_OPTIONS"
-Cost = Annotated[float, Meta(ge=0)]
 Kind = TypeVar("Kind", bound=Struct)
-
-
-class DecodeStep(Struct, frozen=True, forbid_unknown_fields=True):
-    """A decode step of n turns with m context tokens in total takes
-    base_s + turn_s · n + context_token_s · m."""
-
-    base_s: Cost
-    turn_s: Cost
-    context_token_s: Cost
-
-
-class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
-    """Prefilling n tokens takes base_s + linear_s · n + quadratic_s · n²."""
-
-    base_s: Cost
-    linear_s: Cost
-    quadratic_s: Cost
-    step_tokens: Annotated[int, Meta(ge=1)]
-    reload_s_per_token: Cost | None = None
-    """None without an offload tier."""
-    decode_step: DecodeStep | None = None
-    """None: policies do not know it."""
-
-    def costs(self) -> Costs:
-        step, reload_s = self.decode_step, self.reload_s_per_token
-
-        def prefill_s(tokens: int) -> float:
-            return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens * tokens
-
-        def reload(tokens: int) -> float:
-            return (reload_s or 0.0) * tokens
-
-        def decode_step_s(turns: int, context_tokens: int) -> float:
-            if step is None:
-                return prefill_s(turns)
-            return step.base_s + step.turn_s * turns + step.context_token_s * context_tokens
-
-        return Costs(
-            prefill_s,
-            None if reload_s is None else reload,
-            self.step_tokens,
-            decode_step_s=None if step is None else decode_step_s,
-        )
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
