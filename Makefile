@@ -18,6 +18,7 @@ PLOTLY_SHA256 ?= 99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649b
 PIP_AUDIT ?= 2.10.1
 CIBUILDWHEEL ?= 4.3.5
 BUILD ?= 1.6.1
+CYCLONEDX ?= 7.5.0
 TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
@@ -58,7 +59,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist clean
+.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist sbom clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -197,6 +198,15 @@ sdist: .venv-wheels/installed  ## build the source distribution, and the package
 	.venv-wheels/bin/python -m build --sdist
 	.venv-wheels/bin/python -m build --outdir dist plugins/turnstile-vllm
 
+# Of the dependencies that pip installs now, each in an environment that has nothing else.
+sbom: .venv-wheels/installed  ## list what each distribution in dist installs, as CycloneDX, in build/sbom
+	@for name in bench vllm; do \
+		set -e; folder=build/sbom/$$name; $(PYTHON) -m venv --clear --without-pip $$folder; \
+		.venv-wheels/bin/python -m pip --python $$folder/bin/python install --disable-pip-version-check -q -q dist/turnstile_$$name-*.tar.gz; \
+		.venv-wheels/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom/turnstile-$$name.cdx.json \
+			--pyproject $$([ $$name = bench ] || echo plugins/turnstile-$$name/)pyproject.toml $$folder/bin/python; \
+	done
+
 clean:  ## remove all environments and caches; runs/ stays
 	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -305,5 +315,5 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 
 .venv-wheels/installed:
 	@$(PYTHON) -m venv .venv-wheels
-	@.venv-wheels/bin/python $(PIP_INSTALL) cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD)
+	@.venv-wheels/bin/python $(PIP_INSTALL) cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD) cyclonedx-bom==$(CYCLONEDX)
 	@touch $@

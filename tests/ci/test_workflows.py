@@ -19,6 +19,11 @@ ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 SCRIPTS = sorted(path for path in (ROOT / ".ci").iterdir() if path.suffix == "")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+RIGHTS = {
+    "publish": {"id-token": "write", "attestations": "write"},
+    "site": {"pages": "write", "id-token": "write"},
+}
+"""Of the jobs of a release: they sign packages and publish them and the documentation."""
 KINDS = set(re.findall(r"^(\w+)\)$", (ROOT / ".ci/nightly").read_text(), re.MULTILINE))
 
 
@@ -71,15 +76,51 @@ def test_no_workflow_may_write_to_the_repository() -> None:
     for path in WORKFLOWS:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
         own = {name: job["permissions"] for name, job in jobs(path).items() if "permissions" in job}
-        assert own == ({"publish": {"id-token": "write"}} if path.stem == "release" else {})
+        assert own == (RIGHTS if path.stem == "release" else {})
 
 
 def test_only_a_tag_publishes_and_only_what_all_other_jobs_have_built() -> None:
     release = jobs(ROOT / ".github/workflows/release.yml")
-    publish = release.pop("publish")
+    publish, site = release.pop("publish"), release.pop("site")
     assert publish["if"] == "github.ref_type == 'tag'"
     assert set(publish["needs"]) == set(release)
-    assert all("run" not in step for step in publish["steps"])
+    assert site["needs"] == "publish"
+    assert all("run" not in step for step in (*publish["steps"], *site["steps"]))
+    actions = [step["uses"].partition("@")[0] for step in publish["steps"]]
+    assert actions[-2:] == ["actions/attest", "pypa/gh-action-pypi-publish"], "signed, then sent"
+
+
+def tagged(folder: Path, tag: str) -> str:
+    """Return what .ci/tag says of a tag, in a checkout of version 1.2.3."""
+    plugin = folder / "plugins/turnstile-vllm"
+    plugin.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text('version = "1.2.3"\n')
+    (plugin / "pyproject.toml").touch()
+    ran = subprocess.run([ROOT / ".ci/tag", tag, folder], capture_output=True, text=True)
+    assert (ran.returncode == 0) == (ran.stderr == "")
+    return ran.stderr
+
+
+def test_a_release_needs_a_tag_that_is_the_version_of_both_packages_and_of_the_changelog(
+    tmp_path: Path,
+) -> None:
+    assert tagged(tmp_path, "1.2.3") == "tag: `1.2.3` is not of the form vX.Y.Z\n"
+    assert "pyproject.toml has version 1.2.3; set it to 1.2.4" in tagged(tmp_path, "v1.2.4")
+    plugin = tmp_path / "plugins/turnstile-vllm/pyproject.toml"
+    assert "plugins/turnstile-vllm/pyproject.toml has version" in tagged(tmp_path, "v1.2.3")
+    plugin.write_text('version = "1.2.3"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## 1.2.3 (unreleased)\n")
+    assert "no heading `## 1.2.3 (YYYY-MM-DD)`" in tagged(tmp_path, "v1.2.3")
+    (tmp_path / "CHANGELOG.md").write_text("## 1.2.3 (2026-12-01)\n")
+    assert tagged(tmp_path, "v1.2.3") == ""
+
+
+def test_both_packages_have_the_version_of_the_newest_entry_of_the_changelog() -> None:
+    files = ("pyproject.toml", "plugins/turnstile-vllm/pyproject.toml")
+    versions = {tomllib.loads((ROOT / file).read_text())["project"]["version"] for file in files}
+    newest = re.search(r"^## (\S+) \(", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert versions == {newest[1]}
 
 
 def test_wheels_are_built_for_every_python_that_the_package_supports_and_each_is_checked() -> None:
