@@ -1,7 +1,7 @@
 """The programs of one engine, and the conversations that each consists of.
 
 In: turns when they arrive and end. Out: the conversation of each turn, which policies see as the
-turn's program, and the programs to forget.
+turn's program, and the programs that have ended.
 
 A program is one conversation if its client marks turns with `is_last`. Otherwise it may send side
 requests too (a title, a summary, a sub-agent under the same id). A request that does not repeat the
@@ -81,10 +81,14 @@ class EngineProgram:
 
 
 class EnginePrograms:
-    def __init__(self, max_programs: int, idle_s: float) -> None:
-        """`idle_s`: a program without turns for longer than this is forgotten."""
+    def __init__(
+        self, max_programs: int, idle_s: float, on_end: Callable[[float], None] | None = None
+    ) -> None:
+        """`idle_s`: a program without turns for longer than this has ended. `on_end`: called with
+        the seconds from the arrival of an ended program's first turn to the end of its last."""
         self._max_programs = max_programs
         self._idle_s = idle_s
+        self._on_end = on_end
         self._programs: dict[str, EngineProgram] = {}
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Programs without active turns, with the ends of their last turns, in this order."""
@@ -132,27 +136,32 @@ class EnginePrograms:
             self._idle.move_to_end(program_id)
         return goes_on
 
-    def end(self, program_id: str) -> list[str]:
-        """Forget the program; return its conversations."""
-        self._idle.pop(program_id, None)
+    def end(self, program_id: str, *, is_internal: bool = False) -> list[str]:
+        """End the program; return its conversations. `is_internal`: it is no program of a client,
+        and not reported."""
+        ended_s = self._idle.pop(program_id, None)
         program = self._programs.pop(program_id, None)
-        return [] if program is None else [one.id for one in program.conversations]
+        if program is None:
+            return []
+        if self._on_end is not None and ended_s is not None and not is_internal:
+            self._on_end(ended_s - program.arrival_s)
+        return [one.id for one in program.conversations]
 
-    def forget_oldest(self, program: EngineProgram, now_s: float) -> list[str]:
+    def end_oldest(self, program: EngineProgram, now_s: float) -> list[str]:
         """Return the conversations to end: the oldest idle ones of `program` beyond the limit, and
         those of the programs that have been idle for longest, beyond the limits of their number
         and of the time."""
-        forgotten: list[str] = []
+        ended: list[str] = []
         while len(program.conversations) > MAX_CONVERSATIONS:
             idle = [one for one in program.conversations if not one.active_turns]
             if not idle:
                 break
             program.conversations.remove(idle[0])
-            forgotten.append(idle[0].id)
+            ended.append(idle[0].id)
         while self._idle:
             oldest = next(iter(self._idle))
             recent = now_s - self._idle[oldest] <= self._idle_s
             if recent and len(self._programs) <= self._max_programs:
                 break
-            forgotten += self.end(oldest)
-        return forgotten
+            ended += self.end(oldest)
+        return ended

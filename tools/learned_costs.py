@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
 from servers.basics.clock import seconds
 from servers.policies.base import Costs
@@ -68,10 +69,7 @@ def run(
     machine: Profile, policy: str, jps: float, seed: int, given: Costs, learned: LearnedCosts | None
 ) -> Outcome:
     programs = synthesize(RECIPE, PROGRAMS, seed)
-    rng, starts_s, now_s = random.Random(seed), [], 0.0  # noqa: S311
-    for _ in programs:
-        starts_s.append(now_s)
-        now_s += rng.expovariate(jps)
+    starts_s, _ = parse_arrivals("poisson").draw(programs, jps, seed)
     events: Counter[str] = Counter()
     ends_s: dict[str, float] = {}
 

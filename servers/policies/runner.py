@@ -81,11 +81,12 @@ class PolicyRunner(Generic[Turn, KV]):
         emit: Emit[Turn] | None,
         max_programs: int = MAX_PROGRAMS,
         idle_s: float = math.inf,
+        on_program_end: Callable[[float], None] | None = None,
     ) -> None:
         """`retain_blocks(turn, whole_request)` retains the blocks of a finished turn, including a
         partly filled last block if `whole_request` is set, and returns a handle for
-        `release_blocks` and the number of blocks. `idle_s`: a program without turns for longer
-        than this has ended."""
+        `release_blocks` and the number of blocks. `idle_s` and `on_program_end` are those of
+        `EnginePrograms`."""
         self.policy = policy
         self._attributes: Any = policy
         """The policy, for attributes that derived classes redefine. Without a type, since compiled
@@ -113,7 +114,7 @@ class PolicyRunner(Generic[Turn, KV]):
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
         self._reranks: bool = self._attributes.reranks
-        self._programs = EnginePrograms(max_programs, idle_s)
+        self._programs = EnginePrograms(max_programs, idle_s, on_program_end)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
         self._skipped: list[Turn] = []
@@ -127,7 +128,7 @@ class PolicyRunner(Generic[Turn, KV]):
 
     @property
     def programs(self) -> int:
-        """Number of programs that are remembered."""
+        """Number of programs that have not ended."""
         return len(self._programs)
 
     def set_clock(self, now_ps: int) -> None:
@@ -145,8 +146,8 @@ class PolicyRunner(Generic[Turn, KV]):
         )
         view.program_id, view.index = conversation.id, conversation.turns - 1
         view.program_arrival_s = program.arrival_s
-        for forgotten in self._programs.forget_oldest(program, self.now_s):
-            self._end_conversation(forgotten)
+        for ended in self._programs.end_oldest(program, self.now_s):
+            self._end_conversation(ended)
         view.pinned = turn.pinned_hit = view.program_id in self.pins
         if self._oracle is not None and turn.future is not None:
             self._oracle.foresee(view, turn.future)
@@ -213,7 +214,7 @@ class PolicyRunner(Generic[Turn, KV]):
         self.record("aborted", turn)
 
     def end_program(self, program_id: str) -> None:
-        """Forget the program, which sends no more turns, and release its pins."""
+        """End the program, which sends no more turns, and release its pins."""
         for conversation_id in self._programs.end(program_id):
             self._end_conversation(conversation_id)
 
@@ -233,7 +234,7 @@ class PolicyRunner(Generic[Turn, KV]):
         if not turn.view.is_last and turn.has_program:
             return
         if turn.is_internal:
-            self._programs.end(turn.program_id)
+            self._programs.end(turn.program_id, is_internal=True)
         else:
             self.end_program(turn.program_id)
 

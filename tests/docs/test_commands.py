@@ -42,6 +42,7 @@ RUN_ELSEWHERE = {
     "--until": "tests/harness/test_until.py",
     "--slo": "tests/harness/test_capacity_search.py",
     "compare --across": "tests/reports/test_across.py",
+    "compare --prometheus": "tests/reports/test_compare_servers.py",
     "plan ": "tests/harness/test_plan.py",
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",

@@ -136,6 +136,64 @@ def test_the_gateway_in_kubernetes_records_into_a_volume_of_its_pod() -> None:
     assert pod["volumes"] == [{"name": "recordings", "emptyDir": {}}]
 
 
+def test_the_production_stack_gets_values_of_its_chart() -> None:
+    """The names of values are those of the chart's values.schema.json and templates, 0.1.12."""
+    options = (*TURNSTILE, "--replicas", "3", "--router", "sticky", "--gpus", "2")
+    values = yaml.safe_load(printed("production-stack", *options))
+    (spec,) = values["servingEngineSpec"]["modelSpec"]
+    assert (spec["repository"], spec["tag"]) == ("vllm/vllm-openai", "v0.32.0")
+    assert (spec["modelURL"], spec["replicaCount"]) == ("meta-llama/Llama-3.1-8B-Instruct", 3)
+    assert spec["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+    arguments = shlex.split(printed("command", *TURNSTILE, "--gpus", "2"))
+    assert (
+        spec["vllmConfig"]
+        == {
+            "enablePrefixCaching": True,  # else the chart adds --no-enable-prefix-caching
+            "tensorParallelSize": 2,
+            "extraArgs": arguments[arguments.index("2") + 1 :],
+        }
+    )
+    (mount,) = spec["extraVolumeMounts"]
+    assert spec["initContainer"]["extraVolumeMounts"] == [mount]
+    assert spec["initContainer"]["command"][4:] == ["/turnstile", f"turnstile-vllm=={VERSION}"]
+    assert spec["extraVolumes"] == [{"name": mount["name"], "emptyDir": {}}]
+    assert {"name": "PYTHONPATH", "value": mount["mountPath"]} in spec["env"]
+    # Else a program's turns go to engines that do not have its KV.
+    assert values["routerSpec"] == {"routingLogic": "session", "sessionKey": "X-Session-ID"}
+    stock = yaml.safe_load(printed("production-stack", *LLAMA))["servingEngineSpec"]["modelSpec"]
+    assert "initContainer" not in stock[0]
+
+
+AB = (*TURNSTILE, "--router", "vllm-router:consistent_hash", "--ab")
+
+
+def test_an_ab_test_has_one_more_engine_whose_policy_decides_as_stock_vllm() -> None:
+    services = yaml.safe_load(printed("compose", *AB))["services"]
+    assert list(services) == ["vllm-0", "vllm-stock", "router"]
+    new, stock = ([*services[name]["command"]] for name in ("vllm-0", "vllm-stock"))
+    assert new.pop(new.index("--additional-config") + 1) == '{"turnstile": {"policy": "turnstile"}}'
+    assert stock.pop(stock.index("--additional-config") + 1) == '{"turnstile": {"policy": "fcfs"}}'
+    assert new == stock
+    assert "http://vllm-0:8000 http://vllm-stock:8000" in services["router"]["command"][-1]
+    objects: list[Any] = list(yaml.safe_load_all(printed("k8s", *AB)))
+    names = ["vllm", "vllm", "vllm-stock", "vllm-stock", "router", "router"]
+    assert [o["metadata"]["name"] for o in objects] == names
+    command = objects[-1]["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    assert "http://vllm-0.vllm:8000 http://vllm-stock-0.vllm-stock:8000" in command
+
+
+def test_engines_share_a_folder_in_memory_for_the_metrics_of_their_processes() -> None:
+    engine = yaml.safe_load(printed("compose", *TURNSTILE))["services"]["vllm-0"]
+    (folder,) = engine["tmpfs"]
+    assert f"PROMETHEUS_MULTIPROC_DIR={folder}" in engine["environment"]
+    _, engines = yaml.safe_load_all(printed("k8s", *TURNSTILE))
+    pod = engines["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "PROMETHEUS_MULTIPROC_DIR", "value": folder} in container["env"]
+    assert {"name": "metrics", "mountPath": folder} in container["volumeMounts"]
+    assert {"name": "metrics", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+
+
 def test_an_offload_tier_of_vllm_becomes_its_flags() -> None:
     tier = ("--policy", "continuum+native", "--offload-gb", "40")
     words = shlex.split(printed("command", *LLAMA, *tier))
@@ -155,6 +213,17 @@ def test_the_package_of_the_plug_in_has_the_version_that_recipes_install() -> No
     [
         ("compose", (*TURNSTILE, "--replicas", "2"), "add --router sticky"),
         ("command", ("--model", "tiny"), "generated for tests"),
+        (
+            "production-stack",
+            (*TURNSTILE, "--replicas", "2", "--router", "prefix-aware"),
+            "use --router sticky, which becomes its session routing",
+        ),
+        ("command", AB, "--ab: add --print compose or --print k8s"),
+        (
+            "k8s",
+            (*TURNSTILE, "--router", "sticky", "--ab"),
+            "--ab: add --router vllm-router:consistent_hash",
+        ),
         ("compose", ("--model", "."), "give the model's Hugging Face name"),
         ("compose", (*TURNSTILE, "--router", "sticky"), "add --replicas with at least 2"),
         (

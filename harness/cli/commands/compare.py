@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +10,9 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import AllBut, refuse_given
 from harness.console import print_message
-from servers.basics.errors import InvalidInput, NotComparable
+from servers.basics.errors import InvalidInput, NotComparable, Unavailable
 
 app = typer.Typer(add_completion=False)
 
@@ -32,15 +34,22 @@ of BASE; 2: the runs cannot be compared.
   bench compare baseline.json.gz runs/now --identical      # virtual time: any change fails
 
   bench compare --across hardware runs/a100 runs/h100 --price a100-80g=1.5 --price h100=2.5
+
+  bench compare --prometheus http://stock:8000/metrics http://turnstile:8000/metrics
 """
+MAX_PAGE_BYTES = 1 << 26
+PAGE_TIMEOUT_S = 10.0
 
 
 @app.command(help=HELP)
 def compare(
-    runs: Annotated[
-        list[Path],
+    *,
+    context: typer.Context,
+    sides: Annotated[
+        list[str],
         typer.Argument(
-            metavar="BASE [NEW]", help="Run folders, or files written by --save; see --across."
+            metavar="BASE [NEW]",
+            help="Run folders, or files written by --save; see --across and --prometheus.",
         ),
     ],
     across: Annotated[
@@ -52,6 +61,14 @@ def compare(
             "(hardware,model): per GPU and per dollar, on a page of its own.",
         ),
     ] = None,
+    prometheus: Annotated[
+        bool,
+        typer.Option(
+            "--prometheus",
+            help="Compare two servers: BASE and NEW are URLs or files of their Prometheus pages, "
+            "or folders with such files, one per moment.",
+        ),
+    ] = False,
     price: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,7 +136,12 @@ def compare(
     from servers.basics.atomic import write_file
     from servers.basics.phrasing import counted
 
+    runs = [Path(side) for side in sides]
     with one_line_errors():
+        if prometheus:
+            refuse_given(context, AllBut("sides", "prometheus"), "not of --prometheus")
+            _compare_servers(sides)
+            return
         if across is not None:
             _compare_machines(runs, across, price or [], html)
             return
@@ -172,6 +194,43 @@ def compare(
         print_message(f"page: {html}")
     if not verdict.good:
         raise typer.Exit(1)
+
+
+def _compare_servers(sides: list[str]) -> None:
+    from harness.cli.tables import show_rows
+    from reports.compare.servers import HEADS, MIN_PERIODS, compare_servers, counters
+    from servers.basics.phrasing import counted
+
+    if len(sides) != 2:
+        raise InvalidInput("--prometheus: give the pages of two servers, BASE and NEW")
+    base, new = ([counters(page, source) for source, page in _pages(side)] for side in sides)
+    found = compare_servers(base, new)
+    show_rows(found.rows, heads=HEADS)
+    if found.restarts:
+        restarts = counted(found.restarts, "period")
+        print_message(f"left out {restarts} in which a server was restarted")
+    if found.periods < MIN_PERIODS:
+        print_message(
+            f"no intervals from {counted(found.periods, 'period')}: save the pages of both servers "
+            f"at {MIN_PERIODS + 1} or more times"
+        )
+
+
+def _pages(side: str) -> list[tuple[str, str]]:
+    """Return the pages of a server with where each is from, in order of their names."""
+    if side.startswith(("http://", "https://")):
+        from harness.replay.http import fetch
+
+        try:
+            page = fetch(side, PAGE_TIMEOUT_S, MAX_PAGE_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unavailable(f"{side}: {error}") from None
+        return [(side, page.decode(errors="replace"))]
+    path = Path(side)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if not files:
+        raise InvalidInput(f"{side}: the folder has no pages")
+    return [(str(file), file.read_text(errors="replace")) for file in files]
 
 
 def _compare_machines(

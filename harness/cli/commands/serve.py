@@ -120,13 +120,23 @@ class Format(StrEnum):
     COMMAND = "command"
     COMPOSE = "compose"
     K8S = "k8s"
+    PRODUCTION_STACK = "production-stack"
 
 
 Print = Annotated[
     Format | None,
     typer.Option(
         "--print",
-        help="Print a vllm serve command, a Docker Compose file or Kubernetes manifests.",
+        help="Print a vllm serve command, a Docker Compose file, Kubernetes manifests, or values "
+        "for the Helm chart of vLLM's production stack.",
+    ),
+]
+AB = Annotated[
+    bool,
+    typer.Option(
+        "--ab",
+        help="With --print compose or k8s: one more engine, which decides as stock vLLM does, for "
+        "an A/B test with bench compare --prometheus.",
     ),
 ]
 From = Annotated[
@@ -145,6 +155,7 @@ def serve(
     *,
     context: typer.Context,
     print_as: Print = None,
+    ab: AB = False,
     run: From = None,
     model: Model = "tiny",
     policy: Policy = None,
@@ -183,10 +194,12 @@ def serve(
             won = winner_of(run)
             model, policy, machine = won.model, won.policy, won.machine
             server = replace(server, replicas=won.replicas, router=won.router)
+        if ab and print_as not in (Format.COMPOSE, Format.K8S):
+            raise InvalidInput("--ab: add --print compose or --print k8s")
         if print_as is not None:
             refuse_given(context, NOT_PRINTED, "--print does not write it")
-            recipe = _recipe(model, policy, machine, server)
-            print(getattr(recipe, print_as)(), end="")
+            recipe = _recipe(model, policy, machine, server, ab=ab)
+            print(getattr(recipe, print_as.replace("-", "_"))(), end="")
             return
         if server.router is not None:
             from harness.cli.serve_router import router_of, serve_behind
@@ -214,7 +227,9 @@ def serve(
             _wait_for_failure(servers)
 
 
-def _recipe(model: str, policy: str | None, machine: Machine, server: Server) -> Recipe:
+def _recipe(
+    model: str, policy: str | None, machine: Machine, server: Server, *, ab: bool
+) -> Recipe:
     from harness.load.server_config import server_config
     from servers.routing import find_router
     from servers.vllm.launch.offload_tier import OffloadTier
@@ -228,11 +243,12 @@ def _recipe(model: str, policy: str | None, machine: Machine, server: Server) ->
         offload = OffloadTier(variant.offload, machine.offload_gb, machine.ssd_gb)
     if server.router is not None:
         find_router(server.router)
-        if server.replicas < 2:
+        if server.replicas < 2 and not ab:
             raise InvalidInput(f"--router {server.router}: add --replicas with at least 2")
     name = variant.policy_spec if variant else None
     config = server_config(machine, server, model, name, offload)
-    return Recipe(variant.limited(config) if variant else config, server.replicas, server.router)
+    limited = variant.limited(config) if variant else config
+    return Recipe(limited, server.replicas, server.router, ab)
 
 
 def _variant(policy: str) -> Variant:

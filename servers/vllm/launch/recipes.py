@@ -1,4 +1,5 @@
-"""Writes how vLLM is deployed with a policy: as a command, for Docker Compose, or for Kubernetes.
+"""Writes how vLLM is deployed with a policy: as a command, for Docker Compose, for Kubernetes, or
+for vLLM's production stack.
 
 In: a `ServerConfig`, the number of engines, and the router in front of them. Out: text. Nothing is
 started, pulled or installed. The policy comes from the package turnstile-vllm, and engines listen
@@ -22,6 +23,7 @@ from servers.profiles import MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, tensor_parallel
 from servers.vllm.launch.offload_tier import native_flags
+from servers.vllm.launch.production_stack import chart_values
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
 ROUTER_IMAGE = "python:3.12-slim"
@@ -29,6 +31,7 @@ VERSION = version("turnstile-bench")
 PACKAGE = f"turnstile-vllm=={VERSION}"
 SCHEDULER = "turnstile_vllm.Scheduler"
 FOREIGN = "vllm-router:"
+SPLITTER = f"{FOREIGN}consistent_hash"
 PROGRAM_SCHEDULING = f"{FOREIGN}program_scheduling"
 """Needs the capacity and the costs of the engines, which bench sweep measures."""
 CONFIG = " config.json"
@@ -37,8 +40,12 @@ PORT = 8000
 TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
 """The variable with the key that clients of `bench gateway` send."""
 PACKAGE_FOLDER = "/turnstile"
+INSTALL = ["pip", "install", "--no-deps", "--target", PACKAGE_FOLDER, PACKAGE]
 RECORDINGS = "/recordings"
-NAME = "vllm"
+METRICS = "/prometheus"
+"""A folder in memory, through which the scheduler's metrics reach vLLM's page."""
+NAME, STOCK_NAME = "vllm", "vllm-stock"
+STOCK = "fcfs"
 HEALTHY = (
     f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=5)"
 )
@@ -50,6 +57,8 @@ class Recipe:
     replicas: int = 1
     router: str | None = None
     """The router of a gateway of ours, or vllm-router:POLICY; None for one engine."""
+    ab: bool = False
+    """Whether one more engine decides as stock vLLM does, and counts the same metrics."""
 
     def command(self) -> str:
         """Raises InvalidInput for settings that a recipe cannot express, as the other methods."""
@@ -73,6 +82,11 @@ class Recipe:
                 f"--model {self._model}: containers do not have this path; give the model's "
                 "Hugging Face name"
             )
+        if self.ab and self.router != SPLITTER:
+            raise InvalidInput(
+                f"--ab: add --router {SPLITTER}, which gives each engine a random half of the "
+                "programs, however loaded it is"
+            )
         if self.replicas > 1 and self.router is None:
             raise InvalidInput(
                 f"--replicas {self.replicas}: a router must keep programs where their KV is; add "
@@ -85,8 +99,9 @@ class Recipe:
                 f"{FOREIGN}consistent_hash"
             )
 
-    def _arguments(self) -> list[str]:
-        """Return the arguments of `vllm serve`. The user's flags come last."""
+    def _arguments(self, *, stock: bool = False) -> list[str]:
+        """Return the arguments of `vllm serve`, or those of the stock engine of an A/B test. The
+        user's flags come last."""
         config = self.config
         check_flags(config.flags, REFUSED_FLAGS)
         words = [
@@ -109,17 +124,13 @@ class Recipe:
                     f"--policy {config.policy or 'fcfs'}+native"
                 )
             words += native_flags(tier, on_cpu=False)
-        if config.policy not in (None, "fcfs"):
-            options: dict[str, Any] = {"policy": config.policy}
-            if config.costs is not None:
+        if stock or config.policy not in (None, STOCK):
+            options: dict[str, Any] = {"policy": STOCK if stock else config.policy}
+            if config.costs is not None and not stock:
                 options["costs"] = config.costs.model_dump(exclude_none=True)
             words += ["--scheduler-cls", SCHEDULER]
             words += ["--additional-config", json.dumps({"turnstile": options})]
         return [*words, *config.flags]
-
-    @property
-    def _has_plugin(self) -> bool:
-        return SCHEDULER in self._arguments()
 
     def _route(self, urls: Sequence[str]) -> list[str]:
         """Return the command of the router's container, which installs it first."""
@@ -143,20 +154,26 @@ class Recipe:
 
     def compose(self) -> str:
         self._check_containers()
-        gpus, arguments = tensor_parallel(self.config), self._arguments()
+        gpus = tensor_parallel(self.config)
         image = self.config.image or IMAGE
         installed = f"FROM {image}\nRUN pip install --no-deps {PACKAGE}\n"
-        source = {"build": {"dockerfile_inline": installed}} if self._has_plugin else {}
         services: dict[str, Any] = {}
         volumes: dict[str, Any] = {"huggingface": {}}
-        for index in range(self.replicas):
+        names = [f"{NAME}-{index}" for index in range(self.replicas)] + [STOCK_NAME] * self.ab
+        for index, name in enumerate(names):
+            arguments = self._arguments(stock=name == STOCK_NAME)
             devices = [str(gpu) for gpu in range(index * gpus, (index + 1) * gpus)]
             reserved = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
-            services[f"{NAME}-{index}"] = {
-                **(source or {"image": image}),
+            services[name] = {
+                **(
+                    {"build": {"dockerfile_inline": installed}}
+                    if SCHEDULER in arguments
+                    else {"image": image}
+                ),
                 "entrypoint": ["vllm", "serve"],
                 "command": [*arguments, "--host", "0.0.0.0", "--port", str(PORT)],  # noqa: S104
-                "environment": ["HF_TOKEN", "VLLM_API_KEY"],
+                "environment": ["HF_TOKEN", "VLLM_API_KEY", f"PROMETHEUS_MULTIPROC_DIR={METRICS}"],
+                "tmpfs": [METRICS],
                 "volumes": ["huggingface:/root/.cache/huggingface"],
                 "ipc": "host",
                 "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
@@ -189,42 +206,12 @@ class Recipe:
 
     def k8s(self) -> str:
         self._check_containers()
-        image = self.config.image or IMAGE
-        container: dict[str, Any] = {
-            "name": NAME,
-            "image": image,
-            "command": ["vllm", "serve"],
-            "args": _kubernetes(
-                [*self._arguments(), "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104
-            ),
-            "env": [
-                _secret("HF_TOKEN", "huggingface", "token"),
-                _secret("VLLM_API_KEY", "vllm", "api-key"),
-            ],
-            "ports": [{"containerPort": PORT}],
-            "resources": {"limits": {"nvidia.com/gpu": tensor_parallel(self.config)}},
-            "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
-            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
-        }
-        pod: dict[str, Any] = {
-            "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
-            "containers": [container],
-            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}],
-        }
-        if self._has_plugin:
-            mount = {"name": "turnstile", "mountPath": PACKAGE_FOLDER}
-            container["volumeMounts"].append(mount)
-            container["env"].append({"name": "PYTHONPATH", "value": PACKAGE_FOLDER})
-            pod["volumes"].append({"name": "turnstile", "emptyDir": {}})
-            install = ["pip", "install", "--no-deps", "--target", PACKAGE_FOLDER, PACKAGE]
-            pod["initContainers"] = [
-                {"name": "plugin", "image": image, "command": install, "volumeMounts": [mount]}
-            ]
-        engines = _object("StatefulSet", NAME, _pods(NAME, pod, self.replicas))
-        engines["spec"] |= {"serviceName": NAME, "podManagementPolicy": "Parallel"}
-        objects = [_service(NAME, headless=True), engines]
+        objects = self._engines(NAME, self.replicas, self._arguments())
+        urls = [f"http://{NAME}-{index}.{NAME}:{PORT}" for index in range(self.replicas)]
+        if self.ab:
+            objects += self._engines(STOCK_NAME, 1, self._arguments(stock=True))
+            urls.append(f"http://{STOCK_NAME}-0.{STOCK_NAME}:{PORT}")
         if self.router is not None:
-            urls = [f"http://{NAME}-{index}.{NAME}:{PORT}" for index in range(self.replicas)]
             routing: dict[str, Any] = {
                 "name": "router",
                 "image": ROUTER_IMAGE,
@@ -241,10 +228,72 @@ class Recipe:
             objects += [_service("router"), _object("Deployment", "router", pods)]
         return yaml_text(objects)
 
+    def production_stack(self) -> str:
+        self._check_containers()
+        if self.router not in (None, "sticky"):
+            raise InvalidInput(
+                f"--router {self.router}: the production stack has a router of its own; use "
+                "--router sticky, which becomes its session routing"
+            )
+        arguments = self._arguments()
+        install = (PACKAGE_FOLDER, INSTALL) if SCHEDULER in arguments else None
+        image = self.config.image or IMAGE
+        values = chart_values(
+            "turnstile", image, _kubernetes(arguments), self.replicas, _keys(), install
+        )
+        return yaml_text([values])
+
+    def _engines(self, name: str, replicas: int, arguments: list[str]) -> list[dict[str, Any]]:
+        """Return a set of equal engines for Kubernetes, with a name for each."""
+        image = self.config.image or IMAGE
+        container: dict[str, Any] = {
+            "name": NAME,
+            "image": image,
+            "command": ["vllm", "serve"],
+            "args": _kubernetes([*arguments, "--host", "0.0.0.0", "--port", str(PORT)]),  # noqa: S104
+            "env": [
+                *_keys(),
+                {"name": "PROMETHEUS_MULTIPROC_DIR", "value": METRICS},
+            ],
+            "ports": [{"containerPort": PORT}],
+            "resources": {"limits": {"nvidia.com/gpu": tensor_parallel(self.config)}},
+            "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
+            "volumeMounts": [
+                {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+                {"name": "metrics", "mountPath": METRICS},
+            ],
+        }
+        pod: dict[str, Any] = {
+            "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
+            "containers": [container],
+            "volumes": [
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
+                {"name": "metrics", "emptyDir": {"medium": "Memory"}},
+            ],
+        }
+        if SCHEDULER in arguments:
+            mount = {"name": "turnstile", "mountPath": PACKAGE_FOLDER}
+            container["volumeMounts"].append(mount)
+            container["env"].append({"name": "PYTHONPATH", "value": PACKAGE_FOLDER})
+            pod["volumes"].append({"name": "turnstile", "emptyDir": {}})
+            pod["initContainers"] = [
+                {"name": "plugin", "image": image, "command": INSTALL, "volumeMounts": [mount]}
+            ]
+        engines = _object("StatefulSet", name, _pods(name, pod, replicas))
+        engines["spec"] |= {"serviceName": name, "podManagementPolicy": "Parallel"}
+        return [_service(name, headless=True), engines]
+
 
 def _kubernetes(words: Iterable[str]) -> list[str]:
     """Return the words so that Kubernetes does not replace $(NAME) in them."""
     return [word.replace("$(", "$$(") for word in words]
+
+
+def _keys() -> list[dict[str, Any]]:
+    return [
+        _secret("HF_TOKEN", "huggingface", "token"),
+        _secret("VLLM_API_KEY", "vllm", "api-key"),
+    ]
 
 
 def _secret(name: str, secret: str, key: str, *, required: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections import Counter as Failures
 from typing import Any
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 from vllm.logger import init_logger
 
 from servers.policies.runner import PolicyRunner
@@ -24,7 +24,7 @@ LABELS = ("model_name", "engine")
 
 PROGRAMS = Gauge(
     "turnstile:programs",
-    "Programs that are remembered, with a turn in progress or between two turns",
+    "Programs that have not ended, with a turn in progress or between two turns",
     LABELS,
     multiprocess_mode="mostrecent",
 )
@@ -48,6 +48,12 @@ LONGEST_WAIT = Gauge(
     "Time since the arrival of the turn that has waited for longest; 0 if none waits",
     LABELS,
     multiprocess_mode="mostrecent",
+)
+PROGRAM_SECONDS = Histogram(
+    "turnstile:program_seconds",
+    "Seconds from the arrival of a program's first turn to the end of its last, of ended programs",
+    LABELS,
+    buckets=(1, 3, 10, 20, 30, 60, 120, 180, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800),
 )
 PINNED = Counter("turnstile:pinned", "Finished turns whose KV was pinned", LABELS)
 UNPINNED = Counter(
@@ -84,6 +90,7 @@ class Metrics:
         self._updated_s = -UPDATE_S
         self._pinned = PINNED.labels(*labels)
         self._held_back = HELD_BACK.labels(*labels)
+        self._program_s = PROGRAM_SECONDS.labels(*labels)
         for reason in ("reused", "expired", "pressure", "review", "replaced", "ended", "reset"):
             UNPINNED.labels(*labels, reason)
         # Prometheus sees no increase in a series that begins with its first failure.
@@ -103,6 +110,9 @@ class Metrics:
 
     def count_held_back(self) -> None:
         self._held_back.inc()
+
+    def count_program(self, program_s: float) -> None:
+        self._program_s.observe(program_s)
 
     def update(self, *, idle: bool) -> None:
         """Set the gauges, at most once a second unless the engine becomes idle."""

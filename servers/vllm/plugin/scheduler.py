@@ -88,6 +88,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             release_blocks=manager.block_pool.free_blocks,
             emit=self._emit,
             idle_s=self._options.idle_s or math.inf,
+            on_program_end=self._count_program,
         )
         self.guard = (
             PolicyGuard(policy, self.runner.rerank_all) if self._tolerates_failures() else None
@@ -151,6 +152,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         if self._logs_decisions:
             name, program_id = self.runner.policy.name, turn.view.program_id
             logger.debug("%s: %s turn %d: %s %s", name, program_id, turn.number, event, fields)
+
+    def _count_program(self, program_s: float) -> None:
+        if self._metrics is not None:
+            self._metrics.count_program(program_s)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
         if self._metrics is not None:

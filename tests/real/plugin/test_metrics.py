@@ -98,3 +98,28 @@ def test_failures_of_each_method_of_the_policy_begin_at_zero(
     server.vllm.finish_requests(sent.request_id, RequestStatus.FINISHED_ABORTED)
     server.vllm.make_stats()
     assert value("policy_failures_total", method="aborted") == 1
+
+
+def test_the_time_of_a_program_is_counted_once_it_has_ended(
+    value: Value, request: pytest.FixtureRequest
+) -> None:
+    server = metered(Server(Hold()), request)
+    began_s = server.now_s
+    server.send("marked", 66, 1, is_last=0)
+    server.drain()
+    server.now_s += 4.0
+    assert value("program_seconds_count") == 0
+    sent = server.send("marked", 131, 1, is_last=1)
+    while sent.request_id in server.vllm.requests:
+        took_s = server.now_s - began_s
+        step(server.vllm)
+    assert value("program_seconds_count") == 1
+    assert value("program_seconds_sum") == pytest.approx(took_s)
+    # Its time ends with its last turn, not with the report of its end: three steps, each 0.01 s
+    # after the other.
+    server.send("reported", 66, 3)
+    server.drain()
+    server.now_s += 60.0
+    server.vllm.runner.end_program("reported")
+    assert value("program_seconds_count") == 2
+    assert value("program_seconds_sum") == pytest.approx(took_s + 0.02)
