@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.installation import PACKAGES, InstallationCheck, check_package
+from harness.installation import InstallationCheck, check_packages
 from servers.basics.checkout import INSTALL, REINSTALL, make_or
 from servers.basics.compiled_core import find_core
 from servers.basics.cores import cpu_cores
@@ -38,7 +38,7 @@ def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> Installation
 def checks() -> list[InstallationCheck]:
     return [
         _python(),
-        *map(check_package, PACKAGES),
+        *check_packages(),
         _distribution(),
         *_machine(),
         InstallationCheck("engine sim", True, "virtual time runs anywhere: bench sweep"),

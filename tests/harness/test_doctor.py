@@ -22,6 +22,21 @@ def test_virtual_time_runs_anywhere() -> None:
     assert checks_by_name()["engine sim"].passed
 
 
+def test_a_package_that_another_distribution_has_overwritten_is_not_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """openai-agents installs its package `agents` into the same folder as ours."""
+    other = tmp_path / "openai_agents-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n")
+    (other / "top_level.txt").write_text("agents\n")
+    assert checks_by_name()["package agents"].passed
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check = checks_by_name()["package agents"]
+    assert not check.passed
+    assert check.finding.endswith(", also a package of openai-agents")
+
+
 def test_gpus_are_named_with_the_hardware_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["NVIDIA L4", "NVIDIA L4", "NVIDIA A10G"]
     monkeypatch.setattr("servers.vllm.launch.find_vllm.gpu_names", lambda: names)
