@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,15 +25,10 @@ class InstallationCheck(NamedTuple):
         return self.absent or "ok"
 
 
-def check_packages() -> list[InstallationCheck]:
-    owners = metadata.packages_distributions()
-    return [_check_package(name, owners.get(name, ())) for name in PACKAGES]
-
-
-def _check_package(name: str, owners: Iterable[str]) -> InstallationCheck:
+def check_package(name: str, owners: Iterable[str] = ()) -> InstallationCheck:
     """Check that `import name` finds this installation. The names are common words, so another
     distribution or folder may precede it on the path, or have overwritten its files:
-    openai-agents has a package `agents` too."""
+    openai-agents has a package `agents` too. `owners`: the distributions with such a package."""
     expected = Path(__file__).resolve().parents[1] / name
     spec = importlib.util.find_spec(name)
     origin = Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
@@ -43,7 +37,7 @@ def _check_package(name: str, owners: Iterable[str]) -> InstallationCheck:
         f"package {name}",
         origin == expected and not others,
         ", also a package of ".join([str(origin or "not found"), *sorted(others)]),
-        f"expected {expected}, of turnstile-bench only: another `{name}` comes first on the path or "
-        "has overwritten its files; use an environment with Turnstile alone, another working "
+        f"expected {expected}, only of turnstile-bench: another `{name}` comes first on the path "
+        "or has overwritten its files; use an environment with Turnstile alone, another working "
         "directory, and no PYTHONPATH",
     )

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.installation import InstallationCheck, check_packages
+from harness.installation import PACKAGES, InstallationCheck, check_package
 from servers.basics.checkout import INSTALL, REINSTALL, make_or
 from servers.basics.compiled_core import find_core
 from servers.basics.cores import cpu_cores
@@ -36,9 +36,10 @@ def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> Installation
 
 
 def checks() -> list[InstallationCheck]:
+    owners = metadata.packages_distributions()
     return [
         _python(),
-        *check_packages(),
+        *(check_package(name, owners.get(name, ())) for name in PACKAGES),
         _distribution(),
         *_machine(),
         InstallationCheck("engine sim", True, "virtual time runs anywhere: bench sweep"),

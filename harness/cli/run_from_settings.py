@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
-from harness.installation import check_packages
+from harness.installation import PACKAGES, check_package
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import REDACTED, redact_command_line
@@ -52,7 +52,7 @@ def run_from_settings(
         from harness.sweep.run import ONE, run_sweeps
 
         shard = None if execution.shard is None else parse_shard(execution.shard)
-        for check in check_packages():
+        for check in map(check_package, PACKAGES):
             if not check.passed:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
         if is_list(settings.machine) and not one_cell:
