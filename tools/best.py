@@ -1,7 +1,7 @@
 """Measures how often the set of the best schedulers is wrong, on simulated capacities.
 
-In: nothing. Out: tables of docs/design/statistics.md, "Coverage": a fixed number of seeds, and
-`bench sweep --until separated`.
+In: nothing. Out: the tables that docs/design/statistics.md, "Coverage", summarises: a fixed number
+of seeds, and `bench sweep --until separated`.
 
 python -m tools.best
 
