@@ -27,6 +27,12 @@ from tools.results import Load, Result, merged, read_results, result_of, write_r
 
 DATA = Path(__file__).parents[1] / "docs/data"
 MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
+ALL_POLICIES_ON = "a100-80g"
+SHOWN = (
+    *("fcfs", "continuum", "infercept", "thunderagent", "turnstile"),
+    *("lmcache", "continuum+", "infercept+", "mori+", "turnstile+", "clairvoyant"),
+)
+"""The policies that the tables of the other machines show."""
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
@@ -81,7 +87,11 @@ def _capacities(results: Sequence[Result]) -> Iterator[str]:
     """Yield a table per machine, with a row per policy and a column per workload."""
     for hardware, machine in MACHINES.items():
         here = [result for result in results if result.hardware == hardware]
-        variants = dict.fromkeys(name for result in here for name in result.capacities)
+        variants = [
+            name
+            for name in dict.fromkeys(name for result in here for name in result.capacities)
+            if hardware == ALL_POLICIES_ON or name in SHOWN
+        ]
         if not variants:
             continue
         yield f"**{machine}**\n"
