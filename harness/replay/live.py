@@ -1,7 +1,7 @@
 """Replays programs against live OpenAI-compatible servers.
 
 In: programs, their arrivals, and a `Service`. Out: a `TurnRecord` per turn and a summary; fields
-that only an engine can measure are null (docs/design/live-replay.md). Each turn is sent when it is
+that only an engine can measure are null (docs/howto/vllm.md). Each turn is sent when it is
 due (`harness.replay.schedule`), at an absolute time on the monotonic clock, so that lateness does
 not accumulate. A turn that fails for any reason gets a record with its `error`.
 """
