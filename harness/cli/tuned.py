@@ -172,9 +172,10 @@ def _tried(folder: Path) -> list[str]:
 
 
 def scores_of(folder: Path) -> dict[str, float]:
-    """Return how good each variant is, by its name without a router: its capacity, or without a
-    search the inverse of the mean JCT, the geometric mean over seeds and the loads that fcfs
-    sustains with every seed; 0 without either. Behind several routers, that of the best."""
+    """Return the score of each variant by its name without a router, behind the best router.
+
+    The score is the capacity, or without a search 1 ÷ mean JCT, as a geometric mean over seeds and
+    the loads that fcfs sustains with every seed; 0 if the variant has neither."""
     from reports.capacity.estimate import Kind
     from reports.metrics.cells import amounts_of, collect
     from reports.run_folder.read import load_run

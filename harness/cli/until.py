@@ -1,7 +1,7 @@
 """Add seeds to a sweep until its capacities are known well enough (`--until`).
 
 That is when the intervals of the capacity ratios are narrow (`--until 5%`), or when the schedulers
-with the highest capacities are told apart (`--until separated`).
+with the highest capacities are separated (`--until separated`).
 
 In: settings, and a function that runs them. Out: the run folder of the last round. Each round is
 decided from the finished cells and the seeds in `sweep.json`, so the same command continues.

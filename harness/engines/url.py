@@ -53,7 +53,7 @@ class UrlEngine(LiveEngine):
     is_sglang: bool = False
     """Whether turns of token ids go to SGLang's own API, and its cache is emptied before a cell."""
     session_ends: tuple[SessionEnd, ...] = ()
-    """How the server is told that a program has ended."""
+    """How the server learns that a program has ended."""
     is_dynamo: bool = False
     """Whether the server is a frontend of Dynamo, which rejects the fields that vLLM knows."""
     hardware: str = "unknown"

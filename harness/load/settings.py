@@ -426,7 +426,7 @@ class Server:
         str | None,
         Option(
             "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
-            "A list compares splits with the same number of engines; none stands for that many"
+            "A list compares splits with the same number of engines; none means as many"
             " replicas. In virtual time; one split also with --engine dynamo-mocker.",
             SERVER,
             "SPLITS",

@@ -109,7 +109,7 @@ def flush_cache(url: str) -> None:
         if time.monotonic() > deadline_s:
             raise CellFailed(
                 f"{url}/flush_cache: the cache was not emptied within {FLUSH_WITHIN_S:g} s "
-                f"({refusal}); use a server that nobody else uses"
+                f"({refusal}); use a server without other clients"
             )
         time.sleep(FLUSH_INTERVAL_S)
 

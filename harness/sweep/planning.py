@@ -88,7 +88,9 @@ def parse_numbers(option: str, text: str | None, least: int) -> tuple[int | None
         return (None,)
     parts = [part.strip() for part in text.split(",")]
     if not all(p.isascii() and p.isdigit() and int(p) >= least for p in parts):
-        raise InvalidInput(f"{option} {text}: must be whole numbers from {least} on, such as 1,2,4")
+        raise InvalidInput(
+            f"{option} {text}: give whole numbers of at least {least}, such as 1,2,4"
+        )
     return tuple(sorted({int(part) for part in parts}))
 
 

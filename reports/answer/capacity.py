@@ -127,7 +127,7 @@ def meaning(context: CapacityContext) -> str:
     if context.ladder is AGENTS:
         other = "" if context.agents else " With --arrivals poisson the search is for jobs/s."
         return (
-            f"Sustained: {context.slo.describe()}, with so many agents at work, each of which"
+            f"Sustained: {context.slo.describe()}, with this many agents at work, each of which"
             f" starts a new job when its last one has ended.{other} {idle}"
         )
     if (horizon := context.horizon) is not None:

@@ -121,7 +121,7 @@ def _by_other_code(results: Results) -> list[str]:
     cells = counted(results.by_other_code, "cell")
     return [
         f"Another version of Turnstile computed the numbers of {cells}, whose turns were not kept."
-        " Run the same sweep again to compute them anew."
+        " Run the same sweep again to recompute them."
     ]
 
 

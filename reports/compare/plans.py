@@ -104,7 +104,7 @@ def statistics_of(slo: Slo) -> tuple[Limit, ...]:
 
 def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
     """Return a fleet per policy that serves at least one agent on a machine, and why others have
-    none. References are left out, since nobody can deploy them."""
+    none. References are left out, since they cannot be deployed."""
     run = load_run(folder)
     search = searched(run)
     if search is None:

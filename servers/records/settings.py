@@ -238,7 +238,7 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
     seconds: Seconds
     """Its length."""
     jobs: Count | None = None
-    """At most so many jobs arrive; absent without a limit."""
+    """The most jobs that arrive; absent without a limit."""
     burst: Count = 0
     """Jobs that arrive together at the beginning."""
 

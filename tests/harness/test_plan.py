@@ -325,7 +325,7 @@ def test_lists_of_numbers_are_whole_and_sorted() -> None:
     assert parse_numbers("--gpus", "4,1,2", 1) == (1, 2, 4)
     assert parse_numbers("--gpus", None, 1) == (None,)
     for text in ("0", "1,", "two", "1.5"):
-        with pytest.raises(InvalidInput, match=r"--gpus .*: must be whole numbers from 1 on"):
+        with pytest.raises(InvalidInput, match=r"--gpus .*: give whole numbers of at least 1"):
             parse_numbers("--gpus", text, 1)
 
 
