@@ -418,8 +418,8 @@ def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() 
     )
     assert answer.findings[0] == (
         "Sustained: mean JCT at most 2x that of an idle machine, with this many agents at work,"
-        " each of which starts a new job when its last one has ended. On an idle machine the mean JCT is"
-        " 42.0 s."
+        " each of which starts a new job when its last one has ended. On an idle machine the mean"
+        " JCT is 42.0 s."
     )
 
 
