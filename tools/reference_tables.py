@@ -44,7 +44,7 @@ def tables() -> dict[str, str]:
         ),
         "models": table(
             (
-                *("name", "layers", "heads / KV", "parameters", "per token", "weights", "GiB"),
+                *("name", "parameters", "weights", "GiB"),
                 *("KV bytes/token", "context", "GPUs"),
             ),
             map(_model, MODELS.values()),
@@ -104,14 +104,8 @@ def _hardware() -> Iterator[list[str]]:
 
 
 def _model(llm: Model) -> list[str]:
-    windows = "".join(
-        f" ({kind.layers} with {kind.window:,})" for kind in llm.kinds if kind.window is not None
-    )
-    kv_heads = llm.kinds[0].kv_heads
     return [
-        *(code(llm.name), f"{llm.layers}{windows}"),
-        f"{llm.heads} / {'MLA' if kv_heads == 1 else kv_heads}",
-        *(f"{llm.params / 1e9:.2f}e9", f"{llm.token_params / 1e9:.2f}e9", llm.precision),
+        *(code(llm.name), f"{llm.params / 1e9:.2f}e9", llm.precision),
         *(f"{llm.weight_bytes / GIB:.1f}", f"{llm.kv_bytes_per_token:,}"),
         *(f"{llm.max_model_len:,}", str(llm.gpus)),
     ]
