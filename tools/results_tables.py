@@ -51,7 +51,7 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "tier": table(
             ("workload", "machine", "÷ continuum+", "÷ infercept+"), _over_a_tier(results)
         ),
-        "coverage": table(("model", *map(code, OPERATOR_TABLES)), _coverage()),
+        "coverage": table(("models", *map(code, OPERATOR_TABLES)), _coverage()),
         "live": table(("load", "mean JCT", "P95 JCT", "winner", "τ"), _live()),
     }
 
@@ -186,10 +186,13 @@ def _coverage() -> Iterator[list[str]]:
     numbers: dict[tuple[str, str], list[int]] = {}
     for gpu, model, gpus, _ in shipped():
         numbers.setdefault((gpu, model), []).append(gpus)
+    models: dict[tuple[str, ...], list[str]] = {}
     for model in MODELS:
         found = [numbers.get((gpu, tables_of(gpu, model) or model)) for gpu in OPERATOR_TABLES]
         if any(found):
-            yield [code(model), *map(_numbers, found)]
+            models.setdefault(tuple(map(_numbers, found)), []).append(code(model))
+    for row, names in models.items():
+        yield [", ".join(names), *row]
 
 
 def _numbers(gpus: list[int] | None) -> str:
