@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.console import print_message
-from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
+from reports.statistics.best import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 

@@ -10,9 +10,9 @@ from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
 from reports.answer.workload import pauses
 from reports.metrics.cells import Results
-from reports.metrics.steady import MIN_THROUGHPUT, grows_beyond_chance
+from reports.metrics.steady import grows_beyond_chance
 from reports.statistics.bootstrap import MIN_SEEDS
-from reports.statistics.points import Point, with_unstable
+from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, share
 from servers.records.settings import WorkloadRecord
 from servers.records.sweep import SweepRecord
@@ -53,7 +53,6 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) ->
         *_few_programs(results, sweep),
         *_saturated(points),
         *_few_seeds(sweep, results),
-        *_unstable(points, results),
         *_of_cells(points, results, sweep),
     ]
 
@@ -110,7 +109,6 @@ def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> 
         *starvation(points, results, sweep.baseline),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
-        *_throughput(results, sweep),
         *_more_scheduling_time(points, sweep),
     ]
 
@@ -135,17 +133,6 @@ def _saturated(points: Sequence[Point]) -> list[str]:
     ]
 
 
-def _unstable(points: Sequence[Point], results: Results) -> list[str]:
-    shown = with_unstable(points, results)
-    unstable = [p for p in shown if p.unstable]
-    if not unstable:
-        return []
-    return [
-        f"Unstable ({unstable[0].ladder.unstable}), so there is no JCT:"
-        f" {_first_loads(unstable, shown)}."
-    ]
-
-
 def _growing(points: Sequence[Point], results: Results) -> list[str]:
     """Return a caveat if the backlog of stable streams grows. The backlog of an accepted window may
     grow by a tenth of the arrivals, which only a short window does by chance."""
@@ -167,27 +154,6 @@ def _growing(points: Sequence[Point], results: Results) -> list[str]:
         f" would have a higher mean JCT or no steady state: {_first_loads(shown, points)}. The"
         f" largest growth is {share(most['backlog_growth'])} of the arriving jobs, in"
         f" {most['cell']}."
-    ]
-
-
-def _throughput(results: Results, sweep: SweepRecord) -> list[str]:
-    """Return a caveat if the throughput of stable streams is far below their rate. Within a horizon
-    jobs that wait may end after it, which their JCTs show."""
-    if sweep.horizon is not None:
-        return []
-    cells = results.cells.to_dict("records")
-    low = {
-        str(cell["cell"]): float(cell["throughput_ratio"])
-        for cell in cells
-        if cell["steady"] and cell["throughput_ratio"] < MIN_THROUGHPUT
-    }
-    if not low:
-        return []
-    worst = min(low, key=lambda name: low[name])
-    return [
-        f"Throughput is below {share(MIN_THROUGHPUT)} of the rate in {counted(len(low), 'cell')},"
-        " although as many jobs finish as arrive: fewer arrived by chance. The lowest is"
-        f" {share(low[worst])}, in {worst}."
     ]
 
 
