@@ -133,7 +133,6 @@ def meaning(context: CapacityContext) -> str:
 
 
 def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | None) -> list[str]:
-    """Compare JCTs at the highest rate at which both are stable."""
     if point is None or base is None:
         return []
     at = capacity.load if capacity is not None else None
@@ -204,7 +203,6 @@ def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
 
 
 def _limits(shown: Sequence[VariantCapacity], fails_first: Mapping[str, FailsFirst]) -> list[str]:
-    """State what fails first above the highest capacity and the baseline's, and why."""
     return [
         limit.sentence(each.variant, each.ladder)
         for each in shown
@@ -230,7 +228,6 @@ def _on_most_days(
 
 
 def _background(context: CapacityContext) -> str:
-    """Return the background-load clause, or "" if there is none."""
     if not context.background_per_s:
         return ""
     gpus = context.price.gpus
@@ -263,6 +260,5 @@ def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext
 def _ratios(
     each: VariantCapacity, capacities: Sequence[VariantCapacity], baseline: str
 ) -> list[float]:
-    """Return the ratios of a capacity to the baseline's, by seed."""
     base = next((c.loads for c in capacities if c.variant == baseline), {})
     return [each.loads[seed] / base[seed] for seed in sorted(each.loads.keys() & base.keys())]

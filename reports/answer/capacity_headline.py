@@ -48,7 +48,6 @@ def headline(
 
 
 def _sustains_more(capacity: VariantCapacity, best: VariantCapacity) -> bool:
-    """Return whether an unfinished search already exceeds the highest capacity."""
     rates = [seed.sustained or 0.0 for seed in capacity.by_seed.values()]
     return best.load is not None and min(rates, default=0.0) > best.load.value
 
@@ -139,7 +138,6 @@ def _tie(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
 
 
 def _have_one_number(best: Sequence[VariantCapacity]) -> bool:
-    """Return whether the capacities are so close that the highest stands for all."""
     return value_of(best[-1]).value >= (1 - EQUAL_WITHIN) * value_of(best[0]).value
 
 

@@ -158,7 +158,6 @@ def _growing(points: Sequence[Point], results: Results) -> list[str]:
 
 
 def _stalls(results: Results) -> list[str]:
-    """Return a caveat if jobs are excluded because the client machine stalled."""
     rows = results.cells.to_dict("records")
     cells = [row for row in rows if row.get("stalled_jobs", 0) > 0]  # NaN where it is unknown
     if not cells:
@@ -173,7 +172,6 @@ def _stalls(results: Results) -> list[str]:
 
 
 def _refusals(results: Results) -> list[str]:
-    """Return a caveat if full queues refused requests."""
     rows = results.cells.to_dict("records")
     refused = {row["cell"]: int(row["refusals"]) for row in rows if row.get("refusals", 0) > 0}
     if not refused:
@@ -232,7 +230,6 @@ def _traces_left_out(sweep: SweepRecord) -> list[str]:
 
 
 def _repeated(workload: WorkloadRecord) -> str:
-    """Return a sentence with the number of distinct programs that ran."""
     if (distinct := workload.distinct_programs) is None:
         return ""
     return f" {counted(distinct, 'distinct program')}, repeated to {workload.programs:,}."

@@ -189,7 +189,6 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
 
 
 def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: SweepRecord) -> str:
-    """Explain why there is no other variant; empty if there is one."""
     if len({p.variant for p in measured if not p.reference}) == 1:
         if sum(not v.reference and not v.same_as for v in sweep.variants) > 1:
             return "No other variant has a result."

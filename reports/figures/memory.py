@@ -123,7 +123,6 @@ def _most(tiers: list[np.ndarray]) -> list[tuple[str, int]]:
 
 
 def _ceiling(blocks: int) -> dict[str, Any]:
-    """Draw a line at the size of the cache, over the whole width."""
     return {
         "type": "line",
         "xref": "paper",
