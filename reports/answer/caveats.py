@@ -239,24 +239,13 @@ def _few_seeds(sweep: SweepRecord, results: Results) -> list[str]:
     seeds = len(sweep.seeds)
     if seeds >= MIN_SEEDS or not len(results.cells) or not is_noise_covered(sweep):
         return []
-    repeats = len(sweep.repeats)
-    if sweep.steady_state:
-        few = (
-            "Two seeds: the intervals over seeds are so wide that few differences are significant."
-        )
-        if seeds == 1:
-            few = "One seed: there are no intervals, and no difference was tested."
-        return [f"{few} Use at least three seeds (--seeds 1..5)."]
-    if seeds == 1 and repeats >= MIN_SEEDS:
-        return [
-            f"One seed, measured {repeats} times: the intervals cover the choice of programs and"
-            " the machine's variation, but not the draw of arrivals. Use several seeds to cover it."
-        ]
-    return [
-        f"{'One seed' if seeds == 1 else 'Two seeds'}: the intervals cover the"
-        " choice of programs, but not the draw of arrivals. Use at least three seeds"
-        " (--seeds 1..5) to cover both."
-    ]
+    few = "the intervals cover the choice of programs, but not the draw of arrivals"
+    if sweep.steady_state and seeds == 1:
+        few = "there are no intervals, and no difference was tested"
+    elif sweep.steady_state:
+        few = "the intervals over seeds are so wide that few differences are significant"
+    count = "One seed" if seeds == 1 else "Two seeds"
+    return [f"{count}: {few}. Use at least three seeds (--seeds 1..5)."]
 
 
 def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
