@@ -56,11 +56,9 @@ def is_noise_covered(sweep: SweepRecord) -> bool:
 
 def only_tested(points: Sequence[Point], sweep: SweepRecord) -> list[Point]:
     """Return the points, without the intervals of speed-ups if they would not cover the noise."""
-    return list(points) if is_noise_covered(sweep) else [_untested(point) for point in points]
-
-
-def _untested(point: Point) -> Point:
-    return replace(point, against=without_intervals(point.against))
+    if is_noise_covered(sweep):
+        return list(points)
+    return [replace(point, against=without_intervals(point.against)) for point in points]
 
 
 def without_intervals(gain: Comparison | None) -> Comparison | None:

@@ -42,7 +42,7 @@ def starvation(points: Sequence[Point], results: Results, baseline: str) -> list
     cells = results.cells
     if cells.empty:
         return []
-    with_least_times = {load for load, at in _by_load(cells) if at["jct_bound_s"].notna().any()}
+    with_least_times = {*cells.loc[cells["jct_bound_s"].notna(), "load"]}
 
     def of_jobs(load: str) -> Measures:
         return MEASURES if load in with_least_times else WITHOUT_LEAST_TIMES
@@ -54,10 +54,6 @@ def starvation(points: Sequence[Point], results: Results, baseline: str) -> list
         phrases += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
         phrases += _not_served(points)
     return phrases
-
-
-def _by_load(cells: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(str(load), at) for load, at in cells.groupby("load", sort=False)]
 
 
 def _at_the_expense(
