@@ -161,7 +161,7 @@ def _read(folder: Path) -> MachineRun:
 
 def _refuse_different(one: MachineRun, other: MachineRun, axes: Sequence[str]) -> None:
     same = (*SAME, *(axis for axis in AXES if axis not in axes))
-    found = [*differences(*(to_builtins(each.sweep) for each in (one, other)), same)]
+    found = [*differences(to_builtins(one.sweep), to_builtins(other.sweep), same)]
     if one.slo != other.slo:
         found.append(f"SLO {one.slo} and {other.slo}")
     if found:
