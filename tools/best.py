@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from reports.capacity.estimate import Capacity, Kind
-from reports.statistics.best import undecided, winners
+from reports.statistics.best import MAX_SEEDS, undecided, winners
 from reports.statistics.bootstrap import Floats
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
-from reports.statistics.seeds_needed import MAX_SEEDS
 
 COUNTS = (3, 6, 12, MAX_SEEDS)
 SAMPLES = 1000

@@ -109,7 +109,6 @@ def run_from_settings(
 
 @contextmanager
 def _pool(execution: Execution, plan: SweepPlan, folder: Path) -> Iterator[RayPool | None]:
-    """Connect to the cluster; None without one."""
     cluster, workers = execution.cluster, execution.workers
     if cluster is None:
         yield None
@@ -123,7 +122,6 @@ def _pool(execution: Execution, plan: SweepPlan, folder: Path) -> Iterator[RayPo
 
 
 def _print_shard(shard: Shard, outcome: SweepOutcome, cells: int) -> None:
-    """Print how far this shard and the whole sweep are."""
     own = f"{outcome.cells} of {cells} cells"
     if not outcome.cells:
         own = f"no cells, since the sweep has only {cells}"
@@ -202,7 +200,6 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
 
 
 def _policies(variants: Sequence[Variant]) -> str:
-    """Count the policies, and the routers and the splits of the engines if there are any."""
     from servers.basics.phrasing import counted
 
     routers = {v.router.name for v in variants if v.router}
@@ -217,7 +214,6 @@ def _policies(variants: Sequence[Variant]) -> str:
 
 
 def _jobs(plan: SweepPlan) -> str:
-    """Return whether the jobs of a cell are a stream or a fixed set, and why."""
     from harness.sweep.resolve import fixed_by
 
     if plan.steady:

@@ -98,7 +98,6 @@ def _options(best: Settings, alternatives: Iterable[Settings], limits: Limits) -
 
 
 def _folder(out: Path) -> Path:
-    """Return the run folder of the search, beside that of the sweep."""
     name = out.resolve().name
     if not name:
         raise InvalidInput(f"--out {out}: fcfs-tuned needs a folder beside it; use another")
@@ -106,7 +105,6 @@ def _folder(out: Path) -> Path:
 
 
 def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
-    """Return the variant with the best settings."""
     from harness.engines.base import engine_kind
     from harness.load.option import build, values_of
     from harness.load.rates import parse_seeds

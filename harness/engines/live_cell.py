@@ -106,7 +106,6 @@ def replay_on(
 
 
 def _servers(servers: Sequence[LiveServer]) -> int:
-    """Return the number of servers that serve turns, also behind a router of another project."""
     first = servers[0]
     if first.dynamo is not None:
         return len(first.dynamo.workers)
@@ -114,7 +113,6 @@ def _servers(servers: Sequence[LiveServer]) -> int:
 
 
 def _sent_to(servers: Sequence[LiveServer], record: TurnRecord) -> int | None:
-    """Return the index of the server to which the harness sent the turn; None if it did not."""
     if servers[0].behind or servers[0].dynamo is not None:
         return 0
     return None if record.replica is UNSET else record.replica

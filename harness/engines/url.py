@@ -127,7 +127,6 @@ def url_engine(
 
 
 def _served_model(served: Sequence[JsonObject], name: str | None, url: str) -> JsonObject:
-    """Return the model of this name, or the first one if `name` is None."""
     if not served:
         raise Unavailable(f"--engine {url}: /v1/models lists no model; load one")
     for model in served:

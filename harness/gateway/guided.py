@@ -46,8 +46,6 @@ JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 @dataclass(slots=True)
 class _GuidedProgram:
-    """A recorded program and its agent's progress in it."""
-
     program: Program
     conversation: TokenConversation
     index: int = 0
@@ -120,7 +118,6 @@ class Guided:
         return await _send(request, body, recorded)
 
     async def _turn(self, guided: _GuidedProgram, caller: Caller, model: Any) -> None:
-        """Run the program's next turn on the engine."""
         program, index = guided.program, guided.index
         turn = program.turns[index]
         active = self.turns.start(caller, model)

@@ -48,7 +48,6 @@ def _text(content: object) -> str:
 
 
 def _command(answer: ForwardedAnswer, shell: str | None) -> str | None:
-    """Return the commands of the shell calls, or without tool calls the only bash block."""
     calls = [call["function"] for call in answer.message()["tool_calls"]]
     if not calls:
         blocks = bash_blocks(answer.text)

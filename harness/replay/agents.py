@@ -74,7 +74,6 @@ class AgentsWindow(Window):
 
 
 def _moments(values: list[float]) -> tuple[float, float]:
-    """Return the mean and its variance."""
     count = len(values)
     mean = math.fsum(values) / count
     return mean, math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count

@@ -331,7 +331,6 @@ async def replay_live(
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first error of nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -112,8 +112,6 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
 
 
 class _Memory:
-    """What a cell recorded, from which its numbers are computed."""
-
     def __init__(self) -> None:
         self.turns = TurnColumns()
         self._pin_events: list[EventRecord] = []

@@ -187,7 +187,6 @@ class SweepPlan:
         }
 
     def _policy(self, variant: Variant) -> dict[str, Any]:
-        """Fields of a variant in `sweep.json` and in `cell.json`."""
         split = variant.split
         return {
             "policy": variant.policy_path,

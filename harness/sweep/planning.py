@@ -228,7 +228,6 @@ def _as_cheap(candidate: Candidate, found: Sequence[Fleet]) -> Fleet | None:
 
 
 def _loads_of(path: Path) -> tuple[float, ...]:
-    """Return the numbers of agents that an earlier search ran in the folder."""
     if not (path / SWEEP).is_file():
         return ()
     return tuple(amount for amount in read_sweep(path).amounts if amount is not None)

@@ -104,7 +104,6 @@ class CapacitySearch:
         return found
 
     def _settle(self, failed: Mapping[str, str]) -> None:
-        """Take the outcomes of cells that have ended."""
         for place, cell in list(self._pending.items()):
             if cell.name in failed:
                 self._failed.add(place)

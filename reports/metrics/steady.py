@@ -16,11 +16,11 @@ from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Turns, failed_turns
 
 MIN_THROUGHPUT = 0.9
-"""A stable cell whose throughput is a smaller share of its rate gets a caveat."""
+"""If a smaller share of the background requests finishes than arrives, a caveat says so."""
 
 DEVIATIONS = 2
 """A backlog that grows by more than this many standard deviations of the arrivals in the same time
-gets a caveat, too."""
+gets a caveat."""
 
 
 def grows_beyond_chance(growth: float, jobs: int) -> bool:

@@ -256,7 +256,8 @@ def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, CellRu
 
 def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
     """Return the named cells by label. Raises InvalidInput."""
-    known = [*_finished(results), *dict(results.missing)]
+    finished = [] if results.cells.empty else results.cells["cell"].tolist()
+    known = [*finished, *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
     for name, why in results.missing:
         if name in names:
@@ -268,10 +269,6 @@ def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, C
         except InvalidRunFolder as error:
             raise InvalidInput(f"--gantt: {error}") from None
     return found
-
-
-def _finished(results: Results) -> list[str]:
-    return [] if results.cells.empty else results.cells["cell"].tolist()
 
 
 def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
