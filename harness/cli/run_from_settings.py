@@ -215,7 +215,10 @@ def _policies(variants: Sequence[Variant]) -> str:
 
 def _jobs(plan: SweepPlan) -> str:
     from harness.sweep.resolve import fixed_by
+    from servers.basics.phrasing import time_span
 
+    if (scenario := plan.scenario) is not None:
+        return f"scenario {scenario.name}: a window of {time_span(scenario.window_s)} after warm-up"
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
         if plan.slo is not None and plan.has_agents:

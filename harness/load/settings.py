@@ -152,6 +152,16 @@ class Load:
             "NUMBERS",
         ),
     ] = None
+    scenario: Annotated[
+        str | None,
+        Option(
+            "agentx or inferencex-agentx-mvp: the rules of this published load for the number of "
+            "--agents, with --horizon instead of its window. The report shows interactivity "
+            "against tokens per second and GPU.",
+            LOAD,
+            "NAME",
+        ),
+    ] = None
     horizon: Annotated[
         str | None,
         Option(
@@ -205,7 +215,8 @@ class Load:
         """The arrival process: that of `agents` if they are given. `harness.sweep.resolve` chooses
         another one for recorded sessions."""
         arrivals = self.arrivals or "poisson"
-        implied = self.agents is not None and arrivals == "poisson"
+        chosen = self.agents is not None or self.scenario is not None
+        implied = chosen and arrivals == "poisson"
         return "agents" if implied else arrivals
 
 
