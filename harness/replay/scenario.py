@@ -136,12 +136,12 @@ class ScenarioSchedule(TurnSchedule):
             self._send_at(due.run, due.at_ps, due.gap_s)
 
     def record_in(self, done: DoneRecord) -> None:
-        """Set the window and the jobs, when all turns have ended."""
+        """Set the window, when all turns have ended. It measures requests, and no jobs."""
         begins_s = (self._begins_ps or 0) / PS_PER_S
         done.left_out_programs = self.left_out
         done.window = WindowRecord(
             first_job=0,
-            jobs=self._started,
+            jobs=0,
             from_s=begins_s,
             to_s=begins_s + self._scenario.window_s,
             finished_jobs=self._finished_jobs,
