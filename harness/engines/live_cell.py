@@ -95,9 +95,15 @@ def replay_on(
             lost_reason=lambda: monitor.lost_reason,
             router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
             background=job.background_arrivals(),
+            plays=job.plays,
         )
 
-    done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
+    try:
+        done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
+    except CellFailed as failed:
+        if job.plays is None or first_error is None:
+            raise
+        raise CellFailed(f"{failed}; the first failed turn: {first_error}") from None
     if not done.finished_programs and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
     if any(turns):

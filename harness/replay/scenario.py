@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from harness.replay.schedule import ActiveJob, ActiveProgram, Send, TurnSchedule
-from servers.basics.clock import PS_PER_S
+from servers.basics.clock import PS_PER_S, seconds
 from servers.basics.errors import CellFailed
 from servers.records.done import DoneRecord, WindowRecord
 from servers.records.settings import ScenarioRecord
@@ -59,6 +59,11 @@ class ScenarioSchedule(TurnSchedule):
         self._started = self._finished_jobs = 0
         self.left_out = 0
 
+    def beginning(self) -> Iterator[None]:
+        """Begin when the iterator is advanced, as an engine in virtual time expects."""
+        self.begin()
+        yield
+
     def begin(self) -> None:
         """Start the first job of each agent."""
         for play in islice(self._plays, self._agents):
@@ -99,7 +104,8 @@ class ScenarioSchedule(TurnSchedule):
             for each in self._held:
                 each.at_ps += self._now_ps - first_ps
                 self._add(each)
-        scenario, jobs = self._scenario, {}
+        scenario = self._scenario
+        jobs: dict[str, list[_Due]] = {}
         if scenario.job_idle_s is not None:
             for each in self._due.values():
                 jobs.setdefault(each.run.job_id, []).append(each)
@@ -118,7 +124,7 @@ class ScenarioSchedule(TurnSchedule):
             if each.is_sent:
                 self._take_back(each.run)
             each.at_ps -= earlier_ps
-            each.gap_s = max(each.gap_s - earlier_ps / PS_PER_S, 0.0)
+            each.gap_s = max(each.gap_s - seconds(earlier_ps), 0.0)
             self._add(each)
 
     def _next(self, run: ActiveProgram, gap_s: float) -> None:
@@ -137,7 +143,7 @@ class ScenarioSchedule(TurnSchedule):
 
     def record_in(self, done: DoneRecord) -> None:
         """Set the window, when all turns have ended. It measures requests, and no jobs."""
-        begins_s = (self._begins_ps or 0) / PS_PER_S
+        begins_s = seconds(self._begins_ps or 0)
         done.left_out_programs = self.left_out
         done.window = WindowRecord(
             first_job=0,

@@ -385,7 +385,7 @@ def replay_scenario(
     run = Replay((), engine, on_turn, oracle=oracle)
     schedule = ScenarioSchedule(plays, plays.agents, plays.scenario, run._send, run.take_back)
     run.schedule = schedule
-    run.engine.run(schedule.begin() for _ in range(1))
+    run.engine.run(schedule.beginning())
     done = _summary(run)
     schedule.record_in(done)
     return done

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from reports.metrics.metric import HIGHER, TEXT, Facts, Group, Metric, Unit, Value, percentiles
 from reports.metrics.waterfall import before_first_token_s
@@ -60,14 +62,38 @@ def _broken(facts: Facts) -> list[str]:
     covered = float(tokens_s.max(initial=0.0)) / scenario.window_s
     roots = (config.workload.programs or 0) - (config.workload.sub_agents or 0)
     found = {
-        f"window {time_span(scenario.window_s)}, at least 15 min": scenario.window_s
-        < MIN_WINDOW_S,
+        f"window {time_span(scenario.window_s)}, at least 15 min": scenario.window_s < MIN_WINDOW_S,
         f"{roots} sessions, not the {SESSIONS} of the corpus": roots != SESSIONS,
         f"{share(failed)} of the requests failed": failed > MAX_FAILED,
         f"answers cover {share(covered)} of the window": covered < MIN_COVERED,
         "virtual time, not a server": facts.cell.done.virtual_s is not None,
     }
     return [rule for rule, is_broken in found.items() if is_broken]
+
+
+class ScenarioPoint(NamedTuple):
+    """A policy with a number of agents: means over the seeds of valid cells."""
+
+    variant: str
+    agents: int
+    interactivity_p90: float
+    tokens_per_s_per_gpu: float
+    output_tokens_per_s_per_gpu: float
+    ttft_p90_s: float
+    hit_ratio: float
+
+
+def scenario_points(cells: pd.DataFrame) -> list[ScenarioPoint]:
+    """Return the points, by policy in the order of the cells, then by agents."""
+    valid = cells[(cells["failed_gates"] == "") & (cells["tokens_per_s_per_gpu"] > 0)]
+    names = list(dict.fromkeys(valid["variant"]))
+    numbers = list(ScenarioPoint._fields[2:])
+    means = valid.groupby(["variant", "agents"])[numbers].mean()
+    points = [
+        ScenarioPoint(*key, *row)
+        for key, row in zip(means.index, means.values.tolist(), strict=True)
+    ]
+    return sorted(points, key=lambda point: names.index(point.variant))
 
 
 TOKENS_PER_S, PER_GPU = Unit("tokens/s", digits), Unit("tokens/s/GPU", digits)

@@ -97,8 +97,9 @@ def measure(
     recorded: Recorded, cell: CellRun, unstable: str | None, stalled: frozenset[str] = NO_JOBS
 ) -> MeasuredCell:
     """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
-    when the cell ended, and neither has that of a scenario, whose window cuts most jobs. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
-    another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
+    when the cell ended, and neither has one of a scenario, whose window cuts most jobs. Jobs
+    delayed by a stall of the client, in this cell or (`stalled`) in another cell with the same
+    jobs, have no JCT either. Raises InvalidRunFolder."""
     every_turn, requests, pin_events = recorded
     turns, machine = measured_turns(cell, every_turn), machine_of(cell)
     jobs = job_columns(turns, machine)
