@@ -178,7 +178,8 @@ def resumed(
         next_s = starts_s[program.id][following[program.id]] - at_s
         turns = _warmed(tuple(program.turns)[begin:], warm[program.id])
         if fork is not None:
-            fork = _rebased(fork, first[fork.program_id], next_s)
+            delay_s = 0.0 if warm[program.id] else next_s
+            fork = _rebased(fork, first[fork.program_id], delay_s)
         waits = any(
             other.fork is not None
             and other.fork.program_id == program.id
@@ -215,7 +216,7 @@ def _rebased(fork: Fork, parent_begins: int, delay_s: float) -> Fork:
     return replace(
         fork,
         after_turn=max(after, 0),
-        delay_s=fork.delay_s if after > 0 else max(delay_s, 0.0),
+        delay_s=fork.delay_s if after > 0 else delay_s,
         joined_before_turn=None if joined is None else joined - parent_begins,
     )
 
