@@ -5,7 +5,6 @@ In: the requests of the window. Out: columns of `cells.csv`; none without a scen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ def _interactivity(facts: Facts) -> Mapping[str, Value]:
     answered = (good["output_tokens"] > 0) & (whole_s > 0)
     per_token_s = whole_s[answered] / good["output_tokens"][answered]
     half, most = percentiles(per_token_s, (50, 90))
-    per_s = 1 / scenario.window_s / (facts.cell.config.gpus or math.nan)
+    per_s = 1 / scenario.window_s / (facts.cell.config.gpus or 1)
     ended = good["finished_at_s"] - begin_s < scenario.window_s
     outputs, prompts = (float(good[f"{name}_tokens"][ended].sum()) for name in ("output", "prompt"))
     return {
@@ -115,7 +114,8 @@ INTERACTIVITY = Group(
         ),
         Metric("tokens_per_s_per_gpu", PER_GPU, HIGHER, "Tokens/s/GPU").means(
             "Prompt and output tokens of these requests, per second and GPU.",
-            "Prompt tokens count whether the cache had them or not, as in the published numbers.",
+            "Prompt tokens count whether the cache had them or not, as in the published numbers."
+            " Per server if the number of its GPUs is unknown.",
         ),
         Metric("broken_rules", TEXT).means(
             "The rules of the scenario that the cell did not keep.",
