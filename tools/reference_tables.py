@@ -21,6 +21,8 @@ from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
 from servers.routing import ROUTERS
 from servers.variants import POLICIES
 from tools import laws
+from tools.agentx import read_agentx
+from tools.agentx import tables as agentx_tables
 from tools.results import read_results
 from tools.results_tables import DATA, code, table
 from tools.results_tables import tables as results_tables
@@ -57,6 +59,7 @@ def tables() -> dict[str, str]:
         "routing metrics": _metrics(ROUTING),
         **results_tables(read_results(DATA / "results.json")),
         **world_tables(read_world()),
+        **agentx_tables(read_agentx()),
     }
 
 

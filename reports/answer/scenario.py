@@ -15,7 +15,7 @@ from reports.answer.provenance import provenance
 from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
 from reports.metrics.interactivity import scenario_points
-from reports.numbers import digits
+from reports.numbers import digits, whole
 from reports.table import Fitted, Layout, Line, right
 from servers.basics.phrasing import counted, listed, seconds, share, time_span
 from servers.records.sweep import SweepRecord
@@ -32,7 +32,7 @@ def scenario_answer(results: Results, sweep: SweepRecord) -> Answer:
     most = max(point.agents for point in points)
     here = [point for point in points if point.agents == most]
     each = [
-        f"{p.variant} {digits(p.tokens_per_s_per_gpu)} at {digits(p.interactivity_p90)}"
+        f"{p.variant} {whole(p.tokens_per_s_per_gpu)} at {digits(p.interactivity_p90)}"
         for p in sorted(here, key=lambda p: -p.tokens_per_s_per_gpu)
     ]
     window = time_span(scenario.window_s) if scenario else ""
@@ -61,7 +61,7 @@ class ScenarioTable(Fitted):
             Line(
                 (
                     *(p.variant, str(p.agents), digits(p.interactivity_p90)),
-                    *(digits(p.tokens_per_s_per_gpu), digits(p.output_tokens_per_s_per_gpu)),
+                    *(whole(p.tokens_per_s_per_gpu), digits(p.output_tokens_per_s_per_gpu)),
                     *(seconds(p.ttft_p90_s), share(p.hit_ratio)),
                 ),
                 group=p.variant,

@@ -13,7 +13,7 @@ import pandas as pd
 
 from reports.metrics.metric import HIGHER, TEXT, Facts, Group, Metric, Unit, Value, percentiles
 from reports.metrics.waterfall import before_first_token_s
-from reports.numbers import digits
+from reports.numbers import digits, whole
 from reports.run_folder.turns import Column
 from servers.basics.phrasing import share, time_span
 
@@ -95,7 +95,7 @@ def scenario_points(cells: pd.DataFrame) -> list[ScenarioPoint]:
     return sorted(points, key=lambda point: names.index(point.variant))
 
 
-TOKENS_PER_S, PER_GPU = Unit("tokens/s", digits), Unit("tokens/s/GPU", digits)
+TOKENS_PER_S, PER_GPU = Unit("tokens/s", digits), Unit("tokens/s/GPU", whole)
 INTERACTIVITY = Group(
     _interactivity,
     (
