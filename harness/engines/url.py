@@ -20,7 +20,6 @@ from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
-from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live_server import LiveServer
 from harness.replay.served_models import is_vllm, served_models
@@ -120,7 +119,7 @@ def url_engine(
         ),
         is_vllm=is_vllm(model),
         is_sglang=is_sglang(model),
-        session_ends=session_ends(url, api_key()),
+        session_ends=session_ends(url),
         is_dynamo=is_dynamo(model),
     )
     return (_as_served(settings.policies),), engine, ()
