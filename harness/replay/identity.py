@@ -28,7 +28,7 @@ IDENTITY_HEADERS = frozenset(
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 END_TIMEOUT_S = 5.0
 PROBE_ID = "turnstile-probe"
-PROBE_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 10.0
 JSON = {"Content-Type": "application/json"}
 
 
