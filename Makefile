@@ -47,6 +47,8 @@ PYTEST := $(BIN)/pytest -q --benchmark-disable
 # One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
 # the order of tests/conftest.py, the longest first.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n
+# Workers of sweeps simulate with this core if it was built from the present sources.
+CORE := TURNSTILE_CORE=$(CURDIR)/build/core
 # Evaluated only where it is used, as the next.
 REAL = TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python \
 	TURNSTILE_AGENT_PYTHON=$(CURDIR)/.venv-agents/bin/python \
@@ -106,18 +108,18 @@ baseline: .venv/installed  ## regenerate .ci/baseline.json.gz after an intended 
 	@.ci/results --renew
 
 # Tests in parallel first; then, one at a time, those that measure time or memory.
-test: .venv/installed-test  ## run linters, type checks and all tests but the slow ones: some minutes
+test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/core.json)  ## run linters, type checks and all tests but the slow ones: some minutes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial'
+	$(CORE) $(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial'
 	$(PYTEST) -m 'serial and not acceptance'
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so
 # that none is skipped for want of one; with -j2 they are installed while `make test` runs.
-test-all: test .venv/axe/installed build/core/core.json $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
-	TURNSTILE_CORE=$(CURDIR)/build/core $(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
+test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
+	$(CORE) $(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
 	$(PYTEST) -m 'acceptance and serial'
 
 # Two files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory.
@@ -232,7 +234,7 @@ clean:  ## remove all environments and caches; runs/ stays
 	@touch $@ .venv/installed
 
 # The core that a wheel contains: slow tests compare its results with those of the sources, and
-# simulate with it in a quarter of the time. Without a C compiler they run the sources.
+# sweeps in tests simulate with it in less than half of the time. Without a C compiler they run the sources.
 build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py tests/compiled/wheel.py | .venv/installed-test
 	@if .venv/bin/python -m harness.compile --check; then .venv/bin/python -m tests.compiled.wheel build/core; fi
 

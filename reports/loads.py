@@ -82,7 +82,7 @@ class Ladder:
         return Ends(self, lowest, max(lowest, math.ceil(self.position(high))))
 
     def with_jobs(self, jobs: float, idle_mean_s: float) -> float:
-        """Return the load under which so many jobs would run if none waited."""
+        """Return the load under which this many jobs would run if no job waited."""
         return jobs / idle_mean_s
 
 

@@ -92,7 +92,7 @@ ONLY_OVER_TIER = ("mori",)
 OURS_OVER_TIER = "turnstile+"
 REFERENCES = ("unlimited-kv", "clairvoyant")
 PROPOSED = ("residual-sjf", "session-affinity", "soft-ttl")
-"""Of open RFCs of vLLM (docs/howto/rfcs.md). They run if they are named."""
+"""Of open RFCs of vLLM (docs/design/upstream.md). They run if they are named."""
 ALL = (
     *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES, *PROPOSED)),
     *PUBLISHED_OVER_TIER,

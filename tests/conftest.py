@@ -8,12 +8,19 @@ below; a single test of a file can also be marked `acceptance` there.
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from servers.basics.compiled_core import find_core, offered_to_workers
 
 HERE = Path(__file__).parent
 ACCEPTANCE = (
@@ -123,12 +130,24 @@ def bench() -> str:
     return str(Path(sys.executable).parent / "bench")
 
 
-@pytest.fixture
-def worker_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweeps in this process start threads in place of worker processes."""
-    from harness.cells import workers
-    from reports.metrics.cell_numbers import code_sha256
-    from tests.harness import worker_threads
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[BaseContext]:
+    """A process that has imported what workers of sweeps need, from which they can be forked. It
+    uses the compiled core if `TURNSTILE_CORE` names one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.warm_workers"])
+    with tempfile.TemporaryDirectory() as sockets, pytest.MonkeyPatch.context() as patch:
+        # Otherwise multiprocessing creates a folder, which it removes at the end of this process.
+        patch.setitem(multiprocessing.current_process()._config, "tempdir", sockets)
+        with offered_to_workers(find_core()):
+            forkserver.ensure_running()
+        yield context
+        forkserver._forkserver._stop()
 
-    code_sha256()  # cached: Python 3.11 cannot parse in two threads at once
-    monkeypatch.setattr(workers, "_start", worker_threads.start)
+
+@pytest.fixture(scope="module")
+def forked_workers(fork_server: BaseContext) -> Iterator[None]:
+    """Fork the workers of sweeps in this process, which saves most of the start of each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda _kind=None: fork_server)
+        yield

@@ -1,7 +1,7 @@
 """Measures how often the set of the best schedulers is wrong, on simulated capacities.
 
-In: nothing. Out: tables of docs/design/statistics.md, "Coverage": a fixed number of seeds, and
-`bench sweep --until separated`.
+In: nothing. Out: the tables that docs/design/statistics.md, "Coverage", summarises: a fixed number
+of seeds, and `bench sweep --until separated`.
 
 python -m tools.best
 
@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from reports.capacity.estimate import Capacity, Kind
-from reports.statistics.best import undecided, winners
+from reports.statistics.best import MAX_SEEDS, undecided, winners
 from reports.statistics.bootstrap import Floats
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
-from reports.statistics.seeds_needed import MAX_SEEDS
 
 COUNTS = (3, 6, 12, MAX_SEEDS)
 SAMPLES = 1000

@@ -24,12 +24,12 @@ import pandas as pd
 
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
+from reports.statistics.best import MAX_SEEDS, seeds_for
 from reports.statistics.bootstrap import Estimate, Floats
 from reports.statistics.capacities import RATIO_PRIOR, VariantCapacity
 from reports.statistics.over_seeds import UNKNOWN, Prior, geometric_mean
 from reports.statistics.points import compare_by_seed
 from reports.statistics.searched import searched
-from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
 
 TRIPLES, MANY = 200, 10_000
 COUNTS = (3, 6, 12, 24)

@@ -37,13 +37,19 @@ def main(folders: list[str]) -> None:
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Yield a row for each format: how often each law held, of the times it was checked."""
-    for name, counts in json.loads(FILE.read_bytes()).items():
-        checked = [counts["laws"].get(law) for law in Law]
-        cells = (
-            f"{c['checked'] - c['failed']:,} / {c['checked']:,}" if c else "–" for c in checked
-        )
-        yield f"`{name}`", str(counts["files"]), *cells
+    """Yield a row for each law: how often it held, of the times it was checked, and in which
+    formats it did not always hold."""
+    counts = {name: each["laws"] for name, each in json.loads(FILE.read_bytes()).items()}
+    for law in Law:
+        by_format = {f"`{name}`": laws[law] for name, laws in counts.items() if laws.get(law)}
+        failing = {name: each for name, each in by_format.items() if each["failed"]}
+        held = _held(*by_format.values())
+        yield law, held, ", ".join(f"{name} {_held(each)}" for name, each in failing.items()) or "–"
+
+
+def _held(*counts: dict[str, int]) -> str:
+    checked = sum(each["checked"] for each in counts)
+    return f"{checked - sum(each['failed'] for each in counts):,} of {checked:,}"
 
 
 if __name__ == "__main__":

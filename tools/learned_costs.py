@@ -1,6 +1,6 @@
 """Compares costs that are learned in service with those of the machine's profile.
 
-In: nothing. Out: the table of docs/design/vllm-plugin.md, "Learned costs" (5 minutes).
+In: nothing. Out: the table that docs/design/vllm-plugin.md, "Learned costs", sums up (5 minutes).
 
     python -m tools.learned_costs
 

@@ -21,13 +21,14 @@ from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
 from servers.routing import ROUTERS
 from servers.variants import POLICIES
 from tools import laws
+from tools.agentx import read_agentx
+from tools.agentx import tables as agentx_tables
 from tools.results import read_results
 from tools.results_tables import DATA, code, table
 from tools.results_tables import tables as results_tables
 from tools.world import read_world
 from tools.world import tables as world_tables
 from traces.formats.registry import PACKAGED, abouts, known_formats
-from traces.laws import Law
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -45,19 +46,20 @@ def tables() -> dict[str, str]:
         ),
         "models": table(
             (
-                *("name", "layers", "heads / KV", "parameters", "per token", "weights", "GiB"),
+                *("name", "parameters", "weights", "GiB"),
                 *("KV bytes/token", "context", "GPUs"),
             ),
             map(_model, MODELS.values()),
         ),
         **_formats("trace formats", known_formats().built_in),
         **_formats("formats of the package", PACKAGED),
-        "laws": table(("format", "files", *Law), laws.rows()),
+        "laws": table(("law", "held", "where it did not always hold"), laws.rows()),
         "cell metrics": _metrics(*(g for g in GROUPS if g not in (BACKGROUND, ROUTING))),
         "background metrics": _metrics(BACKGROUND),
         "routing metrics": _metrics(ROUTING),
         **results_tables(read_results(DATA / "results.json")),
         **world_tables(read_world()),
+        **agentx_tables(read_agentx()),
     }
 
 
@@ -105,14 +107,8 @@ def _hardware() -> Iterator[list[str]]:
 
 
 def _model(llm: Model) -> list[str]:
-    windows = "".join(
-        f" ({kind.layers} with {kind.window:,})" for kind in llm.kinds if kind.window is not None
-    )
-    kv_heads = llm.kinds[0].kv_heads
     return [
-        *(code(llm.name), f"{llm.layers}{windows}"),
-        f"{llm.heads} / {'MLA' if kv_heads == 1 else kv_heads}",
-        *(f"{llm.params / 1e9:.2f}e9", f"{llm.token_params / 1e9:.2f}e9", llm.precision),
+        *(code(llm.name), f"{llm.params / 1e9:.2f}e9", llm.precision),
         *(f"{llm.weight_bytes / GIB:.1f}", f"{llm.kv_bytes_per_token:,}"),
         *(f"{llm.max_model_len:,}", str(llm.gpus)),
     ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -16,27 +15,26 @@ import orjson
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import paired_ratio
-from servers.profiles import MODELS, analytic_profile
-from servers.profiles.end_to_end import end_to_end_file
-from servers.profiles.files import profile_for, tables_of
+from servers.profiles import MODELS
+from servers.profiles.files import tables_of
 from servers.profiles.machines.gpus import OPERATOR_TABLES
-from servers.profiles.reference_steps import ONE_STEP, reference_steps
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
 from tools.results import Load, Result, merged, read_results, result_of, write_results
 
 DATA = Path(__file__).parents[1] / "docs/data"
 MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
+ALL_POLICIES_ON = "a100-80g"
+SHOWN = (
+    *("fcfs", "continuum", "infercept", "thunderagent", "turnstile"),
+    *("lmcache", "continuum+", "infercept+", "mori+", "turnstile+", "clairvoyant"),
+)
+"""The policies that the tables of the other machines show."""
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
 DASH = "–"
 BASELINE = "fcfs"
-POINTS = (
-    *("prefill 8k", "prefill 32k", "1k after 31k"),
-    *("decode 1 x 2k", "32 x 2k", "32 x 16k", "mixed"),
-)
-STEPS = ("prefills", "decodes", "mixed steps")
 
 
 def tables(results: Sequence[Result]) -> dict[str, str]:
@@ -53,11 +51,8 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "tier": table(
             ("workload", "machine", "÷ continuum+", "÷ infercept+"), _over_a_tier(results)
         ),
-        "coverage": table(("model", *map(code, OPERATOR_TABLES)), _coverage()),
-        "fit": table(("GPU", *STEPS, "profiles"), _errors_of_fit()),
-        "analytic": table(("GPU", *POINTS), _analytic()),
+        "coverage": table(("models", *map(code, OPERATOR_TABLES)), _coverage()),
         "live": table(("load", "mean JCT", "P95 JCT", "winner", "τ"), _live()),
-        "end-to-end": table(("GPU", "model", "measurements", "TTFT", "TPOT"), _end_to_end()),
     }
 
 
@@ -81,7 +76,11 @@ def _capacities(results: Sequence[Result]) -> Iterator[str]:
     """Yield a table per machine, with a row per policy and a column per workload."""
     for hardware, machine in MACHINES.items():
         here = [result for result in results if result.hardware == hardware]
-        variants = dict.fromkeys(name for result in here for name in result.capacities)
+        variants = [
+            name
+            for name in dict.fromkeys(name for result in here for name in result.capacities)
+            if hardware == ALL_POLICIES_ON or name in SHOWN
+        ]
         if not variants:
             continue
         yield f"**{machine}**\n"
@@ -187,43 +186,19 @@ def _coverage() -> Iterator[list[str]]:
     numbers: dict[tuple[str, str], list[int]] = {}
     for gpu, model, gpus, _ in shipped():
         numbers.setdefault((gpu, model), []).append(gpus)
+    models: dict[tuple[str, ...], list[str]] = {}
     for model in MODELS:
         found = [numbers.get((gpu, tables_of(gpu, model) or model)) for gpu in OPERATOR_TABLES]
         if any(found):
-            yield [code(model), *map(_numbers, found)]
+            models.setdefault(tuple(map(_numbers, found)), []).append(code(model))
+    for row, names in models.items():
+        yield [", ".join(names), *row]
 
 
 def _numbers(gpus: list[int] | None) -> str:
     if gpus == list(TENSOR_PARALLEL):
         return "all"
     return ", ".join(map(str, gpus)) if gpus else DASH
-
-
-def _errors_of_fit() -> Iterator[list[str]]:
-    for gpu in OPERATOR_TABLES:
-        found = [steps for name, *_, steps in shipped() if name == gpu]
-        errors = [[steps.errors[kind] for steps in found] for kind in STEPS]
-        cells = (
-            f"{median(e.median for e in kind):.1%} / {max(e.worst for e in kind):.1%}"
-            for kind in errors
-        )
-        yield [code(gpu), *cells, str(len(found))]
-
-
-def _analytic() -> Iterator[list[str]]:
-    ratios: dict[tuple[str, int], list[float]] = {}
-    for gpu, model, gpus, found in shipped():
-        if gpus == 1 and not MODELS[model].experts:
-            cpu_time_ps = profile_for(gpu, model, gpus=1).base_ps
-            profile = analytic_profile(gpu, model, gpus=1)
-            steps = reference_steps(
-                replace(profile, base_ps=profile.base_ps - cpu_time_ps), ONE_STEP
-            )
-            for k, (step, tables_ms) in enumerate(zip(steps, found.reference_ms, strict=True)):
-                if tables_ms is not None:
-                    ratios.setdefault((gpu, k), []).append(step.ms / tables_ms)
-    for gpu in OPERATOR_TABLES:
-        yield [code(gpu), *(f"{median(ratios[gpu, k]):.2f}" for k in range(len(POINTS)))]
 
 
 def _live() -> Iterator[list[str]]:
@@ -240,19 +215,6 @@ def _live() -> Iterator[list[str]]:
 
 def _range(errors: list[float]) -> str:
     return f"{min(errors):+.1%} to {max(errors):+.1%}"
-
-
-def _end_to_end() -> Iterator[list[str]]:
-    for gpu, models in end_to_end_file().errors.items():
-        for model, pair in models.items():
-            found = pair.all
-            yield [
-                code(gpu),
-                code(model),
-                str(found.rows),
-                f"{found.ttft:.0%}",
-                f"{found.tpot:.0%}",
-            ]
 
 
 if __name__ == "__main__":

@@ -61,9 +61,12 @@ def _line_row(field: Field) -> str:
     return f"| `{field.name}` | {field.meaning} | {field.null} |\n"
 
 
-def documented(record: type[Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
+def documented(
+    record: type[Struct], prefix: str = "", shown: set[type[Struct]] | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield each field with its meaning, also fields of its parts, such as `window.jobs`, but none
-    that explains itself or that another table has."""
+    that explains itself or that this table (`shown`) or another one has."""
+    shown = set() if shown is None else shown
     meanings, hints = _docstrings(record), get_type_hints(record)
     others = ELSEWHERE.get(record)
     for name in record.__struct_fields__:
@@ -72,8 +75,9 @@ def documented(record: type[Struct], prefix: str = "") -> Iterator[tuple[str, st
         inner = next(_parts(hints[name]), None)
         if meaning := meanings.get(name) or (inner and inspect.getdoc(inner)):
             yield f"{prefix}{name}", " ".join(meaning.split()).replace("|", "\\|")
-        if inner is not None and inner is not ProfileRecord:
-            yield from documented(inner, f"{prefix}{name}.")
+        if inner is not None and inner is not ProfileRecord and inner not in shown:
+            shown.add(inner)
+            yield from documented(inner, f"{prefix}{name}.", shown)
 
 
 def _parts(hint: Any) -> Iterator[type[Struct]]:

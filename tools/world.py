@@ -96,7 +96,7 @@ def tables(world: World) -> dict[str, str]:
     """Return the tables by their names in the page."""
     return {
         "predicted capacity": headline(world),
-        "runs of others": table(("experiment", "source", "engine", "predicted"), sources(world)),
+        "runs of others": table(("experiment", "source", "engine"), sources(world)),
         "predictions": table(
             ("experiment", "claim", "predicted", "measured", "error", "verdict"), rows(world)
         ),
@@ -117,7 +117,7 @@ def rows(world: World) -> Iterator[list[str]]:
 def sources(world: World) -> Iterator[list[str]]:
     for name in world:
         experiment = load(name)
-        yield [code(name), experiment.source, experiment.source_engine, experiment.predicts]
+        yield [code(name), experiment.source, experiment.source_engine]
 
 
 if __name__ == "__main__":

@@ -10,22 +10,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import aiohttp
 import numpy as np
 
 from harness.replay.completion import PartialAnswer, completion_body, error_message
-from harness.replay.http import (
-    MAX_ERROR_BYTES,
-    api_key,
-    authorization,
-    client_session,
-    known_keys,
-)
+from harness.replay.http import RequestFailed, api_key, known_keys
 from harness.replay.live_server import LiveServer
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import MeasurementFailed, TurnFailed
 from traces import Turn
+
+if TYPE_CHECKING:
+    import openai
 
 REQUEST_TIMEOUT_S = 300.0
 
@@ -43,19 +40,16 @@ class Target:
 
 @asynccontextmanager
 async def open_probe(target: Target) -> AsyncIterator[Probe]:
-    headers = {"Content-Type": "application/json", **authorization(api_key())}
-    async with client_session(
-        headers,
-        timeout_s=REQUEST_TIMEOUT_S,
-        connection_per_request=True,  # a server may close a reused one while a request is sent
-    ) as session:
-        yield Probe(target, session)
+    from harness.replay.openai_client import open_client
+
+    async with open_client(REQUEST_TIMEOUT_S) as client:
+        yield Probe(target, client)
 
 
 class Probe:
-    def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
+    def __init__(self, target: Target, client: openai.AsyncOpenAI) -> None:
         self.target = target
-        self._session = session
+        self._client = client
         self._url = f"{LiveServer(target.base_url).root}/v1/completions"
         # Without a fixed seed, since the server may have cached prompts of an earlier run.
         self._rng = np.random.default_rng()
@@ -68,23 +62,24 @@ class Probe:
         self, prompt: Ids, output_tokens: int
     ) -> tuple[PartialAnswer, list[tuple[float, int]]]:
         """Return the answer, and for each chunk its time and the number of tokens until then."""
+        from harness.replay.openai_client import answer as parts_of
+
         turn = Turn(len(prompt), output_tokens)
         body = completion_body(self.target.model, prompt, turn, "profile", 0, True)
         answer = PartialAnswer(time.monotonic(), secrets=known_keys(api_key()))
         marks = []
         try:
-            async with self._session.post(self._url, data=body, allow_redirects=False) as response:
-                if response.status != 200:
-                    body_start = await response.content.read(MAX_ERROR_BYTES)
-                    message = error_message(body_start, answer.secrets)
-                    raise TurnFailed(f"the server answered {response.status}: {message}")
-                async for received in response.content.iter_any():
+            async with parts_of(self._client, self._url, body) as parts:
+                async for received in parts:
                     now_s = time.monotonic()
                     answer.take(received, now_s)
                     marks.append((now_s, len(answer.ids)))
             answer.check(turn)
-        except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
+        except (TurnFailed, RequestFailed) as error:
+            reason = str(error)
+            if isinstance(error, RequestFailed) and error.status is not None:
+                message = error_message(error.body, answer.secrets)
+                reason = f"the server answered {error.status}: {message}"
             raise MeasurementFailed(
                 f"{self.target.base_url}: a prompt of {len(prompt)} tokens failed: {reason}"
             ) from None

@@ -148,7 +148,6 @@ def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
 
 
 def _work(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
-    """Serve jobs in a separate process."""
     leave_to_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     gc.freeze()

@@ -118,7 +118,6 @@ def _vllm() -> list[InstallationCheck]:
 
 
 def _gpus(names: Sequence[str]) -> InstallationCheck:
-    """Name the GPUs that the driver finds, and the --hardware for virtual time on each."""
     from servers.vllm.launch.command_line import listed_gpu
 
     unlisted = "not in bench list hardware; describe it in a file, see docs/howto/my-gpu.md"
@@ -193,7 +192,6 @@ def _containers() -> list[InstallationCheck]:
 
 
 def _sandbox() -> InstallationCheck:
-    """Try the sandbox in which live agents run their commands."""
     from agents.sandbox.bubblewrap import Bubblewrap
 
     if shutil.which("bwrap") is None:

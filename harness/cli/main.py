@@ -27,7 +27,7 @@ UsageError: Any = typer.BadParameter.__base__
 """Raised for a command line that cannot be parsed; Typer does not export the class."""
 COMMANDS = {
     "sweep": "Run policies over job rates, and report which policy finishes jobs first.",
-    "plan": "Find the cheapest machines for so many agents: bench plan TRACES --agents 40",
+    "plan": "Find the cheapest machines for a number of agents: bench plan TRACES --agents 40",
     "report": "Write and print the report of a run folder again: bench report runs/NAME",
     "compare": "Test whether a run is slower than another: bench compare runs/before runs/after",
     "export": "Export a run as files for other tools: bench export runs/NAME --format parquet",

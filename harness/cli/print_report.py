@@ -84,7 +84,6 @@ def print_report(
 
 
 def _unmet(condition: Condition | None, reports: Sequence[tuple[str, Report]]) -> tuple[str, ...]:
-    """Print whether the condition holds. Return the sentences of reports in which it does not."""
     if condition is None:
         return ()
     from reports.answer.held import evaluate

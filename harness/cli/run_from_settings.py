@@ -109,7 +109,6 @@ def run_from_settings(
 
 @contextmanager
 def _pool(execution: Execution, plan: SweepPlan, folder: Path) -> Iterator[RayPool | None]:
-    """Connect to the cluster; None without one."""
     cluster, workers = execution.cluster, execution.workers
     if cluster is None:
         yield None
@@ -123,7 +122,6 @@ def _pool(execution: Execution, plan: SweepPlan, folder: Path) -> Iterator[RayPo
 
 
 def _print_shard(shard: Shard, outcome: SweepOutcome, cells: int) -> None:
-    """Print how far this shard and the whole sweep are."""
     own = f"{outcome.cells} of {cells} cells"
     if not outcome.cells:
         own = f"no cells, since the sweep has only {cells}"
@@ -202,7 +200,6 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
 
 
 def _policies(variants: Sequence[Variant]) -> str:
-    """Count the policies, and the routers and the splits of the engines if there are any."""
     from servers.basics.phrasing import counted
 
     routers = {v.router.name for v in variants if v.router}
@@ -217,9 +214,11 @@ def _policies(variants: Sequence[Variant]) -> str:
 
 
 def _jobs(plan: SweepPlan) -> str:
-    """Return whether the jobs of a cell are a stream or a fixed set, and why."""
     from harness.sweep.resolve import fixed_by
+    from servers.basics.phrasing import time_span
 
+    if (scenario := plan.scenario) is not None:
+        return f"scenario {scenario.name}: a window of {time_span(scenario.window_s)} after warm-up"
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
         if plan.slo is not None and plan.has_agents:

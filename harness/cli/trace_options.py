@@ -38,7 +38,7 @@ class TraceReading:
 
     format: Annotated[
         str | None,
-        Option("Format of all files. Default: detected by content.", READING, "NAME|MODULE"),
+        Option("Format of all files. Default: detected by content.", "NAME|MODULE", panel=READING),
     ] = None
     reading: Reading = NO_ASSUMPTIONS
 

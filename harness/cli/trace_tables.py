@@ -26,7 +26,7 @@ KEPT = "kept share of prompts"
 
 
 def show_programs(programs: Sequence[Program], numbers: Mapping[str, str]) -> None:
-    """`numbers`: what stands for the ids of private histories in runs; empty for other traces."""
+    """`numbers`: what replaces the ids of private histories in runs; empty for other traces."""
     heads = ("program", "turns", "first prompt", "final context", "tool time s", "prefix", "")
     table = _table(*heads, *(["in runs"] if numbers else []))
     for program in programs:

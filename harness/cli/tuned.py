@@ -98,7 +98,6 @@ def _options(best: Settings, alternatives: Iterable[Settings], limits: Limits) -
 
 
 def _folder(out: Path) -> Path:
-    """Return the run folder of the search, beside that of the sweep."""
     name = out.resolve().name
     if not name:
         raise InvalidInput(f"--out {out}: fcfs-tuned needs a folder beside it; use another")
@@ -106,7 +105,6 @@ def _folder(out: Path) -> Path:
 
 
 def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
-    """Return the variant with the best settings."""
     from harness.engines.base import engine_kind
     from harness.load.option import build, values_of
     from harness.load.rates import parse_seeds
@@ -172,9 +170,10 @@ def _tried(folder: Path) -> list[str]:
 
 
 def scores_of(folder: Path) -> dict[str, float]:
-    """Return how good each variant is, by its name without a router: its capacity, or without a
-    search the inverse of the mean JCT, the geometric mean over seeds and the loads that fcfs
-    sustains with every seed; 0 without either. Behind several routers, that of the best."""
+    """Return the score of each variant by its name without a router, behind the best router.
+
+    The score is the capacity, or without a search 1 ÷ mean JCT, as a geometric mean over seeds and
+    the loads that fcfs sustains with every seed; 0 if the variant has neither."""
     from reports.capacity.estimate import Kind
     from reports.metrics.cells import amounts_of, collect
     from reports.run_folder.read import load_run

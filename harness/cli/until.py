@@ -1,7 +1,7 @@
 """Add seeds to a sweep until its capacities are known well enough (`--until`).
 
 That is when the intervals of the capacity ratios are narrow (`--until 5%`), or when the schedulers
-with the highest capacities are told apart (`--until separated`).
+with the highest capacities are separated (`--until separated`).
 
 In: settings, and a function that runs them. Out: the run folder of the last round. Each round is
 decided from the finished cells and the seeds in `sweep.json`, so the same command continues.
@@ -10,13 +10,13 @@ decided from the finished cells and the seeds in `sweep.json`, so the same comma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.console import print_message
-from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
+from reports.statistics.best import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 
@@ -78,7 +78,7 @@ def run_until(
     """Run rounds with more and more seeds until the rule needs no other."""
     seeds = first_seeds(settings, folder)
     while True:
-        folder, failed = run(replace(settings, seeds=_text(seeds)))
+        folder, failed = run(replace(settings, seeds=",".join(map(str, seeds))))
         not_yet = None if failed else rule(folder, len(seeds))
         if not_yet is None:
             return folder, failed
@@ -86,7 +86,7 @@ def run_until(
             print_message(f"{not_yet.reason} with {len(seeds)} seeds, the most that --until tries")
             return folder, failed
         print_message(f"{not_yet.reason}; continuing with {not_yet.seeds} seeds")
-        seeds = [*seeds, *_more(seeds, not_yet.seeds - len(seeds))]
+        seeds += range(max(seeds) + 1, max(seeds) + 1 + not_yet.seeds - len(seeds))
 
 
 def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
@@ -141,11 +141,3 @@ def separated(folder: Path, seeds: int) -> NotYet | None:
     verb = "is" if len(left) == 1 else "are"
     reason = f"{names} {verb} not yet separated from {left[0].best}, nor shown to be equal"
     return NotYet(reason, min(MAX_SEEDS, 2 * seeds))
-
-
-def _more(seeds: Sequence[int], count: int) -> list[int]:
-    return [max(seeds) + 1 + k for k in range(count)]
-
-
-def _text(seeds: Sequence[int]) -> str:
-    return ",".join(map(str, seeds))

@@ -163,7 +163,6 @@ def resolve_dynamo(
 
 
 def _workers(server: Server) -> Workers:
-    """Raise InvalidInput."""
     engines = engine_count(server)
     if server.disaggregate is None:
         return Workers(0, engines)
@@ -177,7 +176,6 @@ def _workers(server: Server) -> Workers:
 
 
 def _variants(policies: str, server: Server) -> tuple[Variant, ...]:
-    """Return stock vLLM behind each router. Raise InvalidInput."""
     if policies.strip() not in ("all", "fcfs"):
         raise InvalidInput(
             f"--policies {policies}: the workers of --engine {NAME} schedule as stock vLLM does, "

@@ -22,7 +22,7 @@ from servers.vllm.launch.cost_curve import CostCurve
 TEXT_ONLY = ("sglang-router", "thunderagent-org")
 """Routers that refuse prompts of token ids."""
 SESSION_ENDS = {"thunderagent-org": (RELEASE_PROGRAM,)}
-"""How routers are told that a program has ended."""
+"""How a router learns that a program has ended."""
 
 
 def find_routers(

@@ -95,9 +95,15 @@ def replay_on(
             lost_reason=lambda: monitor.lost_reason,
             router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
             background=job.background_arrivals(),
+            plays=job.plays,
         )
 
-    done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
+    try:
+        done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
+    except CellFailed as failed:
+        if job.plays is None or first_error is None:
+            raise
+        raise CellFailed(f"{failed}; the first failed turn: {first_error}") from None
     if not done.finished_programs and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
     if any(turns):
@@ -106,7 +112,6 @@ def replay_on(
 
 
 def _servers(servers: Sequence[LiveServer]) -> int:
-    """Return the number of servers that serve turns, also behind a router of another project."""
     first = servers[0]
     if first.dynamo is not None:
         return len(first.dynamo.workers)
@@ -114,7 +119,6 @@ def _servers(servers: Sequence[LiveServer]) -> int:
 
 
 def _sent_to(servers: Sequence[LiveServer], record: TurnRecord) -> int | None:
-    """Return the index of the server to which the harness sent the turn; None if it did not."""
     if servers[0].behind or servers[0].dynamo is not None:
         return 0
     return None if record.replica is UNSET else record.replica

@@ -20,7 +20,6 @@ from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
-from harness.replay.http import api_key
 from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live_server import LiveServer
 from harness.replay.served_models import is_vllm, served_models
@@ -53,7 +52,7 @@ class UrlEngine(LiveEngine):
     is_sglang: bool = False
     """Whether turns of token ids go to SGLang's own API, and its cache is emptied before a cell."""
     session_ends: tuple[SessionEnd, ...] = ()
-    """How the server is told that a program has ended."""
+    """How the server learns that a program has ended."""
     is_dynamo: bool = False
     """Whether the server is a frontend of Dynamo, which rejects the fields that vLLM knows."""
     hardware: str = "unknown"
@@ -120,14 +119,13 @@ def url_engine(
         ),
         is_vllm=is_vllm(model),
         is_sglang=is_sglang(model),
-        session_ends=session_ends(url, api_key()),
+        session_ends=session_ends(url),
         is_dynamo=is_dynamo(model),
     )
     return (_as_served(settings.policies),), engine, ()
 
 
 def _served_model(served: Sequence[JsonObject], name: str | None, url: str) -> JsonObject:
-    """Return the model of this name, or the first one if `name` is None."""
     if not served:
         raise Unavailable(f"--engine {url}: /v1/models lists no model; load one")
     for model in served:

@@ -10,7 +10,7 @@ from harness.load.stream import ArrivingJob, with_burst
 from harness.replay.agents import AgentsWindow
 from harness.replay.horizon import HorizonWindow
 from harness.replay.steady import SteadyWindow
-from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
+from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_scenario, replay_stream
 from servers.basics.errors import CellFailed
 from servers.policies.base import Oracle
 from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in
@@ -34,6 +34,8 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
 
 def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     oracle, background = issubclass(job.variant.policy, Oracle), job.background_arrivals()
+    if job.plays is not None:
+        return replay_scenario(job.plays, engine, on_turn, oracle=oracle)
     if job.stream is None:
         return replay(
             job.programs,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 
-from harness.replay.http import fetch
 from servers.basics.errors import Unavailable
 from servers.basics.text import one_line
 from servers.vllm.launch.metrics_page import cache_config
@@ -18,6 +16,7 @@ MAX_BYTES = 1 << 24
 
 def describe(base_url: str) -> ServerInfo:
     """Return the server's configuration. Raises Unavailable if it is not a vLLM server."""
+    from harness.replay.openai_client import fetch
 
     def get(path: str) -> bytes:
         return fetch(base_url + path, 10, MAX_BYTES)
@@ -38,7 +37,7 @@ def describe(base_url: str) -> ServerInfo:
             policy=None,
             costs_from=None,
         )
-    except (OSError, http.client.HTTPException, LookupError, ValueError, TypeError) as error:
+    except (OSError, LookupError, ValueError, TypeError) as error:
         reason = one_line(f"{type(error).__name__}: {error}")
         raise Unavailable(
             f"--url {base_url}: not a vLLM server that publishes its configuration ({reason})"

@@ -212,7 +212,6 @@ class ArmContents(NamedTuple):
 
 @contextmanager
 def _errors_name(part: str) -> Iterator[None]:
-    """Raise errors as InvalidInput with the invalid part of the file."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -242,7 +241,6 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
 def _refuse_empty_checks(
     file: str, experiment: Experiment, contents: dict[str, ArmContents]
 ) -> None:
-    """Raise InvalidInput for a check whose arms, variants or loads the experiment lacks."""
     positions = {arm.name: arm.x for arm in experiment.all_arms()}
     for index, check in enumerate(experiment.checks):
         field = f"{file}: checks.{index}"
@@ -272,7 +270,6 @@ def _refuse_without_effect(
 
 
 def _refuse_unordered(field: str, positions: Mapping[str, float | None]) -> None:
-    """Raise InvalidInput unless the arms have positions that rise."""
     below = -math.inf
     for name, position in positions.items():
         if position is None:

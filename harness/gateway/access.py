@@ -137,7 +137,6 @@ def check_listen(address: str, token: str | None) -> None:
 
 
 def _socket(request: web.Request) -> str | None:
-    """Return the name of the Unix socket that received the request, if any."""
     name = request.transport and request.transport.get_extra_info("sockname")
     return name if isinstance(name, str) else None
 

@@ -93,11 +93,9 @@ class ForwardedAnswer(MeasuredAnswer):
         self.first_token_at_s = None  # unknown without a stream
 
     def _completion(self, answer: JsonObject) -> JsonObject | None:
-        """Return a whole answer as a chat completion; None for an error."""
         return answer if "choices" in answer else None
 
     def _delta(self, event: JsonObject) -> JsonObject:
-        """Return an event of a stream as a chunk of a chat completion."""
         return event
 
     def read_event(self, data: bytes, at_s: float) -> bool:

@@ -43,7 +43,6 @@ def _messages(message: JsonObject) -> Iterator[JsonObject]:
 
 
 def _content(content: object) -> JsonObject:
-    """Return the text, the reasoning and the tool calls of a message's content."""
     blocks = [mapping(block) for block in items(content)]
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
     thinking = [block.get("thinking") for block in blocks if block.get("type") == "thinking"]
@@ -60,7 +59,6 @@ def _call(block: JsonObject) -> JsonObject:
 
 
 def _joined(content: object) -> str:
-    """Return a text, or the texts of the blocks."""
     if isinstance(content, str):
         return content
     texts = (mapping(block).get("text") for block in items(content))
@@ -95,7 +93,6 @@ class MessagesAnswer(ForwardedAnswer):
         return self._chat(choice, mapping(event.get("message")) or event)
 
     def _chat(self, choice: JsonObject, counted: JsonObject) -> JsonObject:
-        """Return a chunk with the choice, and the counts so far as the usage."""
         usage = mapping(counted.get("usage"))
         given = {name: tokens(usage[name]) for name in COUNTS if type(usage.get(name)) is int}
         self._counts |= {name: count for name, count in given.items() if count is not None}

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from servers.basics.json_object import JsonObject
+from traces.formats.shared.chat_messages import plain_text
 
 PIECE = 256
 """Length of a piece in characters or token ids. In a chat, each message is a piece."""
@@ -97,16 +98,8 @@ def message_piece(message: Any) -> bytes:
         return orjson.dumps(message, default=str)
     calls = message.get("tool_calls")
     called = [_call(call) for call in calls] if isinstance(calls, list) else []
-    return orjson.dumps([message.get("role"), _text(message.get("content")), called], default=str)
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content.strip()
-    if isinstance(content, list):
-        parts = [p.get("text", "") if isinstance(p, Mapping) else str(p) for p in content]
-        return "\n".join(map(str, parts)).strip()
-    return "" if content is None else str(content)
+    content = plain_text(message.get("content")).strip()
+    return orjson.dumps([message.get("role"), content, called], default=str)
 
 
 def _call(call: Any) -> list[Any]:

@@ -195,7 +195,6 @@ class Forwarding:
     def _end_turn(
         self, turn: ActiveTurn, chat: JsonObject, answer: ForwardedAnswer, error: str | None
     ) -> None:
-        """End the turn and record it, even if the answer is invalid."""
         finished_s = answer.last_byte_at_s if error is None else self.turns.now_s()
         reason: str | None = UNREADABLE
         try:
@@ -211,7 +210,6 @@ class Forwarding:
         finished_s: float,
         error: str | None,
     ) -> TurnRecord:
-        """Return the turn's record with data from the request and its answer, without secrets."""
         record, program = copy(turn.record), turn.started.program
         kept = self.turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
         measure(record, answer, answer.prompt_tokens, turn.sent_s, finished_s)
@@ -257,7 +255,6 @@ def _is_forwarded(method: str, path: str) -> bool:
 
 
 def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
-    """Remove secrets from the texts of the request and its answer."""
     if not keys:
         return
     record.tools = tuple(redact(name, keys) for name in record.tools or ())

@@ -1,7 +1,7 @@
 """Guided replay: real agents with real tools get the answers of recorded programs.
 
 The k-th request of program p is the k-th turn of the recorded program p. The engine computes that
-turn as in live replay (token mode: docs/design/live-replay.md), and the agent gets the recorded
+turn as in live replay (token mode: docs/howto/vllm.md), and the agent gets the recorded
 answer when the engine's last token arrives. A program stops at a failed turn.
 Answers are chat completions or completions (OpenAI's API), as one body or as the events of a
 stream, with the recorded token counts.
@@ -46,8 +46,6 @@ JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 @dataclass(slots=True)
 class _GuidedProgram:
-    """A recorded program and its agent's progress in it."""
-
     program: Program
     conversation: TokenConversation
     index: int = 0
@@ -120,7 +118,6 @@ class Guided:
         return await _send(request, body, recorded)
 
     async def _turn(self, guided: _GuidedProgram, caller: Caller, model: Any) -> None:
-        """Run the program's next turn on the engine."""
         program, index = guided.program, guided.index
         turn = program.turns[index]
         active = self.turns.start(caller, model)

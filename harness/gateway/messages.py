@@ -13,6 +13,7 @@ from harness.gateway.conversations import SYSTEM
 from servers.basics.json_object import JsonObject
 from servers.records.turns import ChatMessage, TurnRecord
 from traces.formats.mini_swe_agent import bash_blocks
+from traces.formats.shared.chat_messages import plain_text
 from traces.lenient import items, mapping
 
 
@@ -38,17 +39,10 @@ def _message(message: object) -> ChatMessage:
     fields = mapping(message)
     role = fields.get("role")
     role = "system" if role in SYSTEM else "assistant" if role == "assistant" else "user"
-    return ChatMessage(role, _text(fields.get("content")))
-
-
-def _text(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(mapping(part).get("text") or "") for part in content)
-    return content if isinstance(content, str) else ""
+    return ChatMessage(role, plain_text(fields.get("content")))
 
 
 def _command(answer: ForwardedAnswer, shell: str | None) -> str | None:
-    """Return the commands of the shell calls, or without tool calls the only bash block."""
     calls = [call["function"] for call in answer.message()["tool_calls"]]
     if not calls:
         blocks = bash_blocks(answer.text)

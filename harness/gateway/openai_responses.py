@@ -42,7 +42,6 @@ def chat_of(body: JsonObject) -> JsonObject:
 
 
 def _message(item: JsonObject) -> JsonObject:
-    """Return a message, or the output of a tool."""
     if "output" in item:
         return {"role": "tool", "content": item["output"]}
     return {"role": item.get("role"), "content": item.get("content")}
@@ -66,7 +65,6 @@ def _text(content: object) -> str:
 
 
 def _call(item: JsonObject) -> JsonObject:
-    """Return a call of a tool. The input of a custom tool is a text in any language."""
     arguments = item.get("arguments") or item.get("input") or ""
     if item.get("type") == "local_shell_call":
         arguments = json_text(item.get("action"))
@@ -82,7 +80,6 @@ class ResponsesAnswer(ForwardedAnswer):
         return _chunk(items(answer.get("output")), answer)
 
     def _delta(self, event: JsonObject) -> JsonObject:
-        """Return an item of the answer when it is complete, and the counts at the end."""
         kind, response = str(event.get("type")), mapping(event.get("response"))
         if kind.endswith(".delta") and self.first_token_at_s is None:
             self.first_token_at_s = self.last_byte_at_s
@@ -94,7 +91,6 @@ class ResponsesAnswer(ForwardedAnswer):
 
 
 def _chunk(output: list[Any], counted: JsonObject) -> JsonObject:
-    """Return the items as a chunk with the counts of the response, if it has any."""
     usage = mapping(counted.get("usage"))
     details = mapping(usage.get("input_tokens_details"))
     return {

@@ -19,7 +19,7 @@ MAX_PROGRAMS = 100_000
 """Limit of the programs in memory, because not every client reports the end of a program."""
 
 MAX_SIDES = 100
-"""Limit of the other conversations of a program that are told apart."""
+"""The most conversations of a program, apart from the first, that are distinguished."""
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ def backends(urls: Sequence[str]) -> list[LiveServer]:
 
 def _backend(base: str) -> LiveServer:
     tagged = any(map(is_vllm, served_models(base, "the server")))
-    ends = session_ends(base, api_key())
+    ends = session_ends(base)
     return LiveServer(base, tagged=tagged, kv_tokens=kv_tokens_of(base), session_ends=ends)
 
 

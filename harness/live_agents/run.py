@@ -203,7 +203,6 @@ def _start_error(error: OSError | ValueError) -> str:
 
 
 def _default_status(run: _ProgramRun) -> str:
-    """Return the exit status of an agent that reported none."""
     if run.abandoned:
         return "ended by the harness"
     if run.exit_code:

@@ -36,8 +36,8 @@ def parse_horizon(text: str, burst: int | None) -> HorizonRecord | None:
     match = HORIZON.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(
-            f"--horizon {quoted(text)}: give a time with its unit, such as 8h or 7d, with at most "
-            f"so many jobs, such as {DEFAULT_HORIZON}, or {STEADY}"
+            f"--horizon {quoted(text)}: give a time with its unit, such as 8h or 7d, a time and "
+            f"the most jobs, such as {DEFAULT_HORIZON}, or {STEADY}"
         )
     horizon_s = float(match[1]) * UNITS_S[match[2]]
     if not 0 < horizon_s <= LONGEST_S:

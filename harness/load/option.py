@@ -1,15 +1,15 @@
 """Fields of settings dataclasses as command-line options and keys of a settings file.
 
-In: a frozen dataclass whose fields are `Annotated[T, Option(help, panel)] = default`, or nested
-dataclasses of this kind. Out: its options, flattened, and instances built from option values. A
-field, its option and its key have the same name.
+In: a frozen dataclass whose fields are `Annotated[T, Option(help)] = default`, or nested ones of
+this kind. Out: its options, flattened, and instances built from option values. A field, its option
+and its key have the same name.
 """
 
 from __future__ import annotations
 
 import os.path
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -19,9 +19,9 @@ Group = TypeVar("Group")
 @dataclass(frozen=True, slots=True)
 class Option:
     help: str
-    panel: str | None = None
-    """The heading under which `--help` shows the option."""
     metavar: str | None = None
+    panel: str | None = None
+    """The heading under which `--help` shows the option. Default: `PANEL` of its dataclass."""
     min: float | None = None
     also: tuple[str, ...] = ()
     """Alternative names of the option."""
@@ -78,7 +78,8 @@ def _settings(group: type) -> Iterator[Setting]:
             yield from _settings(hint)  # type: ignore[arg-type]
         else:
             kind, option = get_args(hint)
-            yield Setting(field.name, kind, option, field.default)
+            own = replace(option, panel=option.panel or getattr(group, "PANEL", None))
+            yield Setting(field.name, kind, own, field.default)
 
 
 def build(group: type[Group], values: Mapping[str, Any]) -> Group:

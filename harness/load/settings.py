@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from harness.load.option import Option
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
@@ -70,12 +70,13 @@ class Overlong(StrEnum):
 class Reading:
     """Assumptions about traces for information that their files lack."""
 
+    PANEL: ClassVar = READING
+
     columns: Annotated[
         str | None,
         Option(
             "Column map of CSV and Parquet traces: program=session_id,start_ms=ts,"
             "prompt_tokens=in,output_tokens=out. Default: columns named like the fields.",
-            READING,
             "FIELD=COLUMN,…",
         ),
     ] = None
@@ -84,7 +85,6 @@ class Reading:
         Option(
             "A model's tokenizer.json, which counts tokens where a file records only text. "
             "Default: by the number of characters.",
-            READING,
             "FILE",
         ),
     ] = None
@@ -93,7 +93,6 @@ class Reading:
         Option(
             "Draw the tool times that a file does not record, by tool, from a recipe (bench list "
             "packs) or a file of bench traces fit. Default: such files are rejected.",
-            READING,
             "RECIPE",
         ),
     ] = None
@@ -101,8 +100,7 @@ class Reading:
         bool,
         Option(
             "Keep the ids of sessions and the names of tools in histories of Claude Code, Codex "
-            "and Gemini CLI. Default: sessions and tools that are not well known are numbered.",
-            READING,
+            "and Gemini CLI. Default: sessions and tools that are not well known are numbered."
         ),
     ] = False
 
@@ -115,12 +113,13 @@ NO_ASSUMPTIONS = Reading()
 class Load:
     """Which programs run, and when they arrive."""
 
+    PANEL: ClassVar = LOAD
+
     traces: Annotated[
         tuple[str, ...],
         Option(
             "A trace file, a folder of them, or a pack (bench list packs); repeatable. "
             "Default: swe-bench.",
-            LOAD,
             "PATH|PACK",
         ),
     ] = ()
@@ -130,7 +129,6 @@ class Load:
         Option(
             "Use the first N jobs. With --once, fewer are repeated to N. Default: all; a recipe"
             " draws new jobs for each seed.",
-            LOAD,
             "N",
             min=1,
         ),
@@ -142,7 +140,6 @@ class Load:
             "flight); agents, or agents:SECONDS with a mean think time between the jobs of an "
             "agent. The last three without --jps. Default: poisson; agents if capacities of "
             "recorded sessions are searched without --jps, --horizon and --burst.",
-            LOAD,
             "PROCESS",
         ),
     ] = None
@@ -152,8 +149,17 @@ class Load:
             "Agents in flight, each of which starts a new job when its last one ends: 40, a list "
             "8,16,32, or a range 10..50:10. The report says how many agents each policy sustains, "
             "and what these need. Implies --arrivals agents.",
-            LOAD,
             "NUMBERS",
+        ),
+    ] = None
+    scenario: Annotated[
+        str | None,
+        Option(
+            "agentx or inferencex-agentx-mvp: the rules of this published load for the number of "
+            "--agents, with --horizon instead of its window. The report shows interactivity "
+            "against tokens per second and GPU.",
+            LOAD,
+            "NAME",
         ),
     ] = None
     horizon: Annotated[
@@ -163,7 +169,6 @@ class Load:
             "24h,5000 for at most 5,000 jobs. All jobs of this time are measured, and a rate is "
             "sustained if they meet the SLO. steady: jobs arrive until a steady state after a "
             "burst has been measured. Default: 24h,5000.",
-            LOAD,
             "TIME[,JOBS]",
         ),
     ] = None
@@ -171,7 +176,6 @@ class Load:
         int | None,
         Option(
             "Jobs that arrive together at the beginning of the --horizon. Default: none.",
-            LOAD,
             "JOBS",
             min=1,
         ),
@@ -183,29 +187,26 @@ class Load:
             " this many requests per second (Poisson): mooncake.jsonl@2. They do not count as"
             " jobs: JCTs and capacities exclude them, and the report lists their latencies"
             " separately.",
-            LOAD,
             "FILE@RATE",
         ),
     ] = None
     background_columns: Annotated[
         str | None,
-        Option("Column map of --background, as --columns.", LOAD, "FIELD=COLUMN,…"),
+        Option("Column map of --background, as --columns.", "FIELD=COLUMN,…"),
     ] = None
     once: Annotated[
         bool,
         Option(
             "Run a fixed set of jobs until all have finished. Without it, jobs arrive in virtual"
             " time for a --horizon, or agents start them until a steady state has been measured;"
-            " recorded arrivals, closed loops and live servers always run a fixed set.",
-            LOAD,
+            " recorded arrivals, closed loops and live servers always run a fixed set."
         ),
     ] = False
     overlong: Annotated[
         Overlong,
         Option(
             "For jobs that exceed the longest context or the KV memory: drop and list them, or "
-            "refuse to start.",
-            LOAD,
+            "refuse to start."
         ),
     ] = Overlong.DROP
 
@@ -214,13 +215,16 @@ class Load:
         """The arrival process: that of `agents` if they are given. `harness.sweep.resolve` chooses
         another one for recorded sessions."""
         arrivals = self.arrivals or "poisson"
-        implied = self.agents is not None and arrivals == "poisson"
+        chosen = self.agents is not None or self.scenario is not None
+        implied = chosen and arrivals == "poisson"
         return "agents" if implied else arrivals
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """The engine, its model, and its memory."""
+
+    PANEL: ClassVar = MACHINE
 
     engine: Annotated[
         str,
@@ -230,7 +234,6 @@ class Machine:
             "SGLang server for each cell, with a scheduler of its own. "
             "dynamo-mocker: NVIDIA Dynamo's routers, live, with mock workers. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
-            MACHINE,
             "NAME",
         ),
     ] = "sim"
@@ -240,7 +243,6 @@ class Machine:
             "A name from bench list hardware, a TOML file that describes a GPU, or a file from "
             "bench profile. In virtual time also several, with commas. Default: a100-80g; with "
             "vLLM, this machine.",
-            MACHINE,
             "NAME|FILE",
             is_list=True,
         ),
@@ -252,7 +254,6 @@ class Machine:
             "id of a cached model. In virtual time also several, with commas. With vLLM also tiny "
             "(created locally; the default on a CPU) and any Hugging Face id. Default: "
             "llama-3.1-8b.",
-            MACHINE,
             "NAME|PATH|ID",
             is_list=True,
         ),
@@ -261,15 +262,13 @@ class Machine:
         StepTimes,
         Option(
             "tables: measured on the GPU, or analytic if no operator tables cover it and the "
-            "model. analytic: from published peaks.",
-            MACHINE,
+            "model. analytic: from published peaks."
         ),
     ] = StepTimes.TABLES
     gpus: Annotated[
         int | None,
         Option(
             "GPUs that share one model (tensor parallel). Default: the model's usual number.",
-            MACHINE,
             "N",
             min=1,
         ),
@@ -279,25 +278,21 @@ class Machine:
         Option(
             "DRAM for the KV of policies that offload (lmcache, continuum+, …). Default, as in the "
             "papers: 200 per H100, H200 or B200, else 100 per GPU; 1 for vLLM on a CPU.",
-            MACHINE,
             "GB",
             min=0,
         ),
     ] = None
-    ssd_gb: Annotated[float, Option("SSD tier behind the DRAM.", MACHINE, "GB", min=0)] = 0.0
-    max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", MACHINE, "N")] = (
-        MAX_NUM_SEQS
-    )
+    ssd_gb: Annotated[float, Option("SSD tier behind the DRAM.", "GB", min=0)] = 0.0
+    max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", "N")] = MAX_NUM_SEQS
     step_tokens: Annotated[
         int,
-        Option("Most tokens per engine step (vLLM's --max-num-batched-tokens).", MACHINE, "TOKENS"),
+        Option("Most tokens per engine step (vLLM's --max-num-batched-tokens).", "TOKENS"),
     ] = STEP_TOKENS
     admission: Annotated[
         Admission,
         Option(
             "How much of a waiting turn's prompt must fit into free KV memory before the turn is "
-            "admitted: all of it, or its first chunk (as in vLLM before March 2026).",
-            MACHINE,
+            "admitted: all of it, or its first chunk (as in vLLM before March 2026)."
         ),
     ] = Admission.WHOLE_PROMPT
     long_prefill: Annotated[
@@ -306,7 +301,6 @@ class Machine:
             "Most tokens that a step computes of one turn, unless it is alone (vLLM's "
             "--long-prefill-token-threshold), so that a long prompt leaves tokens to others. 0: no "
             "cap. Also an argument of each policy: 'fcfs(long_prefill=512)'.",
-            MACHINE,
             "TOKENS",
             min=0,
         ),
@@ -315,8 +309,7 @@ class Machine:
         bool,
         Option(
             "Raise --long-prefill to an equal share of --step-tokens among the turns that run and "
-            "wait.",
-            MACHINE,
+            "wait."
         ),
     ] = False
     watermark: Annotated[
@@ -324,7 +317,6 @@ class Machine:
         Option(
             "Share of the KV blocks that the admission of a turn leaves free while another turn "
             "runs (vLLM's --watermark).",
-            MACHINE,
             "SHARE",
             min=0,
         ),
@@ -334,26 +326,23 @@ class Machine:
         Option(
             "CPU time between steps in virtual time. async: vLLM since 0.14, which schedules a"
             " step while the GPU computes the previous one. sync: vLLM 0.10.2, in which the GPU"
-            " waits, as published in the papers.",
-            MACHINE,
+            " waits, as published in the papers."
         ),
     ] = Scheduling.ASYNC
     kv_cache_dtype: Annotated[
         KvCacheDtype,
         Option(
             "Format of the KV cache. auto: 16 bits, or FP8 where the checkpoint declares it. fp8: "
-            "half the bytes per token.",
-            MACHINE,
+            "half the bytes per token."
         ),
     ] = KvCacheDtype.AUTO
     max_model_len: Annotated[
-        int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
+        int | None, Option("Longest context. Default: the model's.", "TOKENS", min=1)
     ] = None
     kv_blocks: Annotated[
         int | None,
         Option(
             "KV pool in blocks of 16 tokens (vLLM on a CPU: 32). Default: the free memory.",
-            MACHINE,
             "N",
             min=1,
         ),
@@ -364,11 +353,13 @@ class Machine:
 class Server:
     """Settings of live engines (`--engine vllm`, `--engine sglang`, `--engine URL`)."""
 
+    PANEL: ClassVar = SERVER
+
     vllm_flags: Annotated[
         tuple[str, ...],
         Option(
             "Flags that are passed unchanged to vLLM, SGLang, or each mocker worker of Dynamo.",
-            metavar="-- VLLM_FLAGS",
+            "-- VLLM_FLAGS",
             positional=True,
         ),
     ] = ()
@@ -377,7 +368,6 @@ class Server:
         Option(
             "Python interpreter of the environment with vLLM. Default: the current one if it "
             "has vLLM, else the one in .venv-vllm.",
-            SERVER,
             "PATH",
             envvar="TURNSTILE_VLLM_PYTHON",
         ),
@@ -387,20 +377,18 @@ class Server:
         Option(
             "Run vLLM in a container of this image (vllm/vllm-openai:…), over the Docker API; "
             "--vllm-python is then the Python inside.",
-            SERVER,
             "IMAGE",
         ),
     ] = None
     mount: Annotated[
         tuple[Path, ...],
-        Option("Mount a folder read-only in the container; repeatable.", SERVER, "FOLDER"),
+        Option("Mount a folder read-only in the container; repeatable.", "FOLDER"),
     ] = ()
     weights: Annotated[
         str,
         Option(
             "dummy: no weights are read; random: small weights, for tiny; auto: random for tiny, "
             "the stored weights for a model folder, else dummy.",
-            SERVER,
             "KIND",
         ),
     ] = "auto"
@@ -409,26 +397,19 @@ class Server:
         Option(
             "Costs for policies, instead of costs from a profile: JSON with base_s, linear_s, "
             "quadratic_s, step_tokens, and optionally decode_step.",
-            SERVER,
             "FILE",
         ),
     ] = None
     replicas: Annotated[
         int,
-        Option(
-            "Servers of the same model. --router distributes the turns over them.",
-            SERVER,
-            "N",
-            min=1,
-        ),
+        Option("Servers of the same model. --router distributes the turns over them.", "N", min=1),
     ] = 1
     disaggregate: Annotated[
         str | None,
         Option(
             "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
-            "A list compares splits with the same number of engines; none stands for that many"
+            "A list compares splits with the same number of engines; none means as many"
             " replicas. In virtual time; one split also with --engine dynamo-mocker.",
-            SERVER,
             "SPLITS",
         ),
     ] = None
@@ -437,13 +418,12 @@ class Server:
         Option(
             "Bandwidth of the link over which a prefill engine of --disaggregate sends KV, in 10⁹ "
             "bytes. Default: the links of its GPUs (NVLink, else PCIe).",
-            SERVER,
             "GB/S",
         ),
     ] = None
     transfer_latency_s: Annotated[
         float,
-        Option("Time before the first byte of each such transfer.", SERVER, "SECONDS", min=0),
+        Option("Time before the first byte of each such transfer.", "SECONDS", min=0),
     ] = 0.0
     router: Annotated[
         str | None,
@@ -455,31 +435,24 @@ class Server:
             "--prompts text, sglang-router:manual. With --engine dynamo-mocker only those of "
             "Dynamo, such as dynamo:kv. Default: sticky, and dynamo:kv with dynamo-mocker; bench "
             "serve prints the URLs of all servers without it.",
-            SERVER,
             "NAMES",
         ),
     ] = None
     ready_within_s: Annotated[
-        float, Option("Fail the cell if a server takes longer to start.", SERVER, "SECONDS", min=1)
+        float, Option("Fail the cell if a server takes longer to start.", "SECONDS", min=1)
     ] = 900.0
     turn_timeout_s: Annotated[
-        float, Option("Fail a turn that takes longer.", SERVER, "SECONDS", min=0.001)
+        float, Option("Fail a turn that takes longer.", "SECONDS", min=0.001)
     ] = 3600.0
     lost_after_s: Annotated[
         float,
-        Option(
-            "Fail the cell if the server does not respond for this long.",
-            SERVER,
-            "SECONDS",
-            min=0.001,
-        ),
+        Option("Fail the cell if the server does not respond for this long.", "SECONDS", min=0.001),
     ] = 60.0
     stuck_after_s: Annotated[
         float,
         Option(
             "Fail the cell if the server responds but no running turn makes progress for this "
             "long.",
-            SERVER,
             "SECONDS",
             min=0.001,
         ),
@@ -488,8 +461,7 @@ class Server:
         Prompts,
         Option(
             "tokens: random token ids of the recorded lengths. text: the recorded messages, for "
-            "traces that have them.",
-            SERVER,
+            "traces that have them."
         ),
     ] = Prompts.TOKENS
     answers: Annotated[
@@ -497,13 +469,12 @@ class Server:
         Option(
             "generated: the model's tokens, as many as were recorded. recorded: vLLM computes the "
             "recorded answers token for token, so that later prompts, which contain them, find "
-            "their KV. With --prompts text.",
-            SERVER,
+            "their KV. With --prompts text."
         ),
     ] = Answers.GENERATED
     events: Annotated[
         Path | None,
-        Option("Event log of a server of bench serve, which prints its path.", SERVER, "FILE"),
+        Option("Event log of a server of bench serve, which prints its path.", "FILE"),
     ] = None
 
 
@@ -511,15 +482,16 @@ class Server:
 class Agents:
     """Settings of live agents."""
 
+    PANEL: ClassVar = AGENT
+
     agent: Annotated[
-        str | None, Option("mini-swe-agent or openhands; one process per program.", AGENT, "NAME")
+        str | None, Option("mini-swe-agent or openhands; one process per program.", "NAME")
     ] = None
     agent_command: Annotated[
         str | None,
         Option(
             "Command line of another agent, for example 'my-agent {task} --base-url {base_url}'. "
             "Other placeholders: {model}, {workspace}, {program_id}, {folder}. No shell is used.",
-            AGENT,
             "COMMAND",
         ),
     ] = None
@@ -528,7 +500,6 @@ class Agents:
         Option(
             "JSON lines: SWE-bench rows, or objects with id, task and optionally a workspace to "
             "copy.",
-            AGENT,
             "FILE",
         ),
     ] = None
@@ -536,8 +507,7 @@ class Agents:
         bool,
         Option(
             "Take the model's answers from --traces, while the engine does the recorded work for "
-            "each. Agents and tools are real; no capable model is needed.",
-            AGENT,
+            "each. Agents and tools are real; no capable model is needed."
         ),
     ] = False
     agent_python: Annotated[
@@ -545,7 +515,6 @@ class Agents:
         Option(
             "Python interpreter of the environment with the agent. Default: the one in "
             ".venv-agents or .venv-openhands.",
-            AGENT,
             "PATH",
             also=("--openhands-python",),
         ),
@@ -554,38 +523,36 @@ class Agents:
         Path | None,
         Option(
             "YAML file that overrides settings of mini-swe-agent.",
-            AGENT,
             "FILE",
             exists=True,
             dir_okay=False,
         ),
     ] = None
     task_limit_s: Annotated[
-        float, Option("Stop and fail a program that takes longer.", AGENT, "SECONDS", min=0.001)
+        float, Option("Stop and fail a program that takes longer.", "SECONDS", min=0.001)
     ] = 900.0
     sandbox: Annotated[
         Sandbox,
         Option(
             "bubblewrap: runs the whole agent. container: runs mini-swe-agent's commands in the "
-            "task's image. none: no sandbox on this machine.",
-            AGENT,
+            "task's image. none: no sandbox on this machine."
         ),
     ] = Sandbox.BUBBLEWRAP
-    agent_network: Annotated[bool, Option("Let the sandbox reach the network.", AGENT)] = False
+    agent_network: Annotated[bool, Option("Let the sandbox reach the network.")] = False
     agent_reads: Annotated[
         tuple[Path, ...],
-        Option("Path that is readable in the sandbox; repeatable.", AGENT, "PATH", exists=True),
+        Option("Path that is readable in the sandbox; repeatable.", "PATH", exists=True),
     ] = ()
     agent_processes: Annotated[
-        int, Option("Maximum number of processes and threads per program.", AGENT, "N", min=8)
+        int, Option("Maximum number of processes and threads per program.", "N", min=8)
     ] = 256
-    agent_memory_gb: Annotated[float, Option("Memory of one program.", AGENT, "GB", min=0.1)] = 4.0
+    agent_memory_gb: Annotated[float, Option("Memory of one program.", "GB", min=0.1)] = 4.0
     agent_disk_gb: Annotated[
         float,
-        Option("Disk space of one program, including files of its task.", AGENT, "GB", min=0.1),
+        Option("Disk space of one program, including files of its task.", "GB", min=0.1),
     ] = 10.0
     i_know_this_runs_model_commands_on_my_machine: Annotated[
-        bool, Option("Required by --sandbox none.", AGENT, in_file=False)
+        bool, Option("Required by --sandbox none.", in_file=False)
     ] = False
 
     @property
@@ -598,13 +565,14 @@ class Agents:
 class SweepSettings:
     """Everything that determines the results of a sweep."""
 
+    PANEL: ClassVar = LOAD
+
     jps: Annotated[
         str | None,
         Option(
             "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, "
             "0.1..0.5:0.1 with a step, or auto: rates around the baseline's capacity. Default: "
             "auto; none for agents; for a fixed set of jobs 0.05..0.9.",
-            LOAD,
             "RATES",
         ),
     ] = None
@@ -615,7 +583,6 @@ class SweepSettings:
             " (twice the mean on an idle machine) or 'p95<=300s', and of turns, such as"
             " 'ttft_p95<=5s', first_ttft_p95, tpot_p95<=50ms, and speed_p90>=30 (90% of the turns"
             " get 30 output tokens/s, from sending to the last token). Default: mean<=2x.",
-            LOAD,
             "LIMITS",
         ),
     ] = None
@@ -623,8 +590,7 @@ class SweepSettings:
         bool,
         Option(
             "Run the rates of --jps only, without a search for the highest rate that each policy "
-            "sustains.",
-            LOAD,
+            "sustains."
         ),
     ] = False
     policies: Annotated[
@@ -633,7 +599,6 @@ class SweepSettings:
             "Comma-separated names from bench list policies, all, or your classes "
             "(my.module:MyPolicy), optionally with arguments: 'continuum(k=50)'. A final + adds "
             "an offload tier, +native vLLM's own.",
-            LOAD,
             "NAMES",
         ),
     ] = "all"
@@ -642,7 +607,6 @@ class SweepSettings:
         Option(
             "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5. "
             "Default: 1..3; for a fixed set of jobs 1.",
-            LOAD,
             "SEEDS",
         ),
     ] = None
@@ -651,8 +615,8 @@ class SweepSettings:
         Option(
             "The policy that the others are compared with. Default: fcfs, with several replicas "
             "fcfs@sticky, else the first one.",
-            RUN,
             "POLICY",
+            panel=RUN,
         ),
     ] = None
     aa: Annotated[
@@ -660,7 +624,7 @@ class SweepSettings:
         Option(
             "Measure the baseline twice, the second time as NAME#2: the difference is the"
             " measurement noise. For live engines.",
-            RUN,
+            panel=RUN,
         ),
     ] = False
     repeats: Annotated[
@@ -668,8 +632,8 @@ class SweepSettings:
         Option(
             "Run each cell N times, so that intervals of one seed cover the machine's variation. "
             "For live engines.",
-            RUN,
             "N",
+            panel=RUN,
             min=1,
         ),
     ] = 1
@@ -678,8 +642,8 @@ class SweepSettings:
         Option(
             "USD per GPU and hour: 2.5, or by hardware h100=2.5,a100-80g=1.5. Default: the price "
             "in the GPU file, or a list price (bench list hardware).",
-            MACHINE,
             "USD",
+            panel=MACHINE,
         ),
     ] = None
     api_price: Annotated[
@@ -688,8 +652,8 @@ class SweepSettings:
             "Also report what the same jobs cost at an API with these prices in USD per million "
             "tokens, and from which load on the machine is cheaper: 0.5,5,25. Cached are the prompt"
             " tokens that earlier turns of the same job contain.",
-            MACHINE,
             "CACHED,INPUT,OUTPUT",
+            panel=MACHINE,
         ),
     ] = None
     load: Load = field(default_factory=Load)
@@ -702,36 +666,33 @@ class SweepSettings:
 class Execution:
     """Where and how a sweep runs, which does not affect its results."""
 
+    PANEL: ClassVar = RUN
+
     out: Annotated[
         Path | None,
         Option(
             "Run folder. Default: a folder in runs/ named after the settings. The same command "
             "resumes.",
-            RUN,
             "FOLDER",
         ),
     ] = None
-    workers: Annotated[int | None, Option("Parallel processes. Default: all cores.", RUN, "N")] = (
-        None
-    )
+    workers: Annotated[int | None, Option("Parallel processes. Default: all cores.", "N")] = None
     keep: Annotated[
         Keep | None,
         Option(
             "Cells in virtual time that keep their turns; others keep only their numbers. shown: "
             "those that the report can draw, with the first seed, at the rates of its table. "
-            "Default: shown if capacities are searched, else turns.",
-            RUN,
+            "Default: shown if capacities are searched, else turns."
         ),
     ] = None
-    on_error: Annotated[OnError, Option("Stop when a cell fails, or run the others.", RUN)] = (
+    on_error: Annotated[OnError, Option("Stop when a cell fails, or run the others.")] = (
         OnError.CONTINUE
     )
     fresh: Annotated[
         bool,
         Option(
             "Do not reuse finished cells of other runs under runs/. Finished cells in --out are "
-            "kept.",
-            RUN,
+            "kept."
         ),
     ] = False
     shard: Annotated[
@@ -739,7 +700,6 @@ class Execution:
         Option(
             "Run the K-th of N shares of the cells, such as 3/16, into an --out that all shards "
             "share. bench report FOLDER writes the report.",
-            RUN,
             "K/N",
             in_file=False,
         ),
@@ -750,7 +710,6 @@ class Execution:
             "Run cells as tasks of a Ray cluster: ray (one of this machine, or the one of this Ray "
             "job), HOST:6379 on one of its nodes, or ray://HOST:10001. --workers limits the cells "
             "at a time.",
-            RUN,
             "ADDRESS",
             in_file=False,
         ),

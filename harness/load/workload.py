@@ -58,8 +58,6 @@ class FreshPrograms:
 
 
 class _Means:
-    """Sums over jobs and their turns."""
-
     def __init__(self) -> None:
         self.jobs = self.turns = self.later = self.new_tokens = self.calls = 0
         self.gaps_s = self.pauses_s = 0.0

@@ -16,7 +16,7 @@ from servers.basics.clock import PS_PER_S
 from servers.records.done import DoneRecord, Times, WindowRecord
 
 SETTLING_JOBS, SETTLING_PER_AGENT = 100, 2
-"""So many jobs run before the measured ones, or so many for each agent if they are more, after the
+"""Number of jobs before the measured ones, in all or for each agent, whichever is more, after the
 jobs that the agents began before the cell."""
 MEASURED_JOBS, MEASURED_PER_AGENT = 200, 5
 """The same for the first window, which therefore lasts about five mean JCTs or longer."""
@@ -74,7 +74,6 @@ class AgentsWindow(Window):
 
 
 def _moments(values: list[float]) -> tuple[float, float]:
-    """Return the mean and its variance."""
     count = len(values)
     mean = math.fsum(values) / count
     return mean, math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count

@@ -315,7 +315,6 @@ def _is_sampled(choice: JsonObject) -> bool:
 
 
 def _count(value: object) -> int | None:
-    """Return a plausible number of tokens, else None."""
     return tokens(value) if type(value) is int else None
 
 

@@ -31,7 +31,7 @@ class Frontend:
     """Whether prompts are computed by workers of their own."""
     block_tokens: int = 0
     has_sessions: bool = False
-    """Whether its router keeps a program until it is told of its end."""
+    """Whether its router keeps a program until it learns of its end."""
 
     def complete(self, record: TurnRecord, nvext: JsonObject) -> None:
         """Add what the answer's extension says to the record of an ended turn."""

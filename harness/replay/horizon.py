@@ -18,7 +18,7 @@ from servers.records.settings import HorizonRecord
 
 MAX_IDLE_JCTS, MAX_BURST = 50, 50
 """More jobs in the system than a burst, as many more, and those that arrive in this many mean JCTs
-on an idle machine, end the cell. No realistic SLO allows so many."""
+on an idle machine, end the cell. No realistic SLO allows that many."""
 
 
 class HorizonWindow(Window):

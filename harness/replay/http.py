@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import os
 import resource
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
@@ -48,28 +46,13 @@ def authorization(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Treat a redirect as an error: the API key is only for the server that the user named."""
+class RequestFailed(OSError):
+    """A request outside the replay got no answer, or one with the status of a failure or a
+    redirect, of which `body` is the beginning."""
 
-
-OPENER = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
-"""Ignores HTTP_PROXY and similar: a proxy would get the API key, and loopback needs none."""
-
-
-def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
-    """Send a GET request with the user's API key, and return the first bytes of the body.
-
-    Raises an OSError (HTTPError for any status except 200), an HTTPException or a ValueError.
-    """
-    request = urllib.request.Request(url, headers=authorization(api_key()))  # noqa: S310
-    try:
-        with OPENER.open(request, timeout=timeout_s) as response:
-            body: bytes = response.read(max_bytes)
-            return body
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
+    def __init__(self, reason: str, status: int | None = None, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.status, self.body = status, body
 
 
 def client_session(

@@ -9,9 +9,7 @@ list by system.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
-import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -19,7 +17,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from harness.replay.http import OPENER, authorization
+from harness.replay.http import RequestFailed, authorization
 from servers.basics.json_object import JsonObject
 from servers.identity import AGENT_HEADERS, FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 
@@ -30,7 +28,7 @@ IDENTITY_HEADERS = frozenset(
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 END_TIMEOUT_S = 5.0
 PROBE_ID = "turnstile-probe"
-PROBE_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 10.0
 JSON = {"Content-Type": "application/json"}
 
 
@@ -64,22 +62,21 @@ def _header_value(id: str) -> str:
     return id.strip() if plain else quote(id, safe=PRINTABLE).strip()
 
 
-def session_ends(base_url: str, api_key: str | None) -> tuple[SessionEnd, ...]:
+def session_ends(base_url: str) -> tuple[SessionEnd, ...]:
     """Return how sessions end at this server, by asking it to end one that does not exist."""
-    return tuple(end for end in SESSION_ENDS if _is_known(base_url, end, api_key))
+    return tuple(end for end in SESSION_ENDS if _is_known(base_url, end))
 
 
-def _is_known(base_url: str, end: SessionEnd, api_key: str | None) -> bool:
-    with suppress(OSError, http.client.HTTPException, ValueError):
-        request = urllib.request.Request(  # noqa: S310
-            f"{base_url}{end.path}",
-            json.dumps({end.field: PROBE_ID}).encode(),
-            {**JSON, **authorization(api_key)},
+def _is_known(base_url: str, end: SessionEnd) -> bool:
+    from harness.replay.openai_client import fetch
+
+    try:
+        fetch(
+            f"{base_url}{end.path}", PROBE_TIMEOUT_S, 1, json.dumps({end.field: PROBE_ID}).encode()
         )
-        with OPENER.open(request, timeout=PROBE_TIMEOUT_S) as response:
-            status: int = response.status
-            return 200 <= status < 300
-    return False
+    except RequestFailed:
+        return False
+    return True
 
 
 async def report_end(

@@ -1,7 +1,7 @@
 """Replays programs against live OpenAI-compatible servers.
 
 In: programs, their arrivals, and a `Service`. Out: a `TurnRecord` per turn and a summary; fields
-that only an engine can measure are null (docs/design/live-replay.md). Each turn is sent when it is
+that only an engine can measure are null (docs/howto/vllm.md). Each turn is sent when it is
 due (`harness.replay.schedule`), at an absolute time on the monotonic clock, so that lateness does
 not accumulate. A turn that fails for any reason gets a record with its `error`.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import aiohttp
 from msgspec import UNSET
@@ -35,6 +36,7 @@ from harness.replay.live_server import Service
 from harness.replay.liveness import Liveness
 from harness.replay.program_routing import ProgramRouting
 from harness.replay.recorded_answers import Answers, recorded_answers
+from harness.replay.scenario import ScenarioSchedule
 from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import TokenConversation, TokenPrompts
@@ -46,6 +48,9 @@ from servers.routers.base import RoutedTurn
 from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
 from traces import Program, Turn
+
+if TYPE_CHECKING:
+    from harness.load.scenario import Plays
 
 START_S = 0.2
 """Time from the call to the cell's time 0. Programs are also prepared this long before they
@@ -69,10 +74,18 @@ class _Live:
     background: Iterable[tuple[Program, int]]
     answers: Answers
     """Tokens with which answers begin, by program and turn."""
+    plays: Plays | None
 
     def __post_init__(self) -> None:
         service = self.service
-        self.schedule = TurnSchedule(self.programs, self._send)
+        plays = self.plays
+        self.schedule = (
+            TurnSchedule(self.programs, self._send)
+            if plays is None
+            else ScenarioSchedule(plays, plays.agents, plays.scenario, self._send, self._take_back)
+        )
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """The turns that have not ended, by program."""
         self._prompts = (
             TextPrompts(self.programs)
             if service.text
@@ -106,9 +119,12 @@ class _Live:
                 routing = duties.create_task(self._routing.router.run())
                 background = duties.create_task(self._offer_background())
                 async with asyncio.TaskGroup() as self._turns:
-                    for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
-                        await self._until(at_ps / PS_PER_S - START_S)
-                        self.schedule.start(program, at_ps)
+                    if isinstance(self.schedule, ScenarioSchedule):
+                        self.schedule.begin()
+                    else:
+                        for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
+                            await self._until(at_ps / PS_PER_S - START_S)
+                            self.schedule.start(program, at_ps)
                 self._jobs_ended_s = self._now_s()
                 background.cancel()
                 await asyncio.wait({background})
@@ -137,7 +153,11 @@ class _Live:
         return self._clock() - self.origin_s
 
     def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
-        self._group(run).create_task(self._turn(run, at_ps / PS_PER_S, record))
+        turn = self._group(run).create_task(self._turn(run, at_ps / PS_PER_S, record))
+        self._tasks[run.program.id] = turn
+
+    def _take_back(self, run: ActiveProgram) -> None:
+        self._tasks[run.program.id].cancel()
 
     async def _turn(self, run: ActiveProgram, due_s: float, record: TurnRecord) -> None:
         await self._until(due_s - PREPARE_S)
@@ -185,7 +205,7 @@ class _Live:
             routed, served_by, succeeded=error is None, ends_program=ends, tasks=self._group(run)
         )
         if ends:
-            del self._conversations[program.id]
+            del self._conversations[program.id], self._tasks[program.id]
         else:
             conversation.answered(answer.ids)
         self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
@@ -283,6 +303,7 @@ async def replay_live(
     lost_reason: Callable[[], str | None] = lambda: None,
     router: BuildRouter = Sticky,
     background: Iterable[tuple[Program, int]] = (),
+    plays: Plays | None = None,
 ) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -292,7 +313,8 @@ async def replay_live(
     `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its error.
     `liveness`: one per server, updated with its turns and bytes. `router` distributes the turns
     over the servers; raises InvalidRouter if it breaks its contract. `background` has requests
-    beside the programs, with their times in ps, until those have ended. Raises CellFailed if the
+    beside the programs, with their times in ps, until those have ended. `plays`: those of a
+    scenario, instead of the programs. Raises CellFailed if the
     server cannot tokenize recorded answers.
     """
     allow_many_connections()
@@ -314,12 +336,13 @@ async def replay_live(
             router,
             background,
             answers,
+            plays,
         )
         try:
             live_s = await live.run(starts_s, in_flight)
         except BaseExceptionGroup as group:
             raise _first(group) from None
-    return DoneRecord(
+    done = DoneRecord(
         finished_programs=live.schedule.finished_programs,
         failed_turns=live.schedule.failed_turns,
         live_s=live_s,
@@ -328,10 +351,12 @@ async def replay_live(
         background=live.background_end() if background != () else None,
         recorded_answers=len(answers) if service.replays_answers else None,
     )
+    if isinstance(live.schedule, ScenarioSchedule):
+        live.schedule.record_in(done)
+    return done
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first error of nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -23,7 +23,7 @@ class LiveServer:
     kv_tokens: int = 0
     """Tokens that fit into its KV memory; 0 if unknown."""
     session_ends: tuple[SessionEnd, ...] = ()
-    """How it is told that a program has ended, besides by a tag."""
+    """How it learns that a program has ended, apart from a tag."""
     costs: Costs | None = None
     """Times of its prefills and decode steps; None if unknown."""
     behind: tuple[LiveServer, ...] = ()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import aiohttp
 
-from harness.replay.http import authorization, fetch
+from harness.replay.http import authorization
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.processes.metrics_page import server_load
@@ -22,7 +21,9 @@ MAX_PAGE_BYTES = 1 << 24
 
 def kv_tokens_of(base_url: str) -> int:
     """Return how many tokens the server's KV memory holds; 0 if it does not say."""
-    with suppress(OSError, http.client.HTTPException, LookupError, ValueError):
+    from harness.replay.openai_client import fetch
+
+    with suppress(OSError, LookupError, ValueError):
         cache = cache_config(fetch(f"{base_url}/metrics", TIMEOUT_S, MAX_PAGE_BYTES).decode())
         return max(0, int(cache["num_gpu_blocks"]) * int(cache["block_size"]))
     return 0

@@ -155,9 +155,10 @@ class TurnSchedule:
             self._next(run, run.program.turns[run.turn - 1].tool_gap_s)
 
     def _next(self, run: ActiveProgram, gap_s: float) -> None:
-        turn = run.next_turn
-        at_ps = run.ready_ps + round(gap_s * PS_PER_S)
-        at_s = seconds(at_ps)
+        self._send_at(run, run.ready_ps + round(gap_s * PS_PER_S), gap_s)
+
+    def _send_at(self, run: ActiveProgram, at_ps: int, gap_s: float) -> None:
+        turn, at_s = run.next_turn, seconds(at_ps)
         previous = run.program.turns[run.turn - 1] if run.turn else None
         record = TurnRecord(
             program_id=run.program.id,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import urllib.error
 
-from harness.replay.http import API_KEY, api_key, fetch
+from harness.replay.http import API_KEY, RequestFailed, api_key
 from servers.basics.errors import Unavailable
 from servers.basics.json_object import JsonObject
 from servers.basics.text import one_line
@@ -22,17 +20,16 @@ def is_vllm(model: JsonObject) -> bool:
 def served_models(url: str, label: str) -> list[JsonObject]:
     """Return the models of a server. Raises Unavailable, whose message begins with `label`
     (the option that gave the URL)."""
+    from harness.replay.openai_client import fetch
+
     try:
         body = fetch(f"{url}/v1/models", TIMEOUT_S, MAX_BYTES)
-    except urllib.error.HTTPError as error:
-        raise Unavailable(
-            f"{label} {url}: /v1/models answered {error.code}{_hint(error.code)}"
-        ) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = one_line(str(getattr(error, "reason", error)))
-        raise Unavailable(
-            f"{label} {url}: no OpenAI-compatible server responds ({reason})"
-        ) from None
+    except RequestFailed as error:
+        if error.status is not None:
+            problem = f"/v1/models answered {error.status}{_hint(error.status)}"
+        else:
+            problem = f"no OpenAI-compatible server responds ({one_line(str(error))})"
+        raise Unavailable(f"{label} {url}: {problem}") from None
     try:
         return [model for model in json.loads(body)["data"] if isinstance(model, dict)]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -8,10 +8,7 @@ of type `abort`. Read in SGLang 0.5.23 (`srt/managers/tokenizer_manager.py`, `sr
 
 from __future__ import annotations
 
-import http.client
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,7 +16,7 @@ import orjson
 
 from harness.replay.api import OPENAI, Api, Apis
 from harness.replay.completion import PartialAnswer, error_message, without_prompt
-from harness.replay.http import MAX_ERROR_BYTES, OPENER, api_key, authorization, known_keys
+from harness.replay.http import RequestFailed, api_key, known_keys
 from harness.replay.token_prompts import Ids
 from servers.basics.errors import CellFailed, TurnFailed
 from servers.basics.json_object import JsonObject
@@ -109,23 +106,20 @@ def flush_cache(url: str) -> None:
         if time.monotonic() > deadline_s:
             raise CellFailed(
                 f"{url}/flush_cache: the cache was not emptied within {FLUSH_WITHIN_S:g} s "
-                f"({refusal}); use a server that nobody else uses"
+                f"({refusal}); use a server without other clients"
             )
         time.sleep(FLUSH_INTERVAL_S)
 
 
 def _flush(url: str) -> str | None:
     """Return None if the cache was emptied, or why not."""
-    key = api_key()
-    request = urllib.request.Request(  # noqa: S310
-        f"{url}/flush_cache", method="POST", headers=authorization(key)
-    )
+    from harness.replay.openai_client import fetch
+
     try:
-        with OPENER.open(request, timeout=FLUSH_TIMEOUT_S) as response:
-            return None if response.status == 200 else f"status {response.status}"
-    except urllib.error.HTTPError as error:
-        with error:
-            message = error_message(error.read(MAX_ERROR_BYTES), known_keys(key))
-        return f"status {error.code}: {message}"
-    except (OSError, http.client.HTTPException) as error:
-        return f"{type(error).__name__}: {error}"
+        fetch(f"{url}/flush_cache", FLUSH_TIMEOUT_S, 1, b"")
+    except RequestFailed as error:
+        if error.status is None:
+            return str(error)
+        message = error_message(error.body, known_keys(api_key()))
+        return f"status {error.status}: {message}"
+    return None

@@ -17,7 +17,7 @@ from servers.basics.clock import PS_PER_S
 from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
-"""So many jobs, and those that arrive in this many idle JCTs, arrive together at the beginning."""
+"""Jobs that arrive together at the beginning: this many, and those of this many idle JCTs."""
 RECOVERY_JOBS, RECOVERY_IDLE_JCTS = 200, 10
 """The system may recover from the burst during this many jobs, or those that arrive in this many
 idle JCTs if they are more."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from harness.replay.agents import AgentsWindow
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.horizon import HorizonWindow
+from harness.replay.scenario import ScenarioSchedule
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
 from harness.replay.window import Window
@@ -30,6 +31,7 @@ from traces import Program, Turn
 from traces.reuse import SharedPrompts
 
 if TYPE_CHECKING:
+    from harness.load.scenario import Plays
     from harness.load.stream import ArrivingJob
 
 OnTurn = Callable[[TurnRecord], None]
@@ -58,6 +60,7 @@ class VirtualEngine(Protocol):
     @property
     def strides(self) -> int: ...
     def submit(self, submission: Submission, at_ps: int) -> Served: ...
+    def take_back(self, served: Served) -> None: ...
     def end_program(self, program_id: str) -> None: ...
     def usage(self) -> EngineUsage: ...
     def run(self, programs: Iterable[object]) -> None:
@@ -94,7 +97,7 @@ class Replay:
         self.has_background = background != ()
         self._unfinished_jobs = sum(program.fork is None for program in programs)
         self.engine = engine(on_end=self._ended)
-        self.schedule = TurnSchedule(programs, self._send, self._job_ended)
+        self.schedule: TurnSchedule = TurnSchedule(programs, self._send, self._job_ended)
         self._window: Window | None = None
         self._agents: tuple[Iterator[ArrivingJob], AgentsWindow] | None = None
         """Further jobs of agents, and their window."""
@@ -210,6 +213,12 @@ class Replay:
         )
         served = self.engine.submit(submission, at_ps + self.engine.profile.request_ps)
         self._sent[served] = (run, record)
+
+    def take_back(self, run: ActiveProgram) -> None:
+        """Take the turn that a program has sent back from the engine, before it is due."""
+        served = next(served for served, (of, _) in self._sent.items() if of is run)
+        del self._sent[served]
+        self.engine.take_back(served)
 
     def _ended(self, served: Served) -> None:
         run, record = self._sent.pop(served)
@@ -366,6 +375,19 @@ def replay_stream(
     done = _summary(run)
     done.left_out_programs = run.left_out
     window.record_in(done)
+    return done
+
+
+def replay_scenario(
+    plays: Plays, engine: EngineFactory, on_turn: OnTurn, *, oracle: bool = False
+) -> DoneRecord:
+    """Run a scenario to the end of its window. Returns the contents of done.json."""
+    run = Replay((), engine, on_turn, oracle=oracle)
+    schedule = ScenarioSchedule(plays, plays.agents, plays.scenario, run._send, run.take_back)
+    run.schedule = schedule
+    run.engine.run(schedule.beginning())
+    done = _summary(run)
+    schedule.record_in(done)
     return done
 
 

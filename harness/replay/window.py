@@ -67,7 +67,6 @@ class Window:
         self.over, self.unstable = True, unstable
 
     def _has_passed(self) -> bool:
-        """Return whether the time of the window is over."""
         raise NotImplementedError
 
     def _rejected(self) -> str | None:
@@ -75,7 +74,6 @@ class Window:
         raise NotImplementedError
 
     def _jct_s(self) -> list[float]:
-        """Return the JCTs of the measured jobs that have finished."""
         ends = self._end_of_job_ps
         measured = range(self.first_job, self.end_job)
         return [(ends[j] - self._starts_ps[j]) / PS_PER_S for j in measured if j in ends]

@@ -13,6 +13,7 @@ from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
 from harness.cells.workers import Tick
 from harness.load.agents import AgentJobs
+from harness.load.scenario import Plays
 from harness.load.settings import Keep
 from harness.load.stream import DrawnJobs, JobStream, in_drawn_order
 from harness.sweep.idle import idle_times
@@ -112,8 +113,6 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
 
 
 class _Memory:
-    """What a cell recorded, from which its numbers are computed."""
-
     def __init__(self) -> None:
         self.turns = TurnColumns()
         self._pin_events: list[EventRecord] = []
@@ -147,6 +146,9 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
         agents=plan.agents,
         background=plan.background,
     )
+    if plan.scenario is not None and cell.amount is not None:
+        plays = Plays(work.drawn_jobs(cell.seed), int(cell.amount), plan.scenario)
+        return replace(job, plays=plays)
     if plan.steady and cell.amount is not None:
         drawn, idle = work.drawn_jobs(cell.seed), work.idle_times(cell.seed, folder)
         if plan.has_agents:

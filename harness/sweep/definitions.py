@@ -76,8 +76,6 @@ def _own_content() -> bytes:
 
 
 class _Module:
-    """The statements of a module by the names that they define."""
-
     def __init__(self, name: str, is_package: bool, content: bytes) -> None:
         self.name = name
         self.package = name.split(".") if is_package else name.split(".")[:-1]
@@ -125,7 +123,6 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _defined(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement other than an import defines."""
     if isinstance(statement, Function | ast.ClassDef):
         yield statement.name
     elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):

@@ -136,7 +136,6 @@ class _Closure:
     def _add(
         self, module: str, found: dict[tuple[str, str], str], names: Sequence[str] = ()
     ) -> Iterator[Use]:
-        """Add some or all definitions of a module."""
         if (source := self._source(module)) is None:
             return
         for name in names or source.definitions:
@@ -179,7 +178,6 @@ def _top(module: str) -> str:
 
 
 def _folders(top: str) -> list[Path]:
-    """Return the folders that contain a top-level module."""
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):  # a module without a specification, such as `__main__`

@@ -38,7 +38,6 @@ def is_finished(cell: Path, *, needs_turns: bool = False) -> bool:
 
 
 def _read_undamaged(cell: Path) -> CellRun | None:
-    """Return None for a cell that is not finished, or damaged."""
     if not is_done(cell):
         return None
     try:
@@ -49,7 +48,6 @@ def _read_undamaged(cell: Path) -> CellRun | None:
 
 
 def _suffices(cell: CellRun, needs_turns: bool) -> bool:
-    """Return whether a cell has its turns, or without `needs_turns` its numbers."""
     return has_turns(cell.folder) or (not needs_turns and has_current_numbers(cell))
 
 

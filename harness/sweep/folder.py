@@ -104,7 +104,6 @@ def _stored_plan(folder: Path, document: str) -> JsonObject:
 
 
 def _check_extends(planned: JsonObject, stored: JsonObject, folder: Path) -> None:
-    """Raise `InvalidInput` unless the plan contains all stored cells."""
     for field in sorted([*planned, *stored], key=CODE.__eq__):  # other fields may cause it
         if field in IGNORED_FIELDS or stored.get(field) == planned.get(field):
             continue
@@ -228,7 +227,6 @@ def made_by(arguments: Sequence[str], hidden: Collection[str] = ()) -> MadeBy:
 
 
 def _traces(settings: Mapping[str, bytes]) -> frozenset[str]:
-    """Return the traces that `sweep.toml` names."""
     return frozenset(tomllib.loads(settings.get(SETTINGS, b"").decode()).get("traces", ()))
 
 

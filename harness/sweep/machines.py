@@ -97,7 +97,6 @@ def resolve_machines(settings: SweepSettings) -> MachinesPlan:
 
 
 def _same_folder(one: Machine, other: Machine, folder: str) -> InvalidInput:
-    """Return the error for two machines with the same names of GPU and model."""
     if one.hardware == other.hardware:
         return InvalidInput(
             f"--model {one.model},{other.model}: both have the same folder, {folder}; rename one "

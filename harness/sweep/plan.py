@@ -20,7 +20,7 @@ from reports.capacity.slo import Slo
 from reports.loads import least_rate
 from reports.run_folder.read import cell_name
 from servers.records.cell import CellRecord
-from servers.records.settings import HorizonRecord, RouterRecord, SplitRecord
+from servers.records.settings import HorizonRecord, RouterRecord, ScenarioRecord, SplitRecord
 from servers.records.sweep import (
     ONCE,
     ApiPriceRecord,
@@ -77,6 +77,7 @@ class SweepPlan:
     """Requests beside the jobs, at the same rate in all cells."""
     horizon: HorizonRecord | None = None
     """For how long jobs arrive; None: until a steady state has been measured, or a fixed set."""
+    scenario: ScenarioRecord | None = None
     steady: bool = False
     """Whether each cell runs a stream of jobs, instead of a fixed set."""
     slo: Slo | None = None
@@ -179,6 +180,7 @@ class SweepPlan:
             "arrivals": self.arrivals_text,
             "steady_state": self.steady,
             "horizon": self.horizon,
+            "scenario": self.scenario,
             "agent": self.agents and self.agents.record(),
             "background": self.background and self.background.record(),
             "workload": self.workload.record(),
@@ -187,7 +189,6 @@ class SweepPlan:
         }
 
     def _policy(self, variant: Variant) -> dict[str, Any]:
-        """Fields of a variant in `sweep.json` and in `cell.json`."""
         split = variant.split
         return {
             "policy": variant.policy_path,

@@ -88,7 +88,9 @@ def parse_numbers(option: str, text: str | None, least: int) -> tuple[int | None
         return (None,)
     parts = [part.strip() for part in text.split(",")]
     if not all(p.isascii() and p.isdigit() and int(p) >= least for p in parts):
-        raise InvalidInput(f"{option} {text}: must be whole numbers from {least} on, such as 1,2,4")
+        raise InvalidInput(
+            f"{option} {text}: give whole numbers of at least {least}, such as 1,2,4"
+        )
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -226,7 +228,6 @@ def _as_cheap(candidate: Candidate, found: Sequence[Fleet]) -> Fleet | None:
 
 
 def _loads_of(path: Path) -> tuple[float, ...]:
-    """Return the numbers of agents that an earlier search ran in the folder."""
     if not (path / SWEEP).is_file():
         return ()
     return tuple(amount for amount in read_sweep(path).amounts if amount is not None)

@@ -114,7 +114,6 @@ class SweepProgress:
         return self._turns_ended + sum(self._turns_of.values())
 
     def _show(self, *, at_once: bool = False) -> None:
-        """Update the bar, or print a line if the last one is some seconds old."""
         if self._bar is not None:
             running = " ".join([*sorted(self._turns_of), self._stage]).replace("[", r"\[")
             self._bar.update(

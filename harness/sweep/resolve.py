@@ -18,6 +18,7 @@ from harness.load.horizon import DEFAULT_HORIZON, parse_horizon, refuse_rare_job
 from harness.load.machines import refuse_list
 from harness.load.prices import own_price, parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
+from harness.load.scenario import SEED, chosen_scenario, refuse_single_requests
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.stream import are_alike
 from harness.load.workload import Longest, Workload, are_recorded, load_workload
@@ -28,7 +29,7 @@ from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
 from servers.basics.text import slug
 from servers.policies.base import UNLIMITED_KV
-from servers.records.settings import HorizonRecord
+from servers.records.settings import HorizonRecord, ScenarioRecord
 from servers.variants import Variant, second_arm, variant
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     All plans have the same programs: those that fit every machine.
     """
     first = settings[0]
+    scenario = chosen_scenario(first)
     arrivals = parse_arrivals(first.load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
@@ -62,7 +64,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
     kind = engines[0][1].kind
-    if arrivals.takes_agents and not kind.is_virtual:
+    if arrivals.takes_agents and not kind.is_virtual and scenario is None:
         raise InvalidInput(
             f"--arrivals {first.load.process}: is for virtual time; on a live server use "
             "--arrivals closed:N, a fixed set of jobs with N in flight"
@@ -71,14 +73,16 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     steady = not fixed
     longest = _shortest([engine.longest for _, engine, _ in engines])
     agents, workload = _load(first, longest, kind, steady)
+    if scenario is not None:
+        refuse_single_requests(scenario, workload)
     first = replace(first, load=_with_arrivals(first, kind, workload))
     arrivals = parse_arrivals(first.load.process)
     background = _background(first, longest, workload)
     slo = _slo(first, fixed)
     jps = AUTO if first.jps is None and slo is not None else first.jps
     amounts = _amounts(jps, arrivals, first, searches=slo is not None)
-    horizon = _horizon(first.load, fixed, arrivals, amounts)
-    seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
+    horizon = None if scenario else _horizon(first.load, fixed, arrivals, amounts)
+    seeds = tuple(parse_seeds(first.seeds or _default_seeds(scenario, steady)))
     if len(seeds) > 1 and fixed and kind.is_virtual and not (background or agents):
         _refuse_equal_seeds(first, arrivals, workload)
     if amounts and not arrivals.takes_agents:
@@ -109,6 +113,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         agents=agents,
         background=background,
         horizon=horizon,
+        scenario=scenario,
         steady=steady,
         slo=slo,
         api_price=parse_api_price(first.api_price),
@@ -215,6 +220,12 @@ def refuse_same_folder(names: Sequence[str]) -> None:
             )
 
 
+def _default_seeds(scenario: ScenarioRecord | None, steady: bool) -> str:
+    if scenario is not None:
+        return str(SEED)
+    return DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE
+
+
 def _slo(settings: SweepSettings, fixed: str) -> Slo | None:
     """Return the SLO of the search for capacities; None if there is none. `fixed`: see
     `fixed_by`."""
@@ -234,11 +245,14 @@ def _slo(settings: SweepSettings, fixed: str) -> Slo | None:
             + ("remove --once, or " if fixed == "--once" else "")
             + remedy
         )
-    return None if fixed or settings.no_capacity else slo
+    searches = not (fixed or settings.no_capacity or settings.load.scenario)
+    return slo if searches else None
 
 
 def fixed_by(load: Load, kind: EngineKind) -> str:
     """Return the option that makes the jobs of a cell a fixed set; empty if none does."""
+    if load.scenario is not None:
+        return ""
     if not kind.is_virtual:
         return f"--engine {'URL' if kind.is_remote else kind.name}"
     arrivals = parse_arrivals(load.process)

@@ -197,7 +197,7 @@ class Searches:
         return dict(self._searches[plan].idle) if plan in self._searches else {}
 
     def next_cells(self, failed: Mapping[str, str], most: int) -> list[PlannedCell]:
-        """Return at most so many cells of each plan. `failed` has the errors of failed cells by
+        """Return at most `most` cells of each plan. `failed` has the errors of failed cells by
         `PlannedCell.name`."""
         cells: list[PlannedCell] = []
         for plan, search in self._searches.items():

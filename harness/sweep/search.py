@@ -67,7 +67,7 @@ class CapacitySearch:
         """Cells beyond the loads that the user gave, and how many were finished before."""
 
     def next_cells(self, failed: Mapping[str, str], most: int) -> list[Cell]:
-        """Return at most so many cells that can run now, so that the searches of the first variants
+        """Return at most `most` cells that can run now, so that the searches of the first variants
         end first. `failed` has the errors of failed cells by name."""
         self._settle(failed)
         given = {self._place(cell) for cell in self._plan.cells()}
@@ -104,7 +104,6 @@ class CapacitySearch:
         return found
 
     def _settle(self, failed: Mapping[str, str]) -> None:
-        """Take the outcomes of cells that have ended."""
         for place, cell in list(self._pending.items()):
             if cell.name in failed:
                 self._failed.add(place)

@@ -13,7 +13,6 @@ from functools import partial
 from reports.answer.capacity_context import CapacityContext
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, value_of
 from reports.answer.fails_first import FailsFirst
-from reports.answer.findings import with_ratios
 from reports.answer.left_out import valid_points
 from reports.answer.limited_by import limited_by, unlimited_kv_sentences
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
@@ -26,9 +25,7 @@ from reports.loads import AGENTS
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import (
-    EQUAL_WITHIN,
     VariantCapacity,
-    some_seeds,
 )
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, times
@@ -66,23 +63,16 @@ def capacity_answer(
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
     shown = [context.baseline] if context.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
-    beyond = _beyond(best, base, points)
     findings = [
         meaning(context),
         *capacities_against_tuned(capacities, sweep),
-        *_near_capacity(base, points),
         *_jct(point, base_point, base),
-        *_jct_beyond(beyond, context.baseline),
-        *_tied(names),
-        *_others(capacities, best, context),
         *_on_most_days(best, base, context),
         *_limits(both, fails_first),
         *unlimited_kv_sentences(both, capacities, limits),
         *_resources(best, base, context),
-        *_reference(capacities),
         *distance_from_rate_bound(capacities, points),
         *distance_from_bound(points, load),
-        *_without_number(capacities, context),
     ]
     return Answer(
         " ".join([*compared, *left_out]),
@@ -96,7 +86,7 @@ def capacity_answer(
         fails_first=fails_first,
         limited_by=limits,
         winners=tuple(names),
-        beyond=beyond,
+        beyond=_beyond(best, base, points),
     )
 
 
@@ -127,7 +117,7 @@ def meaning(context: CapacityContext) -> str:
     if context.ladder is AGENTS:
         other = "" if context.agents else " With --arrivals poisson the search is for jobs/s."
         return (
-            f"Sustained: {context.slo.describe()}, with so many agents at work, each of which"
+            f"Sustained: {context.slo.describe()}, with this many agents at work, each of which"
             f" starts a new job when its last one has ended.{other} {idle}"
         )
     if (horizon := context.horizon) is not None:
@@ -142,24 +132,7 @@ def meaning(context: CapacityContext) -> str:
     )
 
 
-def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> list[str]:
-    """Explain why the baseline can miss the SLO at a rate that seems to be its capacity."""
-    if base is None or base.load is None:
-        return []
-    for point in points:
-        if point.variant == base.variant and point.amount is not None:
-            seeds = base.sustained_at(point.amount)
-            if seeds.is_mixed:
-                return [
-                    "A capacity is the geometric mean over seeds with different arrivals:"
-                    f" {base.variant} sustains {point.load} with {seeds.seeds} of {seeds.of}"
-                    " seeds, so no mean JCT is given there."
-                ]
-    return []
-
-
 def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | None) -> list[str]:
-    """Compare JCTs at the highest rate at which both are stable."""
     if point is None or base is None:
         return []
     at = capacity.load if capacity is not None else None
@@ -191,43 +164,6 @@ def _beyond(
         if p.amount is not None and not p.saturated and least < p.amount <= most.get(p.variant, 0.0)
     ]
     return max(beyond, key=lambda e: e[:2])[2] if beyond else None
-
-
-def _jct_beyond(point: Point | None, baseline: str) -> list[str]:
-    if point is None:
-        return []
-    return [
-        f"At {point.load}, more than {baseline} sustains, the mean JCT is"
-        f" {seconds(point.jct_mean_s.value)} with {point.variant}."
-    ]
-
-
-def _tied(names: Sequence[str]) -> list[str]:
-    """List all winners if the headline does not."""
-    if len(names) <= MOST_NUMBERS:
-        return []
-    return [f"The {len(names)} that tie, the highest first: {listed(names, at_most=len(names))}."]
-
-
-def _others(
-    capacities: Sequence[VariantCapacity], best: Sequence[VariantCapacity], context: CapacityContext
-) -> list[str]:
-    rest = [
-        (c.variant, c.ratio)
-        for c in sorted(capacities, key=lambda e: -value_of(e).value)
-        if c not in best and not c.reference and c.ratio is not None
-    ]
-    more = [(name, r) for name, r in rest if r.low > 1 and r.value > 1 + EQUAL_WITHIN]
-    fewer = [(name, r) for name, r in rest if r.high < 1 and r.value < 1 - EQUAL_WITHIN]
-    even = [name for name, r in rest if r.has_interval and (name, r) not in more + fewer]
-    sentences = []
-    if more:
-        sentences.append(f"Also higher than {context.baseline}: {with_ratios(more)}.")
-    if even:
-        sentences.append(f"Not significantly different from {context.baseline}: {listed(even)}.")
-    if fewer:
-        sentences.append(f"Lower than {context.baseline}: {with_ratios(fewer)}.")
-    return sentences
 
 
 def _resources(
@@ -267,7 +203,6 @@ def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
 
 
 def _limits(shown: Sequence[VariantCapacity], fails_first: Mapping[str, FailsFirst]) -> list[str]:
-    """State what fails first above the highest capacity and the baseline's, and why."""
     return [
         limit.sentence(each.variant, each.ladder)
         for each in shown
@@ -293,29 +228,11 @@ def _on_most_days(
 
 
 def _background(context: CapacityContext) -> str:
-    """Return the background-load clause, or "" if there is none."""
     if not context.background_per_s:
         return ""
     gpus = context.price.gpus
     machine = "each" if gpus == 1 else f"each machine of {counted(gpus, 'GPU')}"
     return f", {machine} alongside {context.background_per_s:g} background requests/s"
-
-
-def _reference(capacities: Sequence[VariantCapacity]) -> list[str]:
-    return [
-        f"For reference: {c.variant}, which knows the future, sustains {c.text()}."
-        for c in capacities
-        if c.reference not in ("", UNLIMITED_KV) and c.load is not None
-    ]
-
-
-def _without_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
-    own = [c for c in capacities if not c.reference]
-    never = [c for c in own if c.kind is Kind.NEVER]
-    if not never or len(never) == len(own):
-        return []
-    names = [f"{c.variant}{some_seeds(c.never)}" for c in never]
-    return [f"No {context.ladder.noun} that was tried is sustained: {listed(names)}."]
 
 
 def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
@@ -343,6 +260,5 @@ def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext
 def _ratios(
     each: VariantCapacity, capacities: Sequence[VariantCapacity], baseline: str
 ) -> list[float]:
-    """Return the ratios of a capacity to the baseline's, by seed."""
     base = next((c.loads for c in capacities if c.variant == baseline), {})
     return [each.loads[seed] / base[seed] for seed in sorted(each.loads.keys() & base.keys())]

@@ -48,7 +48,6 @@ def headline(
 
 
 def _sustains_more(capacity: VariantCapacity, best: VariantCapacity) -> bool:
-    """Return whether an unfinished search already exceeds the highest capacity."""
     rates = [seed.sustained or 0.0 for seed in capacity.by_seed.values()]
     return best.load is not None and min(rates, default=0.0) > best.load.value
 
@@ -92,7 +91,7 @@ def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: b
     tie = f"{who} {context.noun}s {_tie(best, context)}"
     high, low = best[0], best[-1]
     most, least = high.text(), f"{value_of(low).value:.3g}"
-    if _have_one_number(best):
+    if value_of(low).value >= (1 - EQUAL_WITHIN) * value_of(high).value:
         names = "" if everyone else f": {_names([c.variant for c in best])}"
         more = "" if everyone else _more([high], context)
         return f"{tie}{names}. They sustain about {most} on {context.machine}{more}."
@@ -136,11 +135,6 @@ def _tie(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
     if undecided(best):
         return f"are not distinguished with {counted(context.seeds, 'seed')}"
     return f"are equal within {EQUAL_WITHIN:.0%}"
-
-
-def _have_one_number(best: Sequence[VariantCapacity]) -> bool:
-    """Return whether the capacities are so close that the highest stands for all."""
-    return value_of(best[-1]).value >= (1 - EQUAL_WITHIN) * value_of(best[0]).value
 
 
 def _names(names: Sequence[str]) -> str:

@@ -10,9 +10,9 @@ from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
 from reports.answer.workload import pauses
 from reports.metrics.cells import Results
-from reports.metrics.steady import MIN_THROUGHPUT, grows_beyond_chance
+from reports.metrics.steady import grows_beyond_chance
 from reports.statistics.bootstrap import MIN_SEEDS
-from reports.statistics.points import Point, with_unstable
+from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, share
 from servers.records.settings import WorkloadRecord
 from servers.records.sweep import SweepRecord
@@ -53,7 +53,6 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) ->
         *_few_programs(results, sweep),
         *_saturated(points),
         *_few_seeds(sweep, results),
-        *_unstable(points, results),
         *_of_cells(points, results, sweep),
     ]
 
@@ -110,7 +109,6 @@ def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> 
         *starvation(points, results, sweep.baseline),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
-        *_throughput(results, sweep),
         *_more_scheduling_time(points, sweep),
     ]
 
@@ -121,7 +119,7 @@ def _by_other_code(results: Results) -> list[str]:
     cells = counted(results.by_other_code, "cell")
     return [
         f"Another version of Turnstile computed the numbers of {cells}, whose turns were not kept."
-        " Run the same sweep again to compute them anew."
+        " Run the same sweep again to recompute them."
     ]
 
 
@@ -132,17 +130,6 @@ def _saturated(points: Sequence[Point]) -> list[str]:
     return [
         "Past saturation, jobs arrive faster than they finish and the mean JCT grows with the"
         f" length of the run, so it only ranks the variants: {_first_loads(saturated, points)}."
-    ]
-
-
-def _unstable(points: Sequence[Point], results: Results) -> list[str]:
-    shown = with_unstable(points, results)
-    unstable = [p for p in shown if p.unstable]
-    if not unstable:
-        return []
-    return [
-        f"Unstable ({unstable[0].ladder.unstable}), so there is no JCT:"
-        f" {_first_loads(unstable, shown)}."
     ]
 
 
@@ -170,29 +157,7 @@ def _growing(points: Sequence[Point], results: Results) -> list[str]:
     ]
 
 
-def _throughput(results: Results, sweep: SweepRecord) -> list[str]:
-    """Return a caveat if the throughput of stable streams is far below their rate. Within a horizon
-    jobs that wait may end after it, which their JCTs show."""
-    if sweep.horizon is not None:
-        return []
-    cells = results.cells.to_dict("records")
-    low = {
-        str(cell["cell"]): float(cell["throughput_ratio"])
-        for cell in cells
-        if cell["steady"] and cell["throughput_ratio"] < MIN_THROUGHPUT
-    }
-    if not low:
-        return []
-    worst = min(low, key=lambda name: low[name])
-    return [
-        f"Throughput is below {share(MIN_THROUGHPUT)} of the rate in {counted(len(low), 'cell')},"
-        " although as many jobs finish as arrive: fewer arrived by chance. The lowest is"
-        f" {share(low[worst])}, in {worst}."
-    ]
-
-
 def _stalls(results: Results) -> list[str]:
-    """Return a caveat if jobs are excluded because the client machine stalled."""
     rows = results.cells.to_dict("records")
     cells = [row for row in rows if row.get("stalled_jobs", 0) > 0]  # NaN where it is unknown
     if not cells:
@@ -207,7 +172,6 @@ def _stalls(results: Results) -> list[str]:
 
 
 def _refusals(results: Results) -> list[str]:
-    """Return a caveat if full queues refused requests."""
     rows = results.cells.to_dict("records")
     refused = {row["cell"]: int(row["refusals"]) for row in rows if row.get("refusals", 0) > 0}
     if not refused:
@@ -266,7 +230,6 @@ def _traces_left_out(sweep: SweepRecord) -> list[str]:
 
 
 def _repeated(workload: WorkloadRecord) -> str:
-    """Return a sentence with the number of distinct programs that ran."""
     if (distinct := workload.distinct_programs) is None:
         return ""
     return f" {counted(distinct, 'distinct program')}, repeated to {workload.programs:,}."
@@ -276,24 +239,13 @@ def _few_seeds(sweep: SweepRecord, results: Results) -> list[str]:
     seeds = len(sweep.seeds)
     if seeds >= MIN_SEEDS or not len(results.cells) or not is_noise_covered(sweep):
         return []
-    repeats = len(sweep.repeats)
-    if sweep.steady_state:
-        few = (
-            "Two seeds: the intervals over seeds are so wide that few differences are significant."
-        )
-        if seeds == 1:
-            few = "One seed: there are no intervals, and no difference was tested."
-        return [f"{few} Use at least three seeds (--seeds 1..5)."]
-    if seeds == 1 and repeats >= MIN_SEEDS:
-        return [
-            f"One seed, measured {repeats} times: the intervals cover the choice of programs and"
-            " the machine's variation, but not the draw of arrivals. Use several seeds to cover it."
-        ]
-    return [
-        f"{'One seed' if seeds == 1 else 'Two seeds'}: the intervals cover the"
-        " choice of programs, but not the draw of arrivals. Use at least three seeds"
-        " (--seeds 1..5) to cover both."
-    ]
+    few = "the intervals cover the choice of programs, but not the draw of arrivals"
+    if sweep.steady_state and seeds == 1:
+        few = "there are no intervals, and no difference was tested"
+    elif sweep.steady_state:
+        few = "the intervals over seeds are so wide that few differences are significant"
+    count = "One seed" if seeds == 1 else "Two seeds"
+    return [f"{count}: {few}. Use at least three seeds (--seeds 1..5)."]
 
 
 def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:

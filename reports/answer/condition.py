@@ -131,7 +131,6 @@ def _end_of_argument(text: str, start: int) -> int:
 
 
 def _check(text: str, node: ast.expr) -> None:
-    """Raise InvalidInput for anything but the accepted syntax."""
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):
             return

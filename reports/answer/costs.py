@@ -19,7 +19,6 @@ from reports.metrics.cells import amounts_of, cells_at
 from reports.numbers import DASH, digits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableRow, texts
-from servers.basics.phrasing import listed
 from servers.records.sweep import ApiPriceRecord, SweepRecord
 
 MILLION = 1e6
@@ -100,8 +99,8 @@ def _per_million(usd_per_job: float, tokens_per_job: float) -> float:
 def cost_sentences(
     costs: Sequence[JobCost], winners: Collection[str], sweep: SweepRecord
 ) -> list[str]:
-    """Return what tokens cost with a winner, and a job at the API. The cost per load is among the
-    findings on capacities."""
+    """Return what a job costs with a winner and at the API. The cost per load is among the findings
+    on capacities, and that per token in the table."""
     names = [sweep.baseline] if sweep.baseline in winners else winners
     first = next((cost for name in names for cost in costs if cost.variant == name), None)
     if first is None:
@@ -111,29 +110,17 @@ def cost_sentences(
             "No price is known for this hardware, so nothing is compared with the API's: give"
             " one with --price."
         ]
-    name, per = first.variant, first.usd_per_mtok
-    prices = [
-        f"{digits(value)} USD per million {kind} tokens"
-        for kind, value in per.items()
-        if not math.isnan(value)
+    if first.api_usd_per_job is None:
+        return []
+    so = "which is less"
+    if first.even_load is not None:
+        even = first.ladder.text(first.even_load)
+        so = f"so a machine with {first.variant} is cheaper from {even} on"
+    return [
+        f"A job costs {first.usd_per_job:.3g} USD with {first.variant} at its capacity of"
+        f" {first.ladder.text(first.capacity)}. At the API, with its earlier turns cached, it costs"
+        f" {first.api_usd_per_job:.3g} USD, {so}."
     ]
-    sentences = [
-        f"If a single kind of token carried the whole cost, {name} at capacity would cost"
-        f" {listed(prices, 'or')}."
-    ]
-    if first.api_usd_per_job is not None:
-        capacity = first.ladder.text(first.capacity)
-        if first.even_load is None:
-            so = "which is less"
-        else:
-            even = first.ladder.text(first.even_load)
-            so = f"so a machine with {name} is cheaper from {even} on"
-        sentences.append(
-            f"A job costs {first.usd_per_job:.3g} USD with {name} at its capacity of {capacity}. At"
-            f" the API, with its earlier turns cached, it costs {first.api_usd_per_job:.3g} USD,"
-            f" {so}."
-        )
-    return sentences
 
 
 def cost_table(costs: Sequence[JobCost]) -> Table | None:

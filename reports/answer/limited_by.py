@@ -17,7 +17,7 @@ from reports.statistics.capacities import (
     VariantCapacity,
     capacity_ratio,
 )
-from servers.basics.phrasing import counted, listed, times
+from servers.basics.phrasing import listed
 from servers.policies.base import UNLIMITED_KV
 from servers.policies.fcfs import Fcfs
 
@@ -36,19 +36,6 @@ class LimitedBy:
     bottleneck: Bottleneck
     share: Estimate
     """The capacity ÷ that with unlimited KV memory behind the same router, paired by seed."""
-
-    def sentence(self, variant: str, seeds: int) -> str:
-        more = f"with unlimited KV memory fcfs sustains {times(1 / self.share.value)} the load"
-        match self.bottleneck:
-            case Bottleneck.SLO:
-                return f"The SLO limits {variant}, not KV memory."
-            case Bottleneck.COMPUTE:
-                return f"Compute limits {variant}, not KV memory."
-            case Bottleneck.KV_MEMORY:
-                return f"KV memory limits {variant}: {more}."
-            case Bottleneck.RECOVERY:
-                return f"The recovery from a burst limits {variant}: {more}."
-        return f"Whether KV memory limits {variant} is unclear with {counted(seeds, 'seed')}."
 
 
 def limited_by(capacities: Sequence[VariantCapacity], *, burst: bool) -> dict[str, LimitedBy]:
@@ -86,7 +73,7 @@ def unlimited_kv_sentences(
     capacities: Iterable[VariantCapacity],
     limits: Mapping[str, LimitedBy],
 ) -> list[str]:
-    """State what unlimited KV memory would sustain, how much of it is reached, and the limits."""
+    """State what unlimited KV memory would sustain, and how much of it is reached."""
     sentences = []
     for reference in capacities:
         place = _placement(reference.variant)
@@ -102,9 +89,4 @@ def unlimited_kv_sentences(
             f"With unlimited KV memory {Fcfs.name}{place} would sustain {reference.text()}"
             f"{', of which ' if shares else ''}{listed(shares)}."
         )
-    binding = [
-        limit.sentence(each.variant, len(each.by_seed))
-        for each in shown
-        if (limit := limits.get(each.variant)) is not None
-    ]
-    return [*sentences, *filter(None, [" ".join(binding)])]
+    return sentences

@@ -83,7 +83,6 @@ class OnMachine:
 
 
 def _sustains_more(best: VariantCapacity, base: VariantCapacity | None) -> bool:
-    """Return whether the highest capacity exceeds the baseline's without a tie."""
     if base is None or base is best or base.kind is Kind.OPEN:
         return False
     return best.ratio is not None or base.kind is Kind.NEVER or best.kind is Kind.ALWAYS
@@ -230,7 +229,6 @@ def _and_ties(answer: Answer) -> str:
 
 
 def _capacity_tint(machine: OnMachine, ratio: Estimate | None) -> tuple[str, int]:
-    """Return the colour of a cell, and how strong it is, in percent."""
     if machine.fastest is None:
         return "even", 0
     if ratio is None:

@@ -22,7 +22,7 @@ from reports.answer.capacity_headline import WORDS
 from reports.metrics.cells import Results
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
 from reports.statistics.points import Comparison, Point
-from servers.basics.phrasing import counted, listed, seconds, times
+from servers.basics.phrasing import counted, seconds, times
 from servers.records.sweep import SweepRecord
 
 
@@ -56,11 +56,9 @@ def is_noise_covered(sweep: SweepRecord) -> bool:
 
 def only_tested(points: Sequence[Point], sweep: SweepRecord) -> list[Point]:
     """Return the points, without the intervals of speed-ups if they would not cover the noise."""
-    return list(points) if is_noise_covered(sweep) else [_untested(point) for point in points]
-
-
-def _untested(point: Point) -> Point:
-    return replace(point, against=without_intervals(point.against))
+    if is_noise_covered(sweep):
+        return list(points)
+    return [replace(point, against=without_intervals(point.against)) for point in points]
 
 
 def without_intervals(gain: Comparison | None) -> Comparison | None:
@@ -129,19 +127,6 @@ def noise(
             f"Measurement noise: {base}, measured a second time, is"
             f" {times(twice.mean.value)} as fast ({interval(twice.mean)})."
         )
-        size = abs(math.log(twice.mean.value))
-        within = [
-            f"{p.variant} {times(p.against.mean.value)}"
-            for p in here
-            if p.variant not in arms
-            and not p.reference
-            and p.against is not None
-            and abs(math.log(p.against.mean.value)) <= size
-        ]
-        if within:
-            caveats.append(
-                f"Two measurements of {base} differ as much as it differs from {listed(within)}."
-            )
         if twice.mean.differs_from_one:
             caveats.append(
                 f"Two measurements of {base} differ significantly, so the intervals do not cover"

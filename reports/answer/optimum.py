@@ -1,4 +1,4 @@
-"""Compares the variants with what no schedule can beat (docs/design/lower-bound.md).
+"""Compares the variants with what no schedule can beat (docs/design/statistics.md, "Lower bound").
 
 In: points and capacities. Out: a sentence, or none if the bound is unknown.
 """

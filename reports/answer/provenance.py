@@ -86,7 +86,6 @@ def timing(sweep: SweepRecord) -> str:
 
 
 def _jobs(sweep: SweepRecord) -> str:
-    """Describe the jobs, and where their tool gaps and token counts come from."""
     workload = sweep.workload
     gaps = workload.gap_provenance
     total = sum(gaps.values())
@@ -142,7 +141,6 @@ def _background(background: BackgroundRecord | None) -> str:
 
 
 def _stream(workload: WorkloadRecord) -> str:
-    """Describe where the jobs of a stream come from."""
     if recipe := workload.recipe:
         return f"jobs drawn afresh from the recipe {recipe}"
     programs = workload.programs
@@ -267,7 +265,6 @@ def _agent(agent: AgentRecord | None) -> str:
 
 
 def _answers(server: ServerRecord) -> str:
-    """Describe the tokens that a live server generates in text mode."""
     if server.prompts != "text":
         return ""
     if server.answers == "recorded":

@@ -88,15 +88,6 @@ def _against(
     )
 
 
-def names_all(winner: Point, tied: Sequence[Point]) -> bool:
-    """Return whether the headline names each of the variants that tie with the winner."""
-    gain = winner.against
-    faster = gain is not None and gain.mean.value > 1 + NEGLIGIBLE
-    if gain is not None and gain.mean.has_interval:
-        faster = faster and gain.mean.differs_from_one
-    return faster and 0 < len(tied) < MOST_NUMBERS
-
-
 def _ties(best: Sequence[Point], noun: str, measured: str) -> str:
     """Give each variant its own number, since a range would read as an interval."""
     count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))

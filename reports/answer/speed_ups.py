@@ -14,9 +14,8 @@ from reports.numbers import DASH
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import some_seeds
 from reports.statistics.points import Point
-from reports.statistics.seeds_needed import DIFFERENCE
 from reports.table import Table, TableCell, TableRow
-from servers.basics.phrasing import counted, seconds
+from servers.basics.phrasing import seconds
 
 PER_S = f" {RATES.unit}"
 MIN_GAIN = 1.005
@@ -82,14 +81,6 @@ def _cell(
     gain = point.against.mean
     kind = "even" if not gain.differs_from_one else "faster" if gain.value > 1 else "slower"
     tint = round(100 * (abs(math.log(gain.value)) / full))
-    more = ", ".join([title, interval(gain), *_more(point, kind)])
-    return cell(f"{gain.value:.2f}", kind, more, tint)
-
-
-def _more(point: Point, kind: str) -> list[str]:
-    missing = point.against.seeds_missing if point.against is not None else math.nan
     marks = ["past saturation"] if point.saturated else []
-    if kind == "even" and math.isfinite(missing) and missing >= 1:
-        seeds = counted(math.ceil(missing), "more seed")
-        marks.append(f"a difference of {DIFFERENCE:.0%} needs {seeds}")
-    return marks
+    more = ", ".join([title, interval(gain), *marks])
+    return cell(f"{gain.value:.2f}", kind, more, tint)

@@ -5,19 +5,18 @@ In: points and cells. Out: a caveat of each kind, or none (docs/design/statistic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from reports.metrics.background import LATENCIES, MEAN_TTFT, REQUESTS, SERVED
+from reports.metrics.background import LATENCIES, REQUESTS, SERVED
 from reports.metrics.cells import Results
 from reports.metrics.fairness import LONGEST_TENTH
 from reports.metrics.steady import MIN_THROUGHPUT
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate, interval
 from reports.statistics.over_seeds import paired_ratio
 from reports.statistics.points import Point
-from servers.basics.phrasing import listed, seconds, share, times
+from servers.basics.phrasing import listed, share, times
 
 Measures = Mapping[str, str]
 """Phrases by column of `cells.csv`."""
@@ -37,14 +36,13 @@ share."""
 
 
 def starvation(points: Sequence[Point], results: Results, baseline: str) -> list[str]:
-    """Return up to four caveats. Two list variants whose mean JCT is significantly below the
+    """Return up to three caveats. Two list variants whose mean JCT is significantly below the
     baseline's although a measure of some jobs, or of the background, is significantly higher. One
-    lists variants that do not serve the background. With too few seeds for a test, one states by
-    how much background requests waited longer."""
+    lists variants that do not serve the background."""
     cells = results.cells
     if cells.empty:
         return []
-    with_least_times = {load for load, at in _by_load(cells) if at["jct_bound_s"].notna().any()}
+    with_least_times = {*cells.loc[cells["jct_bound_s"].notna(), "load"]}
 
     def of_jobs(load: str) -> Measures:
         return MEASURES if load in with_least_times else WITHOUT_LEAST_TIMES
@@ -55,12 +53,7 @@ def starvation(points: Sequence[Point], results: Results, baseline: str) -> list
         requests = "the background requests"
         phrases += _at_the_expense(points, cells, baseline, lambda _: OF_BACKGROUND, requests)
         phrases += _not_served(points)
-        phrases += _waited_longer(points, int(cells["seed"].nunique()), baseline)
     return phrases
-
-
-def _by_load(cells: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(str(load), at) for load, at in cells.groupby("load", sort=False)]
 
 
 def _at_the_expense(
@@ -113,30 +106,6 @@ def _not_served(points: Sequence[Point]) -> list[str]:
     return [
         "Background requests starve: fewer finish than arrive, so their latency grows with the"
         f" length of the run: {'; '.join(phrases.values())}."
-    ]
-
-
-def _waited_longer(points: Sequence[Point], seeds: int, baseline: str) -> list[str]:
-    """Return a caveat listing variants that are faster than the baseline while background requests
-    waited longer, each at the highest such load; none with enough seeds for a test."""
-    if seeds >= MIN_SEEDS:
-        return []
-    ttft_s = {(p.load, p.variant): p.pooled.get(MEAN_TTFT, math.nan) for p in points}
-    phrases: dict[str, str] = {}
-    for point in reversed(points):
-        if point.reference or point.variant in phrases or point.against is None:
-            continue
-        own_s = ttft_s[point.load, point.variant]
-        base_s = ttft_s.get((point.load, baseline), math.nan)
-        if point.against.mean.value > 1 and own_s > WORSE * base_s:
-            difference = f"mean TTFT {seconds(own_s)} against {seconds(base_s)}"
-            phrases[point.variant] = f"{point.variant} at {point.load} ({difference})"
-    if not phrases:
-        return []
-    return [
-        f"Background requests waited longer than with {baseline}:"
-        f" {'; '.join(reversed(phrases.values()))};"
-        f" {'one seed' if seeds == 1 else 'two seeds'}, not tested."
     ]
 
 

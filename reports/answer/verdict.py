@@ -22,11 +22,8 @@ from reports.answer.costs import JobCost
 from reports.answer.fails_first import FailsFirst
 from reports.answer.findings import (
     at_load,
-    at_rates_above,
     mean_s,
     no_difference,
-    no_steady_state,
-    other_variants,
     possible_gain,
 )
 from reports.answer.left_out import points_left_out, so_far, valid_points
@@ -44,7 +41,7 @@ from reports.answer.noise import (
 from reports.answer.optimum import distance_from_bound
 from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
-from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
+from reports.answer.speed_headline import headline
 from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
 from reports.answer.tuned_baseline import jcts_against_tuned
 from reports.loads import AGENTS
@@ -60,7 +57,6 @@ from reports.statistics.points import (
     seeds_without_steady,
     with_unstable,
 )
-from reports.statistics.seeds_needed import advice
 from servers.basics.phrasing import listed, seconds
 from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
@@ -127,7 +123,6 @@ def answer(
     rivals = [p for p in here if p is not winner and not p.reference and p.variant != baseline]
     tied = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
     level = [p for p in there if p.variant in tied]
-    named = names_all(winner, level)
     short = short_run(winner, sweep)
     of_noise, within_noise = noise(every, arms, load)
     invalid = cells_without_a_valid_result(results)
@@ -138,16 +133,11 @@ def answer(
         return Answer(sentence, tuple(of_noise), caveats, provenance, load)
     findings = [
         *of_noise,
-        *([note] if note else _saturated_baseline(base, winner)),
-        *_faster_but_saturated(there, winner),
-        *_how_to_separate(winner),
+        *([note] if note else []),
         *jcts_against_tuned(there, results.jobs[results.jobs["load"] == load], sweep, versus),
-        *_ties(winner, tied, named=named),
+        *_ties(winner, list(tied)),
         *reference_finding,
         *distance_from_bound(points, load),
-        *other_variants(here, base, winner, tied, named=named),
-        *no_steady_state(lost, baseline),
-        *at_rates_above(contenders, winner, baseline),
         *no_difference(shown, baseline, short=bool(short)),
     ]
     lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}."
@@ -199,7 +189,6 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
 
 
 def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: SweepRecord) -> str:
-    """Explain why there is no other variant; empty if there is one."""
     if len({p.variant for p in measured if not p.reference}) == 1:
         if sum(not v.reference and not v.same_as for v in sweep.variants) > 1:
             return "No other variant has a result."
@@ -240,29 +229,6 @@ def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
     )
 
 
-def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
-    if base is None or not base.saturated or winner.saturated:
-        return []
-    return [
-        f"{base.variant} is past saturation at this load and {winner.variant} is not, so the"
-        " difference would be larger with more jobs in the run."
-    ]
-
-
-def _faster_but_saturated(there: Sequence[Point], winner: Point) -> list[str]:
-    faster = [p for p in there if mean_s(p) < mean_s(winner)]
-    names = listed([f"{p.variant} ({seconds(mean_s(p))})" for p in sorted(faster, key=mean_s)])
-    return [f"Faster in this run, but past saturation: {names}."] if faster else []
-
-
-def _how_to_separate(winner: Point) -> list[str]:
-    """State how many seeds would find a difference that is large but not significant."""
-    gain = winner.against
-    if gain is None or gain.mean.differs_from_one or gain.mean.value <= 1 + NEGLIGIBLE:
-        return []
-    return advice(gain.seeds, gain.seeds_needed)
-
-
 def _what_lacks(results: Results, load: str, variant: str) -> str:
     cells = results.cells
     if seeds := seeds_without_steady(cells).get((load, variant)):
@@ -299,12 +265,7 @@ def _tied(
     return tied
 
 
-def _ties(winner: Point, tied: dict[str, Comparison], *, named: bool) -> list[str]:
-    """List the variants that tie, unless the headline names them, and state how many seeds would
-    separate them."""
+def _ties(winner: Point, tied: Sequence[str]) -> list[str]:
     if not tied:
         return []
-    needed = max(gain.seeds_needed for gain in tied.values())
-    more = advice(max(gain.seeds for gain in tied.values()), needed)
-    names = f"No significant difference from {winner.variant}: {listed(list(tied))}."
-    return [" ".join(more if named else [names, *more])] if more or not named else []
+    return [f"No significant difference from {winner.variant}: {listed(tied)}."]

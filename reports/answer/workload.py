@@ -90,8 +90,8 @@ def mostly_gaps(
     gaps = "tool gaps and pauses" if pause_share(sweep) else "tool gaps"
     span = low if low == high else f"{low} to {high}"
     sentence = (
-        f"Mostly {gaps}: they are {span} of the mean JCT at sustained rates. Capacities limit the"
-        " JCT, not the time to first token (TTFT)"
+        f"Jobs spend most of their time in {gaps}: {span} of the mean JCT at sustained rates."
+        " Capacities limit the JCT, not the time to first token (TTFT)"
     )
     p95_s = [
         (float(own["ttft_p95_s"].mean()), f"{variant} at {load}")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from reports.answer.capacity_context import MachinePrice, price_of
-from reports.compare.settings import TRACE
+from reports.compare.settings import differences
 from reports.loads import Ladder, ladder_of
 from reports.numbers import DASH
 from reports.run_folder.machines import has_members, read_members
@@ -26,8 +28,8 @@ from servers.basics.phrasing import gpus_in_words, listed
 from servers.records.sweep import SweepRecord
 
 AXES = ("hardware", "model")
-SAME = ("engine", "arrivals", "horizon", "background", "steady_state", "baseline")
-"""Settings that all runs share besides the workload and the SLO."""
+SAME = ("engine", "arrivals", "horizon", "background", "baseline")
+"""Settings that all runs share besides the workload, whether it is a stream, and the SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,6 @@ def _scaled(value: Estimate, factor: float) -> Estimate:
 @dataclass(frozen=True, slots=True)
 class Across:
     machines: Sequence[MachineRun]
-    axes: Sequence[str]
     seeds: Sequence[int]
     dropped_seeds: Mapping[str, Sequence[int]]
     """Seeds that not all runs have, by label of the machine."""
@@ -120,14 +121,17 @@ def read_across(folders: Sequence[Path], axes: Sequence[str]) -> Across:
             f"{found[0].folder} and {found[-1].folder}: the runs have no seed in common; "
             "run them again with the same --seeds"
         )
-    machines = [_with_seeds(machine, common) for machine in found]
-    across = Across(machines, axes, sorted(common), {})
+    machines = [
+        replace(each, capacities=from_seeds(each.capacities, each.sweep.baseline, common))
+        for each in found
+    ]
+    across = Across(machines, sorted(common), {})
     dropped = {
         across.label(machine): sorted(machine.seeds - common)
         for machine in found
         if machine.seeds - common
     }
-    return Across(machines, axes, sorted(common), dropped)
+    return replace(across, dropped_seeds=dropped)
 
 
 def _expanded(folders: Iterable[Path]) -> Iterable[Path]:
@@ -155,31 +159,11 @@ def _read(folder: Path) -> MachineRun:
     )
 
 
-def _with_seeds(machine: MachineRun, seeds: set[int]) -> MachineRun:
-    return MachineRun(
-        machine.folder,
-        machine.sweep,
-        machine.slo,
-        machine.idle_mean_s,
-        machine.price,
-        from_seeds(machine.capacities, machine.sweep.baseline, seeds),
-    )
-
-
 def _refuse_different(one: MachineRun, other: MachineRun, axes: Sequence[str]) -> None:
-    found = [
-        f"{name} {_text(getattr(one.sweep, name))} and {_text(getattr(other.sweep, name))}"
-        for name in (*SAME, *(axis for axis in AXES if axis not in axes))
-        if getattr(one.sweep, name) != getattr(other.sweep, name)
-    ]
+    same = (*SAME, *(axis for axis in AXES if axis not in axes))
+    found = [*differences(to_builtins(one.sweep), to_builtins(other.sweep), same)]
     if one.slo != other.slo:
         found.append(f"SLO {one.slo} and {other.slo}")
-    mine, others = (each.sweep.workload for each in (one, other))
-    found += [
-        f"workload.{name} {_text(getattr(mine, name))} and {_text(getattr(others, name))}"
-        for name in TRACE
-        if getattr(mine, name) != getattr(others, name)
-    ]
     if found:
         raise NotComparable(
             f"{one.folder} and {other.folder} differ in more than --across {','.join(axes)}: "
@@ -198,10 +182,6 @@ def _refuse_repeated(found: Sequence[MachineRun]) -> None:
                 f"{machine.hardware}; give one run per machine, or compare the two without --across"
             )
         seen[key] = machine.folder
-
-
-def _text(value: object) -> str:
-    return value[:12] if isinstance(value, str) else str(value)
 
 
 def differing(across: Across) -> list[tuple[str, list[str]]]:

@@ -102,7 +102,6 @@ def _most(
     divisor: Callable[[Best], float],
     shown: Callable[[Best], str],
 ) -> str:
-    """Say which machine sustains most, divided by its GPUs or its price."""
     rates = {each.label: geometric_mean(each.by_seed(divisor(each)).values()) for each in best}
     ranked = sorted(best, key=lambda each: -rates[each.label].value)
     first, second = ranked[:2]

@@ -48,7 +48,6 @@ def draw(across: Across, out: Path) -> None:
 
 
 def _machines(across: Across) -> list[tuple[str, list[str]]]:
-    """Return rows of settings, with the value of each machine."""
     found = across.machines
     prices = [m.price.usd_per_h for m in found]
     return [

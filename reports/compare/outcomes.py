@@ -204,7 +204,6 @@ def _known(variant: str, seed: int, side: Capacities) -> float | Bounds:
 
 
 def _range(variant: str, seed: int, side: Capacities) -> tuple[float, float]:
-    """Return the lowest and the highest value that the capacity can have."""
     known = _known(variant, seed, side)
     if isinstance(known, float):
         return known, known

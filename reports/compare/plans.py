@@ -25,7 +25,6 @@ from reports.run_folder.read import Run, load_run
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.searched import searched
 from servers.basics.phrasing import counted, gpus_in_words, listed, seconds
-from servers.records.done import Times
 from servers.records.sweep import SweepRecord
 
 P95_JCT = Limit("p95", 1, "s")
@@ -104,7 +103,7 @@ def statistics_of(slo: Slo) -> tuple[Limit, ...]:
 
 def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
     """Return a fleet per policy that serves at least one agent on a machine, and why others have
-    none. References are left out, since nobody can deploy them."""
+    none. References are left out, since they cannot be deployed."""
     run = load_run(folder)
     search = searched(run)
     if search is None:
@@ -151,11 +150,9 @@ def _with_times(fleet: Fleet, run: Run, slo: Slo) -> Fleet:
     times = [c.done.times_s for c in run.cells if c.key[:2] == key and c.done.times_s]
     if len(times) < len(run.sweep.seeds):
         return fleet
-    return replace(fleet, times={each: _mean(each, times) for each in statistics_of(slo)})
-
-
-def _mean(limit: Limit, times: Sequence[Times]) -> float:
-    return fmean(limit.of(each) for each in times)
+    return replace(
+        fleet, times={limit: fmean(map(limit.of, times)) for limit in statistics_of(slo)}
+    )
 
 
 def front(found: Sequence[Fleet], value: Callable[[Fleet], float]) -> list[Fleet]:

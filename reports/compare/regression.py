@@ -84,7 +84,6 @@ def invalid_cells(base: Side, new: Side) -> tuple[str, ...]:
 
 
 def _nothing_in_common(base: Side, new: Side) -> str:
-    """Say why two runs have no number to compare."""
     for side in (base, new):
         if not side.places:
             return f"{side.name}: no job finished, so there is nothing to compare"

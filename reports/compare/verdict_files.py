@@ -63,7 +63,6 @@ def _largest(change: Change) -> str:
 
 
 def _before_and_now(change: Change) -> str:
-    """Return a change without a number in words."""
     return f"{change.base}, now {change.new}"
 
 
@@ -76,7 +75,6 @@ def _in_words(change: Change) -> str:
 
 
 def _what_differs(verdict: Verdict) -> str:
-    """Name the parts in which two runs differ that should be identical."""
     numbers = len(shown(verdict.changes))
     cells, only = len(verdict.different), len(verdict.unpaired)
     parts = [

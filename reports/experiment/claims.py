@@ -42,7 +42,6 @@ NAMES: dict[str, str] = {
 
 
 def _cell_metrics() -> Mapping[str, Metric]:
-    """Return the columns of `cells.csv` that are numbers."""
     from reports.metrics.measure import METRICS  # slow to import; only experiments need it
     from reports.metrics.metric import FLAG, TEXT
 

@@ -148,10 +148,6 @@ def _along(check: Check, found: Sequence[Value], every: Sequence[Value]) -> Find
     return finding
 
 
-def _rows(cells: pd.DataFrame) -> list[dict[Any, Any]]:
-    return [] if cells.empty else cells.to_dict("records")
-
-
 def _is_unstable(check: Check, row: Mapping[Any, Any]) -> bool:
     is_side = row["variant"] in (check.of, check.to)
     has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
@@ -165,7 +161,7 @@ def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
         return []
     numbers: dict[tuple[str, float, int], float] = {}
     ranks: dict[tuple[str, float, int], int] = {}
-    for row in _rows(cells):
+    for row in cells.to_dict("records"):
         has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
         key = (row["variant"], float(row["jps"]) if has_load else 0.0, int(row["seed"]))
         ranks[key] = _rank(check, row, row[column])

@@ -209,7 +209,6 @@ def _caveats(read: Sequence[ArmResults]) -> list[str]:
 
 
 def _saturation(read: Sequence[ArmResults]) -> list[str]:
-    """Return one sentence for all arms."""
     counts = {
         each.arm.name: (int(each.results.cells["saturated"].sum()), len(each.results.cells))
         for each in read

@@ -49,16 +49,13 @@ def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
         return f"Not testable here: {not_testable or 'the experiment has no checks'}"
     if len(readings) > 1 or "" not in readings:
         text = " ".join(
-            f"Read as “{name}”: {_lower(_sentence(mine, at_most=1))}"
+            f"Read as “{name}”: {sentence[0].lower()}{sentence[1:]}"
             for name, mine in readings.items()
+            for sentence in [_sentence(mine, at_most=1)]
         )
     else:
         text = _sentence(readings[""])
     return text
-
-
-def _lower(sentence: str) -> str:
-    return sentence[0].lower() + sentence[1:]
 
 
 def _sentence(findings: Sequence[Finding], at_most: int = SHOWN) -> str:

@@ -122,7 +122,7 @@ def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
     """Return marks in order of time; the first token precedes other marks at the same time."""
     first_s = turn.first_token_at_s
     first = [] if first_s is None else [_Mark(first_s, FIRST)]
-    # The events of a turn that two engines serve are not told apart.
+    # The events of a turn that two engines serve are not distinguished.
     by_events = events and turn.transfer_s is UNSET
     others = _of_events(turn, events) if by_events else _of_record(turn)
     return sorted(first + others, key=lambda mark: mark.at_s)

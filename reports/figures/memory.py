@@ -59,6 +59,7 @@ def _spec(label: str, cell: CellRun) -> Spec:
     away = [
         _line(x, tier, entry, "y3") for tier, entry in zip(tiers, TIERS, strict=False) if tier.any()
     ]
+    off_device = {"title": {"text": "off device"}, "rangemode": "tozero"}
     above, below, *between = WITH_TIERS if away else (ABOVE, BELOW)
     most = f"at most {int(used.max()):,}{f' of {blocks:,}' if blocks else ''}"
     most += "".join(f", {what}, at most {count:,}" for what, count in _most(tiers))
@@ -72,7 +73,7 @@ def _spec(label: str, cell: CellRun) -> Spec:
                 "range": [0, 1.04 * (blocks or max(used.max(), 1))],
             },
             "yaxis2": {"title": {"text": "turns"}, "domain": below, "rangemode": "tozero"},
-            **({"yaxis3": _off_device(between[0])} if between else {}),
+            **({"yaxis3": off_device | {"domain": between[0]}} if between else {}),
             "shapes": [_ceiling(blocks)] if blocks else [],
         },
         "alt": f"Areas over time, {label}: KV blocks held by turns and by pins, {most}; below,"
@@ -112,10 +113,6 @@ def _line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str = "y") 
     )
 
 
-def _off_device(domain: list[float]) -> dict[str, Any]:
-    return {"title": {"text": "off device"}, "domain": domain, "rangemode": "tozero"}
-
-
 def _most(tiers: list[np.ndarray]) -> list[tuple[str, int]]:
     """Return the name and the largest number of blocks of each tier that was used."""
     named = zip(TIERS, tiers, strict=False)
@@ -123,7 +120,6 @@ def _most(tiers: list[np.ndarray]) -> list[tuple[str, int]]:
 
 
 def _ceiling(blocks: int) -> dict[str, Any]:
-    """Draw a line at the size of the cache, over the whole width."""
     return {
         "type": "line",
         "xref": "paper",

@@ -214,7 +214,6 @@ def _line(measure: Measure, name: str, mine: Sequence[Point], style: Style) -> T
 
 
 def _band(mine: Sequence[Point], colour: str) -> Trace:
-    """Draw the 95% interval of the mean, as a closed polygon."""
     low, high = [p.jct_mean_s.low for p in mine], [p.jct_mean_s.high for p in mine]
     return band([p.amount for p in mine], low, high, colour, mine[0].variant)
 

@@ -69,7 +69,6 @@ def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
 
 
 def _slots(names: Sequence[str]) -> dict[str, int]:
-    """Return the colour of each policy."""
     bases = dict.fromkeys(_parts(name)[0] for name in names)
     found = {base: _slot_of_ours(base) for base in bases if base in OURS}
     for base in bases:
@@ -91,7 +90,6 @@ def _shift(base: str) -> int:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Return the policy, its arguments and the tier of a variant."""
     first = name.removesuffix(SECOND)
     form = FORM.fullmatch(first)
     if form is None:

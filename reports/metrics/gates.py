@@ -45,6 +45,7 @@ def _of_programs(turns: Turns) -> float:
     span = last - first
     off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)
     good = np.bincount(codes, failed_turns(turns), len(names)) == 0
+    good &= np.bincount(codes, turns["turn"] == 0, len(names)) > 0  # others began in a warm-up
     return float(off[good].max(initial=0.0))
 
 

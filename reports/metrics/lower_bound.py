@@ -1,7 +1,7 @@
 """Computes what no schedule of the same jobs can beat: a lower bound on the mean JCT, and a rate.
 
 In: the measured turns of a cell in virtual time with open-loop arrivals, and its machine. Out:
-seconds, and jobs per second. docs/design/lower-bound.md derives both.
+seconds, and jobs per second. docs/design/statistics.md derives both.
 
 Each job is charged for what it needs of two resources under any schedule: the time of the engine's
 steps, and the KV memory over time. The work of the job on a machine of unit speed is a share
@@ -216,8 +216,8 @@ BOUNDS = Group(
     (
         Metric("jct_bound_s", SECONDS, pool="mean").means(
             "A mean JCT that no schedule of the measured jobs can beat.",
-            "See [Lower bound](../design/lower-bound.md); unknown for live servers, closed loops,"
-            " and cells with a failed turn.",
+            "See [Lower bound](../design/statistics.md#lower-bound); unknown for live servers,"
+            " closed loops, and cells with a failed turn.",
         ),
         Metric("jct_over_bound", NONE, LOWER, "÷ bound").means(
             "Mean JCT divided by a lower bound that no schedule of these jobs can beat."

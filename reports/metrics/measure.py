@@ -17,6 +17,7 @@ from reports.metrics.fairness import FAIRNESS
 from reports.metrics.gates import VALIDITY, failed_gates
 from reports.metrics.goodput import GOODPUT, latencies
 from reports.metrics.in_flight import IN_FLIGHT
+from reports.metrics.interactivity import INTERACTIVITY
 from reports.metrics.jct import JCT, WAITS
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import BOUNDS
@@ -49,7 +50,7 @@ GROUPS = (
         TREND,
         VALIDITY,
     ),
-    *(BACKGROUND, BOUNDS, GOODPUT, TOKENS_OF_JOBS),
+    *(BACKGROUND, BOUNDS, GOODPUT, TOKENS_OF_JOBS, INTERACTIVITY),
 )
 """In the order of the columns of `cells.csv`."""
 Row = dict[str, Value | None]
@@ -96,12 +97,13 @@ def measure(
     recorded: Recorded, cell: CellRun, unstable: str | None, stalled: frozenset[str] = NO_JOBS
 ) -> MeasuredCell:
     """Return the numbers of a cell. An unstable cell has no jobs, because their JCT would depend on
-    when the cell ended. Jobs delayed by a stall of the client, in this cell or (`stalled`) in
-    another cell with the same jobs, have no JCT either. Raises InvalidRunFolder."""
+    when the cell ended, and neither has one of a scenario, whose window cuts most jobs. Jobs
+    delayed by a stall of the client, in this cell or (`stalled`) in another cell with the same
+    jobs, have no JCT either. Raises InvalidRunFolder."""
     every_turn, requests, pin_events = recorded
     turns, machine = measured_turns(cell, every_turn), machine_of(cell)
     jobs = job_columns(turns, machine)
-    if unstable is not None:
+    if unstable is not None or cell.config.scenario is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
     own = stalled_jobs(cell, turns)
     left_out = own | stalled

@@ -16,11 +16,11 @@ from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Turns, failed_turns
 
 MIN_THROUGHPUT = 0.9
-"""A stable cell whose throughput is a smaller share of its rate gets a caveat."""
+"""If a smaller share of the background requests finishes than arrives, a caveat says so."""
 
 DEVIATIONS = 2
 """A backlog that grows by more than this many standard deviations of the arrivals in the same time
-gets a caveat, too."""
+gets a caveat."""
 
 
 def grows_beyond_chance(growth: float, jobs: int) -> bool:
@@ -60,6 +60,8 @@ def measured_turns(cell: CellRun, turns: Turns) -> Turns:
         return turns
     index, first = turns["job_index"], window.first_job
     inside = (index >= first) & (index < first + window.jobs)
+    if cell.config.scenario is not None:
+        inside = turns["scheduled_at_s"] >= window.from_s
     return {name: values[inside] for name, values in turns.items()}
 
 
@@ -92,7 +94,8 @@ def span_of(cell: CellRun, turns: Turns, jobs: Turns) -> FinishedWork:
             return NO_SPAN
         begin_s, end_s = jobs["arrival_s"][done].min(), jobs["departure_s"][done].max()
         return FinishedWork(float(begin_s), float(end_s), int(done.sum()), int(good.sum()))
-    if window.from_s is None or window.to_s is None or not len(jobs["jct_s"]):
+    has_jobs = len(jobs["jct_s"]) or cell.config.scenario is not None
+    if window.from_s is None or window.to_s is None or not has_jobs:
         return NO_SPAN
     begin_s, end_s = window.from_s, window.to_s
     ends_s = turns["finished_at_s"]

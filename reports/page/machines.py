@@ -106,7 +106,6 @@ def _on_machine(member: Member, report: Report, sweep: SweepRecord) -> OnMachine
 
 
 def _provenances(members: Sequence[Member], sweeps: Sequence[SweepRecord]) -> dict[str, str]:
-    """Return the provenance of each machine's profile, by machine."""
     return {
         member.label: kind
         for member, sweep in zip(members, sweeps, strict=True)

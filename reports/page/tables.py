@@ -119,7 +119,10 @@ def routers(
     means = {point.variant: point.jct_mean_s.value for point in here}
     sustained = {c.variant: c.load.value for c in answer.capacities if c.load}
     grids = (
-        (f"Mean JCT at {answer.load}, in seconds", _grid(names, means, _seconds, min)),
+        (
+            f"Mean JCT at {answer.load}, in seconds",
+            _grid(names, means, lambda mean_s: seconds(mean_s).removesuffix(" s"), min),
+        ),
         (f"Capacity, in {_unit(answer)}", _grid(names, sustained, digits, max)),
     )
     return Routers(tuple((caption, grid) for caption, grid in grids if grid), turns)
@@ -151,7 +154,3 @@ def _grid(
         cells = [DASH if value is None else show(value) for value in shown]
         rows.append(TableRow(router, [TableCell(text, text == best) for text in cells]))
     return Table(["Router", *policies], rows)
-
-
-def _seconds(value: float) -> str:
-    return seconds(value).removesuffix(" s")

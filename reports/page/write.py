@@ -24,12 +24,14 @@ from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.matrix import RateMatrix
 from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.other_units import other_units
+from reports.answer.scenario import ScenarioTable, scenario_answer
 from reports.answer.table import BackgroundTable, ResultTable, at_one_rate, merged
 from reports.answer.verdict import Answer, answer
 from reports.answer.workload import mostly_gaps, pause_share
 from reports.figures.capacity import capacity
 from reports.figures.drawing import without
 from reports.figures.gantt import NO_TURNS, gantt
+from reports.figures.interactivity import interactivity
 from reports.figures.job_time import NO_BUBBLES, job_time
 from reports.figures.knee import Knees
 from reports.figures.memory import NO_MEMORY, memory, replica_memory
@@ -70,10 +72,15 @@ class Report:
     points: Sequence[Point]
     cells: pd.DataFrame
     """The rows of `cells.csv`."""
+    scenario: ScenarioTable | None = None
 
-    def tables(self, full: bool) -> list[RateMatrix | ResultTable | BackgroundTable]:
+    def tables(
+        self, full: bool
+    ) -> list[RateMatrix | ResultTable | BackgroundTable | ScenarioTable]:
         """Return the matrix, and the tables of the jobs and of background requests: at the rate of
         the answer if numbers differ, or in full at all rates."""
+        if self.scenario is not None:
+            return [self.scenario]
         every = self.table.points
         here = every if full else [p for p in every if p.load == self.result.load]
         matrix = [self.matrix] if len({p.load for p in every}) > 1 or self.matrix.rows else []
@@ -95,10 +102,11 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     measured = points(shown_results, baseline, steady=run.sweep.steady_state)
     found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
     found = found if search is None else with_sustained(found, search.found)
+    found = [] if run.sweep.scenario else found
     result = _with_programs_left_out(_answer(run, results, shown_results, found, search), run.sweep)
     style = styles(run.sweep.variants)
     drawn = _draw(run, shown_results, found, result, style, named, search, results.cells)
-    shown_points = with_unstable(found, shown_results)
+    shown_points = [] if run.sweep.scenario else with_unstable(found, shown_results)
     html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
     write_cells(run_folder, results.cells)
     write_file(run_folder / REPORT, html.encode())
@@ -115,6 +123,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
         result,
         found,
         results.cells,
+        ScenarioTable(results.cells) if run.sweep.scenario else None,
     )
 
 
@@ -126,6 +135,8 @@ def _answer(
     search: Searched | None,
 ) -> Answer:
     """`shown`: the results at the rates of `found`."""
+    if run.sweep.scenario is not None and not results.cells.empty:
+        return scenario_answer(results, run.sweep)
     if search is None or results.cells.empty:
         return answer(found, shown, run.sweep, also=unequal_work(run))
     context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
@@ -201,6 +212,8 @@ def _draw(
         steady=run.sweep.steady_state,
         pauses=pauses,
     )
+    if run.sweep.scenario is not None:
+        sustained = interactivity(results.cells, style)
     return Drawn(
         sustained,
         section(*overview, without("hits", overview, NO_HITS)),
@@ -256,7 +269,8 @@ def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, CellRu
 
 def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:
     """Return the named cells by label. Raises InvalidInput."""
-    known = [*_finished(results), *dict(results.missing)]
+    finished = [] if results.cells.empty else results.cells["cell"].tolist()
+    known = [*finished, *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
     for name, why in results.missing:
         if name in names:
@@ -268,10 +282,6 @@ def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, C
         except InvalidRunFolder as error:
             raise InvalidInput(f"--gantt: {error}") from None
     return found
-
-
-def _finished(results: Results) -> list[str]:
-    return [] if results.cells.empty else results.cells["cell"].tolist()
 
 
 def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, CellRun]:

@@ -42,7 +42,7 @@ TEXTS = ("program_id", "job_id", "error")
 NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
 MERGED_WHEN_LIVE = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
 """Null if a live engine does not report them separately. Prefill and decode, or the device's hits,
-then include them (docs/design/live-replay.md), so null is read as 0."""
+then include them (docs/howto/vllm.md), so null is read as 0."""
 NULL_WHEN_LIVE = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
 """Null if a live engine does not report them."""
 LEFT_OUT = ("job_index", "background", "replica", "held_s", *TRANSFER)

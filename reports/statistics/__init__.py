@@ -1,5 +1,5 @@
 """Statistics over programs and seeds.
 
 In: metrics of cells and JCTs of jobs. Out: points pooled over seeds, paired ratios with their
-intervals, and the number of seeds that a comparison needs.
+intervals, and the number of seeds that separates the best.
 """

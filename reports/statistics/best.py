@@ -17,9 +17,10 @@ from reports.capacity.estimate import Kind
 from reports.statistics import student
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Floats
 from reports.statistics.capacities import EQUAL_WITHIN, RATIO_PRIOR, VariantCapacity
-from reports.statistics.seeds_needed import MAX_SEEDS
 from servers.basics.phrasing import listed
 
+MAX_SEEDS = 24
+"""The search for narrow intervals ends here: they shrink with the square root of the seeds."""
 LOOKS = 5
 """The results are looked at this often at most: with 2, 4, 8, 16 and 24 seeds, or with 3 to 24."""
 MARGIN = -math.log(1 - EQUAL_WITHIN)
@@ -156,3 +157,11 @@ def separation_advice(found: Sequence[VariantCapacity]) -> list[str]:
 
 def _pair(left: Sequence[Undecided]) -> str:
     return f"{left[0].best} from {listed([each.variant for each in left], at_most=3)}"
+
+
+def seeds_for(count: int, width: float, share: float) -> int:
+    """Return the number of seeds for the next round of `--until`, after `count` seeds whose widest
+    interval has a half width of `width`: as many as the width suggests, but at most twice `count`,
+    since the width from few seeds is uncertain."""
+    needed = count * min((width / share) ** 2, 2)
+    return min(MAX_SEEDS, max(count + 1, math.ceil(needed)))

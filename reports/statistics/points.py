@@ -20,26 +20,14 @@ from reports.metrics.measure import METRICS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive
-from reports.statistics.seeds_needed import seeds_needed
 from servers.policies.base import UNLIMITED_KV
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    programs: int
-    """Number of paired programs; each pair has all seeds."""
-    seeds: int
     mean: Estimate
     """S: mean JCT of the baseline ÷ mean JCT of the variant. Above 1 the variant is faster."""
     p95: Estimate
-    seeds_needed: float
-    """Number of seeds that would find a difference of 5%: NaN if unknown, infinite if only more
-    programs help."""
-
-    @property
-    def seeds_missing(self) -> float:
-        """Number of seeds still to run; NaN and infinite as in `seeds_needed`."""
-        return self.seeds_needed - min(self.seeds, self.seeds_needed)
 
 
 def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
@@ -47,10 +35,7 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
     base, own = paired(by_draw(baseline), by_draw(variant))
     if not base.size:
         return None
-    programs, seeds = base.shape
-    mean, p95 = ratio(base, own), ratio(base, own, 95)
-    needed = math.nan if _repeats_one_seed(variant) else seeds_needed(base, own)
-    return Comparison(programs, seeds, mean, p95, needed)
+    return Comparison(ratio(base, own), ratio(base, own, 95))
 
 
 def by_draw(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -61,13 +46,9 @@ def by_draw(jobs: pd.DataFrame) -> pd.DataFrame:
     """
     if "repeat" not in jobs or jobs["repeat"].max() == 1:
         return jobs
-    if _repeats_one_seed(jobs):
+    if jobs["seed"].nunique() == 1:
         return jobs.assign(seed=jobs["repeat"])
     return jobs.groupby(["seed", "job_id"])["jct_s"].mean().reset_index()
-
-
-def _repeats_one_seed(jobs: pd.DataFrame) -> bool:
-    return "repeat" in jobs and jobs["repeat"].max() > 1 and jobs["seed"].nunique() == 1
 
 
 def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
@@ -84,7 +65,7 @@ def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison
         geometric_mean((values["jct_s_base"] / values["jct_s_own"]).tolist())
         for values in (by_seed.mean(), by_seed.quantile(0.95))
     )
-    return Comparison(len(both), len(by_seed), mean, p95, math.nan)
+    return Comparison(mean, p95)
 
 
 def mean_by_seed(jobs: pd.DataFrame) -> Estimate:

@@ -122,7 +122,6 @@ def _limits_s(slo: Slo, idle_times_s: Collection[Times]) -> dict[str, float]:
 
 
 def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle], Mapping[int, Times]]:
-    """Return the outcomes, the idle machine of each seed, and its times."""
     known: dict[Chain, dict[float, Outcome]] = {}
     idle: dict[int, Idle] = {}
     idle_times_s: dict[int, Times] = {}

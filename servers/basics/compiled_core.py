@@ -50,6 +50,7 @@ MODULES = (
     "servers/profiles/rebuild.py",
     "servers/sim/*.py",
     "harness/replay/contents.py",
+    "harness/replay/scenario.py",
     "harness/replay/schedule.py",
     "harness/replay/virtual.py",
 )

@@ -78,7 +78,7 @@ class DoesNotFit(InvalidInput):
 
 
 class CannotShare(InvalidInput):
-    """So many GPUs cannot share the heads of the model."""
+    """The heads of the model cannot be divided between this number of GPUs."""
 
 
 class CannotWrite(InvalidInput):

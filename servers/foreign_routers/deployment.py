@@ -1,4 +1,4 @@
-"""What a router of another project is told of the servers behind it."""
+"""What a router of another project gets to know about the servers behind it."""
 
 from __future__ import annotations
 

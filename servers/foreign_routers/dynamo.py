@@ -59,7 +59,7 @@ class Worker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DynamoDeployment:
-    """What the workers and their router are told."""
+    """Settings of the workers and their router."""
 
     model: str
     profile: Profile

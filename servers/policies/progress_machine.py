@@ -218,8 +218,8 @@ class ProgressMachine:
         return self._gains(program.tokens, program.context, self.rebuild_s(program))
 
     def none_fits(self, smallest: int, cheapest_s: float) -> bool:
-        """Return whether no program fits that has so many tokens or more, and whose rebuild costs
-        so many seconds or more."""
+        """Return whether no program of at least `smallest` tokens fits whose rebuild costs at
+        least `cheapest_s`."""
         load, least = self._load(), (smallest, cheapest_s)
         if load.least != least:
             fits = self._has_place(smallest) and (
@@ -303,7 +303,7 @@ class ProgressMachine:
         return gain_s >= rebuild_s + lost_s
 
     def _lost_s(self, tokens: int) -> float:
-        """Return what a shorter stay costs the active programs if one of so many tokens joins them;
+        """Return what a shorter stay costs the active programs if one of `tokens` joins them;
         infinite if it leaves them no round, or if no program reasons."""
         load = self._load()
         if not load.turns:

@@ -24,7 +24,7 @@ cache what is left there.
 
 The smallest first starves: large programs are passed over by all smaller ones, and a small one is
 paused again and again (issue #46 there). `order="arrival"` replaces size by the program's first
-arrival. Programs with a waiting turn resume before acting ones, both oldest first, and nobody is
+arrival. Programs with a waiting turn resume before acting ones, both oldest first, and none is
 passed over; the latest are paused first. Then the oldest program that waits is the next to resume,
 and only ends of active programs, which take a finite time, have to come before.
 

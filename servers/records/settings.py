@@ -238,7 +238,7 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
     seconds: Seconds
     """Its length."""
     jobs: Count | None = None
-    """At most so many jobs arrive; absent without a limit."""
+    """The most jobs that arrive; absent without a limit."""
     burst: Count = 0
     """Jobs that arrive together at the beginning."""
 
@@ -250,6 +250,22 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
         return f"{time_span(self.seconds)}{most}{burst}"
 
 
+class ScenarioRecord(Record, kw_only=True, frozen=True):
+    """The rules of a published load scenario."""
+
+    name: Name
+    window_s: Seconds
+    """For how long requests are measured after the warm-up. None starts later."""
+    start: tuple[Number, Number]
+    """The first job of each agent starts between these shares of its recorded time."""
+    warm_up_requests: Count
+    """Warm-up requests per agent, after the one that brings each program to its start."""
+    job_idle_s: Seconds | None = None
+    """Longest time without a request of a job; its further ones then come earlier."""
+    system_idle_s: Seconds = 10.0
+    """Longest time without a request of any job."""
+
+
 class RunSettings(EngineSettings, kw_only=True, frozen=True):
     """The settings of the engine and of the load."""
 
@@ -259,6 +275,8 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     """Whether the jobs are a stream."""
     horizon: HorizonRecord | None = None
     """The measured jobs of a stream are those that arrive within it; absent in steady state."""
+    scenario: ScenarioRecord | None = None
+    """Only with `--scenario`."""
     agent: AgentRecord | None = None
     background: BackgroundRecord | None = None
     """Requests beside the jobs. Only with `--background`."""

@@ -12,7 +12,7 @@ statistics and accounts of its own. In front of several replicas
    active programs and of those that wait);
 2. every second (`metrics_interval_s`) the tokens in use are corrected by the KV that the replica
    reports, times reasoning programs / running turns if that is more than 1. A replica with a
-   waiting turn at its latest report admits nobody (`admission_waiting_request_threshold`);
+   waiting turn at its latest report admits no program (`admission_waiting_request_threshold`);
 3. paused programs with a turn resume on their replica. Those that have waited for too long go
    first, even if they do not fit; then the one whose last turn ended most recently, new ones last
    (`resume_order="mru"`), or in order of arrival ("fcfs"). Of these, programs that were paused

@@ -23,7 +23,7 @@ of an acting program 2^-t times in step 1, t seconds after its turn.
 
 The smallest first starves (issue #46 there). `order="arrival"` replaces size in the choice of
 step 1 and in step 2 by the program's arrival: programs with a waiting turn resume before acting
-ones, the oldest first, and nobody is passed over; the latest are paused first.
+ones, the oldest first, and none is passed over; the latest are paused first.
 
 Departures from the authors' code:
 - tokens are those of the engine, which the authors estimate from characters. The output counts when

@@ -1,8 +1,7 @@
 """SGLang's own schedulers, as variants: `fcfs`, `lpm(eviction=slru)`, `fcfs(sessions=true)`.
 
 A name is a value of `--schedule-policy`, and the arguments are about the radix cache. Our policies
-do not run inside SGLang. The classes exist to name and describe variants; their decisions are
-SGLang's, which nobody asks them for.
+do not run inside SGLang. The classes only name and describe variants, since SGLang decides itself.
 """
 
 from __future__ import annotations

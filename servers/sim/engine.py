@@ -111,6 +111,11 @@ class Engine:
         """Cancel a turn at `at_ps`, after its arrival. This has no effect once it has ended."""
         self._push(at_ps, sequence)
 
+    def take_back(self, sequence: Sequence) -> None:
+        """Forget a turn that has not arrived."""
+        self._events = [event for event in self._events if event[3] is not sequence]
+        heapq.heapify(self._events)
+
     def free_sent(self, sequence: Sequence, at_ps: int) -> None:
         """End a turn that `sends_kv` at `at_ps`, when its KV has been sent."""
         self._push(at_ps, sequence)

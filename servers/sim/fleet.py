@@ -90,6 +90,11 @@ class Fleet:
         heapq.heappush(self._events, (at_ps, not self._submits_first_turn, self._serial, served))
         return served
 
+    def take_back(self, served: Served) -> None:
+        """Forget a turn that has not arrived."""
+        self._events = [event for event in self._events if event[3] is not served]
+        heapq.heapify(self._events)
+
     def end_program(self, program_id: str) -> None:
         """End a program of which no turn was submitted with `is_last`."""
         for front in self._fronts:

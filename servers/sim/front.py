@@ -1,4 +1,4 @@
-"""A router in front of some engines of a fleet, and what it is told of them.
+"""A router in front of some engines of a fleet, and the load reports that it gets from them.
 
 In: turns that arrive and end. Out: turns that are delivered to the engines that the router chooses,
 and calls of `on_sent` with the index of each such engine. The fleet sets the clock.

@@ -91,7 +91,9 @@ SHORT_OF_MEMORY = SweepSettings(
 )
 SWEEPS = {
     "every policy, short of memory, with two offload tiers": SHORT_OF_MEMORY,
-    "a steady state": SweepSettings(policies="autellix+", jps="0.2", seeds="1"),
+    "a steady state, and more jobs than finish": SweepSettings(
+        policies="autellix+", jps="0.02,0.2", no_capacity=True, seeds="1"
+    ),
     "a steady state beside a background": SweepSettings(
         policies="continuum", jps="0.03", no_capacity=True, seeds="1"
     ),

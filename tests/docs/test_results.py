@@ -67,11 +67,13 @@ def rows(text: str) -> dict[str, list[str]]:
 def test_a_capacity_is_shown_as_its_ratio_to_fcfs_in_bold_if_it_is_significant() -> None:
     """With two seeds the prior alone gives a half width of 3.182 · √(0.02 ÷ 3) ÷ √2 = 0.184."""
     found = rows(
-        tables([result({"fcfs": (0.2, 0.4), "a": (0.3, 0.6), "b": (0.21, 0.42)})])["capacities"]
+        tables([result({"fcfs": (0.2, 0.4), "turnstile": (0.3, 0.6), "lmcache": (0.21, 0.42)})])[
+            "capacities"
+        ]
     )
     assert found["fcfs, jobs/s"] == ["0.283"]
-    assert found["a"] == ["**1.50**"]
-    assert found["b"] == ["1.05"]
+    assert found["turnstile"] == ["**1.50**"]
+    assert found["lmcache"] == ["1.05"]
 
 
 def test_a_capacity_that_is_no_number_is_a_word() -> None:

@@ -14,8 +14,7 @@ COLUMNS = (
     "fault",
     "cell",
     "detected after",
-    "`error` of the turn",
-    "message",
+    "reason",
 )
 
 
@@ -33,11 +32,10 @@ def _table(rows: list[Fault]) -> list[str]:
 
 
 def _row(row: Fault) -> str:
-    error = "no turn is affected" if row.error is None else f"`{row.error}`"
-    message = f"`{row.message}`" if row.message else "none, because nothing is lost"
-    if row.message == row.error:
-        message = "the same"
-    return f"| {' | '.join((row.name, row.outcome.cell, row.detected, error, message))} |"
+    """Return a fault with the reason of its cell, or of the first failed turn in a finished one."""
+    reason = row.error if row.outcome is Outcome.MARKED and row.error else row.message
+    shown = f"`{reason}`" if reason else "none, because nothing is lost"
+    return f"| {' | '.join((row.name, row.outcome.cell, row.detected, shown))} |"
 
 
 def _outcomes() -> list[str]:

@@ -153,7 +153,7 @@ def test_a_server_that_lets_clients_end_sessions_gets_the_field_and_the_end(
 
 
 def test_an_unreachable_server_knows_no_way_to_end_a_session() -> None:
-    assert session_ends("http://127.0.0.1:9", None) == ()
+    assert session_ends("http://127.0.0.1:9") == ()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_replay_through_a_gateway_ends_its_programs_there() -> None:
         async with serving_live(server) as url:
             gateway = Gateway([LiveServer(url, tagged=True)], into(lines))
             async with serve_gateway(gateway) as base_url:
-                known = await asyncio.to_thread(session_ends, base_url, None)
+                known = await asyncio.to_thread(session_ends, base_url)
                 await replay_live(
                     [program("p", 2), program("p/1", 1, fork=Fork("p", 0))],
                     [0.0],

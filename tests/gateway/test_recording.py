@@ -220,7 +220,7 @@ def test_a_taken_port_is_reported_with_its_option() -> None:
     asyncio.run(go())
 
 
-@pytest.mark.usefixtures("here", "worker_threads")
+@pytest.mark.usefixtures("here", "forked_workers")
 def test_a_recording_can_be_swept() -> None:
     recorded(Path("o"))
     options = ("--traces", "o/turns.jsonl", "--once", "--jps", "1", "--policies", "fcfs,continuum")

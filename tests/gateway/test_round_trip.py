@@ -54,7 +54,7 @@ def recorded(folder: Path, upstream: Upstream, keeps_messages: bool = False) -> 
     return asyncio.run(go())
 
 
-@pytest.mark.usefixtures("worker_threads")
+@pytest.mark.usefixtures("forked_workers")
 def test_a_recording_replayed_in_virtual_time_gives_the_same_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

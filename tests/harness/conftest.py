@@ -1,28 +1,28 @@
-"""A finished run in the working directory of a test, and sweeps without worker processes."""
+"""A finished run in the working directory of a test, and workers that start fast."""
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 from pathlib import Path
 
 import pytest
 
-from harness.cells import workers
-from tests.harness import worker_threads
 from tests.harness.in_process import bench
 
+SPAWN = multiprocessing.get_context("spawn")
 SWEEP = "sweep --once --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
 
 
-@pytest.fixture(autouse=True)
-def _worker_threads(request: pytest.FixtureRequest) -> None:
-    if "worker_processes" not in request.fixturenames:
-        request.getfixturevalue("worker_threads")
+@pytest.fixture(scope="module", autouse=True)
+def _forked_workers(forked_workers: None) -> None:
+    pass
 
 
 @pytest.fixture
-def worker_processes() -> None:
-    """For tests of the worker processes themselves, which other tests replace by threads."""
+def spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the worker processes themselves, which start as those of `bench` do."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _kind=None: SPAWN)
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,6 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(workers, "_start", worker_threads.start)
         code, _, err = bench(*SWEEP.split())
     assert code == 0, err
     return folder / "run"

@@ -11,7 +11,6 @@ import pytest
 from in_process import bench
 from small import contents, programs, run_sweep, search_plan
 
-from harness.cells import workers
 from harness.load.arrivals import parse_arrivals
 from harness.load.option import build
 from harness.load.rates import parse_agents
@@ -26,7 +25,6 @@ from reports.loads import AGENTS
 from reports.run_folder.read import load_run
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
-from tests.harness import worker_threads
 from traces.formats.native import write_programs
 
 
@@ -54,9 +52,7 @@ def done_of(cell: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "agents"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_start", worker_threads.start)
-        outcome = run_sweep(agents_plan("fcfs,continuum", seeds=(1, 2)), folder, workers=1)
+    outcome = run_sweep(agents_plan("fcfs,continuum", seeds=(1, 2)), folder, workers=1)
     assert not outcome.failed
     return folder
 

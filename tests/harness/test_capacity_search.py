@@ -14,7 +14,6 @@ from in_process import bench
 from rich.console import Console
 from small import contents, run_sweep, search_plan
 
-from harness.cells import workers
 from harness.cells.workers import Tick
 from harness.cli.tuned import scores_of
 from harness.load.settings import Load, Machine, SweepSettings
@@ -36,7 +35,6 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
 from servers.records.done import Times
-from tests.harness import worker_threads
 
 
 def found_in(folder: Path) -> Searched:
@@ -52,9 +50,7 @@ def cells_of(folder: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "auto"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_start", worker_threads.start)
-        outcome = run_sweep(search_plan("fcfs,continuum", seeds=(1, 2)), folder, workers=1)
+    outcome = run_sweep(search_plan("fcfs,continuum", seeds=(1, 2)), folder, workers=1)
     assert not outcome.failed
     assert outcome.cells == len(cells_of(folder))
     return folder

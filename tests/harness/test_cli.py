@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from small import contents, programs, run_sweep, small_plan
 
+import harness
 from harness.cli import catalogue
 from harness.cli.commands.list import Listing, list_
 from harness.cli.main import COMMANDS, MOVED
@@ -385,7 +386,16 @@ def test_help_completion_and_unknown_options_import_no_heavy_packages(
     assert result.returncode == (2 if "--polices" in arguments else 0)
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert "harness.cli.main" in imported
-    assert not imported & {"aiohttp", "jinja2", "numpy", "pandas", "pydantic", "rich", "scipy"}
+    heavy = {"aiohttp", "jinja2", "numpy", "openai", "pandas", "pydantic", "rich", "scipy"}
+    assert not imported & heavy
+
+
+def test_only_functions_import_the_openai_client_so_that_virtual_time_never_does() -> None:
+    client = re.compile(r"( *)from harness\.replay\.openai_client import", re.MULTILINE)
+    files = Path(harness.__file__).parent.rglob("*.py")
+    indents = [indent for path in files for indent in client.findall(path.read_text())]
+    assert len(indents) >= 7
+    assert all(indents)
 
 
 def test_help_has_options_below_their_headings_in_a_hundred_columns(

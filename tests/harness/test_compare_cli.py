@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.cells import workers
-from tests.harness import worker_threads
 from tests.harness.in_process import bench
 from tests.harness.small import damages
 
@@ -152,7 +150,6 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nights")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(workers, "_start", worker_threads.start)
         patch.setattr(sys, "path", [*sys.path])
         programs = [
             {"format": "turnstile-trace-1", "id": f"job-{k}", "turns": [turn]}

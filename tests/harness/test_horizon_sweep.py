@@ -133,8 +133,8 @@ def test_jobs_that_arrive_at_a_rate_do_so_for_a_day_unless_a_steady_state_is_ask
     [
         (
             {"horizon": "24"},
-            "--horizon '24': give a time with its unit, such as 8h or 7d, with at"
-            " most so many jobs, such as 24h,5000, or steady",
+            "--horizon '24': give a time with its unit, such as 8h or 7d, a time"
+            " and the most jobs, such as 24h,5000, or steady",
         ),
         ({"horizon": "a day"}, "--horizon 'a day': give a time with its unit"),
         ({"horizon": "0h"}, "--horizon 0h: must be above zero and at most 366d"),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cells import workers
 from harness.cells.folder import Lines, remove_lines
 from harness.cells.workers import Tick
 from harness.load.settings import Keep
@@ -22,16 +21,15 @@ from harness.sweep.finished import is_finished
 from harness.sweep.plan import Cell, SweepPlan
 from reports import write_report
 from reports.capacity.estimate import Kind
-from reports.metrics import cell_numbers
 from reports.run_folder.checksums import CHECKSUMS, LINES, without_lines
 from reports.run_folder.read import load_run
 from reports.statistics.searched import searched
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput
-from tests.harness import worker_threads
 from tests.harness.in_process import bench
 from tests.harness.small import contents, run_sweep, search_plan, small_plan
 from tests.lines import read_lines
+from tests.reports.make_run import change_numbers
 
 FCFS, CONTINUUM = "fcfs_jps0.5_seed1", "continuum_jps0.5_seed1"
 SEARCH = search_plan("fcfs", seeds=(1, 2))
@@ -67,11 +65,9 @@ def searches(tmp_path_factory: pytest.TempPathFactory) -> dict[Keep, Path]:
     """Return the folders of the same search with each setting, where it has its report. A search
     keeps what its report draws unless told otherwise."""
     folder = tmp_path_factory.mktemp("searches")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_start", worker_threads.start)
-        for keep in Keep:
-            run(SEARCH, folder / keep, None if keep is Keep.SHOWN else keep)
-            write_report(folder / keep)
+    for keep in Keep:
+        run(SEARCH, folder / keep, None if keep is Keep.SHOWN else keep)
+        write_report(folder / keep)
     return {keep: folder / keep for keep in Keep}
 
 
@@ -257,12 +253,10 @@ def test_a_cell_that_the_plan_does_not_have_is_refused_and_stays(
     assert contents(tmp_path / "run") == before
 
 
-def test_a_cell_whose_numbers_other_code_computed_runs_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_whose_numbers_other_code_computed_runs_again(tmp_path: Path) -> None:
     run(small_plan(), tmp_path / "run", Keep.NONE)
     assert is_finished(tmp_path / "run" / FCFS)
-    monkeypatch.setattr(cell_numbers, "code_sha256", lambda: "other")
+    change_numbers(tmp_path / "run", code_sha256="other")
     assert not is_finished(tmp_path / "run" / FCFS)
     outcome = run_sweep(small_plan(), tmp_path / "run", workers=1, reuse=False, keep=Keep.NONE)
     assert (outcome.found_done, outcome.failed) == (0, {})

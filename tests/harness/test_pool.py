@@ -18,7 +18,7 @@ from servers.basics.errors import CannotWrite
 from tests.leaks import has_ended
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.usefixtures("worker_processes")
+pytestmark = pytest.mark.usefixtures("spawned_workers")
 
 
 def work(shared: str, job: str, tick: Tick) -> None:

@@ -14,7 +14,7 @@ from small import programs
 
 from harness.cli.until import narrow, parse_until, run_until, separated
 from harness.load.settings import SweepSettings
-from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
+from reports.statistics.best import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
 from servers.records.sweep import SweepRecord
 from traces.formats.native import write_programs

@@ -128,7 +128,7 @@ def test_each_cell_runs_several_times_and_more_repeats_are_added(tmp_path: Path)
     assert code == 2
     assert "repeats" in err
     answer = json.loads((tmp_path / "o/answer.json").read_text())
-    assert any("One seed, measured 3 times" in caveat for caveat in answer["caveats"])
+    assert any("One seed: the intervals" in caveat for caveat in answer["caveats"])
 
 
 @pytest.mark.parametrize("keep", ["none", "shown", "turns"])

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import orjson
+import zstandard
 
-from reports.run_folder.checksums import CHECKSUMS, checksums
+from reports.run_folder.checksums import CELL_NUMBERS, CHECKSUMS, checksums
 
 SLOTS = 16
 TOOLS = ("grep", "sed", "python")
@@ -112,6 +113,15 @@ def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings without those that are null. The engine sim is in virtual time."""
     time = {"virtual_time": "virtual time"} if settings.get("engine") == "sim" else {}
     return time | {name: v for name, v in settings.items() if v is not None or name == "jps"}
+
+
+def change_numbers(run: Path, **fields: Any) -> None:
+    """Replace fields of the stored numbers of each cell of a run."""
+    for done in run.glob("*/done.json"):
+        path = done.parent / CELL_NUMBERS
+        numbers = orjson.loads(zstandard.decompress(path.read_bytes()))
+        path.write_bytes(zstandard.compress(orjson.dumps(numbers | fields)))
+        seal(done.parent)
 
 
 def seal(cell: Path) -> None:

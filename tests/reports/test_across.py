@@ -56,7 +56,7 @@ def machine(
 
 
 def across(*machines: MachineRun) -> Across:
-    return Across(machines, ["hardware"], sorted(machines[0].seeds), {})
+    return Across(machines, sorted(machines[0].seeds), {})
 
 
 def test_the_first_sentence_names_the_machine_with_most_jobs_per_gpu() -> None:

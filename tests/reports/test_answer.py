@@ -48,7 +48,6 @@ def test_the_answer_opens_with_the_winner_and_its_speedup(tmp_path: Path) -> Non
         "At 0.5 jobs/s continuum is 1.9x faster than fcfs on average (95% CI 1.9–1.9) and 1.9x at"
         " P95: the mean job completion time (JCT) is 10.0 s instead of 19.0 s."
     )
-    assert "Slower than fcfs: autellix 0.95x." in found.findings
 
 
 def test_a_reference_never_wins_but_gives_the_possible_gain(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
         " time (JCT) is 29.5 s with continuum and 29.6 s with infercept, 2.4x and 2.3x faster"
         " than fcfs with 69.5 s."
     )
-    assert not [finding for finding in found.findings if "infercept" in finding]
+    assert "No significant difference from continuum: infercept." in found.findings
 
 
 def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Path) -> None:
@@ -192,7 +191,6 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
         write_cell(run, "continuum", continuum, jps=jps)
     found = answer_of(run)
     assert found.load == "0.2 jobs/s"
-    assert found.findings[0].startswith("fcfs is past saturation at this load and continuum is not")
     assert (
         "At 0.1 jobs/s the choice makes little difference: all variants are within 2% of fcfs."
         in found.findings
@@ -207,7 +205,6 @@ def test_a_saturated_variant_does_not_win_while_another_keeps_up(tmp_path: Path)
     found = answer_of(run)
     assert found.winner is not None
     assert (found.winner.variant, found.winner.saturated) == ("continuum", False)
-    assert "Faster in this run, but past saturation: autellix (20.0 s)." in found.findings
 
 
 def test_a_variant_is_saturated_if_it_is_in_one_seed(tmp_path: Path) -> None:
@@ -353,23 +350,6 @@ def test_a_long_run_gets_no_short_run_caveat(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
     assert not [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
-
-
-def test_an_insignificant_difference_comes_with_the_number_of_seeds_needed(
-    tmp_path: Path,
-) -> None:
-    # The logs of the ratios are 0.105, 0 and 0.051, their variance 0.00278. With Student's t of two
-    # degrees of freedom: 6.188² · 0.00278 / (ln 1.05)² = 44.7.
-    run = write_sweep(tmp_path, ["fcfs", "continuum"], seeds=[1, 2, 3])
-    for seed, jct_s in ((1, 18.0), (2, 20.0), (3, 19.0)):
-        write_cell(run, "fcfs", idle(20.0), seed=seed)
-        write_cell(run, "continuum", idle(jct_s), seed=seed)
-    found = answer_of(run)
-    assert found.headline.startswith(
-        "At 0.5 jobs/s no scheduler is distinguished from fcfs with 3 seeds"
-    )
-    assert "Finding a difference of 5% needs about 45 seeds (--seeds)." in found.findings
-    assert not any("seed" in caveat for caveat in found.caveats)
 
 
 def test_only_a_finite_set_of_jobs_at_a_rate_is_said_to_be_no_capacity(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def chains(**per_seed: Sequence[float | Capacity]) -> dict[Chain, Capacity]:
 
 def point(variant: str, jps: float, mean_s: float, *, stable: bool = True) -> Point:
     ratio = Estimate(90 / mean_s, 0.9 * 90 / mean_s, 1.1 * 90 / mean_s)
-    against = None if variant == "fcfs" else Comparison(200, 3, ratio, ratio, math.nan)
+    against = None if variant == "fcfs" else Comparison(ratio, ratio)
     return Point(
         variant, "", False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
         {"jct_p95_s": 3 * mean_s}, jps, {"device": 0.5}, not stable, False, against,
@@ -146,7 +146,6 @@ def test_the_baseline_can_win() -> None:
     assert answer.headline == (
         "No scheduler sustains more jobs than fcfs, which sustains 0.4 jobs/s on b200."
     )
-    assert "Lower than fcfs: a 0.75x." in answer.findings
 
 
 def test_schedulers_as_good_as_the_baseline_are_named() -> None:
@@ -197,7 +196,6 @@ def test_a_reference_never_wins() -> None:
         references={"oracle": "the future"},
     )
     assert answer.winners == ("a",)
-    assert "For reference: oracle, which knows the future, sustains 0.5 jobs/s." in answer.findings
 
 
 def test_an_slo_that_nothing_meets_is_no_number() -> None:
@@ -308,9 +306,8 @@ def test_jcts_are_compared_at_the_highest_rate_that_the_baseline_sustains_with_e
         " 1.5x as long (95% CI 1.4–1.7)." in answer.findings
     )
     # 0.3 jobs/s is more than 0.26, and less than 0.39; 0.4 is not.
-    assert (
-        "At 0.3 jobs/s, more than fcfs sustains, the mean JCT is 75.0 s with a." in answer.findings
-    )
+    assert answer.beyond is not None
+    assert (answer.beyond.variant, answer.beyond.load) == ("a", "0.3 jobs/s")
 
 
 def test_the_capacities_of_winners_that_are_not_equal_never_read_as_an_interval() -> None:
@@ -324,7 +321,7 @@ def test_the_capacities_of_winners_that_are_not_equal_never_read_as_an_interval(
     )
 
 
-def test_of_many_winners_the_highest_and_the_lowest_are_named_and_the_others_in_a_finding() -> None:
+def test_of_many_winners_the_headline_names_the_highest_and_the_lowest() -> None:
     found = chains(
         fcfs=(0.2,) * 3, a=(0.40,) * 3, b=(0.30, 0.42, 0.37), c=(0.4, 0.4, 0.39),
         d=(0.4, 0.39, 0.39), e=(0.39,) * 3,
@@ -335,16 +332,7 @@ def test_of_many_winners_the_highest_and_the_lowest_are_named_and_the_others_in_
         "Five schedulers are not distinguished with 3 seeds: the highest, a, sustains 0.4 jobs/s"
         " on b200, 2.0x as many as fcfs (95% CI 1.8–2.2), and the lowest, b, 0.36 (1.8x)."
     )
-    assert "The 5 that tie, the highest first: a, c, d, e and b." in answer.findings
-
-
-def test_a_rate_that_some_seeds_of_the_baseline_sustain_is_explained() -> None:
-    """With capacities of 0.24, 0.25 and 0.26 and rates sustained up to 98% of them, 0.245 jobs/s is
-    sustained with the second (0.245) and third seed."""
-    points = [point("fcfs", 0.1, 60), point("fcfs", 0.245, 450), point("a", 0.245, 65)]
-    answer = answer_of(chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.4, 0.41)), points=points)
-    explained = "fcfs sustains 0.245 jobs/s with 2 of 3 seeds, so no mean JCT is given there."
-    assert any(finding.endswith(explained) for finding in answer.findings)
+    assert answer.winners == ("a", "c", "d", "e", "b")
 
 
 def test_a_mean_of_ratios_that_differ_by_more_than_half_names_their_range() -> None:
@@ -417,9 +405,9 @@ def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() 
         in answer.findings
     )
     assert answer.findings[0] == (
-        "Sustained: mean JCT at most 2x that of an idle machine, with so many agents at work, each"
-        " of which starts a new job when its last one has ended. On an idle machine the mean JCT is"
-        " 42.0 s."
+        "Sustained: mean JCT at most 2x that of an idle machine, with this many agents at work,"
+        " each of which starts a new job when its last one has ended. On an idle machine the mean"
+        " JCT is 42.0 s."
     )
 
 

@@ -33,13 +33,13 @@ from reports.run_folder.read import Run, load_run
 from tests.harness.in_process import bench
 from tests.harness.small import contents, run_sweep, small_plan
 from tests.lines import rewrite
-from tests.reports.make_run import seal
+from tests.reports.make_run import change_numbers, seal
 
 CELL = "fcfs_jps0.5_seed1"
 
 
 @pytest.fixture(autouse=True)
-def _worker_threads(worker_threads: None) -> None:
+def _forked_workers(forked_workers: None) -> None:
     pass
 
 
@@ -145,20 +145,16 @@ def test_numbers_of_failed_turns_are_those_of_the_turns(tmp_path: Path) -> None:
     assert "reset" in found.failed_gates[CELL]
 
 
-@pytest.fixture
-def other_code(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    return lambda: monkeypatch.setattr(cell_numbers, "code_sha256", lambda: "other")
+OTHER_CODE = {"code_sha256": "other"}
 
 
-def test_numbers_of_other_code_are_computed_again_from_the_turns(
-    tmp_path: Path, other_code: Callable[[], None]
-) -> None:
+def test_numbers_of_other_code_are_computed_again_from_the_turns(tmp_path: Path) -> None:
     run = sweep(small_plan(), tmp_path / "run")
     before = collect(run)
     for cell in run.cells:  # which shows that they are not used
         spoil(cell.folder)
     assert collect(run).cells["jobs"].tolist() == [77, 77]
-    other_code()
+    change_numbers(run.folder, **OTHER_CODE)
     after = collect(run)
     assert after.missing == ()
     pd.testing.assert_frame_equal(after.cells, before.cells, check_exact=True)
@@ -189,12 +185,12 @@ def spoil(cell: Path) -> None:
 
 
 def test_without_turns_numbers_of_other_code_get_a_caveat_and_the_sweep_runs_the_cell_again(
-    tmp_path: Path, other_code: Callable[[], None]
+    tmp_path: Path,
 ) -> None:
     plan, folder = small_plan(), tmp_path / "run"
     expected = collect(sweep(plan, folder, Keep.NONE))
     assert not expected.cells.empty
-    other_code()
+    change_numbers(folder, **OTHER_CODE)
     results = collect(load_run(folder))
     assert results.by_other_code == 2
     assert results.missing == ()
@@ -286,7 +282,6 @@ def test_damaged_lines_with_a_matching_checksum_are_named_once_they_are_read(
     name: str,
     damage: Callable[[bytes], bytes],
     named: str,
-    other_code: Callable[[], None],
 ) -> None:
     folder = tmp_path / "run"
     sweep(small_plan(), folder)
@@ -294,7 +289,7 @@ def test_damaged_lines_with_a_matching_checksum_are_named_once_they_are_read(
     path.write_bytes(damage(path.read_bytes()))
     seal(path.parent)
     assert collect(load_run(folder)).missing == ()  # their numbers are stored
-    other_code()
+    change_numbers(folder, **OTHER_CODE)
     found = collect(load_run(folder))
     assert found.cells["cell"].tolist() == ["continuum_jps0.5_seed1"]
     ((cell, why),) = found.missing

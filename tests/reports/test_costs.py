@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
 
 from harness.load.prices import parse_api_price, parse_prices, price_of_gpu
 from reports.answer.capacity_context import MachinePrice
-from reports.answer.costs import JobCost, cost_sentences, cost_table, job_costs
+from reports.answer.costs import cost_table, job_costs
 from reports.capacity.estimate import Capacity, Kind
 from reports.loads import AGENTS, RATES
 from reports.statistics.capacities import VariantCapacity
@@ -20,7 +18,7 @@ from servers.basics.errors import InvalidInput
 from servers.records.sweep import ApiPriceRecord, PriceRecord
 
 if TYPE_CHECKING:
-    from servers.records.sweep import SweepRecord
+    pass
 
 ONE_CENT_PER_S = MachinePrice(2, 18.0)
 """Two GPUs of 18 USD per hour."""
@@ -121,12 +119,3 @@ def test_api_prices_are_three_numbers(text: str) -> None:
     with pytest.raises(InvalidInput, match="must be three prices in USD per million tokens"):
         parse_api_price(text)
     assert parse_api_price("0.5,5,25") == ApiPriceRecord(0.5, 5.0, 25.0)
-
-
-def test_a_kind_of_token_that_no_job_has_has_no_cost() -> None:
-    cost = JobCost("a", RATES, 0.4, 0.0125, {"cached": math.nan, "new": 0.4, "generated": 4.0})
-    sweep = cast("SweepRecord", SimpleNamespace(baseline="fcfs", api_price=None, price=None))
-    assert cost_sentences([cost], ["a"], sweep) == [
-        "If a single kind of token carried the whole cost, a at capacity would cost 0.4 USD per"
-        " million new tokens or 4 USD per million generated tokens."
-    ]

@@ -24,7 +24,7 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities
 from reports.statistics.points import Comparison, Point
 
-GAIN = Comparison(100, 3, Estimate(1.5, 1.3, 1.7), Estimate(1.2, 1.1, 1.3), math.nan)
+GAIN = Comparison(Estimate(1.5, 1.3, 1.7), Estimate(1.2, 1.1, 1.3))
 
 
 def point(variant: str, mean_s: float, against: Comparison | None, **changes: Any) -> Point:

@@ -84,8 +84,6 @@ def test_each_variant_is_compared_behind_its_own_router() -> None:
     assert unlimited_kv_sentences(every[:2], every, limits) == [
         "With unlimited KV memory fcfs@x would sustain 0.05 jobs/s, of which a@x reaches 100%.",
         "With unlimited KV memory fcfs@y would sustain 0.1 jobs/s, of which a@y reaches 50%.",
-        "The SLO limits a@x, not KV memory. KV memory limits a@y: with unlimited KV memory"
-        " fcfs sustains 2.0x the load.",
     ]
 
 
@@ -94,18 +92,13 @@ WITH_REFERENCE = by_name(
 )
 
 
-def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline_and_what_limits_them() -> (
-    None
-):
+def test_the_answer_says_what_kv_memory_costs_the_best_and_the_baseline() -> None:
     answer = answer_of(WITH_REFERENCE, references={"unlimited-kv": UNLIMITED_KV})
     sentences = [each for each in answer.findings if "KV memory" in each]
     assert sentences == [
         "With unlimited KV memory fcfs would sustain 0.1 jobs/s, of which a reaches 99% and fcfs"
         " 50%.",
-        "The SLO limits a, not KV memory. The recovery from a burst limits fcfs: with unlimited"
-        " KV memory fcfs sustains 2.0x the load.",
     ]
-    assert not any("For reference" in each for each in answer.findings)
     agents = answer_of(WITH_REFERENCE, references={"unlimited-kv": UNLIMITED_KV}, arrivals="agents")
     assert agents.limited_by["fcfs"].bottleneck is Bottleneck.KV_MEMORY
 
@@ -117,14 +110,6 @@ def test_a_rate_that_only_the_reference_sustains_is_said() -> None:
     )
     assert answer.headline.startswith("No scheduler sustains any rate on b200")
     assert "With unlimited KV memory fcfs would sustain 0.1 jobs/s." in answer.findings
-
-
-def test_compute_and_what_the_seeds_do_not_show_have_sentences_too() -> None:
-    found = by_name(a=failing(0.1, *[NONE] * 3), b=failing(0.092, *[JCT] * 3), unlimited=[0.1] * 3)
-    every = of_all(found)
-    assert unlimited_kv_sentences(every[:2], every, limited_by(every, burst=True))[1] == (
-        "Compute limits a, not KV memory. Whether KV memory limits b is unclear with 3 seeds."
-    )
 
 
 def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:

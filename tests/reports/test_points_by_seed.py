@@ -56,7 +56,6 @@ def test_ratios_are_paired_by_seed_and_averaged_geometrically() -> None:
     found = compare_by_seed(frame(JOBS, "fcfs"), frame(JOBS, "fast"))
     assert found is not None
     assert found.mean.value == pytest.approx(12**0.5)
-    assert (found.programs, found.seeds) == (4, 2)
 
 
 def test_only_jobs_that_both_sides_measured_count() -> None:

@@ -46,7 +46,6 @@ def test_the_interval_of_one_seed_covers_the_variation_between_repeats() -> None
     base = repeated([10.0, 10.0, 10.0])
     found = compare(base, repeated([10.0, 5.0, 20.0]))
     assert found is not None
-    assert (found.programs, found.seeds) == (JOBS, 3)
     assert found.mean.value == pytest.approx(30 / 35)
     assert found.mean.low < 1 < found.mean.high
     once = compare(base[base["repeat"] == 1], repeated([20.0]))

@@ -121,6 +121,6 @@ def gaps(tool_s: float) -> list[str]:
 def test_a_capacity_that_is_mostly_tool_gaps_comes_with_the_time_to_first_token() -> None:
     # Means of two seeds, which differ by 2 s: 2 and 31 s.
     (caveat,) = gaps(60.0)
-    assert caveat.startswith("Mostly tool gaps: they are 60% of the mean JCT")
+    assert caveat.startswith("Jobs spend most of their time in tool gaps: 60% of the mean JCT")
     assert caveat.endswith("from 2.00 s (fcfs at 0.1 jobs/s) to 31.0 s (fcfs at 0.2 jobs/s).")
     assert gaps(45.0) == []

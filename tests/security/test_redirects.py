@@ -1,4 +1,5 @@
-"""Neither a redirect nor a proxy gets keys or requests for a server that the user named."""
+"""Neither a redirect nor a proxy gets keys or requests for a server that the user named, and the
+server gets no keys of others."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from tests.threaded import threaded
 from traces import Program, Turn
 
 KEY = "sk-planted-12345"
+OTHER = "sk-other-67890"
 
 
 @dataclass
@@ -51,7 +53,7 @@ class RedirectingServer:
             return web.json_response({"data": [{"id": "m"}]})
 
         async def redirect(request: web.Request) -> web.Response:
-            self.received_keys.append(request.headers["Authorization"])
+            self.received_keys += [value for value in request.headers.values() if "sk-" in value]
             return web.Response(status=self.status, headers={"Location": f"{other}/stolen"})
 
         other_app, app = web.Application(), web.Application()
@@ -67,7 +69,7 @@ async def lists_models(url: str) -> None:
 
 
 async def describes(url: str) -> None:
-    with pytest.raises(Unavailable, match="HTTP Error 30"):
+    with pytest.raises(Unavailable, match="HTTP status 30"):
         await asyncio.to_thread(describe, url)
 
 
@@ -97,7 +99,7 @@ async def ends_program(url: str) -> None:
 
 
 async def finds_session_ends(url: str) -> None:
-    assert await asyncio.to_thread(session_ends, url, KEY) == ()
+    assert await asyncio.to_thread(session_ends, url) == ()
 
 
 async def finds_memory(url: str) -> None:
@@ -133,6 +135,9 @@ async def replays(url: str) -> None:
 @pytest.fixture(autouse=True)
 def api_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, KEY)
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, OTHER)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"Authorization: {OTHER}\nX-Gateway-Key: {OTHER}")
 
 
 CLIENTS = [

@@ -1,4 +1,4 @@
-"""No policy beats the lower bound, in any world (docs/design/lower-bound.md)."""
+"""No policy beats the lower bound, in any world (docs/design/statistics.md)."""
 
 from __future__ import annotations
 

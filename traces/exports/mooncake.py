@@ -24,7 +24,7 @@ NO_SESSIONS = "mooncake has no sessions: a program of several turns becomes sing
 NO_GAPS = (
     "mooncake has no tool gaps: a later turn starts at a fixed time, even if the one before is late"
 )
-NO_SUB_AGENTS = "mooncake has no sub-agents: the turns of one start at fixed times, and none waits"
+NO_SUB_AGENTS = "mooncake has no sub-agents: their turns start at fixed times, and no turn waits"
 NO_TOOLS = "mooncake has no tool names"
 
 

@@ -156,7 +156,8 @@ class Rollout:
 
     def _copied(self, parent: Rollout | None) -> int:
         """Return the number of leading lines that are copies of the parent's history: up to the
-        last line of a call that the parent has too, or that was written when the rollout began."""
+        last line of a call that the parent has too. Without the parent's file, up to the last one
+        that was written when the rollout began, which may be of a quick first call."""
         if not self.parent_id:
             return 0
         fork_s = moment(self.meta.get("timestamp"))
@@ -169,7 +170,8 @@ class Rollout:
             at_s = moment(line.get("timestamp"))
             is_early = fork_s is not None and at_s is not None and at_s <= until_s
             is_known = _id(line) in known and (is_early or (self.is_fork and _counts(line)))
-            if is_known or (is_early and (self.is_fork or (at_s or 0.0) < (fork_s or 0.0))):
+            by_time = is_early and (self.is_fork or (at_s or 0.0) < (fork_s or 0.0))
+            if is_known or (by_time and not known):
                 copied = number + 1
             elif _counts(line):
                 break

@@ -199,7 +199,6 @@ def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
 def _write_card(
     live: Sequence[Path], sim: Path, out: Path, measured: Measured | None, failed: bool
 ) -> None:
-    """Write and print the card. Exit with code 1 if a target is missed or a cell failed."""
     from reports.fidelity.write import write_fidelity
 
     notes = [f"Profile: {note}" for note in measured.notes()] if measured is not None else []

@@ -224,7 +224,6 @@ def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
 
 
 def _changed(machine: Machine, names: Collection[str]) -> list[str]:
-    """Return the options of those settings that do not have their default."""
     defaults, words = values_of(Machine()), list[str]()
     for name, value in values_of(machine).items():
         if name in names and value != defaults[name]:

@@ -197,7 +197,6 @@ def _check_out(path: Path) -> None:
 
 
 def _unused(path: Path) -> Path:
-    """Return the path, with a number in its name if the file exists already."""
     names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
     return next(name for name in chain([path], names) if not name.exists())
 

@@ -209,7 +209,6 @@ def _exit_unless_valid(gates: str) -> None:
 
 
 def _check_shard(execution: Execution, fail_unless: str | None, until: str | None) -> None:
-    """Raise InvalidInput if a shard is given with options that it cannot have."""
     if execution.shard is None:
         return
     from harness.load.shard import parse_shard

@@ -166,7 +166,6 @@ def convert(
 
 
 def _pack(paths: list[str], out: Path, reading: TraceReading) -> None:
-    """Store the traces and print what was read. Raises InvalidTrace."""
     from traces.stored import SUFFIX
     from traces.streaming import store
 

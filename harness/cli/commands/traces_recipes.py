@@ -226,7 +226,6 @@ def fit(
 
 
 def _name(out: Path) -> str:
-    """Return the recipe's name, with which the ids of its programs begin."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", out.stem)[:60]
 
 

@@ -13,7 +13,7 @@ from servers.policies.base import Request
 from servers.policies.estimates.recent import Recent
 
 RETURNS = 128.0
-"""The mean forgets a return by the factor e after so many others."""
+"""The weight of a return in the mean falls by the factor e after this many others."""
 
 
 class LostShare:

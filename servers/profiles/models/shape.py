@@ -78,7 +78,7 @@ class Indexer:
     copied: bool
     """Whether each GPU has all heads."""
     block_tokens: int
-    """A block has a multiple of so many tokens."""
+    """The tokens of a block are a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def check_limits(limits: Limits | ServerConfig, vllm: VllmInstallation) -> None:
 
 
 def check_answers(config: ServerConfig, vllm: VllmInstallation) -> None:
-    """Raise InvalidInput for recorded answers if this vLLM cannot be told what to answer."""
+    """Raise InvalidInput for recorded answers if this vLLM cannot take them."""
     if config.recorded_answers and not (vllm.cpu or vllm.has_trace_replay):
         raise InvalidInput(
             f"--answers recorded: vLLM {vllm.version} has no --enable-trace-replay; use "

@@ -140,6 +140,12 @@ class RemoteVllm:
         )
         return sequence
 
+    def take_back(self, sequence: Sequence) -> None:
+        """Forget a turn that has not arrived."""
+        key = next(key for key, turn in self._turns.items() if turn is sequence)
+        del self._turns[key]
+        self._process.send({"do": "take_back", "key": key})
+
     def end_program(self, program_id: str) -> None:
         self._process.send({"do": "end_program", "program_id": program_id})
 

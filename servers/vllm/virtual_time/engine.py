@@ -179,6 +179,11 @@ class VirtualVllm:
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         self._push(at_ps, sequence)
 
+    def take_back(self, sequence: Sequence) -> None:
+        """Forget a turn that has not arrived."""
+        self._due = [event for event in self._due if event[3] is not sequence]
+        heapq.heapify(self._due)
+
     def end_program(self, program_id: str) -> None:
         self._runner.end_program(program_id)
 

@@ -4,9 +4,10 @@
 
 In, one JSON object per line: policy, profile and limits start an engine, and `go` runs it. Out:
 `next` when the engine takes the next program, whose first turn the client then submits, and `ended`
-for each turn. After both the process reads `submit`, `end_program` and `stop` messages until the
-next `go`. At the end `done`, or `failed` with an error message of one line. The process ends at the
-end of its input, so that it does not outlive its client. All output of vLLM goes to stderr.
+for each turn. After both the process reads `submit`, `take_back`, `end_program` and `stop` messages
+until the next `go`. At the end `done`, or `failed` with an error message of one line. The process
+ends at the end of its input, so that it does not outlive its client. All output of vLLM goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class CellEngine:
         )
         self._keys[self.engine.submit(submission, message["at_ps"])] = message["key"]
 
+    def take_back(self, key: int) -> None:
+        sequence = next(turn for turn, number in self._keys.items() if number == key)
+        del self._keys[sequence]
+        self.engine.take_back(sequence)
+
     def report(self, kind: str, **fields: Any) -> None:
         events, self._events[:] = to_builtins(self._events), []
         self._send({kind: True, "now_ps": self.engine.now_ps, "events": events, **fields})
@@ -98,6 +104,8 @@ class CellEngine:
             match message["do"]:
                 case "submit":
                     self.submit(message)
+                case "take_back":
+                    self.take_back(message["key"])
                 case "end_program":
                     self.engine.end_program(message["program_id"])
                 case "stop":

@@ -234,6 +234,21 @@ def test_the_history_that_a_fork_copies_is_not_counted_again(
     ]
 
 
+def test_a_call_in_the_second_after_a_fork_is_no_copy_if_the_parent_lacks_it(
+    tmp_path: Path,
+) -> None:
+    count = Counter()
+    copy = history(count, 500, 0)
+    child = [meta("b", 500, forked_from_id="a"), meta("a"), *copy, said(500.7), called(500.7, "t"),
+             count(500.7, 300, cached=200), output(509, "t"), said(515),
+             count(515, 330, cached=300)]  # fmt: skip
+    (tmp_path / "a.jsonl").write_bytes(json_lines(meta("a"), *history(Counter(), 0, 10)))
+    (tmp_path / "b.jsonl").write_bytes(json_lines(*child))
+    programs = read_traces(tmp_path, keep_names=True).programs
+    assert [[turn.prompt_tokens for turn in p.turns] for p in programs] == [[100, 200], [300, 330]]
+    assert programs[1].turns[0].tool_gap_s == pytest.approx(8.3)
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_sub_agents_rollout_is_a_fork_of_its_parents(tmp_path: Path, waits: bool) -> None:
     count = Counter()
