@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -219,11 +218,12 @@ def _compare_servers(sides: list[str]) -> None:
 def _pages(side: str) -> list[tuple[str, str]]:
     """Return the pages of a server with where each is from, in order of their names."""
     if side.startswith(("http://", "https://")):
-        from harness.replay.http import fetch
+        from harness.replay.http import RequestFailed
+        from harness.replay.openai_client import fetch
 
         try:
             page = fetch(side, PAGE_TIMEOUT_S, MAX_PAGE_BYTES)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except RequestFailed as error:
             raise Unavailable(f"{side}: {error}") from None
         return [(side, page.decode(errors="replace"))]
     path = Path(side)
