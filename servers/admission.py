@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servers.basics.errors import InvalidInput
+from servers.speculation import Speculation, parse_speculation
 
 STEP_TOKENS = 2048
 """The default of --step-tokens: tokens that one step computes at most."""
@@ -74,12 +75,18 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True)
 class Limits(Headroom):
-    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`, and the
-    headroom."""
+    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`, the
+    headroom, and speculative decoding."""
 
     max_num_seqs: int = MAX_NUM_SEQS
     step_tokens: int = STEP_TOKENS
     admission: Admission = Admission.WHOLE_PROMPT
+    speculate: str | None = None
+    """As `servers.speculation` reads it; None: each step generates one token of a turn."""
+
+    @property
+    def speculation(self) -> Speculation | None:
+        return None if self.speculate is None else parse_speculation(self.speculate)
 
     def __post_init__(self) -> None:
         Headroom.__post_init__(self)
@@ -94,3 +101,17 @@ class Limits(Headroom):
                 f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
             )
+        if self.speculation is not None:
+            self._check_drafts(self.speculation.tokens)
+
+    def _check_drafts(self, drafts: int) -> None:
+        """vLLM stops with an assertion if a step has no room for a turn with all its drafts."""
+        for option, value in (
+            ("--step-tokens", self.step_tokens),
+            ("--long-prefill", self.long_prefill or self.step_tokens),
+        ):
+            if value <= drafts:
+                raise InvalidInput(
+                    f"{option} {value}: a step has no room for a token and {drafts} drafts of a "
+                    f"turn; use at least {drafts + 1}, or fewer drafts in --speculate"
+                )

@@ -202,9 +202,11 @@ class EngineKind:
 
 OWN_SCHEDULING = {
     "scheduling": ", which has its own step times; remove it, and start vLLM with "
-    "--no-async-scheduling instead"
+    "--no-async-scheduling instead",
+    "speculate": ", whose server accepts as many drafts as its model does; remove it, and give the "
+    "server its own flags, such as --speculative-config of vLLM after --",
 }
-"""Why live engines refuse `--scheduling`."""
+"""Why live engines refuse `--scheduling` and `--speculate`."""
 
 
 OTHER_SCHEDULER = dict.fromkeys(

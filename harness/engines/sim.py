@@ -18,10 +18,12 @@ from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.virtual import EngineFactory
 from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import counted
 from servers.policies.base import UNLIMITED_KV
 from servers.policies.unlimited_kv import KV_BLOCKS
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
+from servers.profiles.drafts import check_model, with_draft_memory, with_draft_share
 from servers.profiles.files import (
     is_file,
     measured_for,
@@ -46,6 +48,7 @@ from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import NamedRouter
 from servers.sim import DisaggregatedFleet, Engine, Fleet, Limits, Offload, OnEvent, Transfer
+from servers.speculation import Speculation
 from servers.variants import Variant, make_policy
 
 DEFAULT_HARDWARE, DEFAULT_MODEL = "a100-80g", "llama-3.1-8b"
@@ -164,7 +167,12 @@ class SimEngine:
     ) -> DoneRecord:
         variant, profile = job.variant, self.profile_of(job.variant)
         limits = variant.limited(self.limits)
-        policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=bool(variant.offload))
+        policy_costs = costs(
+            profile,
+            step_tokens=limits.step_tokens,
+            offload=bool(variant.offload),
+            speculation=limits.speculation,
+        )
         offload = self.offload if variant.offload else None
 
         def engine(on_event: OnEvent) -> partial[Engine]:
@@ -235,10 +243,15 @@ def sim_engine(
         names = ", ".join(v.name for v in chosen if v.offload)
         raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: must be positive for {names}")
     limits = build(Limits, values_of(machine))
+    profile, notes = found.profile(), found.notes
+    if (speculation := limits.speculation) is not None:
+        speculation, profile = _speculate(speculation, settings, chosen, found)
+        limits = replace(limits, speculate=str(speculation))
+        notes = (*notes, _describe_drafts(speculation))
     for variant in chosen:
         variant.limited(limits)
     return SimEngine(
-        found.profile(),
+        profile,
         found.profile(offload=True),
         limits,
         offload,
@@ -247,11 +260,57 @@ def sim_engine(
         found.file is None and _fewest(machine),
         machine.scheduling,
         machine.kv_cache_dtype,
-        found.notes,
+        notes,
         model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
         replicas=engine_count(settings.server),
         transfer=_transfer(settings.server, machine, found),
+    )
+
+
+def _speculate(
+    speculation: Speculation,
+    settings: SweepSettings,
+    chosen: Sequence[Variant],
+    found: ResolvedProfile,
+) -> tuple[Speculation, Profile]:
+    """Return the speculation with the time of its drafts, and the profile with their memory. Raise
+    InvalidInput for what is not modelled together with speculation."""
+    profile, machine = found.profile(), settings.machine
+    option = f"--speculate {machine.speculate}"
+    for variant in chosen:
+        if variant.offload is not None:
+            raise InvalidInput(
+                f"{option}: {variant.name} has an offload tier, whose loads are not modelled "
+                "beside slots for drafts; remove it from --policies"
+            )
+    if settings.server.disaggregate is not None:
+        raise InvalidInput(
+            f"{option}: --disaggregate is not modelled with it; use --replicas instead"
+        )
+    if len(profile.kv_groups) > 1 or profile.window is not None:
+        raise InvalidInput(
+            f"{option}: {profile.model} has sliding windows, states or sparse attention, for which "
+            "speculation is not modelled; use a model whose layers attend to all tokens"
+        )
+    if found.file is not None:
+        return with_draft_share(speculation, None), profile
+    llm = model(machine.model or DEFAULT_MODEL)
+    check_model(speculation, llm)
+    if speculation.drops_block and machine.kv_blocks is None:
+        block_bytes = profile.kv_bytes_per_token * profile.block_tokens
+        profile = with_draft_memory(profile, llm, block_bytes)
+    return with_draft_share(speculation, llm), profile
+
+
+def _describe_drafts(speculation: Speculation) -> str:
+    share = speculation.draft_share
+    return (
+        f"speculative decoding with {speculation.method} drafts "
+        f"{counted(speculation.tokens, 'token')} per turn and step, of which "
+        f"{sum(speculation.accept):.2g} are accepted on average, as given and not measured; the "
+        "time of a draft is inferred"
+        f"{f' as {share:.1%} of a step' if share else ' as 0'}"
     )
 
 

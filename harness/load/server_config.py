@@ -37,9 +37,9 @@ def server_config(
 
 
 def limits_record(limits: Limits | ServerConfig) -> LimitsRecord:
-    """Settings that are off are absent."""
+    """Settings that are off are absent. A server's own speculative decoding is one of its flags."""
     names = LimitsRecord.__struct_fields__
-    return LimitsRecord(**{name: getattr(limits, name) or None for name in names})
+    return LimitsRecord(**{name: getattr(limits, name, None) or None for name in names})
 
 
 def server_record(config: ServerConfig, server: Server, **versions: str | None) -> ServerRecord:

@@ -321,6 +321,17 @@ class Machine:
             min=0,
         ),
     ] = 0.0
+    speculate: Annotated[
+        str | None,
+        Option(
+            "Speculative decoding in virtual time: METHOD:DRAFTS with the share of drafts that are "
+            "accepted if those before them were, or one rate per position as vLLM logs them: "
+            "mtp:3,accept=0.8 or eagle3:3,accept=0.9,0.7,0.5. Methods: ngram, eagle, eagle3, mtp. "
+            "draft=0.05 is the time of one draft as a share of a step. Default: none.",
+            MACHINE,
+            "METHOD:DRAFTS,…",
+        ),
+    ] = None
     scheduling: Annotated[
         Scheduling,
         Option(

@@ -207,6 +207,7 @@ DIFFERENCES: Mapping[str, Callable[[SweepRecord], str]] = {
     "long prefill": _limit("long_prefill"),
     "adaptive": _limit("long_prefill_adaptive"),
     "watermark": _limit("watermark"),
+    "speculation": _limit("speculate"),
     "KV cache": lambda sweep: str(sweep.kv_cache_dtype or "auto"),
     "CPU time of steps": lambda sweep: str(sweep.scheduling or DASH),
     "policies": lambda sweep: listed([v.name for v in sweep.variants], at_most=30),

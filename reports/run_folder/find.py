@@ -109,6 +109,8 @@ def _settings(sweep: SweepRecord) -> Iterator[str]:
         yield f"long prefill {most}{' or an equal share' if limits.long_prefill_adaptive else ''}"
     if watermark := limits.watermark:
         yield f"watermark {watermark:g}"
+    if speculate := limits.speculate:
+        yield f"speculating {speculate}"
     if dtype := sweep.kv_cache_dtype:
         yield f"KV cache in {dtype}"
 

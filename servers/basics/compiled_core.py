@@ -46,6 +46,7 @@ MODULES = (
     "servers/programs.py",
     "servers/policies/**/*.py",
     "servers/routers/*.py",
+    "servers/profiles/drafts.py",
     "servers/profiles/profile.py",
     "servers/profiles/rebuild.py",
     "servers/sim/*.py",

@@ -12,8 +12,10 @@ from functools import partial
 from servers.basics.clock import seconds
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
+from servers.profiles.drafts import decode_token_s
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.profile import Profile
+from servers.speculation import Speculation
 
 
 def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
@@ -44,13 +46,19 @@ def decode_step_s(profile: Profile, turns: int, context_tokens: int) -> float:
     return seconds(profile.step_ps(turns, turns, context_tokens, 0))
 
 
-def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:
+def costs(
+    profile: Profile, *, step_tokens: int, offload: bool, speculation: Speculation | None = None
+) -> Costs:
+    """With speculation, a decode step takes the mean time of one token of each turn."""
     if step_tokens < 1:
         raise InvalidInput(f"step_tokens {step_tokens}: must be at least 1")
+    decode = partial(decode_step_s, profile)
+    if speculation is not None:
+        decode = partial(decode_token_s, profile, speculation)
     return Costs(
         prefill_s=partial(prefill_s, profile, step_tokens),
         reload_s=partial(reload_s, profile) if offload else None,
         step_tokens=step_tokens,
         kv_tokens=kv_tokens_of(profile, step_tokens),
-        decode_step_s=partial(decode_step_s, profile),
+        decode_step_s=decode,
     )

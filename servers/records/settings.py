@@ -102,6 +102,8 @@ class LimitsRecord(Record, kw_only=True, frozen=True):
     """Whether the cap is at least an equal share of the step; absent if not."""
     watermark: Number | None = None
     """Share of the KV blocks that admissions leave free; absent if 0."""
+    speculate: Name | None = None
+    """Speculative decoding; absent without."""
 
 
 class TransferRecord(Record, kw_only=True, frozen=True):

@@ -22,6 +22,7 @@ from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Offload
+from servers.sim.speculative import SpeculativeDecodes, SpeculativeScheduler
 from servers.sim.state_scheduler import StateScheduler
 from servers.sim.strides import duration_ps, steps_until
 from servers.sim.tiers import build_tiers
@@ -57,6 +58,8 @@ class Engine:
         kind: type[Scheduler] = Scheduler
         if len(profile.kv_groups) > 1:
             kind = StateScheduler if keeps_states(profile.kv_groups) else WindowScheduler
+        if limits.speculate is not None:
+            kind = SpeculativeScheduler
         self.scheduler = kind(policy, profile, limits, tiers, emit)
         self.now_ps = 0
         self.steps = 0
@@ -67,6 +70,7 @@ class Engine:
         self._running = self.scheduler.running
         self._decodes = decodes = self.scheduler.running.decodes
         self._windows = decodes if isinstance(decodes, WindowDecodes) else None
+        self._drafting = decodes if isinstance(decodes, SpeculativeDecodes) else None
         self._on_end = on_end
         self._on_event = on_event
         self._strides = strides
@@ -279,6 +283,8 @@ class Engine:
             window_ps, more_ps = self._windows.window_ps(batch.chunks)
             first_ps, increment_ps = first_ps + window_ps, increment_ps + more_ps
             steps = self._windows.window_steps(batch.chunks, steps)
+        if self._drafting is not None:
+            first_ps = self._drafting.batch_ps(profile, batch.chunks)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)
         self._batch, self._batch_steps = batch, steps

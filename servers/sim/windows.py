@@ -20,10 +20,12 @@ Depths and counts are in blocks.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from servers.sim.kv import BlockOwner, DeviceKV, Path
 from servers.sim.window_blocks import Block, Content
+
+_NO_WINDOW: Final = 1 << 60
 
 
 class WindowOwner(BlockOwner):
@@ -78,12 +80,12 @@ class WindowKV(DeviceKV):
     """All KV blocks of one engine."""
 
     def __init__(self, blocks: int, windows: tuple[int | None, ...], block_tokens: int) -> None:
-        """`windows`: of each group in vLLM's order, in tokens; exactly one is None, and the others
-        are equal."""
+        """`windows`: of each group in vLLM's order, in tokens; exactly one is None, and the others,
+        if there are any, are equal."""
         super().__init__(blocks)
         self.groups = len(windows)
         self._is_full = [window is None for window in windows]
-        self.window = next(window for window in windows if window is not None)
+        self.window = next((window for window in windows if window is not None), _NO_WINDOW)
         self._block = block_tokens
         self._hit_blocks = -(-(self.window - 1) // block_tokens)
         """Number of window blocks that a hit needs."""

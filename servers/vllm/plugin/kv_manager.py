@@ -183,12 +183,13 @@ class ReclaimingKVManager:
     def _missing_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
         """Return the number of free blocks missing to admit the head of the queue, if the next step
         computes `chunk` of its tokens. Its first chunk must fit and, if admission requires it, its
-        whole prompt, which needs at least as many blocks in a full-attention group."""
+        whole prompt, which needs at least as many blocks in a full-attention group, unless slots
+        for drafts follow the chunk."""
         whole_prompt = self._scheduler.scheduler_reserve_full_isl
         missing = []
         if whole_prompt:
             missing.append(self._missing(request, int(request.num_tokens), kwargs, cap=True))
-        if not (whole_prompt and self._one_group):
+        if not (whole_prompt and self._one_group and not self._scheduler.num_spec_tokens):
             chunk += kwargs.get("num_new_computed_tokens", 0)
             chunk += kwargs.get("num_external_computed_tokens", 0)
             chunk += kwargs.get("num_lookahead_tokens", 0)
@@ -240,7 +241,11 @@ class ReclaimingKVManager:
         computes one token of each running turn."""
         scheduler = self._scheduler
         found, hit, *boundary = self._manager.get_computed_blocks(waiting)
-        kwargs = {"new_computed_blocks": found, "num_new_computed_tokens": hit}
+        kwargs = {
+            "new_computed_blocks": found,
+            "num_new_computed_tokens": hit,
+            "num_lookahead_tokens": scheduler.num_lookahead_tokens,
+        }
         budget = scheduler.max_num_scheduled_tokens - len(scheduler.running)
         chunk = min(waiting.num_tokens - hit, budget, self._most_chunk())
         if getattr(scheduler, "need_mamba_block_aligned_split", False):
@@ -271,7 +276,8 @@ class ReclaimingKVManager:
         if prefills := len(scheduler._inflight_prefills):
             # Each but one may open a block more than its share of the step's tokens fills.
             free -= -(-scheduler.max_num_scheduled_tokens // block) + prefills - 1
-        if free >= len(running) * (2 + scheduler.num_lookahead_tokens // block):
+        drafts = scheduler.num_spec_tokens + scheduler.num_lookahead_tokens
+        if free >= len(running) * (2 + drafts // block):
             return True
         if scheduler.num_spec_tokens or free < 0:
             return False

@@ -19,6 +19,7 @@ from vllm.v1.request import Request, RequestStatus
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Future, Policy
 from servers.profiles import Profile
+from servers.profiles.drafts import step_ps as speculative_step_ps
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.records.turns import EventRecord
 from servers.sim import (
@@ -32,10 +33,11 @@ from servers.sim import (
     refuse_unfit,
 )
 from servers.sim.strides import duration_ps, steps_until
+from servers.speculation import turn_key
 from servers.vllm.plugin.request_tags import VllmTurn
 from servers.vllm.plugin.scheduler import TurnstileScheduler
 from servers.vllm.plugin.settings import Options
-from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
+from servers.vllm.virtual_time.headless import MAX_MODEL_LEN, answer, headless_scheduler, sampling
 
 TOKEN = 7
 """The token that each step samples. Its value has no effect."""
@@ -143,6 +145,8 @@ class VirtualVllm:
             kv_groups=profile.kv_groups,
             admission=limits.admission,
             headroom=limits,
+            speculation=limits.speculation,
+            max_model_len=_longest(profile) if limits.speculate else MAX_MODEL_LEN,
             policy=policy,
             events=self,
             clock_ps=lambda: self.now_ps,
@@ -154,7 +158,8 @@ class VirtualVllm:
         # With several groups, a stride needs other blocks than its single steps; with a window, it
         # takes another time.
         one_kind = len(profile.kv_groups) == 1 and profile.window is None
-        self._strides = strides and one_kind
+        self._speculation = limits.speculation
+        self._strides = strides and one_kind and not limits.speculate
         self._step_tokens = limits.step_tokens
         self._contents = BlockHashes(profile.block_tokens)
         self._due: list[tuple[int, bool, int, Sequence]] = []
@@ -306,21 +311,24 @@ class VirtualVllm:
         """Run one step. If the batch contains only decodes and is unchanged, run several steps at
         once."""
         chunks: list[tuple[int, int]] = []
-        contexts: list[int] = []
+        decodes: list[tuple[int, int]] = []
         sampled, prefilled = {}, []
         for key, chunk in output.num_scheduled_tokens.items():
             request = self.vllm.requests[key]
             done = request.num_computed_tokens - chunk
             if key in self._decoding:
-                contexts.append(done + 1)
-                sampled[key] = TOKEN
+                decodes.append((chunk, request.num_computed_tokens))
+                sampled[key] = [TOKEN] * self._generated(request, chunk)
                 continue
             chunks.append((chunk, done))
             if request.num_computed_tokens >= request.num_tokens:
-                sampled[key] = TOKEN
+                sampled[key] = [TOKEN]
                 prefilled.append(key)
-        step_ps = self.profile.batch_ps(chunks, contexts)
-        steady = steady and not chunks and len(contexts) == len(self.vllm.running)
+        if self._speculation is None:
+            step_ps = self.profile.batch_ps(chunks, [context for _, context in decodes])
+        else:
+            step_ps = speculative_step_ps(self.profile, self._speculation, chunks, decodes)
+        steady = steady and not chunks and len(decodes) == len(self.vllm.running)
         self._elapse(1, step_ps, 0)
         answer(self.vllm, output, sampled)
         for key in prefilled:
@@ -333,6 +341,14 @@ class VirtualVllm:
         if steady and not self._ended and self._strides and not self.vllm.may_displace():
             self._stride(step_ps)
         self._report_ended()
+
+    def _generated(self, request: Request, tokens: int) -> int:
+        """Return how many tokens a decode generates in a step that computes `tokens` of it."""
+        if self._speculation is None:
+            return 1
+        view = self._turns[request.request_id].view
+        key = turn_key(view.program_id, view.index)
+        return 1 + min(self._speculation.accepted(key, request.num_output_tokens), tokens - 1)
 
     def _stride(self, last_ps: int) -> None:
         """Run all steps up to the next event, after a step of duration `last_ps`."""
@@ -379,3 +395,8 @@ class VirtualVllm:
     def _elapse(self, steps: int, first_ps: int, increment_ps: int) -> None:
         self.now_ps += duration_ps(steps, first_ps, increment_ps)
         self.steps += steps
+
+
+def _longest(profile: Profile) -> int:
+    """Return vLLM's `max_model_len`, with which it only starts if so many tokens fit."""
+    return min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)

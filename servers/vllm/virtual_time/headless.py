@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (
+    CacheConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -29,6 +35,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from servers.admission import Admission, Headroom
 from servers.profiles.kv_groups import STATE_INSIDE, is_state, keeps_states
+from servers.speculation import Speculation
 
 MAX_MODEL_LEN = 1 << 24
 MODEL = {
@@ -77,10 +84,15 @@ def headless_scheduler(
     kv_groups: tuple[int | None, ...] = (None,),
     admission: Admission = Admission.WHOLE_PROMPT,
     headroom: Headroom = NO_HEADROOM,
+    speculation: Speculation | None = None,
+    max_model_len: int = MAX_MODEL_LEN,
     **kwargs: Any,
 ) -> Any:
-    """Build a scheduler. `kwargs` are passed to its constructor in addition to vLLM's arguments."""
+    """Build a scheduler. `kwargs` are passed to its constructor in addition to vLLM's arguments.
+    `max_model_len` limits the slots of drafts."""
     config, grammar = _config()
+    config.model_config.max_model_len = max_model_len
+    config.speculative_config = _speculative_config(config, speculation)
     limits = config.scheduler_config
     limits.max_num_seqs = max_num_seqs
     limits.max_num_batched_tokens = step_tokens
@@ -106,6 +118,25 @@ def headless_scheduler(
         log_stats=False,
         **kwargs,
     )
+
+
+def _speculative_config(
+    config: VllmConfig, speculation: Speculation | None
+) -> SpeculativeConfig | None:
+    """The scheduler reads only the method and the number of drafts, so that no draft model is
+    needed. It treats eagle3 and MTP, with one draft module, as eagle."""
+    if speculation is None:
+        return None
+    speculative = SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=speculation.tokens,
+        prompt_lookup_max=2,
+        target_model_config=config.model_config,
+        target_parallel_config=config.parallel_config,
+    )
+    if speculation.drops_block:
+        speculative.method = "eagle"
+    return speculative
 
 
 def _spec(window: int | None, block_tokens: int) -> Any:
@@ -136,7 +167,7 @@ def sampling(output_tokens: int, **xargs: Any) -> SamplingParams:
     )
 
 
-def answer(scheduler: Any, output: SchedulerOutput, tokens: dict[str, int]) -> Any:
+def answer(scheduler: Any, output: SchedulerOutput, tokens: dict[str, list[int]]) -> Any:
     """Complete a step: update the scheduler with the sampled tokens, given by request id."""
     keys = list(output.num_scheduled_tokens)
     return scheduler.update_from_output(
@@ -144,6 +175,6 @@ def answer(scheduler: Any, output: SchedulerOutput, tokens: dict[str, int]) -> A
         ModelRunnerOutput(
             req_ids=keys,
             req_id_to_index={key: i for i, key in enumerate(keys)},
-            sampled_token_ids=[[tokens[key]] if key in tokens else [] for key in keys],
+            sampled_token_ids=[tokens.get(key, []) for key in keys],
         ),
     )

@@ -39,7 +39,12 @@ class CellEngine:
 
     def __init__(self, message: JsonObject, send: Callable[[JsonObject], None]) -> None:
         profile, limits = profile_of(message["profile"]), Limits(**message["limits"])
-        policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=False)
+        policy_costs = costs(
+            profile,
+            step_tokens=limits.step_tokens,
+            offload=False,
+            speculation=limits.speculation,
+        )
         variant = variants(message["policy"])[0]
         policy = make_policy(variant, policy_costs)
         self.user_code = variant.user_code

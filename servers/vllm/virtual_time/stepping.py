@@ -63,7 +63,7 @@ def compute(scheduler: Any, output: Any, sample: Callable[[Request], int]) -> An
     """Complete a scheduled step, with a token for each request whose context is computed."""
     requests = [scheduler.requests[key] for key in output.num_scheduled_tokens]
     sampling_requests = [r for r in requests if r.num_computed_tokens >= r.num_tokens]
-    return answer(scheduler, output, {r.request_id: sample(r) for r in sampling_requests})
+    return answer(scheduler, output, {r.request_id: [sample(r)] for r in sampling_requests})
 
 
 def free_blocks(scheduler: Any) -> int:

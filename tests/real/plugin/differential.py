@@ -9,7 +9,8 @@ step, hits, preemptions, pins and why they end, and the times of every turn to t
 rotate through the policies. ADMISSION is whole-prompt (the default) or first-chunk, and does not
 change the workloads. LAYERS is full (the default), or windows or states, which gives the machine
 several KV groups, all but one of them with a sliding window or with states. Virtual time then keeps
-copies of blocks as vLLM does, and no difference is explained by them.
+copies of blocks as vLLM does, and no difference is explained by them. LAYERS is also speculation:
+full attention with speculative decoding.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from servers.sim import Engine, Limits
 from servers.variants import make_policy, variant, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import into
-from tests.real.plugin.random_worlds import World, stateful, unruly, windowed, world
+from tests.real.plugin.random_worlds import World, speculating, stateful, unruly, windowed, world
 
 SUMMARY = ("finished_programs", "failed_turns", "virtual_s", "steps")
 POLICIES = [v.name for v in variants("all") if not {"tier", "unlimited KV"} & {*v.needs}]
@@ -63,8 +64,9 @@ class StepwiseSim(Engine):
     def _plan(self, batch: Any) -> None:
         chunks = {s.view.id: n for s, n in batch.chunks}
         skipped = {s.view.id for s in batch.skipped}
+        drafted = getattr(self._decodes, "tokens", {})
         turns = [
-            (s.submission.program_id, s.view.id, chunks.get(s.view.id, 1))
+            (s.submission.program_id, s.view.id, drafted.get(s.view.id, chunks.get(s.view.id, 1)))
             for s in self.scheduler.running.by_id.values()
             if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in skipped)
         ]
@@ -182,7 +184,7 @@ class _CountingCopies:
         BlockHashToBlockMap.insert = self._insert
 
 
-GROUPED = {"windows": windowed, "states": stateful}
+GROUPED = {"windows": windowed, "states": stateful, "speculation": speculating}
 
 
 def check(seed: int, admission: Admission, layers: str) -> Verdict:

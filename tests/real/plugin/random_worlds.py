@@ -115,6 +115,25 @@ def stateful(played: World, seed: int) -> World:
     return played._replace(profile=grouped)
 
 
+def speculating(played: World, seed: int) -> World:
+    """Return the workload with speculative decoding. Some contexts end near the longest one."""
+    rng = random.Random(f"speculation {seed}")
+    drafts = rng.choice((1, 2, 3, 5, 16))
+    method = rng.choice(("ngram", "eagle3", "mtp"))
+    share = rng.choice((0.0, 0.4, 0.8, 1.0))
+    draft = ",draft=0.05" if method != "ngram" and rng.random() < 0.5 else ""
+    longest = max(program.peak_context_tokens for program in played.programs)
+    capacity = played.profile.kv_blocks * BLOCK
+    most = min(capacity, longest + rng.choice((0, 1, 20, 1000)))
+    limits = replace(
+        played.limits,
+        step_tokens=max(played.limits.step_tokens, drafts + 1),
+        long_prefill=played.limits.long_prefill and max(played.limits.long_prefill, drafts + 1),
+        speculate=f"{method}:{drafts},accept={share}{draft}",
+    )
+    return played._replace(limits=limits, profile=replace(played.profile, max_model_len=most))
+
+
 def _grouped(played: World, groups: Groups, rng: random.Random, block: int = BLOCK) -> Profile:
     largest = max(p.peak_context_tokens for p in played.programs)
     spare = played.profile.kv_blocks - max(
