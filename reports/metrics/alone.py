@@ -86,13 +86,13 @@ def _fixed_s(profile: Profile, step_tokens: int) -> Floats:
 
 def machine_of(cell: CellRun) -> IdleMachine | None:
     """Return the machine of a cell; None if the cell was measured, if its fields do not match a
-    profile, or if its limits are too large.
+    profile, if its limits are too large, or if its steps generate several tokens of a turn.
 
     Raises InvalidRunFolder for numbers that no machine has.
     """
     config = cell.config
     steps, turns = config.limits.step_tokens, config.limits.max_num_seqs
-    if config.virtual_time is None or not (steps and turns):
+    if config.virtual_time is None or config.limits.speculate or not (steps and turns):
         return None
     if steps > MOST_STEP_TOKENS or turns > MOST_TURNS:
         return None

@@ -142,8 +142,13 @@ class Front:
 
 def _costs(engine: Engine) -> Costs:
     offload = len(engine.scheduler.reloads.tiers) > 0
-    step_tokens = engine.scheduler.limits.step_tokens
-    return costs(engine.profile, step_tokens=step_tokens, offload=offload)
+    limits = engine.scheduler.limits
+    return costs(
+        engine.profile,
+        step_tokens=limits.step_tokens,
+        offload=offload,
+        speculation=limits.speculation,
+    )
 
 
 def runs_of(path: Path, block_tokens: int, prompt_tokens: int) -> Runs:

@@ -20,7 +20,7 @@ from servers.variants import variant
 from servers.vllm.virtual_time.engine import VirtualVllm
 from servers.vllm.virtual_time.stepping import free_blocks
 from tests.real.plugin.differential import HOLDING, POLICIES, StepwiseVllm, compare, play
-from tests.real.plugin.random_worlds import World, stateful, windowed, world
+from tests.real.plugin.random_worlds import World, speculating, stateful, windowed, world
 from tests.sim.worlds import profile
 from traces import Program, SharedPrefix, Turn
 
@@ -58,15 +58,15 @@ def test_every_decision_and_time_equals_virtual_time_if_the_policy_holds_turns_b
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("admission", Admission)
-@pytest.mark.parametrize("grouped", [windowed, stateful])
-def test_every_decision_and_time_equals_virtual_time_with_several_kv_groups(
-    policy: str, admission: Admission, grouped: Callable[[World, int], World]
+@pytest.mark.parametrize("changed", [windowed, stateful, speculating])
+def test_every_decision_and_time_equals_virtual_time_with_several_kv_groups_or_drafts(
+    policy: str, admission: Admission, changed: Callable[[World, int], World]
 ) -> None:
     if not hasattr(CacheConfig, "prefix_cache_retention_interval"):
         pytest.skip("virtual time follows the prefix hits of vLLM 0.32")
-    for seed in range(3):
+    for seed in range(2):
         try:
-            verdict = compare(seed, policy, grouped(world(seed, admission=admission), seed))
+            verdict = compare(seed, policy, changed(world(seed, admission=admission), seed))
         except UnsupportedVllm as refused:
             pytest.skip(str(refused))
         assert not verdict.difference, f"seed {seed}: {verdict.difference}"
