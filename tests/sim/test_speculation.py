@@ -37,9 +37,7 @@ def seconds_of(sequence: Sequence) -> float:
     return sequence.finished_ps / 1e12
 
 
-def test_a_step_verifies_all_drafts_of_a_turn_and_generates_one_token_more_than_it_accepts() -> (
-    None
-):
+def test_a_step_generates_one_token_more_than_it_accepts() -> None:
     # After the prompt's step, steps of 3 tokens at contexts of 19, 22 and 25, then the last token.
     (turn,) = run("ngram:2,accept=1", (16, 11))
     assert turn.view.output_tokens == 11
@@ -120,7 +118,7 @@ def test_a_draft_takes_the_time_of_a_layer_and_the_head_and_memory_of_a_layer() 
 def test_mtp_is_refused_for_a_model_without_mtp_layers() -> None:
     speculation = parse_speculation("mtp:1,accept=0.8")
     check_model(speculation, MODELS["deepseek-v3"])
-    with pytest.raises(InvalidInput, match="llama-3.1-8b has no MTP layers .*use eagle3 or ngram"):
+    with pytest.raises(InvalidInput, match=r"llama-3.1-8b has no MTP layers .*use eagle3 or ngram"):
         check_model(speculation, MODELS["llama-3.1-8b"])
 
 
@@ -149,7 +147,7 @@ def test_a_mistake_is_refused_with_its_reason(text: str, reason: str) -> None:
 
 
 def test_a_step_needs_room_for_a_turn_with_all_its_drafts() -> None:
-    with pytest.raises(InvalidInput, match="--long-prefill 3: .* use at least 4"):
+    with pytest.raises(InvalidInput, match=r"--long-prefill 3: .* use at least 4"):
         Limits(long_prefill=3, speculate="ngram:3,accept=0.8")
-    with pytest.raises(InvalidInput, match="--step-tokens 3: .* use at least 4"):
+    with pytest.raises(InvalidInput, match=r"--step-tokens 3: .* use at least 4"):
         Limits(max_num_seqs=1, step_tokens=3, speculate="ngram:3,accept=0.8")
