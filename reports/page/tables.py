@@ -13,7 +13,6 @@ from reports.answer.verdict import Answer
 from reports.metrics.background import BACKGROUND
 from reports.metrics.cells import amounts_of
 from reports.metrics.fairness import FAIRNESS
-from reports.metrics.goodput import GOODPUT
 from reports.metrics.measure import METRICS
 from reports.metrics.metric import NONE, Group, Metric
 from reports.metrics.routing import ROUTING
@@ -42,7 +41,7 @@ def cell_table(cells: pd.DataFrame, baseline: str) -> CellTable:
     the GPU has no price."""
     priced = not cells.empty and cells["usd_per_job"].notna().any()
     shown = [m for m in METRICS.values() if m.title and m.in_cells]
-    shown = [m for m in shown if m.column in cells or m not in GOODPUT.metrics]
+    shown = [m for m in shown if m.column in cells or cells.empty]
     shown = [m for m in shown if priced or m.column != "usd_per_job"]
     meaning = f"Mean JCT of {baseline} divided by the mean JCT of the cell, with the same seed."
     columns = [shown[0], Metric("", NONE, title=f"vs {baseline}").means(meaning), *shown[1:]]
