@@ -146,7 +146,7 @@ RATES = Ladder(
     short="rate",
     axis="jobs per second",
     cost="USD per 1,000 jobs",
-    unstable="more jobs arrive than finish",
+    unstable="too many jobs wait",
     least="jobs that hardly ever overlap",
     option="jps",
 )

@@ -55,7 +55,7 @@ def run_from_settings(
         for check in map(check_package, PACKAGES):
             if not check.passed:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
-        if is_list(settings.machine) and not one_cell:
+        if is_list(settings) and not one_cell:
             machines = resolve_machines(settings)
             by_name = machines.plans
             folder = execution.out or machines.default_folder()
@@ -170,10 +170,11 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
 
     plan, machines = plans[0], ""
     load = plan.workload
-    for each in plans:
-        print(each.engine.describe())
+    for line in dict.fromkeys(each.engine.describe() for each in plans):
+        print(line)
     if len(plans) > 1:
-        machines = f" x {counted(len(plans), 'machine')}"
+        has_bursts = plan.horizon != plans[1].horizon
+        machines = f" x {counted(len(plans), 'burst' if has_bursts else 'machine')}"
     if plan.agents is not None:
         print(plan.agents.describe())
     policies = _policies(plan.variants)

@@ -68,9 +68,10 @@ def _refuse(settings: SweepSettings, execution: Execution) -> None:
         raise InvalidInput(
             f"{label}: is searched in virtual time; run the sweep with --engine sim, {remedy}"
         )
-    if is_list(settings.machine):
+    if is_list(settings):
         raise InvalidInput(
-            f"{label}: is searched for one machine at a time; give one --hardware and one --model"
+            f"{label}: is searched for one machine at a time; give one --hardware, one --model and"
+            " at most one --burst"
         )
     if execution.shard is not None:
         raise InvalidInput(

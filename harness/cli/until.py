@@ -66,9 +66,10 @@ def refuse_until(settings: SweepSettings, text: str) -> None:
     fixed = fixed or ("--no-capacity" if settings.no_capacity else "")
     if fixed:
         raise InvalidInput(f"--until {text}: needs a search for capacities; remove {fixed}")
-    if is_list(settings.machine):
+    if is_list(settings):
         raise InvalidInput(
-            f"--until {text}: works on one machine at a time; give one --hardware and one --model"
+            f"--until {text}: works on one machine at a time; give one --hardware, one --model and "
+            "at most one --burst"
         )
 
 

@@ -3,13 +3,14 @@
 In: `--arrivals` as text, a rate in programs per second, an rng. Out: start times in seconds, drawn
 once per (rate, seed) and used for every variant (common random numbers). Gaps are drawn at rate 1
 and divided by the rate, which pairs the rates of one seed: at twice the rate, each program starts
-at half the time. The first program starts one gap after 0. Times are neither capped nor rounded.
+at half the time, or with a daily profile when half as many are due. The first program starts one
+gap after 0. Times are neither capped nor rounded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 from numpy.typing import NDArray
 
+from harness.load.day import Hours, at_hours, in_numbers, parse_day
 from servers.basics.errors import InvalidInput
 from servers.basics.text import quoted
 from traces.block_hashes import prefixes_elsewhere, turns_of_copy
@@ -24,15 +26,16 @@ from traces.program import Program
 
 MIN_BURSTINESS = 0.01
 """Below this, most Gamma gaps underflow to zero."""
+DAY = "day:"
 SYNTAX = (
-    "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded, closed:N (N at least 1), agents "
+    "poisson, gamma:BURSTINESS (0.01 or more), constant, day:PROFILE, recorded, closed:N, agents "
     "or agents:SECONDS"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    kind: Literal["poisson", "gamma", "constant", "recorded", "closed", "agents"]
+    kind: Literal["poisson", "gamma", "constant", "day", "recorded", "closed", "agents"]
     burstiness: float = 1.0
     """Shape of the Gamma gaps, as in vLLM's benchmark: their squared coefficient of variation is
     1 / burstiness. Below 1 arrivals are bursty, 1 is Poisson, above 1 they are more regular."""
@@ -40,15 +43,21 @@ class Arrivals:
     """Closed loop: number of concurrent programs; the next starts when one ends."""
     think_s: float = 0.0
     """Mean think time of agents, from the end of a job to the start of the next one."""
+    hours: Hours = ()
+    """Relative rates of the hours of a day; empty for a constant rate."""
 
     @property
     def takes_rate(self) -> bool:
-        return self.kind in ("poisson", "gamma", "constant")
+        return self.kind in ("poisson", "gamma", "constant", "day")
 
     @property
     def takes_agents(self) -> bool:
         """Whether the load is a number of agents in flight."""
         return self.kind == "agents"
+
+    def on_the_clock(self, times_s: Iterable[float]) -> Iterable[float]:
+        """Return the start times for times of a constant rate, which are divided by the rate."""
+        return at_hours(times_s, self.hours) if self.hours else times_s
 
     @property
     def draws_order(self) -> bool:
@@ -83,10 +92,17 @@ def parse_arrivals(text: str) -> Arrivals:
     agents = re.fullmatch(r"agents:(\d{1,9}(?:\.\d{1,6})?)", text, re.ASCII)
     if agents:
         return Arrivals("agents", think_s=float(agents[1]))
+    if text.startswith(DAY):
+        return Arrivals("day", hours=parse_day(text.removeprefix(DAY)))
     for kind in ("poisson", "constant", "recorded", "agents"):
         if text == kind:
             return Arrivals(kind)
     raise InvalidInput(f"--arrivals {quoted(text)}: use {SYNTAX}")
+
+
+def without_file(text: str) -> str:
+    """Return arrivals as text that names no file."""
+    return DAY + in_numbers(text.removeprefix(DAY)) if text.startswith(DAY) else text
 
 
 def rng_for(seed: int, purpose: str) -> Generator:
@@ -96,7 +112,7 @@ def rng_for(seed: int, purpose: str) -> Generator:
 
 def drawn_starts(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> tuple[float, ...]:
     """Return n ascending start times in seconds: sums of unit-rate gaps, divided by the rate."""
-    return tuple((np.cumsum(unit_gaps(arrivals, n, rng)) / rate).tolist())
+    return tuple(arrivals.on_the_clock((np.cumsum(unit_gaps(arrivals, n, rng)) / rate).tolist()))
 
 
 def unit_gaps(arrivals: Arrivals, n: int, rng: Generator) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from harness.load.rates import parse_bursts
 from reports.loads import MIN_JOBS, least_rate
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import time_span
@@ -21,16 +22,19 @@ times the jobs of a day change capacities little (docs/design/statistics.md, "Wi
 STEADY = "steady"
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 LONGEST_S = 366 * 86_400
+WHOLE_DAY = "24h"
+"""The default with a daily profile, whose morning is no measure of its day."""
 HORIZON = re.compile(r"(\d{1,8}(?:\.\d{1,6})?)\s*(s|min|h|d)(?:\s*,\s*(\d{1,9}))?", re.ASCII)
 
 
-def parse_horizon(text: str, burst: int | None) -> HorizonRecord | None:
+def parse_horizon(text: str, burst_text: str | None) -> HorizonRecord | None:
     """Raises InvalidInput."""
+    burst = 0 if burst_text is None else _burst(burst_text)
     if text.strip() == STEADY:
-        if burst is not None:
+        if burst_text is not None:
             raise InvalidInput(
-                f"--burst {burst}: is for cells that begin with an empty machine; remove it, or "
-                f"--horizon {STEADY}, whose cells begin with a burst of their own"
+                f"--burst {burst_text}: is for cells that begin with an empty machine; remove it, "
+                f"or --horizon {STEADY}, whose cells begin with a burst of their own"
             )
         return None
     match = HORIZON.fullmatch(text.strip())
@@ -45,13 +49,35 @@ def parse_horizon(text: str, burst: int | None) -> HorizonRecord | None:
     jobs = None if match[3] is None else int(match[3])
     if jobs is not None and jobs < MIN_JOBS:
         raise InvalidInput(f"--horizon {text}: must have at least {MIN_JOBS} jobs")
-    if jobs is not None and burst is not None and jobs - burst < MIN_JOBS:
+    if jobs is not None and jobs - burst < MIN_JOBS:
         without_limit = text.partition(",")[0].strip()
         raise InvalidInput(
             f"--burst {burst}: at least {MIN_JOBS} of at most {jobs:,} jobs must arrive after it; "
             f"give a smaller burst, or --horizon {without_limit} without that limit"
         )
-    return HorizonRecord(seconds=horizon_s, jobs=jobs, burst=burst or 0)
+    return HorizonRecord(seconds=horizon_s, jobs=jobs, burst=burst)
+
+
+def _burst(text: str) -> int:
+    bursts = parse_bursts(text)
+    if len(bursts) > 1:
+        raise InvalidInput(f"--burst {text}: only bench sweep takes a list; give one of them")
+    return bursts[0]
+
+
+def refuse_part_of_day(horizon: HorizonRecord | None, text: str, process: str) -> None:
+    """Raise InvalidInput for a horizon in which the mean rate is not that of a day."""
+    whole = horizon is not None and horizon.jobs is None and not horizon.seconds % UNITS_S["d"]
+    if not whole:
+        raise InvalidInput(
+            f"--horizon {text}: --arrivals {process} has the mean rate over whole days only; use "
+            f"--horizon {WHOLE_DAY} or 7d, without a limit of jobs"
+        )
+    if horizon is not None and horizon.burst:
+        raise InvalidInput(
+            f"--burst {horizon.burst}: begins at midnight with --arrivals {process}; remove it, or "
+            "use --arrivals poisson"
+        )
 
 
 def refuse_rare_jobs(horizon: HorizonRecord, rates: Iterable[float | None]) -> None:

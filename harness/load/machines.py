@@ -1,7 +1,7 @@
-"""Lists in --hardware and --model, which run the same load on several machines in virtual time.
+"""Lists in --hardware, --model and --burst, which make several sweeps in virtual time.
 
-In: the settings of a sweep. Out: the same settings for each machine, which is a GPU with a model.
-A file of `bench profile` contains its model, so it forms one machine.
+In: the settings of a sweep. Out: the same settings for each machine, which is a GPU with a model,
+or for each burst. A file of `bench profile` contains its model, so it forms one machine.
 """
 
 from __future__ import annotations
@@ -11,14 +11,42 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.load.option import elements
+from harness.load.rates import parse_bursts
 from harness.load.settings import Machine, SweepSettings
 from servers.basics.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured
 from servers.profiles.models.files import model_name
 
 
-def is_list(machine: Machine) -> bool:
+def is_list(settings: SweepSettings) -> bool:
+    return has_machines(settings.machine) or len(bursts_of(settings)) > 1
+
+
+def has_machines(machine: Machine) -> bool:
     return len(elements(machine.hardware)) > 1 or len(elements(machine.model)) > 1
+
+
+def bursts_of(settings: SweepSettings) -> tuple[int, ...]:
+    return () if settings.load.burst is None else parse_bursts(settings.load.burst)
+
+
+def each_burst(settings: SweepSettings) -> dict[int, SweepSettings]:
+    """Return the settings for each burst. Raise InvalidInput."""
+    load, machine = settings.load, settings.machine
+    if has_machines(machine):
+        raise InvalidInput(
+            f"--burst {load.burst}: is a list, and so is --hardware or --model; give one machine,"
+            " or one burst"
+        )
+    if settings.no_capacity:
+        raise InvalidInput(
+            f"--burst {load.burst}: a list compares capacities; remove --no-capacity, or give one "
+            "burst"
+        )
+    return {
+        burst: replace(settings, load=replace(load, burst=str(burst)))
+        for burst in bursts_of(settings)
+    }
 
 
 def refuse_list(machine: Machine) -> None:

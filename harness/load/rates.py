@@ -1,4 +1,4 @@
-"""Parse `--jps`, `--agents` and `--seeds`.
+"""Parse `--jps`, `--agents`, `--burst` and `--seeds`.
 
 In: text. Out: ascending distinct values; InvalidInput names the value and a remedy. Rates are in
 programs per second. Steps are exact decimals: 0.05..0.9:0.05 contains 0.15.
@@ -20,10 +20,11 @@ MAX_VALUES = 1000
 NUMBER = re.compile(r"(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE]([+-]?\d+))?", re.ASCII)
 MIN_RATE, MAX_RATE = Fraction(1, 1_000_000), Fraction(1_000_000)
 SEED = re.compile(r"\d{1,18}", re.ASCII)
-AGENTS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+COUNTS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 EXAMPLES = {
     "--jps": "0.05..0.9 or 0.1,0.5",
     "--agents": "40 or 8,16,32",
+    "--burst": "50 or 0,25,50,100",
     "--seeds": "1..5 or 0,3,7",
 }
 
@@ -56,22 +57,29 @@ def parse_rates(text: str) -> tuple[float, ...]:
 
 
 def parse_agents(text: str) -> tuple[int, ...]:
+    return _counts("--agents", text, 1)
+
+
+def parse_bursts(text: str) -> tuple[int, ...]:
+    """Return numbers of jobs; 0 is no burst."""
+    return _counts("--burst", text, 0)
+
+
+def _counts(option: str, text: str, least: int) -> tuple[int, ...]:
     """Parse items separated by commas: `40`, or `a..b:step` (from a up to b)."""
     found: set[int] = set()
-    for item in _items("--agents", text):
-        match = AGENTS.fullmatch(item)
+    for item in _items(option, text):
+        match = COUNTS.fullmatch(item)
         if match is None:
-            raise _bad(
-                "--agents", text, f"{quoted(item)} is not a whole number; use 40, or 10..50:10"
-            )
+            raise _bad(option, text, f"{quoted(item)} is not a whole number; use 40, or 10..50:10")
         low, high = int(match[1]), int(match[2] or match[1])
         step = int(match[3] or 1)
-        if not 1 <= low <= high <= MOST_JOBS or not step:
-            limits = f"numbers from 1 to {MOST_JOBS:,}, the smaller first"
-            raise _bad("--agents", text, f"{quoted(item)}: use {limits}")
+        if not least <= low <= high <= MOST_JOBS or not step:
+            limits = f"numbers from {least} to {MOST_JOBS:,}, the smaller first"
+            raise _bad(option, text, f"{quoted(item)}: use {limits}")
         found |= set(range(low, high + 1, step))
     if len(found) > MAX_VALUES:
-        raise _bad("--agents", text, f"more than {MAX_VALUES} numbers; use fewer")
+        raise _bad(option, text, f"more than {MAX_VALUES} numbers; use fewer")
     return tuple(sorted(found))
 
 

@@ -136,10 +136,12 @@ class Load:
     arrivals: Annotated[
         str | None,
         Option(
-            "poisson, gamma:BURSTINESS, constant or recorded; closed:N (a fixed set of jobs, N in "
-            "flight); agents, or agents:SECONDS with a mean think time between the jobs of an "
-            "agent. The last three without --jps. Default: poisson; agents if capacities of "
-            "recorded sessions are searched without --jps, --horizon and --burst.",
+            "poisson, gamma:BURSTINESS, constant, or day:PROFILE, whose rate follows the hours of "
+            "a day (office, or a file with 24 relative rates; --jps is their mean); recorded; "
+            "closed:N (a fixed set of jobs, N in flight); agents, or agents:SECONDS with a mean "
+            "think time between the jobs of an agent. The last three without --jps. Default: "
+            "poisson; agents if capacities of recorded sessions are searched without --jps, "
+            "--horizon and --burst.",
             "PROCESS",
         ),
     ] = None
@@ -173,11 +175,12 @@ class Load:
         ),
     ] = None
     burst: Annotated[
-        int | None,
+        str | None,
         Option(
-            "Jobs that arrive together at the beginning of the --horizon. Default: none.",
+            "Jobs that arrive together at the beginning of the --horizon: 50, or a list such as "
+            "0,25,50,100, which draws the capacity of each policy against the burst. Default: "
+            "none.",
             "JOBS",
-            min=1,
         ),
     ] = None
     background: Annotated[
@@ -593,7 +596,8 @@ class SweepSettings:
             "Limits that a sustained load must meet, in quotes: of the JCT, such as 'mean<=2x'"
             " (twice the mean on an idle machine) or 'p95<=300s', and of turns, such as"
             " 'ttft_p95<=5s', first_ttft_p95, tpot_p95<=50ms, and speed_p90>=30 (90% of the turns"
-            " get 30 output tokens/s, from sending to the last token). Default: mean<=2x.",
+            " get 30 output tokens/s, from sending to the last token). Default: mean<=2x, and for"
+            " agents ttft_p95<=5s.",
             "LIMITS",
         ),
     ] = None

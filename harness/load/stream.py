@@ -109,7 +109,7 @@ def arrival_times(arrivals: Arrivals, per_s: float, rng: Generator) -> Iterator[
     while True:
         sums = end + np.cumsum(unit_gaps(arrivals, GAPS, rng))
         end = float(sums[-1])
-        yield from (sums / per_s).tolist()
+        yield from arrivals.on_the_clock((sums / per_s).tolist())
 
 
 def _from_recipe(fresh: FreshPrograms, rng: Generator) -> Iterator[Members | None]:

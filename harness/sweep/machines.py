@@ -1,8 +1,8 @@
-"""A sweep on several machines: one run folder for each machine, in a common folder.
+"""A sweep on several machines, or after several bursts: a run folder for each, in a common folder.
 
-In: settings with a list in --hardware or --model. Out: a folder that contains a run folder for each
-machine, `machines.json`, which names them, and `sweep.toml`, which repeats all. The run folders are
-like those of sweeps on one machine, so their cells are reused in both directions.
+In: settings with a list in --hardware, --model or --burst. Out: a folder that contains a run folder
+for each, `machines.json`, which names them, and `sweep.toml`, which repeats all. The run folders
+are like those of single sweeps, so their cells are reused in both directions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from msgspec.json import encode
 
 from harness.engines.base import engine_kind
-from harness.load.machines import each_machine
+from harness.load.machines import bursts_of, each_burst, each_machine
 from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
 from harness.sweep.folder import SETTINGS, claimed, with_copies, without_prices
 from harness.sweep.plan import SweepPlan
-from harness.sweep.resolve import resolve_each
+from harness.sweep.resolve import resolve, resolve_each
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
 from servers.basics.errors import InvalidInput
@@ -41,18 +41,28 @@ class MachinesPlan:
         return MachinesRecord(
             machines=tuple(
                 MemberRecord(
-                    name, plan.engine.hardware, plan.engine.model, plan.engine.settings().gpus
+                    *(name, plan.engine.hardware, plan.engine.model, plan.engine.settings().gpus),
+                    plan.horizon.burst if self._has_bursts and plan.horizon else None,
                 )
                 for name, plan in self.plans.items()
             )
         )
+
+    @property
+    def _has_bursts(self) -> bool:
+        return len(bursts_of(self.settings)) > 1
+
+    @property
+    def noun(self) -> str:
+        """The word for one of the sweeps."""
+        return "burst" if self._has_bursts else "machine"
 
     def default_folder(self) -> Path:
         """Return a readable name that ends with a hash of the plans."""
         plans = [without_prices(plan.sweep_record()) for plan in self.plans.values()]
         digest = hashlib.sha256(encode(plans)).hexdigest()[:8]
         workload = next(iter(self.plans.values())).workload.name
-        return RUNS / f"{slug(workload)}_{len(plans)}-machines_{digest}"
+        return RUNS / f"{slug(workload)}_{len(plans)}-{self.noun}s_{digest}"
 
     def claimed(
         self, folder: Path, arguments: Sequence[str], shard: Shard | None
@@ -77,6 +87,7 @@ class MachinesPlan:
 
         machine = replace(machine, hardware=listed(machine.hardware), model=listed(machine.model))
         load = next(iter(self.plans.values())).settings.load
+        load = replace(load, burst=self.settings.load.burst)
         return {SETTINGS: settings_toml(replace(self.settings, machine=machine, load=load))}
 
 
@@ -84,9 +95,12 @@ def resolve_machines(settings: SweepSettings) -> MachinesPlan:
     kind = engine_kind(settings.machine.engine)
     if not kind.is_virtual:
         raise InvalidInput(
-            f"--engine {kind.name}: runs on one machine, and --hardware or --model is a list; give "
-            "one of them, or use --engine sim"
+            f"--engine {kind.name}: runs on one machine, and --hardware, --model or --burst is a "
+            "list; give one of them, or use --engine sim"
         )
+    if len(bursts_of(settings)) > 1:
+        each = each_burst(settings).items()
+        return MachinesPlan(settings, {f"burst{n}": resolve(one) for n, one in each})
     plans: dict[str, SweepPlan] = {}
     for plan in resolve_each(each_machine(settings)):
         name = f"{slug(plan.engine.hardware)}_{slug(plan.engine.model)}"

@@ -12,9 +12,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from harness.engines.base import EngineKind, Resolved, resolve_engine
-from harness.load.arrivals import Arrivals, parse_arrivals, roots
+from harness.load.arrivals import Arrivals, parse_arrivals, roots, without_file
 from harness.load.background import Background, load_background, refuse_same_ids
-from harness.load.horizon import DEFAULT_HORIZON, parse_horizon, refuse_rare_jobs
+from harness.load.horizon import (
+    DEFAULT_HORIZON,
+    WHOLE_DAY,
+    parse_horizon,
+    refuse_part_of_day,
+    refuse_rare_jobs,
+)
 from harness.load.machines import refuse_list
 from harness.load.prices import own_price, parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
@@ -24,7 +30,7 @@ from harness.load.stream import are_alike
 from harness.load.workload import Longest, Workload, are_recorded, load_workload
 from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
-from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
+from reports.capacity.slo import DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.nearest import nearest
 from servers.basics.text import slug
@@ -144,7 +150,7 @@ def _with_arrivals(settings: SweepSettings, kind: EngineKind, workload: Workload
         and are_recorded(load)
         and workload.turns > len(workload.programs)
     )
-    return replace(load, arrivals="agents" if searches_agents else load.process)
+    return replace(load, arrivals="agents" if searches_agents else without_file(load.process))
 
 
 def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
@@ -231,7 +237,8 @@ def _slo(settings: SweepSettings, fixed: str) -> Slo | None:
     `fixed_by`."""
     given = settings.slo is not None or settings.jps == AUTO
     option = f"--slo '{settings.slo}'" if settings.slo is not None else "--jps auto"
-    slo = parse_slo(settings.slo or DEFAULT_SLO)
+    has_agents = parse_arrivals(settings.load.process).takes_agents
+    slo = parse_slo(settings.slo or (DEFAULT_SLO_OF_AGENTS if has_agents else DEFAULT_SLO))
     if given and settings.no_capacity:
         remedy = "remove --slo" if settings.slo is not None else "give a rate, such as --jps 0.1"
         raise InvalidInput(
@@ -278,7 +285,10 @@ def _horizon(
             f"{option} {given}: is for jobs that arrive at a rate in virtual time, and with {other}"
             f" {why}; {remedy}"
         )
-    horizon = parse_horizon(load.horizon or DEFAULT_HORIZON, load.burst)
+    text = load.horizon or (WHOLE_DAY if arrivals.hours else DEFAULT_HORIZON)
+    horizon = parse_horizon(text, load.burst)
+    if arrivals.hours:
+        refuse_part_of_day(horizon, text, load.process)
     if horizon is not None:
         refuse_rare_jobs(horizon, rates)
     return horizon

@@ -12,6 +12,7 @@ from functools import cache
 
 import pandas as pd
 
+from reports.capacity.slo import JCT, Slo
 from reports.metrics.cells import Results, amounts_of
 from reports.statistics.capacities import VariantCapacity
 from servers.basics.phrasing import seconds, share
@@ -74,10 +75,12 @@ def pauses(jobs: pd.DataFrame, sweep: SweepRecord) -> list[str]:
 
 
 def mostly_gaps(
-    results: Results, capacities: Sequence[VariantCapacity], sweep: SweepRecord
+    results: Results, capacities: Sequence[VariantCapacity], sweep: SweepRecord, slo: Slo
 ) -> list[str]:
-    """Return a caveat if most of the mean JCT at sustained rates is tool gaps. Capacities then show
-    little of how long a user waits for the first token of an answer."""
+    """Return a caveat if most of the mean JCT at sustained rates is tool gaps. Capacities for an
+    SLO on the JCT then show little of how long a user waits for the first token of an answer."""
+    if any(limit.measure != JCT for limit in slo.limits):
+        return []
     cells = _sustained(results.cells, capacities)
     if cells.empty:
         return []

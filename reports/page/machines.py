@@ -1,7 +1,8 @@
-"""Writes the report of a sweep on several machines: an overview, and a page for each machine.
+"""Writes the report of a sweep on several machines, or after several bursts: an overview, and a
+page for each.
 
-In: a folder with `machines.json`. Out: `report.html`, `cells.csv` and `cells.json` in it and in the
-run folder of each machine. The overview links to the pages of the machines, which have the figures.
+In: a folder with `machines.json`. Out: `report.html`, `cells.csv` and `cells.json` in it and in
+each run folder. The overview links to the pages of the runs, which have the figures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from reports.answer.capacity_context import noun_of, price_of
 from reports.answer.left_out import programs_left_out, so_far
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.answer.provenance import timing, workload
+from reports.figures.legend import highlighted, legend
+from reports.figures.styles import styles
 from reports.loads import ladder_of
+from reports.page.bursts import by_variant, figure, highest, recoveries, table
 from reports.page.environment import write_page
 from reports.page.write import REPORT, Report, write, write_cells
 from reports.run_folder.machines import Member, read_machines
@@ -65,8 +69,9 @@ def write_machines(folder: Path) -> MachinesReport:
     missing = [each for _, report in reports for each in report.missing]
     finished = sum(len(report.cells) for _, report in reports)
     left_out = programs_left_out(sweeps[0])  # The same programs run on every machine.
-    sentence = so_far(headline(found, baseline, noun_of(sweeps[0])), missing, finished)
-    sentence = f"{left_out} {sentence}".lstrip()
+    bursts = _bursts(found, sweeps[0]) if members[0].burst is not None else None
+    first = bursts["headline"] if bursts else headline(found, baseline, noun_of(sweeps[0]))
+    sentence = f"{left_out} {so_far(first, missing, finished)}".lstrip()
     workloads = {workload(sweep) for sweep in sweeps}
     same = workloads.pop() if len(workloads) == 1 else ""
     overview = MachinesReport(folder / REPORT, sentence, caveats, reports)
@@ -78,7 +83,8 @@ def write_machines(folder: Path) -> MachinesReport:
         baseline=baseline,
         ladder=ladder_of(sweeps[0].arrivals),
         context=_heading(sweeps[0], members),
-        matrix=matrix(found),
+        matrix=None if bursts else matrix(found),
+        bursts=bursts,
         capacity=any(machine.answer.capacities for machine in found),
         by_load=by_load(found),
         caveats=caveats,
@@ -92,6 +98,20 @@ def write_machines(folder: Path) -> MachinesReport:
         command=shlex.join(argv),
     )
     return overview
+
+
+def _bursts(found: Sequence[OnMachine], sweep: SweepRecord) -> dict[str, Any]:
+    """Return the sentences, the table and the figure of a sweep after several bursts."""
+    own, style = by_variant(found), styles(sweep.variants)
+    rates = [rate for rate in sweep.jps if rate is not None]
+    drawn, ordered = figure(own, style), found[0].answer.winners
+    chosen = highlighted(list(own), [sweep.baseline], ordered)
+    return {
+        "headline": " ".join([highest(found), *(recoveries(own, rate) for rate in rates)]),
+        "table": table(own, rates),
+        "figures": [drawn] if drawn else [],
+        "legend": legend(list(own), style, chosen),
+    }
 
 
 def _on_machine(member: Member, report: Report, sweep: SweepRecord) -> OnMachine:
@@ -118,6 +138,8 @@ def _heading(sweep: SweepRecord, members: Sequence[Member]) -> list[str]:
     engine = sweep.virtual_time or sweep.engine
     gpus = [gpus_in_words(member.hardware, member.gpus) for member in members]
     machines = f"{counted(len(members), 'machine')}: {listed(list(dict.fromkeys(gpus)), at_most=4)}"
+    if members[0].burst is not None:
+        machines = f"{members[0].model} on {gpus[0]}, {counted(len(members), 'burst')}"
     return [str(word) for word in (workload, machines, engine) if word]
 
 

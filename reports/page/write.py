@@ -141,7 +141,7 @@ def _answer(
         return answer(found, shown, run.sweep, also=unequal_work(run))
     context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
     caveats = [
-        *mostly_gaps(results, search.found, run.sweep),
+        *mostly_gaps(results, search.found, run.sweep, search.slo),
         *of_results(found, shown, run.sweep),
     ]
     valid, left_out = valid_capacities(search.found, results, context.baseline)

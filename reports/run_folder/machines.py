@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from reports.run_folder.document import read_document
 from servers.basics.errors import InvalidRunFolder
-from servers.basics.phrasing import gpus_in_words, listed
+from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.records.sweep import MachinesRecord
 
 MACHINES = "machines.json"
@@ -24,9 +24,13 @@ class Member(NamedTuple):
     model: str
     gpus: int | None
     """None if unknown from a measured profile."""
+    burst: int | None = None
+    """Jobs that arrive together at the beginning; None unless the runs differ in it."""
 
     @property
     def label(self) -> str:
+        if self.burst is not None:
+            return f"after a burst of {counted(self.burst, 'job')}" if self.burst else "no burst"
         return f"{self.model} on {gpus_in_words(self.hardware, self.gpus)}"
 
 
@@ -47,7 +51,7 @@ def read_members(folder: Path) -> tuple[Member, ...]:
 def read_machines(folder: Path) -> Machines:
     found = read_document(folder / MACHINES, MachinesRecord, "run the sweep again")
     members = (
-        Member(folder / each.folder, each.hardware, each.model, each.gpus)
+        Member(folder / each.folder, each.hardware, each.model, each.gpus, each.burst)
         for each in found.machines
     )
     return Machines(tuple(members), found.made_by.argv)

@@ -121,12 +121,14 @@ class SweepRecord(
 
 
 class MemberRecord(Record, frozen=True):
-    """The sweep on one machine."""
+    """The sweep on one machine, or after one of several bursts."""
 
     folder: FolderName
     hardware: Name
     model: Name
     gpus: Count | None = None
+    burst: Count | None = None
+    """Jobs that arrive together at the beginning, if the sweeps differ in it."""
 
 
 class MachinesRecord(

@@ -13,6 +13,7 @@ from harness.load.arrivals import (
     recorded_starts,
     rng_for,
 )
+from servers.basics.errors import InvalidInput
 from traces.program import Fork, Program, Turn
 
 N = 200_000
@@ -35,6 +36,7 @@ def gaps_of(text: str, rate: float, seed: int = 1, n: int = N) -> np.ndarray:
         ("gamma:0.5", Arrivals("gamma", burstiness=0.5)),
         ("gamma:.25", Arrivals("gamma", burstiness=0.25)),
         ("constant", Arrivals("constant")),
+        ("day:" + ",".join(["1"] * 24), Arrivals("day", hours=(1.0,) * 24)),
         ("recorded", Arrivals("recorded")),
         ("closed:16", Arrivals("closed", in_flight=16)),
         ("agents", Arrivals("agents")),
@@ -43,6 +45,36 @@ def gaps_of(text: str, rate: float, seed: int = 1, n: int = N) -> np.ndarray:
 )
 def test_each_form_of_arrivals_is_parsed(text: str, arrivals: Arrivals) -> None:
     assert parse_arrivals(text) == arrivals
+
+
+def test_jobs_follow_the_hours_of_a_day_and_have_their_mean_rate() -> None:
+    # Two busy hours of the same rate: each has half of the day's 86,400 s of mean rate.
+    two = Arrivals("day", hours=(*[0.0] * 8, 1.0, *[0.0] * 7, 1.0, *[0.0] * 7))
+    at_s = list(two.on_the_clock([0.0, 21_600.0, 43_200.0, 64_800.0, 86_400.0 + 21_600.0]))
+    hour_s = 3600.0
+    assert at_s == [8 * hour_s, 8.5 * hour_s, 16 * hour_s, 16.5 * hour_s, (24 + 8.5) * hour_s]
+    starts = drawn_starts(parse_arrivals("day:office"), 2.0, 172_800, rng_for(1, "arrivals"))
+    assert list(starts) == sorted(starts)
+    days = np.array(starts) / 86_400
+    # 172,800 jobs at 2 jobs/s take a day, give or take four deviations of their number, 1%.
+    assert days[-1] == pytest.approx(1, abs=0.05)
+    busy = np.mean((days[days < 1] * 24).astype(int) == 10)
+    assert busy == pytest.approx(100 / 1025, rel=0.03)  # of the profile's 24 rates
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ("weekend", "no such file; use office, or a file with 24 relative rates"),
+        ("1,2,3", "has 3 rates; give one for each hour, from midnight"),
+        (",".join(["0"] * 24), "all rates are 0; give one above 0"),
+        (",".join(["-1"] * 24), "'-1' is not a rate of 0 or more"),
+    ],
+)
+def test_a_daily_profile_without_24_rates_is_refused(profile: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_arrivals(f"day:{profile}")
+    assert str(caught.value) == f"--arrivals day:{profile}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +87,8 @@ def test_each_form_of_arrivals_is_parsed(text: str, arrivals: Arrivals) -> None:
 )
 def test_invalid_arrivals_are_refused_in_one_line_that_names_every_form(text: str) -> None:
     with pytest.raises(
-        ValueError, match=r"use poisson, gamma:BURSTINESS .* closed:N .* agents:SECONDS"
+        ValueError,
+        match=r"use poisson, gamma:BURSTINESS .* day:PROFILE, .* closed:N .* agents:SECONDS",
     ) as caught:
         parse_arrivals(text)
     assert len(str(caught.value).splitlines()) == 1

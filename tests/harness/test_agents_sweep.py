@@ -172,7 +172,8 @@ def settings(**given: Any) -> SweepSettings:
 def test_numbers_of_agents_imply_their_arrivals() -> None:
     plan = resolve(settings(agents="8,16..20:2"))
     assert (plan.arrivals_text, plan.amounts) == ("agents", (8.0, 16.0, 18.0, 20.0))
-    assert (plan.steady, str(plan.slo)) == (True, "mean<=2x")
+    assert (plan.steady, str(plan.slo)) == (True, "ttft_p95<=5s")
+    assert str(resolve(settings(agents="8", slo="mean<=2x")).slo) == "mean<=2x"
     assert resolve(settings(arrivals="agents:60")).amounts == ()
     assert resolve(settings(arrivals="agents:60", agents="4")).arrivals_text == "agents:60"
     assert resolve(settings(agents="4", no_capacity=True)).slo is None

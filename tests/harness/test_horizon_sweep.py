@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,19 @@ from msgspec import structs
 from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
-from harness.load.settings import Load, Machine, SweepSettings
+from harness.load.settings import Execution, Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
+from harness.sweep.machines import MachinesPlan, resolve_machines
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
-from reports import write_report
+from harness.sweep.run import run_sweeps
+from reports import write_machines_report, write_report
+from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.slo import parse_slo
 from reports.loads import RATES, least_rate
+from reports.page.bursts import recovered, recoveries
 from reports.run_folder.read import load_run
+from reports.statistics.capacities import VariantCapacity
 from reports.statistics.over_seeds import reached_by_most
 from servers.basics.errors import InvalidInput
 from servers.records.settings import HorizonRecord
@@ -103,18 +109,78 @@ def test_what_most_draws_sustain_is_below_the_mean_by_a_prediction_bound() -> No
     assert reached_by_most(range(1, 40)) == 2
 
 
+def test_a_list_of_bursts_is_a_sweep_for_each_that_shares_cells_with_others() -> None:
+    bursts = resolve_machines(settings(burst="0,7"))
+    assert list(bursts.plans) == ["burst0", "burst7"]
+    assert [member.burst for member in bursts.record().machines] == [0, 7]
+    cell = Cell("fcfs", 0.02, 1, "poisson")
+    for plan, alone in zip(bursts.plans.values(), (settings(), settings(burst="7")), strict=True):
+        assert plan.cell_record(cell) == resolve(alone).cell_record(cell)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"no_capacity": True, "jps": "0.1"}, "--burst 0,7: a list compares capacities; remove"),
+        ({"hardware": "h100,l4"}, "--burst 0,7: is a list, and so is --hardware or --model; give"),
+        ({"engine": "vllm"}, "--engine vllm: runs on one machine, and --hardware, --model or"),
+    ],
+)
+def test_a_list_of_bursts_that_cannot_run_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        resolve_machines(settings(burst="0,7", **given))
+    assert str(error.value).startswith(message)
+
+
+def test_the_page_of_several_bursts_draws_capacity_against_the_burst(tmp_path: Path) -> None:
+    each = {n: horizon_plan("fcfs,continuum", burst=n, slo="mean<=3x") for n in (0, 9)}
+    plans = {f"burst{n}": plan for n, plan in each.items()}
+    machines = MachinesPlan(replace(each[0].settings, load=Load(burst="0,9")), plans)
+    claim = machines.claimed(tmp_path, (), None)
+    outcome = run_sweeps(plans, tmp_path, Execution(workers=1), claim=claim)
+    assert not outcome.failed
+    report = write_machines_report(tmp_path)
+    found = {
+        member.burst: {c.variant: c for c in one.result.capacities}
+        for member, one in report.machines
+    }
+    assert found[0]["fcfs"].load is not None
+    assert found[9]["fcfs"].sustained_at(0.2).is_all == (
+        "0.2 jobs/s are sustained with every seed after bursts of up to 9 jobs" in report.headline
+    )
+    page = report.path.read_text()
+    assert '<th scope="col">9 jobs</th><th scope="col">largest burst at 0.2 jobs/s</th>' in page
+    assert 'id="bursts" role="img"' in page
+
+
+def capacity_of(sustained: float | None) -> VariantCapacity:
+    kind = Kind.NEVER if sustained is None else Kind.FOUND
+    one = Capacity(kind, sustained or math.nan, sustained, 2 * (sustained or 1))
+    return VariantCapacity("fcfs", "", {1: one}, None)
+
+
+def test_a_scheduler_recovers_from_a_burst_if_it_does_from_all_smaller_ones() -> None:
+    own = {0: capacity_of(0.4), 10: capacity_of(0.2), 20: capacity_of(0.3), 40: capacity_of(None)}
+    assert [recovered(own, rate) for rate in (0.5, 0.4, 0.3, 0.2, 0.1)] == [None, 0, 0, 20, 20]
+    names = {"fcfs": own, "lmcache": {n: capacity_of(0.4) for n in own}}
+    assert recoveries(names, 0.3) == (
+        "0.3 jobs/s are sustained with every seed after bursts of up to 40 jobs with lmcache; "
+        "without a burst only with fcfs."
+    )
+
+
 def settings(**given: Any) -> SweepSettings:
     values = {"policies": "fcfs", **given}
     names = ("arrivals", "once", "agents", "horizon", "burst")
     load = {n: values.pop(n) for n in names if n in values}
-    machine = {n: values.pop(n) for n in ("engine",) if n in values}
+    machine = {n: values.pop(n) for n in ("engine", "hardware") if n in values}
     return SweepSettings(load=Load(**load), machine=Machine(**machine), **values)
 
 
 def test_a_horizon_is_a_time_with_its_unit() -> None:
     for text, expected_s in (("24h", 86_400.0), ("90 min", 5_400.0), ("7d", 604_800.0)):
         assert resolve(settings(horizon=text)).horizon == HorizonRecord(seconds=expected_s)
-    assert resolve(settings(horizon="8h, 300", burst=50)).horizon == HorizonRecord(
+    assert resolve(settings(horizon="8h, 300", burst="50")).horizon == HorizonRecord(
         seconds=28_800.0, jobs=300, burst=50
     )
 
@@ -123,7 +189,7 @@ def test_jobs_that_arrive_at_a_rate_do_so_for_a_day_unless_a_steady_state_is_ask
     day = HorizonRecord(seconds=86_400.0, jobs=5_000)
     assert resolve(settings()).horizon == day
     assert resolve(settings(jps="0.1", no_capacity=True)).horizon == day
-    assert resolve(settings(burst=9)).horizon == structs.replace(day, burst=9)
+    assert resolve(settings(burst="9")).horizon == structs.replace(day, burst=9)
     for given in ({"horizon": "steady"}, {"once": True}, {"agents": "4"}):
         assert resolve(settings(**given)).horizon is None
 
@@ -146,16 +212,24 @@ def test_jobs_that_arrive_at_a_rate_do_so_for_a_day_unless_a_steady_state_is_ask
         ),
         ({"horizon": "1h,24"}, "--horizon 1h,24: must have at least 25 jobs"),
         (
-            {"burst": 4976},
-            "--burst 4976: at least 25 of at most 5,000 jobs must arrive after it; give a smaller "
+            {"burst": "3976", "horizon": "24h,4000"},
+            "--burst 3976: at least 25 of at most 4,000 jobs must arrive after it; give a smaller "
             "burst, or --horizon 24h without that limit",
         ),
         (
-            {"burst": 5, "horizon": "steady"},
+            {"burst": "5", "horizon": "steady"},
             "--burst 5: is for cells that begin with an empty machine; remove it, or --horizon "
             "steady, whose cells begin with a burst of their own",
         ),
-        ({"burst": 5, "agents": "4"}, "--burst 5: is for jobs that arrive at a rate in virtual"),
+        ({"burst": "5", "agents": "4"}, "--burst 5: is for jobs that arrive at a rate in virtual"),
+        ({"burst": "0,5"}, "--burst 0,5: only bench sweep takes a list; give one of them"),
+        ({"burst": "few"}, "--burst 'few': 'few' is not a whole number; use 40, or 10..50:10"),
+        (
+            {"arrivals": "day:office", "horizon": "24h,5000"},
+            "--horizon 24h,5000: --arrivals day:office has the mean rate over whole days only; use"
+            " --horizon 24h or 7d, without a limit of jobs",
+        ),
+        ({"arrivals": "day:office", "burst": "5"}, "--burst 5: begins at midnight with --arr"),
         (
             {"horizon": "1h", "once": True},
             "--horizon 1h: is for jobs that arrive at a rate in virtual time, and with --once the "
@@ -170,6 +244,21 @@ def test_settings_that_a_horizon_excludes_are_refused(given: dict[str, Any], mes
     with pytest.raises(InvalidInput) as error:
         resolve(settings(**given))
     assert str(error.value).startswith(message)
+
+
+def test_the_horizon_of_a_daily_profile_is_a_whole_day() -> None:
+    plan = resolve(settings(arrivals="day:office"))
+    assert plan.horizon == HorizonRecord(seconds=86_400.0)
+    assert resolve(settings(arrivals="day:office", horizon="2d")).horizon is not None
+
+
+def test_a_profile_of_a_file_is_recorded_as_its_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "hours.csv"
+    file.write_text("1\n" * 12 + "3\n" * 12)
+    plan = resolve(settings(arrivals=f"day:{file}"))
+    assert plan.cell_record(Cell("fcfs", 0.02, 1, plan.arrivals_text)).arrivals == (
+        "day:1,1,1,1,1,1,1,1,1,1,1,1,3,3,3,3,3,3,3,3,3,3,3,3"
+    )
 
 
 def test_a_search_within_a_horizon_ends_at_the_lowest_rate_with_25_jobs() -> None:

@@ -220,7 +220,7 @@ def test_a_profile_file_runs_only_the_model_that_it_was_measured_with() -> None:
         ("--hardware h100,h10", "--hardware h10: unknown; did you mean h100?"),
         (
             "--hardware h100,l4 --engine vllm",
-            "--engine vllm: runs on one machine, and --hardware or --model is a list; give one",
+            "--engine vllm: runs on one machine, and --hardware, --model or --burst is a list;",
         ),
         (
             "--model llama-3.1-8b,gemma-3-12b --engine http://127.0.0.1:1",
@@ -293,7 +293,7 @@ def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> 
     machines = ("--hardware", "a100-80g,h100", "--kv-blocks", "200", "--workers", "1")
     condition = ("--fail-unless", "capacity(fcfs) > 0")
     out = run("sweep", *load, *machines, "--out", "all", *condition)
-    assert "; searching how many agents each policy serves within the SLO mean<=2x (--arr" in out
+    assert "; searching how many agents each policy serves within the SLO ttft_p95<=5s (--" in out
     assert 'arrivals = "agents"\n' in Path("all/sweep.toml").read_text()
     overview = Path("all/report.html").read_text()
     assert "Highest capacity by machine" in overview

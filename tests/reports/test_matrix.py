@@ -47,7 +47,7 @@ def test_a_rate_that_some_seeds_sustain_has_their_number_and_no_mean() -> None:
     assert " ".join(fcfs.split()[-5:]) == "60.0 s 2/3 unstable –"
     assert one == "1/3: sustained with 1 of 3 seeds."
     assert two == "2/3: sustained with 2 of 3 seeds."
-    assert unstable_line == "unstable: more jobs arrive than finish."
+    assert unstable_line == "unstable: too many jobs wait."
 
 
 def test_the_tables_of_all_numbers_have_no_jct_and_no_ratio_of_such_rates() -> None:

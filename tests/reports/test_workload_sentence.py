@@ -8,6 +8,7 @@ from msgspec import convert
 from reports.answer.workload import compared_with_agents, mostly_gaps, pauses, recorded_agents
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
+from reports.capacity.slo import parse_slo
 from reports.metrics.cells import Results
 from reports.statistics.capacities import capacities
 from servers.records.settings import RunSettings, WorkloadRecord
@@ -96,7 +97,7 @@ def with_means(means: dict[str, float]) -> RunSettings:
     return RunSettings(workload=WorkloadRecord(means=means))
 
 
-def gaps(tool_s: float) -> list[str]:
+def gaps(tool_s: float, slo: str = "mean<=2x") -> list[str]:
     """Return the caveat of a run in which fcfs sustains 0.2 jobs/s, and las 0.1 with one of two
     seeds; the mean JCT is 100 s."""
     rows = [
@@ -115,7 +116,8 @@ def gaps(tool_s: float) -> list[str]:
         for name, rates in found.items()
         for seed, most in zip((0, 2), rates, strict=True)
     }
-    return mostly_gaps(results, capacities(chains, dict.fromkeys(found, ""), "fcfs"), RunSettings())
+    of = capacities(chains, dict.fromkeys(found, ""), "fcfs")
+    return mostly_gaps(results, of, RunSettings(), parse_slo(slo))
 
 
 def test_a_capacity_that_is_mostly_tool_gaps_comes_with_the_time_to_first_token() -> None:
@@ -124,3 +126,4 @@ def test_a_capacity_that_is_mostly_tool_gaps_comes_with_the_time_to_first_token(
     assert caveat.startswith("Jobs spend most of their time in tool gaps: 60% of the mean JCT")
     assert caveat.endswith("from 2.00 s (fcfs at 0.1 jobs/s) to 31.0 s (fcfs at 0.2 jobs/s).")
     assert gaps(45.0) == []
+    assert gaps(60.0, "mean<=2x,ttft_p95<=5s") == []  # which limits how long a user waits

@@ -164,12 +164,12 @@ def _report(
 
     from harness.cli.tables import show_rows
     from reports import write_report
-    from reports.capacity.slo import DEFAULT_SLO, parse_slo
+    from reports.capacity.slo import DEFAULT_SLO_OF_AGENTS, parse_slo
     from reports.compare.plans import cheapest, findings, headline
     from reports.compare.plans_page import PLAN, draw, table
     from servers.basics.atomic import write_file
 
-    slo = parse_slo(settings.slo or DEFAULT_SLO)
+    slo = parse_slo(settings.slo or DEFAULT_SLO_OF_AGENTS)
     deploy = deployment(cheapest(found), settings) if found else []
     if found:
         plans = table(found, slo)

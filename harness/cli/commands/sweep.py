@@ -195,8 +195,10 @@ def _show(name: str, settings: SweepSettings, execution: Execution) -> None:
     from servers.basics.errors import InvalidInput
 
     with one_line_errors():
-        if is_list(settings.machine):
-            raise InvalidInput(f"--show {name}: give one machine, and --out with its run folder")
+        if is_list(settings):
+            raise InvalidInput(
+                f"--show {name}: give one machine, one burst, and --out with its run folder"
+            )
         plan = resolve(settings)
         gates = show_cell(run_again(plan, execution.out or default_folder(plan), name))
     _exit_unless_valid(gates)
