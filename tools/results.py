@@ -1,7 +1,7 @@
 """The results of sweeps that docs/reference/results.md shows: docs/data/results.json.
 
 In: run folders of sweeps on one machine, with a search for capacities, with two or three rates in
-`--jps`, or with both. Out: a `Result` per workload and machine.
+`--jps`, or with both. Out: a `Result` per workload, machine and kind of load.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from reports.statistics.over_seeds import geometric_mean, mean_of_positive, pair
 
 NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out")
 """Options that other fields hold, or that affect no result."""
+STEADY, DAY, AGENTS = "steady", "day", "agents"
+"""Kinds of load: jobs/s in steady state after a burst, jobs/s for a day, and agents."""
 METRICS = ("jct_mean_s", "jct_p95_s", "jct_p99_s", "slowdown_max")
 
 
@@ -62,7 +64,7 @@ class Load(msgspec.Struct, frozen=True):
         return paired_ratio(self.values(variant, metric), self.values(to, metric))
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The numbers of one workload on one machine."""
 
     workload: str
@@ -78,16 +80,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     references: list[str]
     """Policies that know the future."""
     capacities: dict[str, dict[str, float | Kind]] = {}
-    """By variant and seed: jobs/s, or the kind of a capacity that is no number."""
+    """By variant and seed: jobs/s or agents, or the kind of a capacity that is no number."""
+    load: str = STEADY
     loads: list[Load] = []
     """In ascending order of rates. The middle one of three is for policies without a tier."""
 
     @property
-    def key(self) -> tuple[str, bool, str]:
-        return self.workload, self.recorded, self.hardware
+    def key(self) -> tuple[str, bool, str, str]:
+        return self.workload, self.recorded, self.hardware, self.load
 
     def per_s(self, variant: str) -> dict[int, float]:
-        """Return jobs/s by seed; empty unless every seed has a capacity."""
+        """Return capacities by seed; empty unless every seed has a capacity."""
         values = self.capacities.get(variant, {})
         found = {int(seed): each for seed, each in values.items() if isinstance(each, float)}
         return found if len(found) == len(values) else {}
@@ -103,7 +106,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def result_of(folder: Path) -> Result:
     """Read the run folder of a sweep."""
     answer = orjson.loads((folder / ANSWER).read_bytes())
-    workload = orjson.loads((folder / "sweep.json").read_bytes())["workload"]
+    sweep = orjson.loads((folder / "sweep.json").read_bytes())
+    workload = sweep["workload"]
     settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
     provenance = answer["provenance"]
     return Result(
@@ -111,7 +115,7 @@ def result_of(folder: Path) -> Result:
         recorded="recipe" not in workload,
         hardware=provenance["hardware"],
         programs=workload["programs"],
-        left_out=len(workload["left_out"]),
+        left_out=len(workload.get("left_out", ())),
         options=_options(provenance["made_by"]["argv"]),
         code_sha256=[provenance["code_sha256"]],
         references=answer["references"],
@@ -119,12 +123,19 @@ def result_of(folder: Path) -> Result:
             variant: {seed: _capacity(each) for seed, each in found["by_seed"].items()}
             for variant, found in answer["capacities"].items()
         },
+        load=_kind_of_load(sweep),
         loads=_loads(folder / "cells.csv", str(settings.get("jps", "auto"))),
     )
 
 
+def _kind_of_load(sweep: Mapping[str, Any]) -> str:
+    if sweep.get("arrivals", "").startswith(AGENTS):
+        return AGENTS
+    return DAY if sweep.get("horizon") else STEADY
+
+
 def _capacity(found: Mapping[str, Any]) -> float | Kind:
-    value = found["jobs_per_s"]
+    value = found.get("jobs_per_s", found.get(AGENTS))
     return Kind(found["kind"]) if value is None else float(f"{value:.4g}")
 
 
@@ -153,7 +164,7 @@ def _loads(cells: Path, jps: str) -> list[Load]:
 def merged(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     """Return both in the order of their keys. The variants of a new result replace the same ones of
     an old one. Its loads replace all loads of an old one at other rates."""
-    by_key: dict[tuple[str, bool, str], Result] = {}
+    by_key: dict[tuple[str, bool, str, str], Result] = {}
     for result in (*old, *new):
         if before := by_key.get(result.key):
             result = msgspec.structs.replace(

@@ -20,7 +20,17 @@ from servers.profiles.files import tables_of
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
-from tools.results import Load, Result, merged, read_results, result_of, write_results
+from tools.results import (
+    AGENTS,
+    DAY,
+    STEADY,
+    Load,
+    Result,
+    merged,
+    read_results,
+    result_of,
+    write_results,
+)
 
 DATA = Path(__file__).parents[1] / "docs/data"
 MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
@@ -33,13 +43,20 @@ SHOWN = (
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
+LOADS = {AGENTS: "agents", DAY: "jobs/s, a day", STEADY: "jobs/s, after a burst"}
+COMPARED = ("continuum", "infercept", "thunderagent", "turnstile", "lmcache")
+"""Policies of the table of loads, with the baseline."""
 DASH = "–"
 BASELINE = "fcfs"
 
 
 def tables(results: Sequence[Result]) -> dict[str, str]:
     """Return the tables by their names in the page."""
+    every, results = results, [result for result in results if result.load == STEADY]
     return {
+        "loads": table(
+            ("workload", "machine", "load", "seeds", BASELINE, *COMPARED), _by_load(every)
+        ),
         "capacities": "\n".join(_capacities(results)),
         "recipes": table(
             ("recipe", "machine", "within 10%", "median", "largest"), _recipes(results)
@@ -98,6 +115,31 @@ def _capacities(results: Sequence[Result]) -> Iterator[str]:
             ),
         )
         yield ""
+
+
+def _by_load(results: Sequence[Result]) -> Iterator[list[str]]:
+    """Yield a row per load of the workloads and machines that have another one than a steady
+    state."""
+    by_key = {result.key: result for result in results}
+    for place in dict.fromkeys(each.key[:3] for each in results if each.load != STEADY):
+        for kind, unit in LOADS.items():
+            if result := by_key.get((*place, kind)):
+                base, seeds = result.capacity(BASELINE), len(result.per_s(BASELINE))
+                ratios = {name: result.ratio(name, BASELINE) for name in COMPARED}
+                found = {name: ratio.value for name, ratio in ratios.items() if ratio}
+                best = max([1.0, *found.values()])
+                yield [
+                    *(_workload(result), MACHINES[result.hardware], unit, str(seeds)),
+                    DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
+                    *(
+                        _bold(f"{found[name]:.2f}", found[name] == best) if name in found else DASH
+                        for name in COMPARED
+                    ),
+                ]
+
+
+def _bold(text: str, is_bold: bool) -> str:
+    return f"**{text}**" if is_bold else text
 
 
 def _name(variant: str, result: Result) -> str:

@@ -8,7 +8,18 @@ import orjson
 import pytest
 
 from reports.capacity.estimate import Kind
-from tools.results import JobTimes, Load, Result, merged, read_results, result_of, write_results
+from tools.results import (
+    AGENTS,
+    DAY,
+    STEADY,
+    JobTimes,
+    Load,
+    Result,
+    merged,
+    read_results,
+    result_of,
+    write_results,
+)
 from tools.results_tables import tables
 
 WORDS = ("--traces", "/home/me/weka", "--jps", "0.1", "--out", "/home/me/run")
@@ -43,8 +54,10 @@ def result(
     capacities: dict[str, tuple[float | Kind, ...]] | None = None,
     loads: tuple[Load, ...] = (),
     recorded: bool = True,
+    kind: str = STEADY,
 ) -> Result:
     return Result(
+        load=kind,
         workload="mini-swe-agent",
         recorded=recorded,
         hardware="h100",
@@ -79,6 +92,40 @@ def test_a_capacity_is_shown_as_its_ratio_to_fcfs_in_bold_if_it_is_significant()
 def test_a_capacity_that_is_no_number_is_a_word() -> None:
     found = tables([result({"fcfs": (0.2, 0.2), "clairvoyant": (0.3, Kind.NEVER)})])
     assert rows(found["capacities"])["*clairvoyant*"] == ["none"]
+
+
+def test_the_loads_of_a_workload_are_compared_and_other_tables_have_steady_states_only() -> None:
+    burst = result({"fcfs": (0.2,), "turnstile": (0.4,), "lmcache": (0.1,)})
+    agents = result({"fcfs": (10.0,), "turnstile": (9.0,), "lmcache": (15.0,)}, kind=AGENTS)
+    found = tables([burst, agents])
+    assert found["loads"].splitlines()[2:] == [
+        "| recorded mini-swe-agent | H100 | agents | 1 | 10 | – | – | – | 0.90 | **1.50** |",
+        "| recorded mini-swe-agent | H100 | jobs/s, after a burst | 1 | 0.2 | – | – | – | **2.00**"
+        " | 0.50 |",
+    ]
+    assert found["capacities"] == tables([burst])["capacities"]
+    assert "H100" not in tables([burst])["loads"]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "unit", "kind"),
+    [
+        ({"arrivals": "agents:60"}, "agents", AGENTS),
+        ({"arrivals": "poisson", "horizon": {"seconds": 86_400.0}}, "jobs_per_s", DAY),
+    ],
+)
+def test_a_run_of_agents_or_of_a_day_is_kept_beside_that_of_a_steady_state(
+    run: Path, sweep: dict[str, object], unit: str, kind: str
+) -> None:
+    document = orjson.loads((run / "sweep.json").read_bytes())
+    (run / "sweep.json").write_bytes(orjson.dumps(document | sweep))
+    answer = orjson.loads((run / "answer.json").read_bytes())
+    answer["capacities"]["fcfs"]["by_seed"] = {"1": {"kind": "found", unit: 12.5}}
+    (run / "answer.json").write_bytes(orjson.dumps(answer))
+    found = result_of(run)
+    assert (found.load, found.per_s("fcfs")) == (kind, {1: 12.5})
+    old = result({"fcfs": (0.2,)})
+    assert len(merged([old], [found])) == 2
 
 
 def test_a_recipe_is_compared_with_its_recorded_set_by_the_ratio_of_each_seed() -> None:
@@ -140,7 +187,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_folder_gives_its_capacities_and_the_cells_at_its_rates(run: Path) -> None:
     found = result_of(run)
-    assert found.key == ("weka", True, "h100")
+    assert found.key == ("weka", True, "h100", STEADY)
     assert (found.options, found.left_out) == ("--jps 0.1", 3)
     assert found.capacities == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}}
     low, high = found.loads
