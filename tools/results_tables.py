@@ -159,8 +159,8 @@ def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
     by_key = {result.key: result for result in results}
     for recorded_set, recipe in RECIPE_OF.items():
         for hardware in MACHINES:
-            recorded = by_key.get((recorded_set, True, hardware))
-            drawn = by_key.get((recipe, False, hardware))
+            recorded = by_key.get((recorded_set, True, hardware, STEADY))
+            drawn = by_key.get((recipe, False, hardware, STEADY))
             if recorded and drawn:
                 shares = {
                     name: ratio.value - 1

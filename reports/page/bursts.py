@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.answer.machines import OnMachine
+from reports.capacity.estimate import Kind
 from reports.figures.drawing import Figure, Spec, Trace, bars, line, number, plain
 from reports.figures.styles import Style
 from reports.loads import RATES
-from reports.statistics.bootstrap import interval
+from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted, listed
@@ -98,8 +99,9 @@ def table(capacities: Mapping[str, Capacities], rates: Sequence[float]) -> Table
 def _cell(each: VariantCapacity) -> TableCell:
     if each.load is None:
         return TableCell(str(each.kind))
-    lines = [interval(each.load)] if each.load.has_interval else []
-    return TableCell(f"{each.load.value:.3g}", lines=tuple(lines))
+    value = each.load
+    lines = (f"95% CI {value.low:.3g}–{value.high:.3g}",) if value.has_interval else ()
+    return TableCell(f"{value.value:.3g}", lines=lines)
 
 
 def _largest(own: Capacities, rate: float) -> str:
@@ -122,13 +124,14 @@ def figure(capacities: Mapping[str, Capacities], style: Mapping[str, Style]) -> 
         "values.",
         "value": "y",
         "labelled": True,
+        "note": "At 0 no rate that was tried is sustained with some seed.",
     }
     title = "Capacity against the burst"
     return Figure("bursts", title, {"": spec}, None, terms=("Capacity", "SLO"))
 
 
 def _line(name: str, own: Capacities, look: Style) -> Trace | None:
-    found = {burst: value for burst, each in own.items() if (value := each.load) is not None}
+    found = {burst: value for burst, each in own.items() if (value := _drawn(each)) is not None}
     if not found:
         return None
     values = list(found.values())
@@ -141,3 +144,7 @@ def _line(name: str, own: Capacities, look: Style) -> Trace | None:
     if all(value.has_interval for value in values):
         drawn["error_y"] = bars(*values)
     return drawn
+
+
+def _drawn(each: VariantCapacity) -> Estimate | None:
+    return Estimate(0.0, 0.0, 0.0) if each.kind is Kind.NEVER else each.load

@@ -88,7 +88,7 @@ def test_a_daily_profile_without_24_rates_is_refused(profile: str, message: str)
 def test_invalid_arrivals_are_refused_in_one_line_that_names_every_form(text: str) -> None:
     with pytest.raises(
         ValueError,
-        match=r"use poisson, gamma:BURSTINESS .* day:PROFILE, .* closed:N .* agents:SECONDS",
+        match=r"use poisson, gamma:BURSTINESS .* day:PROFILE, .* closed:N, .* agents:SECONDS",
     ) as caught:
         parse_arrivals(text)
     assert len(str(caught.value).splitlines()) == 1
