@@ -199,7 +199,7 @@ def recorded(tmp_path: Path) -> str:
         ({"jps": "auto"}, "poisson"),
         ({"jps": "0.1"}, "poisson"),
         ({"horizon": "24h"}, "poisson"),
-        ({"burst": 5}, "poisson"),
+        ({"burst": "5"}, "poisson"),
         ({"once": True}, "poisson"),
         ({"no_capacity": True}, "poisson"),
         ({"arrivals": "poisson", "agents": "4"}, "agents"),
