@@ -106,7 +106,8 @@ PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
 SECOND = "#2"
 """End of the name of a variant that is measured a second time."""
-LIMITS = {name: kind for name, kind in get_type_hints(Limits).items() if name != "admission"}
+OF_THE_MACHINE = ("admission", "speculate")
+LIMITS = {name: kind for name, kind in get_type_hints(Limits).items() if name not in OF_THE_MACHINE}
 """Types of the arguments that are settings of the engine, which every policy takes, by name."""
 VICTIM = "victim"
 """Argument of every policy: the rule for the turn to preempt."""

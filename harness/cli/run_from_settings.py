@@ -139,8 +139,8 @@ def check_condition(condition: Condition, plan: SweepPlan) -> None:
     condition.check(names, plan.amounts, ladder_of(plan.arrivals_text))
     if condition.needs_capacity and plan.slo is None:
         raise InvalidInput(
-            f"--fail-unless '{condition.text}': these settings search no capacity; remove "
-            "--no-capacity and --once, or use mean_jct"
+            f"--fail-unless '{condition.text}': these settings search no capacity; use mean_jct, "
+            "or remove what fixes the load, such as --no-capacity, --once or --scenario"
         )
 
 

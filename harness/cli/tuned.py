@@ -116,6 +116,10 @@ def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
     from servers.admission import Limits
     from servers.policies.arguments import arguments_text
 
+    if scenario := settings.load.scenario:
+        raise InvalidInput(
+            f"fcfs-tuned: needs JCTs or a search for capacities; remove --scenario {scenario}"
+        )
     machine = replace(settings.machine, engine="sim")
     fixed = fixed_by(settings.load, engine_kind(machine.engine))
     if set(parse_seeds(SEEDS)) & set(parse_seeds(settings.seeds or DEFAULT_SEEDS)):

@@ -64,6 +64,7 @@ def refuse_until(settings: SweepSettings, text: str) -> None:
 
     fixed = fixed_by(settings.load, engine_kind(settings.machine.engine))
     fixed = fixed or ("--no-capacity" if settings.no_capacity else "")
+    fixed = fixed or (f"--scenario {scenario}" if (scenario := settings.load.scenario) else "")
     if fixed:
         raise InvalidInput(f"--until {text}: needs a search for capacities; remove {fixed}")
     if is_list(settings):

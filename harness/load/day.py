@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+
 from servers.basics.errors import InvalidInput
 from servers.basics.text import quoted
 
@@ -62,7 +64,9 @@ def _refused(profile: str, reason: str) -> InvalidInput:
 
 def in_numbers(profile: str) -> str:
     """Return the profile so that it needs no file."""
-    return profile if profile in PROFILES else ",".join(f"{rate:g}" for rate in parse_day(profile))
+    if profile in PROFILES:
+        return profile
+    return ",".join(np.format_float_positional(rate, trim="-") for rate in parse_day(profile))
 
 
 def at_hours(times_s: Iterable[float], hours: Hours) -> Iterator[float]:

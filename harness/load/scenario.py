@@ -65,6 +65,7 @@ def chosen_scenario(settings: SweepSettings) -> ScenarioRecord | None:
         (load.once, "--once", "measures a window of time"),
         (load.burst, f"--burst {load.burst}", "begins with a warm-up"),
         (settings.slo, f"--slo '{settings.slo}'", "measures given numbers of --agents"),
+        (settings.api_price, f"--api-price {settings.api_price}", "has no jobs to price"),
         (load.background, f"--background {load.background}", "has no other requests"),
         (settings.agents != Agents(), settings.agents.flag, "replays recorded sessions"),
         (
@@ -75,6 +76,8 @@ def chosen_scenario(settings: SweepSettings) -> ScenarioRecord | None:
     ):
         if given:
             raise InvalidInput(f"{option}: --scenario {name} {rule}; remove one of them")
+    if load.agents is None:
+        raise InvalidInput(f"--scenario {name}: give the --agents at work, such as --agents 8,16")
     rules = SCENARIOS[name]
     if load.horizon is None:
         return rules

@@ -160,7 +160,6 @@ class Load:
             "agentx or inferencex-agentx-mvp: the rules of this published load for the number of "
             "--agents, with --horizon instead of its window. The report shows interactivity "
             "against tokens per second and GPU.",
-            LOAD,
             "NAME",
         ),
     ] = None
@@ -331,7 +330,6 @@ class Machine:
             "accepted if those before them were, or one rate per position as vLLM logs them: "
             "mtp:3,accept=0.8 or eagle3:3,accept=0.9,0.7,0.5. Methods: ngram, eagle, eagle3, mtp. "
             "draft=0.05 is the time of one draft as a share of a step. Default: none.",
-            MACHINE,
             "METHOD:DRAFTS,…",
         ),
     ] = None

@@ -87,7 +87,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     slo = _slo(first, fixed)
     jps = AUTO if first.jps is None and slo is not None else first.jps
     amounts = _amounts(jps, arrivals, first, searches=slo is not None)
-    horizon = None if scenario else _horizon(first.load, fixed, arrivals, amounts)
+    horizon = None if scenario else _horizon(first.load, kind, fixed, arrivals, amounts)
     seeds = tuple(parse_seeds(first.seeds or _default_seeds(scenario, steady)))
     if len(seeds) > 1 and fixed and kind.is_virtual and not (background or agents):
         _refuse_equal_seeds(first, arrivals, workload)
@@ -269,13 +269,22 @@ def fixed_by(load: Load, kind: EngineKind) -> str:
 
 
 def _horizon(
-    load: Load, fixed: str, arrivals: Arrivals, rates: tuple[float | None, ...]
+    load: Load,
+    kind: EngineKind,
+    fixed: str,
+    arrivals: Arrivals,
+    rates: tuple[float | None, ...],
 ) -> HorizonRecord | None:
     """Return for how long jobs arrive; None if their number or that of agents sets the load, and
     for a steady state."""
     if fixed or arrivals.takes_agents:
         given = load.horizon if load.horizon is not None else load.burst
         if given is None:
+            if arrivals.hours and kind.is_virtual:
+                raise InvalidInput(
+                    f"--arrivals {load.process}: a rate is the mean of a day, and with {fixed} the "
+                    "jobs are a fixed set; remove one of them"
+                )
             return None
         option = "--burst" if load.horizon is None else "--horizon"
         other = fixed or f"--arrivals {load.process}"

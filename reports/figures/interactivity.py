@@ -16,7 +16,7 @@ from reports.metrics.interactivity import scenario_points
 
 def interactivity(cells: pd.DataFrame, style: Mapping[str, Style]) -> Figure | None:
     """Return None if no cell has a valid result."""
-    points = scenario_points(cells) if len(cells) else []
+    points = scenario_points(cells)
     if not points:
         return None
     traces = []

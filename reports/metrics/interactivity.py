@@ -84,6 +84,8 @@ class ScenarioPoint(NamedTuple):
 
 def scenario_points(cells: pd.DataFrame) -> list[ScenarioPoint]:
     """Return the points, by policy in the order of the cells, then by agents."""
+    if cells.empty:  # then it has no columns
+        return []
     valid = cells[(cells["failed_gates"] == "") & (cells["tokens_per_s_per_gpu"] > 0)]
     names = list(dict.fromkeys(valid["variant"]))
     numbers = list(ScenarioPoint._fields[2:])

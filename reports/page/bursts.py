@@ -8,44 +8,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.answer.machines import OnMachine
-from reports.capacity.estimate import Kind
 from reports.figures.drawing import Figure, Spec, Trace, bars, line, number, plain
 from reports.figures.styles import Style
 from reports.loads import RATES
 from reports.statistics.bootstrap import Estimate
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted, listed
 
-Capacities = Mapping[int, VariantCapacity]
-"""Of one variant, by burst in ascending order."""
+Capacities = Mapping[int, VariantCapacity | None]
+"""Of one variant, by burst in ascending order; None for a burst without a valid result."""
 
 
 def by_variant(found: Sequence[OnMachine]) -> dict[str, Capacities]:
     """Return the variants in the order of the sweep."""
-    bursts = {m.member.burst or 0: m.answer.capacities for m in found}
-    names = dict.fromkeys(each.variant for own in bursts.values() for each in own)
-    return {
-        name: {n: each for n in sorted(bursts) for each in bursts[n] if each.variant == name}
-        for name in names
-    }
+    bursts = {m.member.burst or 0: {c.variant: c for c in m.answer.capacities} for m in found}
+    names = dict.fromkeys(name for own in bursts.values() for name in own)
+    return {name: {n: bursts[n].get(name) for n in sorted(bursts)} for name in names}
 
 
 def highest(found: Sequence[OnMachine]) -> str:
     """State which schedulers sustain most after which burst."""
-    by_winner: dict[str, list[str]] = {}
+    by_winners: dict[tuple[str, ...], list[str]] = {}
     for each in found:
-        best = _and_ties(each.answer.winners) if each.answer.winners else "none"
-        by_winner.setdefault(best, []).append(each.member.label)
-    if len(by_winner) == 1:
-        return f"The highest capacity, whatever the burst: {next(iter(by_winner))}."
-    each_best = [f"{best} ({listed(labels)})" for best, labels in by_winner.items()]
-    return f"The highest capacity: {', '.join(each_best)}."
-
-
-def _and_ties(winners: Sequence[str]) -> str:
-    more = len(winners) - 1
-    return f"{winners[0]} and {counted(more, 'tie')}" if more else winners[0]
+        by_winners.setdefault(tuple(each.answer.winners), []).append(each.member.label)
+    if list(by_winners) == [()]:
+        return "No scheduler sustains any rate that was tried."
+    if len(by_winners) == 1:
+        return f"The highest capacity, whatever the burst: {listed(next(iter(by_winners)))}."
+    each_best = [f"{listed(best) or 'none'} ({listed(of)})" for best, of in by_winners.items()]
+    return f"The highest capacity: {'; '.join(each_best)}."
 
 
 def recoveries(capacities: Mapping[str, Capacities], rate: float) -> str:
@@ -72,7 +64,7 @@ def recovered(own: Capacities, rate: float) -> int | None:
     smaller ones."""
     largest = None
     for burst, capacity in own.items():
-        if not capacity.sustained_at(rate).is_all:
+        if capacity is None or not capacity.sustained_at(rate).is_all:
             break
         largest = burst
     return largest
@@ -86,19 +78,21 @@ def table(capacities: Mapping[str, Capacities], rates: Sequence[float]) -> Table
         TableRow(
             name,
             [
-                *(_cell(own[burst]) if burst in own else TableCell("–") for burst in bursts),
+                *map(_cell, own.values()),
                 *(TableCell(_largest(own, rate)) for rate in rates),
             ],
-            any(each.reference for each in own.values()),
+            any(each is not None and each.reference for each in own.values()),
         )
         for name, own in capacities.items()
     ]
     return Table([*heads, *(f"largest burst at {rate:g} jobs/s" for rate in rates)], rows)
 
 
-def _cell(each: VariantCapacity) -> TableCell:
+def _cell(each: VariantCapacity | None) -> TableCell:
+    if each is None:
+        return TableCell("–")
     if each.load is None:
-        return TableCell(str(each.kind))
+        return TableCell(f"none{some_seeds(each.never)}" if each.never.seeds else "not found yet")
     value = each.load
     lines = (f"95% CI {value.low:.3g}–{value.high:.3g}",) if value.has_interval else ()
     return TableCell(f"{value.value:.3g}", lines=lines)
@@ -124,7 +118,8 @@ def figure(capacities: Mapping[str, Capacities], style: Mapping[str, Style]) -> 
         "values.",
         "value": "y",
         "labelled": True,
-        "note": "At 0 no rate that was tried is sustained with some seed.",
+        "note": "At 0 no rate that was tried is sustained. There is no point if only some seeds "
+        "sustain a rate.",
     }
     title = "Capacity against the burst"
     return Figure("bursts", title, {"": spec}, None, terms=("Capacity", "SLO"))
@@ -146,5 +141,7 @@ def _line(name: str, own: Capacities, look: Style) -> Trace | None:
     return drawn
 
 
-def _drawn(each: VariantCapacity) -> Estimate | None:
-    return Estimate(0.0, 0.0, 0.0) if each.kind is Kind.NEVER else each.load
+def _drawn(each: VariantCapacity | None) -> Estimate | None:
+    if each is None:
+        return None
+    return Estimate(0.0, 0.0, 0.0) if each.never.is_all else each.load

@@ -1,5 +1,7 @@
 """Arrival processes: their rate and spread, their pairing across rates, and the chosen programs."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from harness.load.arrivals import (
     recorded_starts,
     rng_for,
 )
+from harness.load.day import in_numbers
 from servers.basics.errors import InvalidInput
 from traces.program import Fork, Program, Turn
 
@@ -60,6 +63,12 @@ def test_jobs_follow_the_hours_of_a_day_and_have_their_mean_rate() -> None:
     assert days[-1] == pytest.approx(1, abs=0.05)
     busy = np.mean((days[days < 1] * 24).astype(int) == 10)
     assert busy == pytest.approx(100 / 1025, rel=0.03)  # of the profile's 24 rates
+
+
+def test_the_numbers_of_a_profile_in_a_file_are_kept(tmp_path: Path) -> None:
+    rates = ["1000000", "1234567", "0.00005", *["0"] * 20, "2.5"]
+    (tmp_path / "day.txt").write_text("\n".join(rates))
+    assert in_numbers(str(tmp_path / "day.txt")) == ",".join(rates)
 
 
 @pytest.mark.parametrize(

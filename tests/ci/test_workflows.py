@@ -82,7 +82,7 @@ def test_no_workflow_may_write_to_the_repository() -> None:
 def test_only_a_tag_publishes_and_only_what_all_other_jobs_have_built() -> None:
     release = jobs(ROOT / ".github/workflows/release.yml")
     publish, site = release.pop("publish"), release.pop("site")
-    assert publish["if"] == "github.ref_type == 'tag'"
+    assert publish["if"] == "github.event_name == 'push' && github.ref_type == 'tag'"
     assert set(publish["needs"]) == set(release)
     assert site["needs"] == "publish"
     assert all("run" not in step for step in (*publish["steps"], *site["steps"]))

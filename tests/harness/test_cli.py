@@ -424,6 +424,20 @@ def test_help_has_options_below_their_headings_in_a_hundred_columns(
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_the_options_of_a_sweep_are_below_seven_headings() -> None:
+    _, text, _ = bench_here("sweep", "--help")
+    headings = re.findall(r"^(\S.*)\n  -", text, re.MULTILINE)
+    assert headings == [
+        "The load",
+        "The run",
+        "The machine",
+        "How traces are read",
+        "A live server (vLLM, SGLang, or a URL)",
+        "Real agents on a live server, instead of a replay",
+        "Options",
+    ]
+
+
 def test_help_of_several_commands_lists_each_with_one_sentence() -> None:
     commands = bench_here("--help")[1].partition("\nCommands\n")[2]
     for command in COMMANDS:

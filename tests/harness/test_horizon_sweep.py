@@ -160,8 +160,10 @@ def capacity_of(sustained: float | None) -> VariantCapacity:
 
 
 def test_a_scheduler_recovers_from_a_burst_if_it_does_from_all_smaller_ones() -> None:
+    own: dict[int, VariantCapacity | None]
     own = {0: capacity_of(0.4), 10: capacity_of(0.2), 20: capacity_of(0.3), 40: capacity_of(None)}
     assert [recovered(own, rate) for rate in (0.5, 0.4, 0.3, 0.2, 0.1)] == [None, 0, 0, 20, 20]
+    assert recovered({0: capacity_of(0.4), 10: None, 20: capacity_of(0.4)}, 0.3) == 0
     names = {"fcfs": own, "lmcache": {n: capacity_of(0.4) for n in own}}
     assert recoveries(names, 0.3) == (
         "0.3 jobs/s are sustained with every seed after bursts of up to 40 jobs with lmcache; "

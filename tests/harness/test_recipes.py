@@ -175,6 +175,8 @@ def test_an_ab_test_has_one_more_engine_whose_policy_decides_as_stock_vllm() -> 
     assert stock.pop(stock.index("--additional-config") + 1) == '{"turnstile": {"policy": "fcfs"}}'
     assert new == stock
     assert "http://vllm-0:8000 http://vllm-stock:8000" in services["router"]["command"][-1]
+    ports = [services[name]["ports"] for name in services]
+    assert ports == [["127.0.0.1:8001:8000"], ["127.0.0.1:8002:8000"], ["127.0.0.1:8000:8000"]]
     objects: list[Any] = list(yaml.safe_load_all(printed("k8s", *AB)))
     names = ["vllm", "vllm", "vllm-stock", "vllm-stock", "router", "router"]
     assert [o["metadata"]["name"] for o in objects] == names
@@ -219,6 +221,8 @@ def test_the_package_of_the_plug_in_has_the_version_that_recipes_install() -> No
             "use --router sticky, which becomes its session routing",
         ),
         ("command", AB, "--ab: add --print compose or --print k8s"),
+        ("compose", (*LLAMA, *AB[-3:]), "--ab: compares a policy with stock vLLM; add one"),
+        ("compose", (*AB, "--replicas", "2"), "--ab: one engine has the policy and one has not"),
         (
             "k8s",
             (*TURNSTILE, "--router", "sticky", "--ab"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import pandas as pd
 import pytest
 from in_process import bench
 from msgspec import structs
@@ -16,6 +17,7 @@ from harness.load.scenario import SCENARIOS
 from harness.sweep.plan import SweepPlan
 from reports import write_report
 from reports.metrics.cells import collect
+from reports.metrics.interactivity import scenario_points
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_columns
 from traces import Program, Turn
@@ -78,6 +80,10 @@ def test_the_report_has_the_picture_of_the_field_and_no_jct(run: Path) -> None:
     assert report.points == []
 
 
+def test_without_a_cell_there_is_no_point() -> None:
+    assert scenario_points(pd.DataFrame([])) == []
+
+
 def test_a_scenario_gives_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
     run_sweep(scenario_plan(), tmp_path / "again", workers=1, reuse=False)
     assert contents(tmp_path / "again").items() <= contents(run).items()
@@ -87,12 +93,24 @@ def test_a_scenario_gives_the_same_bytes_again(run: Path, tmp_path: Path) -> Non
     ("options", "line"),
     [
         ("--scenario agentxx --agents 2", "--scenario agentxx: unknown; did you mean agentx?"),
-        ("--scenario agentx", "without a search, give numbers of agents with --agents"),
         ("--scenario agentx --agents 2 --once", "--once: --scenario agentx measures a window"),
         ("--scenario agentx --agents 2 --jps 0.1", "--jps 0.1: --scenario agentx has a number of"),
         (
             "--scenario agentx --arrivals closed:2",
             "--arrivals closed:2: --scenario agentx keeps a number of --agents at work; remove one",
+        ),
+        ("--scenario agentx", "--scenario agentx: give the --agents at work"),
+        (
+            "--scenario agentx --agents 2 --api-price 0.5,5,25",
+            "--api-price 0.5,5,25: --scenario agentx has no jobs to price",
+        ),
+        (
+            "--scenario agentx --agents 2 --until 5%",
+            "--until 5%: needs a search for capacities; remove --scenario agentx",
+        ),
+        (
+            "--scenario agentx --agents 2 --policies fcfs-tuned",
+            "fcfs-tuned: needs JCTs or a search for capacities; remove --scenario agentx",
         ),
         (
             "--scenario agentx --agents 2 --slo mean<=2x",

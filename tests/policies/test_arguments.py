@@ -262,6 +262,7 @@ def test_arguments_reach_the_policy() -> None:
         ("continuum-v1(delta=1)", "delta between 0 and 1"),
         ("autellix(beta=0)", "quanta_s and beta must be above 0"),
         ("fcfs(k=1)", "k is not an argument of fcfs, which takes none; remove it"),
+        ("fcfs(speculate='ngram:3')", "speculate is not an argument of fcfs, which takes none"),
         ("infercept(reclaim_when=never)", "must be overdue or stuck or pressure, not never"),
     ],
 )

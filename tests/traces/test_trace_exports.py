@@ -136,7 +136,9 @@ def test_mooncake_says_that_it_has_neither_sessions_nor_gaps_nor_sub_agents() ->
         "mooncake has no sessions: a program of several turns becomes single requests (2" in losses
     )
     assert "mooncake has no tool gaps: a later turn starts at a fixed time" in losses
-    assert "mooncake has no sub-agents: their turns start at fixed times, and no turn waits" in losses
+    assert (
+        "mooncake has no sub-agents: their turns start at fixed times, and no turn waits" in losses
+    )
     assert "mooncake has no tool names (3 times)" in losses
     assert "programs do not record how long a generation took: 1.27 s + 14.9 ms" in losses
 

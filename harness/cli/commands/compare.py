@@ -138,7 +138,7 @@ def compare(
     runs = [Path(side) for side in sides]
     with one_line_errors():
         if prometheus:
-            refuse_given(context, AllBut("sides", "prometheus"), "not of --prometheus")
+            refuse_given(context, AllBut("sides", "prometheus"), "has no effect with --prometheus")
             _compare_servers(sides)
             return
         if across is not None:
@@ -227,7 +227,10 @@ def _pages(side: str) -> list[tuple[str, str]]:
             raise Unavailable(f"{side}: {error}") from None
         return [(side, page.decode(errors="replace"))]
     path = Path(side)
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():  # in order of the numbers in their names, such as times
+        pages = (file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
+        files = sorted(pages, key=lambda file: (len(file.name), file.name))
     if not files:
         raise InvalidInput(f"{side}: the folder has no pages")
     return [(str(file), file.read_text(errors="replace")) for file in files]

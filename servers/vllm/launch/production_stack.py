@@ -24,6 +24,8 @@ def chart_values(
     `install`: a folder for Python packages, and the command that fills it."""
     model, _, gpus, *flags = arguments
     repository, _, tag = image.rpartition(":")
+    if not repository or "/" in tag:  # a registry's port, or no colon
+        repository, tag = image, "latest"
     spec: dict[str, Any] = {
         "name": name,
         "repository": repository,

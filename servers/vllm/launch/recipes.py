@@ -31,6 +31,8 @@ VERSION = version("turnstile-bench")
 PACKAGE = f"turnstile-vllm=={VERSION}"
 SCHEDULER = "turnstile_vllm.Scheduler"
 FOREIGN = "vllm-router:"
+ROUTER_VERSION = "0.1.17"
+"""The one that the tests run; its hash decides where a session goes."""
 SPLITTER = f"{FOREIGN}consistent_hash"
 PROGRAM_SCHEDULING = f"{FOREIGN}program_scheduling"
 """Needs the capacity and the costs of the engines, which bench sweep measures."""
@@ -82,11 +84,8 @@ class Recipe:
                 f"--model {self._model}: containers do not have this path; give the model's "
                 "Hugging Face name"
             )
-        if self.ab and self.router != SPLITTER:
-            raise InvalidInput(
-                f"--ab: add --router {SPLITTER}, which gives each engine a random half of the "
-                "programs, however loaded it is"
-            )
+        if self.ab:
+            self._check_ab()
         if self.replicas > 1 and self.router is None:
             raise InvalidInput(
                 f"--replicas {self.replicas}: a router must keep programs where their KV is; add "
@@ -97,6 +96,19 @@ class Recipe:
             raise InvalidInput(
                 f"--router {router}: no recipe has it; use a router of bench gateway, or "
                 f"{FOREIGN}consistent_hash"
+            )
+
+    def _check_ab(self) -> None:
+        if self.config.policy in (None, STOCK):
+            raise InvalidInput(
+                "--ab: compares a policy with stock vLLM; add one, such as --policy turnstile"
+            )
+        if self.replicas > 1:
+            raise InvalidInput("--ab: one engine has the policy and one has not; remove --replicas")
+        if self.router != SPLITTER:
+            raise InvalidInput(
+                f"--ab: add --router {SPLITTER}, which gives each engine a random half of the "
+                "sessions, however loaded it is"
             )
 
     def _arguments(self, *, stock: bool = False) -> list[str]:
@@ -138,7 +150,8 @@ class Recipe:
         if router.startswith(FOREIGN):
             policy = shlex.quote(router.removeprefix(FOREIGN))
             start = (
-                f"pip install vllm-router && exec python -m vllm_router.launch_router "
+                f"pip install vllm-router=={ROUTER_VERSION} && "
+                "exec python -m vllm_router.launch_router "
                 f"--host 0.0.0.0 --port {PORT} --worker-urls {given} --policy {policy}"
             )
         else:
@@ -200,6 +213,9 @@ class Recipe:
                 entry["volumes"] = [f"recordings:{RECORDINGS}"]
                 volumes["recordings"] = {}
         entry["ports"] = [f"127.0.0.1:{PORT}:{PORT}"]
+        if self.ab:
+            for port, name in enumerate(names, PORT + 1):  # for their pages of metrics
+                services[name]["ports"] = [f"127.0.0.1:{port}:{PORT}"]
         for service in services.values():  # Compose replaces $NAME in every text
             service["command"] = [word.replace("$", "$$") for word in service["command"]]
         return yaml_text([{"services": services, "volumes": volumes}])
