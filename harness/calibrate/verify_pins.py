@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from harness.replay.http import client_session
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
+from harness.replay.load_reports import MAX_PAGE_BYTES
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
 from servers.processes.metrics_page import KV_USAGE, samples
@@ -30,6 +31,9 @@ from servers.vllm.launch.metrics_page import CACHE_CONFIG
 from servers.vllm.launch.server import ServerInfo
 from traces import Program, Turn
 
+if TYPE_CHECKING:
+    import openai
+
 LENGTHS = ((66, 7), (131, 9), (279, 12), (397, 8), (503, 7))
 """Prompt and output tokens of the note's turns. Each prompt repeats the whole previous context."""
 TOOLS = ("ls", "cat", "grep", "git", "pytest")
@@ -38,6 +42,7 @@ EXPENSIVE_PREFILL = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
 EXPENSIVE_COSTS = Costs(prefill_s=float)
 """The same costs for virtual time."""
 SAMPLE_INTERVAL_S = 0.1
+SAMPLE_TIMEOUT_S = 60.0
 SETTLE_S = 0.2
 """Time after a turn's last byte until the metric includes its blocks."""
 AFTERWARDS_S = 1.0
@@ -120,9 +125,19 @@ def measure_gaps(
 async def _replay_and_sample(
     info: ServerInfo, replica: LiveServer, gap_s: float
 ) -> tuple[list[TurnRecord], list[tuple[float, float]], float]:
+    # Here, since the import takes a second, in which no turn could be sent.
+    from harness.replay.openai_client import open_client
+
+    async with open_client(SAMPLE_TIMEOUT_S) as client:
+        return await _replay_with(client, info, replica, gap_s)
+
+
+async def _replay_with(
+    client: openai.AsyncOpenAI, info: ServerInfo, replica: LiveServer, gap_s: float
+) -> tuple[list[TurnRecord], list[tuple[float, float]], float]:
     records: list[TurnRecord] = []
     usages: list[tuple[float, float]] = []
-    sampling = asyncio.create_task(_sample(replica.base_url, usages))
+    sampling = asyncio.create_task(_sample(client, replica.base_url, usages))
     try:
         done = await replay_live(
             [_program(gap_s)],
@@ -139,13 +154,16 @@ async def _replay_and_sample(
     return records, usages, done.started_monotonic_s
 
 
-async def _sample(base_url: str, usages: list[tuple[float, float]]) -> None:
+async def _sample(
+    client: openai.AsyncOpenAI, base_url: str, usages: list[tuple[float, float]]
+) -> None:
+    from harness.replay.openai_client import read
+
     clock = asyncio.get_running_loop().time
-    async with client_session() as session:
-        while True:
-            async with session.get(f"{base_url}/metrics", allow_redirects=False) as response:
-                usages.append((clock(), kv_usage(await response.text())))
-            await asyncio.sleep(SAMPLE_INTERVAL_S)
+    while True:
+        page = await read(client, f"{base_url}/metrics", MAX_PAGE_BYTES)
+        usages.append((clock(), kv_usage(page.decode())))
+        await asyncio.sleep(SAMPLE_INTERVAL_S)
 
 
 def kv_usage(metrics: str) -> float:

@@ -323,7 +323,7 @@ async def replay_live(
         answers: Answers = {}
         if service.replays_answers:
             root = service.servers[0].root
-            answers = await recorded_answers(session, root, service.model, programs)
+            answers = await recorded_answers(root, service.model, programs)
         live = _Live(
             programs,
             service,

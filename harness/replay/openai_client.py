@@ -27,17 +27,21 @@ def fetch(url: str, timeout_s: float, max_bytes: int, content: bytes | None = No
     Raises RequestFailed."""
 
     async def first_bytes() -> bytes:
-        async with (
-            asyncio.timeout(timeout_s),
-            open_client(timeout_s) as client,
-            answer(client, url, content) as parts,
-        ):
-            return await _first_bytes(parts, max_bytes)
+        async with asyncio.timeout(timeout_s), open_client(timeout_s) as client:
+            return await read(client, url, max_bytes, content)
 
     try:
         return asyncio.run(first_bytes())
     except TimeoutError:
         raise RequestFailed(f"no answer within {timeout_s:g} s") from None
+
+
+async def read(
+    client: openai.AsyncOpenAI, url: str, max_bytes: int, content: bytes | None = None
+) -> bytes:
+    """Send a request as `fetch` does, with a client that sends several."""
+    async with answer(client, url, content) as parts:
+        return await _first_bytes(parts, max_bytes)
 
 
 @asynccontextmanager

@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import orjson
 
+from harness.replay.http import RequestFailed
 from servers.basics.errors import CellFailed
 from traces import Message, Program
 from traces.lenient import mapping
 
+if TYPE_CHECKING:
+    import openai
+
 CONCURRENT = 8
+TIMEOUT_S = 60.0
+MAX_ANSWER_BYTES = 64 << 20
 Answers = Mapping[tuple[str, int], Sequence[int]]
 
 
-async def recorded_answers(
-    session: aiohttp.ClientSession, root: str, model: str, programs: Sequence[Program]
-) -> Answers:
+async def recorded_answers(root: str, model: str, programs: Sequence[Program]) -> Answers:
     """Raises CellFailed."""
-    tokenizer = _Tokenizer(session, f"{root}/tokenize", model)
+    from harness.replay.openai_client import open_client
+
     different = {id(program.messages): program for program in programs}
-    found = await asyncio.gather(*map(tokenizer.answers, different.values()))
+    async with open_client(TIMEOUT_S) as client:
+        tokenizer = _Tokenizer(client, f"{root}/tokenize", model)
+        found = await asyncio.gather(*map(tokenizer.answers, different.values()))
     by_messages = dict(zip(different, found, strict=True))
     return {
         (program.id, turn): ids
@@ -39,8 +45,8 @@ async def recorded_answers(
 
 
 class _Tokenizer:
-    def __init__(self, session: aiohttp.ClientSession, url: str, model: str) -> None:
-        self._session, self._url, self._model = session, url, model
+    def __init__(self, client: openai.AsyncOpenAI, url: str, model: str) -> None:
+        self._client, self._url, self._model = client, url, model
         self._limit = asyncio.Semaphore(CONCURRENT)
 
     async def answers(self, program: Program) -> list[list[int]]:
@@ -55,24 +61,24 @@ class _Tokenizer:
         return whole[len(prompt) :] if whole[: len(prompt)] == prompt else []
 
     async def _tokens(self, messages: Sequence[Message], *, generates: bool) -> list[int]:
+        from harness.replay.openai_client import read
+
         body = {
             "model": self._model,
             "messages": [message._asdict() for message in messages],
             "add_generation_prompt": generates,
         }
         try:
-            async with (
-                self._limit,
-                self._session.post(
-                    self._url, data=orjson.dumps(body), allow_redirects=False
-                ) as response,
-            ):
-                tokens: Any = mapping(orjson.loads(await response.read())).get("tokens")
-        except (aiohttp.ClientError, orjson.JSONDecodeError, OSError) as error:
-            raise CellFailed(f"{self._url}: {type(error).__name__}: {error}") from None
-        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise CellFailed(
-                f"{self._url}: answered {response.status} without tokens, which --answers recorded "
-                "needs; use --answers generated"
-            )
-        return tokens
+            async with self._limit:
+                answer = await read(self._client, self._url, MAX_ANSWER_BYTES, orjson.dumps(body))
+            tokens: Any = mapping(orjson.loads(answer)).get("tokens")
+        except (RequestFailed, orjson.JSONDecodeError) as error:
+            reason = str(error)
+        else:
+            if isinstance(tokens, list) and all(type(token) is int for token in tokens):
+                return tokens
+            reason = "no tokens in the answer"
+        raise CellFailed(
+            f"{self._url}: {reason}; --answers recorded needs the tokens of messages, so use "
+            "--answers generated"
+        )

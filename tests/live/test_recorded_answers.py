@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from servers.basics.errors import CellFailed
 from tests.live.replaying import program, replayed
@@ -85,8 +86,15 @@ def test_a_server_that_cannot_tokenize_fails_the_cell() -> None:
         async def tokenize(self, request: Any) -> Any:
             return await self.models(request)
 
-    with pytest.raises(CellFailed, match="/tokenize: answered 200 without tokens"):
+    with pytest.raises(CellFailed, match="/tokenize: no tokens in the answer; --answers"):
         replayed([PROGRAM], WithoutTokens(), text=True, replays_answers=True)
+
+    class Refuses(Server):
+        async def tokenize(self, request: Any) -> Any:
+            return web.json_response({}, status=404)
+
+    with pytest.raises(CellFailed, match="/tokenize: HTTP status 404; --answers"):
+        replayed([PROGRAM], Refuses(), text=True, replays_answers=True)
 
 
 def test_a_background_beside_recorded_answers_generates_its_own() -> None:

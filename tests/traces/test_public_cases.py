@@ -5,6 +5,7 @@ The files in `cases` are ours: no text or code of the reports is in them.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,27 @@ def test_a_file_of_another_tool_is_named_with_what_to_do(file: str, what: str, r
 def test_a_file_with_messages_alone_is_not_taken_for_a_trajectory() -> None:
     with pytest.raises(InvalidTrace, match="unknown format"):
         read_traces(CASES / "24-refusals" / "openai_log.json")
+
+
+@pytest.mark.parametrize(
+    ("document", "what", "remedy"),
+    [
+        ({"requests": [], "responderUsername": "GitHub Copilot"},
+         "a chat of Copilot in VS Code", RECORD),
+        ({"composerId": "c", "conversation": []}, "a conversation of Cursor", RECORD),
+        ({"_v": 3, "composerId": "c", "fullConversationHeadersOnly": []},
+         "a conversation of Cursor", RECORD),
+        ({"_v": 2, "bubbleId": "b", "type": 2, "tokenCount": {"inputTokens": 3}},
+         "a message of Cursor", RECORD),
+        ({"span_name": "chat m", "otel_scope_name": "pydantic-ai", "trace_id": "0" * 32},
+         "records of Logfire", SPANS),
+    ],
+)  # fmt: skip
+def test_a_file_of_an_editor_or_a_monitor_is_named_by_two_of_its_fields(
+    tmp_path: Path, document: dict[str, object], what: str, remedy: str
+) -> None:
+    file = tmp_path / "f.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(InvalidTrace) as refused:
+        read_traces(file)
+    assert str(refused.value).partition(": ")[2] == f"{what}, which cannot be read here; {remedy}"

@@ -73,6 +73,8 @@ OTHERS = tuple(
         (COPILOT, "type data parentId timestamp", RECORD),
         ("a chat of Copilot in VS Code", "requests responderUsername", RECORD),
         ("a conversation of Cursor", "composerId conversation", RECORD),
+        ("a conversation of Cursor", "composerId fullConversationHeadersOnly", RECORD),
+        ("a message of Cursor", "bubbleId tokenCount", RECORD),
         (CLAUDE[0], "type subtype session_id uuid", CLAUDE[1]),
         (CLAUDE[0], "type message session_id parent_tool_use_id", CLAUDE[1]),
         (CODEX[0], "type thread_id", CODEX[1]),
