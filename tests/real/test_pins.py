@@ -130,9 +130,10 @@ def test_a_program_that_ends_without_a_last_turn_leaves_no_pin(server: VllmServe
     lines: list[Line] = []
     body: dict[str, object] = {"model": "tiny", "prompt": [7] * 300, "max_tokens": 5}
     body["vllm_xargs"] = {"tools": "ls"}
+    servers = backends([server.base_url])
 
     async def agent() -> None:
-        gateway = Gateway(backends([server.base_url]), into(lines))
+        gateway = Gateway(servers, into(lines))
         async with serve_gateway(gateway) as url, aiohttp.ClientSession() as session:
             program = f"{url}/programs/agent"
             async with session.post(f"{program}/v1/completions", json=body) as answer:
