@@ -56,5 +56,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("tools.agentx: give the folders of sweeps with --scenario")
     written = [row for run in sys.argv[1:] for row in rows_of(Path(run))]
     write_file(FILE, orjson.dumps(written, option=orjson.OPT_INDENT_2) + b"\n")

@@ -66,6 +66,10 @@ def winner_of(folder: Path) -> Deployment:
         max_model_len=sweep.server.max_model_len,
         offload_gb=variant.offload.dram_gb if variant.offload else None,
     )
+    if limits.speculate:
+        print_message(
+            f"the run has --speculate {limits.speculate}: give vLLM --speculative-config after --"
+        )
     router = variant.router.name if variant.router is not None else None
     policy = variant.name.removesuffix(f"@{router}")
     return Deployment(sweep.model, policy, machine, replicas, router)

@@ -247,7 +247,7 @@ def sim_engine(
     if (speculation := limits.speculation) is not None:
         speculation, profile = _speculate(speculation, settings, chosen, found)
         limits = replace(limits, speculate=str(speculation))
-        notes = (*notes, _describe_drafts(speculation))
+        notes = (*notes, _describe_drafts(speculation, machine.speculate or ""))
     for variant in chosen:
         variant.limited(limits)
     return SimEngine(
@@ -303,14 +303,16 @@ def _speculate(
     return with_draft_share(speculation, llm), profile
 
 
-def _describe_drafts(speculation: Speculation) -> str:
+def _describe_drafts(speculation: Speculation, option: str) -> str:
     share = speculation.draft_share
+    time = "drafts take no time"
+    if share:
+        origin = "given" if "draft=" in option else "inferred"
+        time = f"the time of a draft is {origin} as {share:.1%} of a step"
     return (
         f"speculative decoding with {speculation.method} drafts "
         f"{counted(speculation.tokens, 'token')} per turn and step, of which "
-        f"{sum(speculation.accept):.2g} are accepted on average, as given and not measured; the "
-        "time of a draft is inferred"
-        f"{f' as {share:.1%} of a step' if share else ' as 0'}"
+        f"{sum(speculation.accept):.2g} are accepted on average, as given and not measured; {time}"
     )
 
 

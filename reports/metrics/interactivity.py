@@ -14,7 +14,7 @@ import pandas as pd
 from reports.metrics.metric import HIGHER, TEXT, Facts, Group, Metric, Unit, Value, percentiles
 from reports.metrics.waterfall import before_first_token_s
 from reports.numbers import digits, whole
-from reports.run_folder.turns import Column
+from reports.run_folder.turns import Column, failed_turns
 from servers.basics.phrasing import share, time_span
 
 MIN_WINDOW_S = 900
@@ -54,9 +54,8 @@ def _broken(facts: Facts) -> list[str]:
     config, scenario = facts.cell.config, facts.cell.config.scenario
     if scenario is None:
         return []
-    requests, failed = len(facts.turns["sent_at_s"]), 0.0
-    if requests:
-        failed = 1 - len(facts.good["sent_at_s"]) / requests
+    errors = failed_turns(facts.turns)
+    failed = float(errors.mean()) if errors.size else 0.0
     tokens_s = _known(facts.good["finished_at_s"]) - facts.span.begin_s
     covered = float(tokens_s.max(initial=0.0)) / scenario.window_s
     roots = (config.workload.programs or 0) - (config.workload.sub_agents or 0)
@@ -122,8 +121,8 @@ INTERACTIVITY = Group(
         Metric("broken_rules", TEXT).means(
             "The rules of the scenario that the cell did not keep.",
             "A window of at least 15 minutes, the 393 sessions of the corpus, at most 10% failed"
-            " requests, answers until 95% of the window, and a live server. Empty for a result that"
-            " may stand beside published ones.",
+            " requests, answers until 95% of the window, and a live server. Those are the rules"
+            " that a cell can check: it does not compare the sessions themselves or the seed.",
         ),
     ),
 )
