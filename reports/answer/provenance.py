@@ -71,7 +71,7 @@ def timing(sweep: SweepRecord) -> str:
         note = ORIGINS.get(kind, "")
         return (
             f"Simulated in {sweep.virtual_time}, not measured on a GPU: {model} on {hardware},"
-            f" {kind} profile{note}"
+            f" {kind} profile{note}{_drafts(sweep)}"
         )
     server = sweep.server
     for version, project in ((server.vllm, "vLLM"), (server.sglang, "SGLang")):
@@ -83,6 +83,12 @@ def timing(sweep: SweepRecord) -> str:
             f" of {model} on {hardware}, {kind} profile{ORIGINS.get(kind, '')}"
         )
     return f"Measured on {engine}: {model} on {hardware}"
+
+
+def _drafts(sweep: SweepRecord) -> str:
+    if (drafts := sweep.limits.speculate) is None:
+        return ""
+    return f", speculative decoding {drafts}, whose acceptance is given and not measured"
 
 
 def _jobs(sweep: SweepRecord) -> str:

@@ -352,6 +352,14 @@ def test_a_long_run_gets_no_short_run_caveat(tmp_path: Path) -> None:
     assert not [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
 
 
+def test_simulated_times_name_the_speculative_decoding_that_they_assume(tmp_path: Path) -> None:
+    limits = {"speculate": "mtp:2,accept=0.8,0.6"}
+    drafts = write_sweep(tmp_path, ["fcfs"], limits=limits, virtual_time="virtual time")
+    assert ", speculative decoding mtp:2,accept=0.8,0.6, whose acceptance is given and" in basis(
+        load_run(drafts).sweep
+    )
+
+
 def test_only_a_finite_set_of_jobs_at_a_rate_is_said_to_be_no_capacity(tmp_path: Path) -> None:
     once = write_sweep(tmp_path / "once", ["fcfs"])
     closed = write_sweep(tmp_path / "closed", ["fcfs"], jps=[None], arrivals="closed:8")  # type: ignore[list-item]
