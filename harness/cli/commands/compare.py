@@ -227,6 +227,11 @@ def _pages(side: str) -> list[tuple[str, str]]:
             raise Unavailable(f"{side}: {error}") from None
         return [(side, page.decode(errors="replace"))]
     path = Path(side)
+    if not path.exists():
+        raise InvalidInput(
+            f"--prometheus {side}: no such file or folder; give a URL that begins with http://, a "
+            "saved page, or a folder of saved pages"
+        )
     files = [path]
     if path.is_dir():  # in order of the numbers in their names, such as times
         pages = (file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
