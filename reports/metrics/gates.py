@@ -65,7 +65,10 @@ VALIDITY = Group(
     _validity,
     (
         Metric("residual", SHARE, LOWER).means("ε, [below](#validity-gates)."),
-        Metric("lateness_ratio", SHARE, LOWER).means("Σ (`sent_at_s` − `scheduled_at_s`) ÷ Σ JCT."),
+        Metric("lateness_ratio", SHARE, LOWER).means(
+            "Σ (`sent_at_s` − `scheduled_at_s`) ÷ Σ JCT.",
+            "With `--scenario` ÷ Σ (`finished_at_s` − `scheduled_at_s`) of the requests.",
+        ),
         Metric("client_stalls", COUNT).means("Stalls of the client machine, in live cells."),
         Metric("stalled_jobs", COUNT).means(
             "Jobs that are left out because of stalls, in live cells."
@@ -105,9 +108,12 @@ def failed_gates(facts: Facts, row: Mapping[str, Any]) -> list[str]:
     if row["lateness_ratio"] > MAX_LATENESS:
         stalls = cell.done.client_stalls
         where = f", with {counted(len(stalls), 'stall')} of the client machine" if stalls else ""
+        whole, load = "the JCT", "rate"
+        if cell.config.scenario is not None:
+            whole, load = "the time of requests", "number of agents"
         failed.append(
-            f"client lateness is {row['lateness_ratio']:.1%} of the JCT{where}: lower the rate, or"
-            " give the client more cores"
+            f"client lateness is {row['lateness_ratio']:.1%} of {whole}{where}: lower the {load},"
+            " or give the client more cores"
         )
     return failed
 

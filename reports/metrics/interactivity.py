@@ -33,8 +33,11 @@ def _interactivity(facts: Facts) -> Mapping[str, Value]:
     per_token_s = whole_s[answered] / good["output_tokens"][answered]
     half, most = percentiles(per_token_s, (50, 90))
     per_s = 1 / scenario.window_s / (facts.cell.config.gpus or 1)
-    ended = good["finished_at_s"] - begin_s < scenario.window_s
-    outputs, prompts = (float(good[f"{name}_tokens"][ended].sum()) for name in ("output", "prompt"))
+    turns = facts.turns  # with those that a stall of the client delayed: they are work done
+    ended = ~failed_turns(turns) & (turns["finished_at_s"] - begin_s < scenario.window_s)
+    outputs, prompts = (
+        float(turns[f"{name}_tokens"][ended].sum()) for name in ("output", "prompt")
+    )
     return {
         "interactivity_p50": 1 / half,
         "interactivity_p90": 1 / most,
@@ -54,9 +57,9 @@ def _broken(facts: Facts) -> list[str]:
     config, scenario = facts.cell.config, facts.cell.config.scenario
     if scenario is None:
         return []
-    errors = failed_turns(facts.turns)
-    failed = float(errors.mean()) if errors.size else 0.0
-    tokens_s = _known(facts.good["finished_at_s"]) - facts.span.begin_s
+    has_failed = failed_turns(facts.turns)
+    failed = float(has_failed.mean()) if len(has_failed) else 0.0
+    tokens_s = _known(facts.turns["finished_at_s"][~has_failed]) - facts.span.begin_s
     covered = float(tokens_s.max(initial=0.0)) / scenario.window_s
     roots = (config.workload.programs or 0) - (config.workload.sub_agents or 0)
     found = {

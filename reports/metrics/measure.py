@@ -118,7 +118,9 @@ def measure(
         good=without(left_out, _filter(~failed_turns(turns), turns)),
         span=span_of(cell, every_turn, jobs),
         requests=requests,
-        lateness_ratio=_lateness(without(own, jobs)),
+        lateness_ratio=_lateness(without(own, jobs))
+        if cell.config.scenario is None
+        else _lateness_of_turns(without(own, turns)),
         left_out=len(left_out),
         unstable=unstable or "",
         machine=machine,
@@ -157,8 +159,18 @@ def settings_of(cell: CellRun) -> Row:
 
 def _lateness(jobs: Turns) -> float:
     done = _filter(~jobs["failed"], jobs)
-    late_s, jct_s = float(done["late_s"].sum()), float(done["jct_s"].sum())
-    return late_s / jct_s if jct_s > 0 else 0.0
+    return _ratio(done["late_s"], done["jct_s"])
+
+
+def _lateness_of_turns(turns: Turns) -> float:
+    good = _filter(~failed_turns(turns), turns)
+    due_s = good["scheduled_at_s"]
+    return _ratio(good["sent_at_s"] - due_s, good["finished_at_s"] - due_s)
+
+
+def _ratio(part_s: Column, whole_s: Column) -> float:
+    whole = float(whole_s.sum())
+    return float(part_s.sum()) / whole if whole > 0 else 0.0
 
 
 def _filter(mask: Column, columns: Turns) -> Turns:

@@ -86,3 +86,38 @@ def test_a_failed_program_is_left_out_of_the_residual(tmp_path: Path) -> None:
     # The parts of p0, whose turn failed, account for 1 of 9 s.
     turns = [turn("p0", error="timed out", finished_at_s=9.0), turn("p1")]
     assert failed_gates(tmp_path, turns) == "1 failed turn in 1 job (first: timed out)"
+
+
+SCENARIO = {"name": "agentx", "window_s": 100.0, "start": [0.25, 0.75], "warm_up_requests": 10}
+
+
+def scenario_row(run: Path, turns: list[dict[str, Any]], **done: Any) -> dict[str, Any]:
+    write_sweep(run, ["fcfs"])
+    window = {"first_job": 0, "jobs": 0, "from_s": 0.0, "to_s": 100.0, "finished_jobs": 0}
+    finished = {"window": window, "virtual_s": None} | done
+    given = {"engine": "vllm", "profile": None, "scenario": SCENARIO, "finished": finished}
+    write_cell(run, "fcfs", turns, **given)
+    (row,) = collect(load_run(run)).cells.to_dict("records")
+    return dict(row)
+
+
+def test_requests_that_a_scenario_allows_to_fail_or_a_stall_delays_are_work(tmp_path: Path) -> None:
+    # A stall hits one of 40 jobs. Its request is no latency, but its 110 tokens were computed.
+    turns = [turn(f"p{k}", at_s=2.0 * k) for k in range(39)]
+    turns += [turn("p39", at_s=96.0, decode_s=2.0), turn("p40", at_s=90.0, error="timed out")]
+    row = scenario_row(tmp_path, turns, failed_turns=1, client_stalls=[[97.0, 98.0]])
+    assert (row["failed_gates"], row["stalled_jobs"]) == ("", 1)
+    assert row["interactivity_p90"] == 10.0
+    assert row["tokens_per_s_per_gpu"] == 40 * 110 / 100
+    assert row["broken_rules"] == (
+        "window 100 s, at least 15 min; 41 sessions, not the 393 of the corpus"
+    )
+
+
+def test_a_late_client_fails_a_scenario_whose_jobs_are_cut(tmp_path: Path) -> None:
+    # Of 2 s from when the request is due.
+    row = scenario_row(tmp_path, [turn("p0", sent_at_s=1.0)])
+    assert row["failed_gates"] == (
+        "client lateness is 50.0% of the time of requests: lower the number of agents, or give the"
+        " client more cores"
+    )
