@@ -1,6 +1,6 @@
 """The results of AgentX that docs/reference/results.md shows: docs/data/agentx.json.
 
-`python -m tools.agentx RUN…` writes those of sweeps with `--scenario` to it.
+`python -m tools.agentx RUN…` writes those of sweeps with the same scenario, window and seeds to it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,42 @@ from reports.metrics.interactivity import scenario_points
 from reports.numbers import digits, whole
 from reports.run_folder.read import load_run
 from servers.basics.atomic import write_file
+from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import gpus_in_words
+from servers.records.settings import ScenarioRecord
 from tools.results_tables import DASH, DATA, code, table
 
 FILE = DATA / "agentx.json"
 Row = Mapping[str, Any]
+Rules = tuple[ScenarioRecord, tuple[int, ...]]
+"""The scenario and the seeds."""
 
 
 def read_agentx(path: Path = FILE) -> list[Row]:
-    found: list[Row] = orjson.loads(path.read_bytes())
+    found: list[Row] = orjson.loads(path.read_bytes())["rows"]
     return found
 
 
-def rows_of(run: Path) -> list[Row]:
-    """Return a row per policy and number of agents of a run folder."""
-    sweep = load_run(run).sweep
+def read(run: Path) -> tuple[Rules, list[Row]]:
+    """Return the rules of a run folder, and a row per policy and number of agents. Raises
+    InvalidInput."""
+    found = load_run(run)
+    sweep, scenario = found.sweep, found.sweep.scenario
+    if scenario is None:
+        raise InvalidInput(f"{run}: has no scenario; give sweeps with --scenario")
     machine = {"model": sweep.model, "machine": gpus_in_words(sweep.hardware or "", sweep.gpus)}
-    return [machine | point._asdict() for point in scenario_points(collect(load_run(run)).cells)]
+    points = scenario_points(collect(found).cells)
+    return (scenario, sweep.seeds), [machine | point._asdict() for point in points]
+
+
+def document(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return the results of runs with the same rules. Raises InvalidInput."""
+    found = [read(run) for run in runs]
+    if len({rules for rules, _ in found}) != 1:
+        raise InvalidInput("give sweeps with the same scenario, window and seeds")
+    scenario, seeds = found[0][0]
+    rows = [row for _, rows in found for row in rows]
+    return {"scenario": scenario.name, "window_s": scenario.window_s, "seeds": seeds, "rows": rows}
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
@@ -56,7 +75,8 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
-        sys.exit("tools.agentx: give the folders of sweeps with --scenario")
-    written = [row for run in sys.argv[1:] for row in rows_of(Path(run))]
+    try:
+        written = document([Path(run) for run in sys.argv[1:]])
+    except InvalidInput as error:
+        sys.exit(str(error))
     write_file(FILE, orjson.dumps(written, option=orjson.OPT_INDENT_2) + b"\n")

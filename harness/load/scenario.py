@@ -35,7 +35,6 @@ from traces.program import Fork, Turn
 ANSWER_S_PER_TOKEN = 0.02
 """Recorded time of an answer per token, which programs do not have: the ratio of the sums in Weka's
 sessions is 0.0197. It decides which turn is sent at t*, and no length or gap."""
-SEED = 42
 SCENARIOS = {
     each.name: each
     for each in (

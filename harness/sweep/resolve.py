@@ -24,7 +24,7 @@ from harness.load.horizon import (
 from harness.load.machines import refuse_list
 from harness.load.prices import own_price, parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
-from harness.load.scenario import SEED, chosen_scenario, refuse_single_requests
+from harness.load.scenario import chosen_scenario, refuse_single_requests
 from harness.load.settings import Agents, Load, Prompts, SweepSettings
 from harness.load.stream import are_alike
 from harness.load.workload import Longest, Workload, are_recorded, load_workload
@@ -228,7 +228,7 @@ def refuse_same_folder(names: Sequence[str]) -> None:
 
 def _default_seeds(scenario: ScenarioRecord | None, steady: bool) -> str:
     if scenario is not None:
-        return str(SEED)
+        return str(scenario.published_seed)
     return DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from reports.answer.workload import compared_with_agents
-from servers.basics.phrasing import counted, gpus_in_words, listed, share
+from servers.basics.phrasing import counted, gpus_in_words, listed, share, time_span
 from servers.records.settings import (
     AgentRecord,
     BackgroundRecord,
@@ -156,6 +156,9 @@ def _stream(workload: WorkloadRecord) -> str:
 
 def _arrivals(sweep: SweepRecord) -> str:
     text, horizon = sweep.arrivals or "", sweep.horizon
+    if (scenario := sweep.scenario) is not None:
+        window = f"a window of {time_span(scenario.window_s)}"
+        return f"{text} by the rules of {scenario.name}, with {window}"
     if horizon is None:
         return text
     return f"{text} for {horizon.in_words}"

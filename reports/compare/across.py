@@ -28,7 +28,7 @@ from servers.basics.phrasing import gpus_in_words, listed
 from servers.records.sweep import SweepRecord
 
 AXES = ("hardware", "model")
-SAME = ("engine", "arrivals", "horizon", "background", "baseline")
+SAME = ("engine", "arrivals", "horizon", "background", "scenario", "baseline")
 """Settings that all runs share besides the workload, whether it is a stream, and the SLO."""
 
 
@@ -147,7 +147,8 @@ def _read(folder: Path) -> MachineRun:
     search = searched(run)
     if search is None:
         raise NotComparable(
-            f"{folder}: has no capacities; run the sweep without --once and --no-capacity"
+            f"{folder}: has no capacities; run the sweep without --once, --no-capacity and "
+            "--scenario"
         )
     return MachineRun(
         folder,

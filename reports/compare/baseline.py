@@ -41,6 +41,10 @@ SETTINGS = (
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )
 """Fields of sweep.json that a baseline contains."""
+NO_JCTS = (
+    "measures requests and no jobs (--scenario), so it has no JCTs to compare; compare the "
+    "interactivity of the reports"
+)
 JOBS = ["variant", "load", "seed", "job_id", "jct_s"]
 DECIMALS = 9
 """Seconds are rounded to this many decimals, in runs and in files, so that both compare equal."""
@@ -202,8 +206,7 @@ def _capacities(run: Run) -> Capacities | None:
 def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """Runs that do not record the rule of admission required the whole prompt to fit."""
     settings = {field: sweep.get(field) for field in SETTINGS}
-    if background := sweep.get("background"):
-        settings["background"] = background
+    settings |= {name: sweep[name] for name in ("background", "scenario") if sweep.get(name)}
     if isinstance(settings["limits"], dict):
         settings["limits"] = {"admission": Admission.WHOLE_PROMPT.value, **settings["limits"]}
     return settings
@@ -222,6 +225,8 @@ def save(side: Side, path: Path) -> None:
     """Write gzipped JSON. The same run gives the same bytes. Raises InvalidInput for a run
     without jobs, which would accept any other run."""
     if not side.places:
+        if side.settings.get("scenario"):
+            raise InvalidInput(f"{side.name}: {NO_JCTS}")
         raise InvalidInput(
             f"{side.name}: no job finished, so there is nothing to save as a baseline; run the "
             "sweep again"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from reports.answer.provenance import heading
-from reports.compare.baseline import Capacities, Place, Side, typed
+from reports.compare.baseline import NO_JCTS, Capacities, Place, Side, typed
 from reports.compare.outcomes import (
     common_seeds,
     different_cells,
@@ -86,6 +86,8 @@ def invalid_cells(base: Side, new: Side) -> tuple[str, ...]:
 def _nothing_in_common(base: Side, new: Side) -> str:
     for side in (base, new):
         if not side.places:
+            if side.settings.get("scenario"):
+                return f"{side.name}: {NO_JCTS}"
             return f"{side.name}: no job finished, so there is nothing to compare"
     for index, what in enumerate(("policy", "load", "seed")):
         one, other = (

@@ -25,6 +25,7 @@ SAME_QUESTION = (
     "arrivals",
     "horizon",
     "background",
+    "scenario",
 )
 """Settings that must be equal. Runs are compared at the rates and seeds that both have."""
 TRACE = ("trace_sha256", "programs", "turns")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import field
 
 from servers.basics.phrasing import counted, time_span
@@ -266,6 +268,7 @@ class ScenarioRecord(Record, kw_only=True, frozen=True):
     """Longest time without a request of a job; its further ones then come earlier."""
     system_idle_s: Seconds = 10.0
     """Longest time without a request of any job."""
+    published_seed: ClassVar[int] = 42
 
 
 class RunSettings(EngineSettings, kw_only=True, frozen=True):

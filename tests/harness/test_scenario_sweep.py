@@ -16,10 +16,14 @@ from harness.load.arrivals import parse_arrivals
 from harness.load.scenario import SCENARIOS
 from harness.sweep.plan import SweepPlan
 from reports import write_report
+from reports.compare.baseline import read_side
+from reports.compare.regression import compare_sides
 from reports.metrics.cells import collect
 from reports.metrics.interactivity import scenario_points
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_columns
+from servers.basics.errors import InvalidInput, NotComparable
+from tools.agentx import document
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -75,13 +79,36 @@ def test_the_report_has_the_picture_of_the_field_and_no_jct(run: Path) -> None:
     report = write_report(run)
     assert report.answer[0].startswith("agentx with 2 agents, tokens per second and GPU at the ")
     assert "Not comparable with published results of the scenario: window 2 min" in report.answer[1]
-    assert "Tokens per second and GPU against interactivity" in report.path.read_text()
+    page = report.path.read_text()
+    assert "Tokens per second and GPU against interactivity" in page
+    assert "agents by the rules of agentx, with a window of 2 min" in page
     assert not report.failed_gates
     assert report.points == []
 
 
 def test_without_a_cell_there_is_no_point() -> None:
     assert scenario_points(pd.DataFrame([])) == []
+
+
+def test_runs_with_a_scenario_have_no_jct_to_compare(run: Path, tmp_path: Path) -> None:
+    message = "measures requests and no jobs (--scenario), so it has no JCTs to compare"
+    for other in ([str(run)], ["--save", f"{tmp_path}/base.json.gz"]):
+        code, _, stderr = bench("compare", str(run), *other)
+        assert (code, message in stderr) == (2, True), stderr
+    one, other = read_side(run), read_side(run)
+    other.settings["scenario"] = {**one.settings["scenario"], "window_s": 60.0}
+    with pytest.raises(NotComparable, match=r"different settings: scenario: window_s; "):
+        compare_sides(one, other, ["jct.mean"], 0.05)
+
+
+def test_the_results_in_the_documentation_state_the_rules_of_their_runs(run: Path) -> None:
+    found = document([run])
+    assert (found["scenario"], found["window_s"], found["seeds"]) == ("agentx", 120.0, (42,))
+    assert [(row["variant"], row["agents"]) for row in found["rows"]] == [
+        ("fcfs", 1), ("fcfs", 2), ("turnstile", 1), ("turnstile", 2),
+    ]  # fmt: skip
+    with pytest.raises(InvalidInput, match="give sweeps with the same scenario"):
+        document([])
 
 
 def test_a_scenario_gives_the_same_bytes_again(run: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_requests_that_a_scenario_allows_to_fail_or_a_stall_delays_are_work(tmp_
     assert row["interactivity_p90"] == 10.0
     assert row["tokens_per_s_per_gpu"] == 40 * 110 / 100
     assert row["broken_rules"] == (
-        "window 100 s, at least 15 min; 41 sessions, not the 393 of the corpus"
+        "window 100 s, at least 15 min; 41 sessions, not the 393 of the corpus; seed 1, not 42"
     )
 
 
