@@ -12,6 +12,7 @@ from harness.load.settings import Machine
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.speculation import parse_speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,14 @@ def winner_of(folder: Path) -> Deployment:
             "and --policy instead of --from"
         )
     limits, replicas = sweep.limits, sweep.replicas or sweep.server.replicas or 1
+    if limits.speculate is not None:
+        speculation = parse_speculation(limits.speculate)
+        config = {"method": speculation.method, "num_speculative_tokens": speculation.tokens}
+        print_message(
+            f"{folder} has --speculate {limits.speculate}, which is not set here: give vLLM the "
+            f"flag --speculative-config '{orjson.dumps(config).decode()}', with the draft model if "
+            "the method has one"
+        )
     machine = Machine(
         gpus=(sweep.gpus or 1) // replicas,
         max_num_seqs=limits.max_num_seqs or Machine().max_num_seqs,
@@ -66,10 +75,6 @@ def winner_of(folder: Path) -> Deployment:
         max_model_len=sweep.server.max_model_len,
         offload_gb=variant.offload.dram_gb if variant.offload else None,
     )
-    if limits.speculate:
-        print_message(
-            f"the run has --speculate {limits.speculate}: give vLLM --speculative-config after --"
-        )
     router = variant.router.name if variant.router is not None else None
     policy = variant.name.removesuffix(f"@{router}")
     return Deployment(sweep.model, policy, machine, replicas, router)

@@ -21,7 +21,7 @@ from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
 from servers.policies.base import UNLIMITED_KV
 from servers.policies.unlimited_kv import KV_BLOCKS
-from servers.profiles import Hardware, Profile, costs, hardware, model
+from servers.profiles import MODELS, Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.drafts import check_model, with_draft_memory, with_draft_share
 from servers.profiles.files import (
@@ -248,6 +248,8 @@ def sim_engine(
         speculation, profile = _speculate(speculation, settings, chosen, found)
         limits = replace(limits, speculate=str(speculation))
         notes = (*notes, _describe_drafts(speculation, machine.speculate or ""))
+        if found.file is not None and speculation.drops_block:
+            notes = (*notes, "the KV memory is as measured, without that of draft layers")
     for variant in chosen:
         variant.limited(limits)
     return SimEngine(
@@ -294,6 +296,8 @@ def _speculate(
             "speculation is not modelled; use a model whose layers attend to all tokens"
         )
     if found.file is not None:
+        if profile.model in MODELS:
+            check_model(speculation, MODELS[profile.model])
         return with_draft_share(speculation, None), profile
     llm = model(machine.model or DEFAULT_MODEL)
     check_model(speculation, llm)

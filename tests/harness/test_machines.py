@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from small import GPU, contents, programs
 
+from harness.engines.sim import resolve_profile, sim_engine
+from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import read_settings
 from tests.harness.in_process import bench
 from tests.lines import read_lines
@@ -210,6 +212,32 @@ def test_a_profile_file_runs_only_the_model_that_it_was_measured_with() -> None:
     assert pairs == [
         (profile.machine, "gemma-3-12b"), ("h100", "gemma-3-12b"), ("h100", "llama-3.1-8b"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("speculate", "hardware", "note"),
+    [
+        ("ngram:3,accept=0.5", "h100", "; drafts take no time"),
+        ("eagle3:3,accept=0.5,draft=0.05", "h100", "a draft is given as 5.0% of a step"),
+        ("eagle3:3,accept=0.5", "h100", "a draft is inferred as 9.9% of a step"),
+        ("eagle3:3,accept=0.5,draft=0", "here.json", "as measured, without that of draft layers"),
+    ],
+)
+def test_a_note_says_whether_the_time_and_memory_of_drafts_is_known(
+    speculate: str, hardware: str, note: str
+) -> None:
+    Path("here.json").write_text(measured().model_dump_json())
+    machine = Machine(hardware=hardware, speculate=speculate)
+    engine = sim_engine(SweepSettings(machine=machine), [], resolve_profile(machine))
+    assert engine.profile_notes[-1].endswith(note)
+
+
+def test_a_measured_model_that_cannot_draft_is_refused_if_it_is_listed() -> None:
+    profile = measured().model_copy(update={"model": "gemma-3-12b"})
+    Path("here.json").write_text(profile.model_dump_json())
+    mtp = ("--speculate", "mtp:1,accept=0.8,draft=0.1")
+    message = refused("sweep", *LOAD, "--hardware", "here.json", *mtp)
+    assert "gemma-3-12b has no MTP layers" in message
 
 
 @pytest.mark.parametrize(

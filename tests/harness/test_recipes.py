@@ -287,6 +287,11 @@ def test_the_winner_of_a_run_is_served_with_the_settings_of_the_run() -> None:
     assert words[words.index("--max-num-batched-tokens") + 1] == "1024"
     assert '{"turnstile": {"policy": "continuum"}}' in words
     assert "the run of --from decides it" in refused("command", "--from", "run", "--gpus", "2")
+    limits = {**sweep["limits"], "speculate": "eagle3:3,accept=0.8,0.64,0.512,draft=0.05"}
+    Path("run/sweep.json").write_text(json.dumps({**sweep, "limits": limits}))
+    code, out, err = in_process.bench("serve", "--print", "command", "--from", "run")
+    assert (code, "speculative" in out) == (0, False)
+    assert '--speculative-config \'{"method":"eagle3","num_speculative_tokens":3}\'' in err
     Path("run/answer.json").unlink()
     assert "write it with: bench report run" in refused("command", "--from", "run")
 
