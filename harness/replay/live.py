@@ -126,6 +126,10 @@ class _Live:
                             await self._until(at_ps / PS_PER_S - START_S)
                             self.schedule.start(program, at_ps)
                 self._jobs_ended_s = self._now_s()
+                if isinstance(self.schedule, ScenarioSchedule):
+                    async with asyncio.TaskGroup() as reports:
+                        for program_id in self._conversations:  # those that the window cuts
+                            self._routing.cut(program_id, reports)
                 background.cancel()
                 await asyncio.wait({background})
                 routing.cancel()
@@ -314,8 +318,8 @@ async def replay_live(
     `liveness`: one per server, updated with its turns and bytes. `router` distributes the turns
     over the servers; raises InvalidRouter if it breaks its contract. `background` has requests
     beside the programs, with their times in ps, until those have ended. `plays`: those of a
-    scenario, instead of the programs. Raises CellFailed if the
-    server cannot tokenize recorded answers.
+    scenario, instead of the programs. Raises CellFailed if the server cannot tokenize recorded
+    answers.
     """
     allow_many_connections()
     headers = {"Content-Type": "application/json", **authorization(api_key)}

@@ -10,7 +10,7 @@ import aiohttp
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.identity import report_end
 from harness.replay.live_router import LiveRouter
-from harness.replay.live_server import Service
+from harness.replay.live_server import LiveServer, Service
 from harness.replay.load_reports import LoadReports, replicas_of
 from harness.replay.schedule import ActiveProgram
 from servers.routers.base import RoutedTurn, Runs
@@ -64,28 +64,49 @@ class ProgramRouting:
             self._served_by.setdefault(turn.program_id, set()).add(served_by)
         if not ends_program:
             return
-        self._paths.pop(turn.program_id, None)
-        served = self._served_by.pop(turn.program_id, set())
+        # The server of the last turn knows the end from that turn's `is_last`.
+        self._report(turn.program_id, self._servers[turn.replica], tasks, is_aware=True)
+        for index in others:
+            self._report(turn.program_id, self._servers[index], tasks)
+        self._report_behind(turn.program_id, served_by, tasks)
+
+    def cut(self, program_id: str, tasks: asyncio.TaskGroup) -> None:
+        """Report the end of a program of which no further turn is sent."""
+        for index in self.router.program_ended(program_id):
+            is_router = bool(self._behind)
+            self._report(program_id, self._servers[index], tasks, is_aware=is_router)
+        self._report_behind(program_id, None, tasks)
+
+    def _report_behind(self, program_id: str, aware: int | None, tasks: asyncio.TaskGroup) -> None:
+        """Report the end to the servers behind a router that served the program, but for one."""
+        self._paths.pop(program_id, None)
+        served = self._served_by.pop(program_id, set())
         # Servers without an event log do not say which turns they have served.
         served |= {k for k, server in enumerate(self._behind) if server.session_ends}
-        unaware = [self._servers[index] for index in others]
-        unaware += [self._behind[index] for index in served - {served_by}]
-        last = self._servers[turn.replica]
-        for server in (last, *unaware):
-            is_dynamo = server.dynamo is not None and server.dynamo.has_sessions
-            # The server of the last turn knows the end from that turn's `is_last`.
-            model = None if server is last and not is_dynamo else self._model
-            if model is not None or server.session_ends:
-                report = report_end(
-                    self._session,
-                    server.root,
-                    turn.program_id,
-                    model=model,
-                    ends=server.session_ends,
-                    api_key=self._api_key,
-                    is_dynamo=is_dynamo,
-                )
-                tasks.create_task(report)
+        for index in served - {aware}:
+            self._report(program_id, self._behind[index], tasks)
+
+    def _report(
+        self,
+        program_id: str,
+        server: LiveServer,
+        tasks: asyncio.TaskGroup,
+        *,
+        is_aware: bool = False,
+    ) -> None:
+        is_dynamo = server.dynamo is not None and server.dynamo.has_sessions
+        model = None if is_aware and not is_dynamo else self._model
+        if model is not None or server.session_ends:
+            report = report_end(
+                self._session,
+                server.root,
+                program_id,
+                model=model,
+                ends=server.session_ends,
+                api_key=self._api_key,
+                is_dynamo=is_dynamo,
+            )
+            tasks.create_task(report)
 
     def _runs(self, run: ActiveProgram) -> Runs:
         """Return the contents of the prompt, which are those of a replay in virtual time."""

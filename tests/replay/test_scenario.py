@@ -215,9 +215,10 @@ def test_a_live_server_gets_the_same_requests_as_one_in_virtual_time() -> None:
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits())
     in_virtual_time = replay_scenario(plays_of_cell, engine, into(virtual))
     live: list[Line] = []
+    server = Server()
 
     async def replay() -> DoneRecord:
-        async with serving(Server()) as url:
+        async with serving(server) as url:
             service = Service([LiveServer(url)], "m", range(2**31), seed=0, turn_timeout_s=30)
             return await replay_live(
                 (), None, None, service, on_turn=into(live), plays=plays_of_cell
@@ -233,6 +234,11 @@ def test_a_live_server_gets_the_same_requests_as_one_in_virtual_time() -> None:
     ]
     assert requests[0] == requests[1]
     assert len(requests[0]) > 6 + 2 * 6  # the warm-up, and a request every four seconds
+    # The ends of the two sessions at work were reported, so that a server does not keep their KV.
+    started = {str(line["program_id"]) for line in live}
+    assert len(server.ended) == len(set(server.ended)) == 2
+    assert len(started) - on_server.finished_programs == 2
+    assert set(server.ended) <= started
     assert in_virtual_time.window is not None
     assert on_server.window is not None
     for window in (in_virtual_time.window, on_server.window):
