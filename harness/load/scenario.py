@@ -58,6 +58,24 @@ def chosen_scenario(settings: SweepSettings) -> ScenarioRecord | None:
         close = nearest(name, SCENARIOS)
         hint = f"did you mean {close}?" if close else f"use {' or '.join(SCENARIOS)}"
         raise InvalidInput(f"--scenario {name}: unknown; {hint}")
+    _refuse_other_loads(settings, name)
+    if load.agents is None:
+        raise InvalidInput(f"--scenario {name}: give the --agents at work, such as --agents 8,16")
+    rules = SCENARIOS[name]
+    if load.horizon is None:
+        return rules
+    horizon = parse_horizon(load.horizon, None)
+    if horizon is None or horizon.jobs is not None:
+        raise InvalidInput(
+            f"--horizon {load.horizon}: --scenario {name} has a window of time; give one such as "
+            "15min"
+        )
+    return structs.replace(rules, window_s=horizon.seconds)
+
+
+def _refuse_other_loads(settings: SweepSettings, name: str) -> None:
+    """Raise InvalidInput for options that contradict the rules of a scenario."""
+    load = settings.load
     for given, option, rule in (
         (load.arrivals, f"--arrivals {load.arrivals}", "keeps a number of --agents at work"),
         (settings.jps, f"--jps {settings.jps}", "has a number of --agents and no rate"),
@@ -75,18 +93,6 @@ def chosen_scenario(settings: SweepSettings) -> ScenarioRecord | None:
     ):
         if given:
             raise InvalidInput(f"{option}: --scenario {name} {rule}; remove one of them")
-    if load.agents is None:
-        raise InvalidInput(f"--scenario {name}: give the --agents at work, such as --agents 8,16")
-    rules = SCENARIOS[name]
-    if load.horizon is None:
-        return rules
-    horizon = parse_horizon(load.horizon, None)
-    if horizon is None or horizon.jobs is not None:
-        raise InvalidInput(
-            f"--horizon {load.horizon}: --scenario {name} has a window of time; give one such as "
-            "15min"
-        )
-    return structs.replace(rules, window_s=horizon.seconds)
 
 
 def refuse_single_requests(scenario: ScenarioRecord, workload: Workload) -> None:
@@ -159,11 +165,7 @@ def resumed(
     root, sent_s = members[0], sorted(at_s for times in starts_s.values() for at_s in times)
     at_s = min(sent_s[0] + share * (sent_s[-1] - sent_s[0]), starts_s[root.id][-1])
     following = {id: bisect_left(times, at_s) for id, times in starts_s.items()}
-    kept: dict[str, Program] = {}
-    for program in parents_first(members):
-        ended = following[program.id] == len(starts_s[program.id])
-        if program.fork is None or (not ended and program.fork.program_id in kept):
-            kept[program.id] = program
+    kept = _not_ended(members, following)
     first = {id: max(following[id] - 1, 0) for id in kept}
     warm = {id: following[id] - first[id] for id in kept}
     further = sorted(
@@ -174,6 +176,8 @@ def resumed(
     )
     for _, id in further[:warm_up_requests]:
         warm[id] += 1
+    forks = [program.fork for program in kept.values() if program.fork is not None]
+    joins = {(fork.program_id, fork.joined_before_turn) for fork in forks}
     rest = []
     for program in kept.values():
         fork, begin = program.fork, first[program.id]
@@ -182,16 +186,22 @@ def resumed(
         if fork is not None:
             delay_s = 0.0 if warm[program.id] else next_s
             fork = _rebased(fork, first[fork.program_id], delay_s)
-        waits = any(
-            other.fork is not None
-            and other.fork.program_id == program.id
-            and other.fork.joined_before_turn == following[program.id]
-            for other in kept.values()
-        )
-        if not warm_up_requests and warm[program.id] and not waits:
+        joined = (program.id, following[program.id])
+        if not warm_up_requests and warm[program.id] and joined not in joins:
             turns = (replace(turns[0], tool_gap_s=next_s), *turns[1:])
         rest.append(replace(program, turns=turns, fork=fork, messages=(), prompt_messages=()))
     return tuple(rest), warm
+
+
+def _not_ended(members: Members, following: Mapping[str, int]) -> dict[str, Program]:
+    """Return the root, and the sub-agents that have turns left and whose parent is returned.
+    `following`: the first turn of each program from t* on."""
+    kept: dict[str, Program] = {}
+    for program in parents_first(members):
+        has_ended = following[program.id] == len(program.turns)
+        if program.fork is None or (not has_ended and program.fork.program_id in kept):
+            kept[program.id] = program
+    return kept
 
 
 def _warmed(turns: tuple[Turn, ...], warm: int) -> tuple[Turn, ...]:

@@ -32,11 +32,17 @@ def step_ps(
     context = sum([n for _, n in contexts])
     pairs = sum([n * computed + n * (n + 1) // 2 for n, computed in chunks])
     model_ps = profile.step_ps(tokens, len(contexts) + len(chunks), context, pairs)
+    return _with_drafts_ps(profile, speculation, model_ps, len(contexts), context)
+
+
+def _with_drafts_ps(
+    profile: Profile, speculation: Speculation, model_ps: int, decodes: int, context: int
+) -> int:
     if not speculation.draft_share:
         return model_ps
     draft_ps = model_ps
-    if contexts:
-        later_ps = profile.step_ps(len(contexts), len(contexts), context, 0)
+    if decodes:
+        later_ps = profile.step_ps(decodes, decodes, context, 0)
         draft_ps += (speculation.tokens - 1) * later_ps
     return model_ps + round(speculation.draft_share * draft_ps)
 
@@ -45,10 +51,10 @@ def decode_token_s(
     profile: Profile, speculation: Speculation, turns: int, context_tokens: int
 ) -> float:
     """Return the mean time in which a step of these decodes alone generates a token of each."""
-    tokens = 1 + speculation.tokens
-    first = context_tokens + turns * speculation.tokens - (turns - 1) * tokens
-    contexts = [(tokens, first), *[(tokens, tokens)] * (turns - 1)]
-    return seconds(step_ps(profile, speculation, [], contexts)) / (1 + sum(speculation.accept))
+    context = context_tokens + turns * speculation.tokens
+    model_ps = profile.step_ps(turns * (1 + speculation.tokens), turns, context, 0)
+    step = _with_drafts_ps(profile, speculation, model_ps, turns, context)
+    return seconds(step) / (1 + sum(speculation.accept))
 
 
 def check_model(speculation: Speculation, llm: Model) -> None:

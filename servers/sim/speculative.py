@@ -50,13 +50,15 @@ class SpeculativeDecodes(Decodes):
         sequence.joined_tick = self.tick
         self.count += 1
         self.context += sequence.computed + 1
-        self._turns[sequence.view.id] = sequence
+        view = sequence.view
+        self._turns[view.id] = sequence
+        self._keys[view.id] = turn_key(view.program_id, view.index)
 
     def leave(self, sequence: Sequence) -> None:
         self.count -= 1
         self.context -= sequence.computed + 1
         sequence.joined_tick = None
-        del self._turns[sequence.view.id]
+        del self._turns[sequence.view.id], self._keys[sequence.view.id]
 
     def refresh(self, sequence: Sequence) -> None:
         """Do nothing: `advance` writes the progress."""
@@ -67,8 +69,6 @@ class SpeculativeDecodes(Decodes):
         for sequence in list(self._turns.values()):
             view = sequence.view
             drafts = self.tokens[view.id] - 1
-            if view.id not in self._keys:
-                self._keys[view.id] = turn_key(view.program_id, view.index)
             accepted = self._speculation.accepted(self._keys[view.id], view.output_tokens)
             left = sequence.submission.output_tokens - view.output_tokens
             generated = min(1 + min(accepted, drafts), left)
@@ -81,8 +81,6 @@ class SpeculativeDecodes(Decodes):
 
     def pop_finished(self) -> list[Sequence]:
         done, self._done = self._done, []
-        for sequence in done:
-            self._keys.pop(sequence.view.id, None)
         return sorted(done, key=lambda sequence: sequence.admission)
 
     def batch_ps(self, profile: Profile, chunks: list[tuple[Sequence, int]]) -> int:

@@ -102,6 +102,7 @@ def test_policies_expect_the_mean_time_of_a_token() -> None:
     given = costs(MACHINE, step_tokens=64, offload=False, speculation=speculation)
     step_s = MACHINE.step_ps(6, 2, 44, 0) / 1e12
     assert given.decode_s(2, 40) == pytest.approx(step_s / 1.75)
+    assert given.decode_s(0, 0) == pytest.approx(MACHINE.step_ps(0, 0, 0, 0) / 1e12 / 1.75)
 
 
 def test_a_draft_takes_the_time_of_a_layer_and_the_head_and_memory_of_a_layer() -> None:
