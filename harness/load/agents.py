@@ -40,19 +40,13 @@ class AgentJobs:
         rng = rng_for(self.drawn.seed, "agents")
         starts_s = sorted((rng.random(self.agents) * (self.idle_jct_s + self.think_s)).tolist())
         think_s = _think_times(self.think_s, rng_for(self.drawn.seed, "think"))
-        left_out = 0
-        index = 0
-        for members in self.drawn:
-            if members is None:
-                left_out += 1
-                continue
+        for index, members, left_out in self.drawn.fitting():
             if index < self.agents:
                 turn = int(rng.integers(len(members[0].turns)))
                 at_s, members = starts_s[index], from_turn(members, turn)
             else:
                 at_s = next(think_s)
             yield ArrivingJob(index, members, round(at_s * PS_PER_S), left_out)
-            index += 1
 
 
 def _think_times(mean_s: float, rng: Generator) -> Iterator[float]:

@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import NamedTuple
 
 from msgspec import structs
@@ -124,10 +123,7 @@ class Plays:
 
     def __iter__(self) -> Iterator[Play]:
         rng = rng_for(self.drawn.seed, "scenario")
-        jobs, left_out = iter(self.drawn), 0
-        for index in count():
-            while (members := next(jobs)) is None:
-                left_out += 1
+        for index, members, left_out in self.drawn.fitting():
             members = _with_own_prompts(members, index)
             warm_turns: dict[str, int] = {}
             if index < self.agents:

@@ -57,6 +57,16 @@ class DrawnJobs:
                 self._drawn.append(self._next())
             yield self._drawn[index]
 
+    def fitting(self) -> Iterator[tuple[int, Members, int]]:
+        """Yield the jobs that fit, each with its number and how many drawn before it do not."""
+        index = left_out = 0
+        for members in self:
+            if members is None:
+                left_out += 1
+            else:
+                yield index, members, left_out
+                index += 1
+
     def _next(self) -> Members | None:
         try:
             return next(self._further)
@@ -82,11 +92,7 @@ class JobStream:
     def __iter__(self) -> Iterator[ArrivingJob]:
         rng = rng_for(self.drawn.seed, "arrivals")
         times_s = arrival_times(self.arrivals, self.jobs_per_s, rng)
-        jobs = iter(self.drawn)
-        left_out = 0
-        for index in count():
-            while (members := next(jobs)) is None:
-                left_out += 1
+        for index, members, left_out in self.drawn.fitting():
             yield ArrivingJob(index, members, round(next(times_s) * PS_PER_S), left_out)
 
 
