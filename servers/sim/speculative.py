@@ -18,16 +18,12 @@ KV group only, without offload tiers.
 
 from __future__ import annotations
 
-from servers.admission import Limits
-from servers.policies.base import Policy
-from servers.policies.runner import Emit
 from servers.profiles import Profile
 from servers.profiles.drafts import step_ps
 from servers.sim.batching import Batch
 from servers.sim.decodes import Decodes
 from servers.sim.reloads import BlockDemand
 from servers.sim.sequence import Sequence
-from servers.sim.tiers import Tier
 from servers.sim.window_scheduler import WindowScheduler, WindowTurns, owner_of
 from servers.sim.windows import Hit, WindowKV, WindowOwner
 from servers.speculation import Speculation, turn_key
@@ -146,27 +142,17 @@ class SpeculativeTurns(WindowTurns):
 
 
 class SpeculativeScheduler(WindowScheduler):
-    def __init__(
-        self,
-        policy: Policy,
-        profile: Profile,
-        limits: Limits,
-        tiers: list[Tier],
-        emit: Emit[Sequence] | None,
-    ) -> None:
+    def _build(self, profile: Profile) -> tuple[SpeculativeKV, SpeculativeTurns]:
+        speculation = self.limits.speculation
+        if speculation is None:
+            raise RuntimeError("no speculation")
+        self._speculation = speculation
         self._left = 0
         """Tokens that the step may still compute."""
         self._pads = True
         """Whether turns are admitted with placeholders: no prompt is partly computed."""
         self._has_scheduled = False
         """Whether the step computes tokens of a running turn."""
-        super().__init__(policy, profile, limits, tiers, emit)
-
-    def _build(self, profile: Profile) -> tuple[SpeculativeKV, SpeculativeTurns]:
-        speculation = self.limits.speculation
-        if speculation is None:
-            raise RuntimeError("no speculation")
-        self._speculation = speculation
         kv = SpeculativeKV(profile.kv_blocks, profile.block_tokens, speculation.drops_block)
         self._windows, self._most_window_blocks = kv, 0
         self._turns = SpeculativeTurns(kv, profile, self.limits.step_tokens, speculation)
