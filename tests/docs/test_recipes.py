@@ -1,5 +1,5 @@
-"""The recipes of docs/howto/compare.md for GitHub and GitLab: they are valid, what they cache and
-publish is what their sweep writes, and the sweep runs."""
+"""The workflows in examples/ci for GitHub and GitLab: they are valid, what they cache and publish
+is what their sweep writes, and the sweep runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs.pages import DOCS, ROOT, code
+from tests.docs.pages import ROOT
 from tests.harness.in_process import bench
 
-PAGE = DOCS / "howto/compare.md"
-GITHUB: dict[str, Any] = yaml.safe_load(code(PAGE, "name: schedulers") or "")
-GITLAB: dict[str, Any] = yaml.safe_load(code(PAGE, "schedulers:") or "")
+FOLDER = ROOT / "examples/ci"
+GITHUB: dict[str, Any] = yaml.safe_load((FOLDER / "schedulers.github.yml").read_text())
+GITLAB: dict[str, Any] = yaml.safe_load((FOLDER / "schedulers.gitlab-ci.yml").read_text())
 STEPS = GITHUB["jobs"]["sweep"]["steps"]
 JOB = GITLAB["schedulers"]
 
