@@ -30,17 +30,17 @@ TERMS: dict[str, str] = {
     ),
     "Rate (jps)": "Jobs that arrive per second.",
     "SLO": (
-        "What a load must meet to be sustained: limits of the JCT or of latencies of turns, such "
-        "as a mean JCT of at most twice that on an idle machine."
+        "What a sustained load must meet: limits of the JCT or of latencies of turns, such as "
+        "a mean JCT of at most twice that on an idle machine."
     ),
     "Capacity": (
         "The highest load that a variant sustains on a machine: a rate of jobs, or a number of "
-        "agents. At a sustained load the SLO is met by all jobs that arrive within a horizon, such "
-        "as a day, or in a steady state, which rates must reach after a burst of jobs."
+        "agents. At a sustained load the jobs of a horizon, such as a day, or of a steady "
+        "state meet the SLO."
     ),
     "Seed": (
-        "The number that initialises the random draw of the arrivals and, of a stream of jobs, of "
-        "the programs. All variants of a sweep get the same draws."
+        "The number that initialises the draw of the arrivals and, of a stream of jobs, of the "
+        "programs. All variants get the same draws."
     ),
     "KV cache": (
         "Keys and values of the tokens that an engine has computed, in blocks (16 tokens on a GPU)."
@@ -93,8 +93,7 @@ TERMS: dict[str, str] = {
     ),
     "Speed-up": (
         "The baseline's mean JCT divided by the variant's, for the same programs under the "
-        "same arrivals. Of a stream of jobs it is calculated for each seed, and the geometric mean "
-        "over the seeds is shown."
+        "same arrivals; of a stream of jobs, the geometric mean over the seeds."
     ),
     "95% CI (confidence interval)": (
         "The range that would contain the true value in 95% of repetitions with other "
@@ -116,12 +115,11 @@ TERMS: dict[str, str] = {
     "Preemption loss": "The time from a turn's preemption until it has computed its lost KV again.",
     "Hit ratio": "Prompt tokens that were prefix-cache hits divided by all prompt tokens.",
     "Saturation": (
-        "The state in which jobs arrive faster than they finish, so that the queue and the "
-        "mean JCT grow with the length of the run."
+        "The state in which jobs arrive faster than they finish, so that the mean JCT grows "
+        "with the length of the run."
     ),
     "Client lateness": (
-        "The delay between the time at which a turn was due and the time at which the client "
-        "sent it."
+        "The delay between the time at which a turn was due and the time at which it was sent."
     ),
     "Slowdown": (
         "A job's JCT divided by the least time that it needs alone on the machine. On a live "
