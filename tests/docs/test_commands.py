@@ -57,7 +57,6 @@ RUN_ELSEWHERE = {
     "doctor --pins": "tests/real/test_pins.py",
     "profile --show": "tests/harness/test_profile_cli.py",
     "profile --from": "tests/harness/test_profile_cli.py",
-    "--hardware h100.json": "tests/harness/test_profile_cli.py",
     "profile": "tests/real/test_profile.py",
     "--hardware here.json": "tests/real/test_profile.py",
     "fidelity": "tests/real/test_fidelity.py",
