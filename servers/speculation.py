@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Final
 
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 
 DRAFT_LAYERS: Final = {"ngram": False, "eagle": True, "eagle3": True, "mtp": True}
 """Methods of vLLM, and whether they draft with layers that have KV. vLLM then allocates slots for
@@ -88,8 +88,7 @@ def _parse(text: str) -> Speculation:
     if method in NOT_MODELLED:
         raise ValueError(f"{method} is not modelled: {NOT_MODELLED[method]}")
     if method not in DRAFT_LAYERS:
-        close = nearest(method, DRAFT_LAYERS)
-        hint = f"; did you mean {close}?" if close else ""
+        hint = did_you_mean(method, DRAFT_LAYERS)
         raise ValueError(f"unknown method {method!r}{hint} (known: {', '.join(DRAFT_LAYERS)})")
     if not count.isdecimal() or not 1 <= int(count) <= MOST_DRAFTS:
         raise ValueError(f"the number of drafts must be 1 to {MOST_DRAFTS}, {_EXAMPLE}")

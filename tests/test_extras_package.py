@@ -66,7 +66,7 @@ def test_bench_list_and_completion_know_the_policy(installed: Path, tmp_path: Pa
     assert "short-prompts-first\tThe shortest prompt goes first" in listed
     refused = bench(installed, tmp_path, "sweep", "--policies", "short-prompt-first")
     assert refused.returncode == 2
-    assert "Did you mean short-prompts-first?" in refused.stderr
+    assert "did you mean short-prompts-first?" in refused.stderr
 
 
 def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:

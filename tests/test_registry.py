@@ -63,8 +63,8 @@ def test_importing_the_registry_imports_no_policy() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bleu", r"--colour bleu: no colour is called 'bleu'\. Did you mean blue\? "),
-        ("x", "There are red, blue; or give your own as my_module:MY_COLOUR"),
+        ("bleu", r"--colour bleu: no colour is called 'bleu'; did you mean blue\? "),
+        ("x", "known: red, blue; or give your own as my_module:MY_COLOUR"),
         ("", "no colour is called ''"),
     ],
 )
@@ -162,7 +162,7 @@ def test_an_entry_point_is_found_by_its_name(
     install(tmp_path, "acme_pink", "pink = acme_pink:PINK", monkeypatch, "PINK = 'pink!'")
     assert COLOURS.load("pink") == "pink!"
     assert COLOURS.source("pink") == "acme_pink 1.2"
-    with pytest.raises(UnknownName, match="Did you mean pink"):
+    with pytest.raises(UnknownName, match="did you mean pink"):
         COLOURS.load("pinc")
 
 

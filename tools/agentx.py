@@ -23,6 +23,8 @@ from servers.records.settings import ScenarioRecord
 from tools.results_tables import DASH, DATA, code, table
 
 FILE = DATA / "agentx.json"
+FEWEST = 8
+"""Agents of the rows that the page shows: with fewer, policies hardly differ."""
 Row = Mapping[str, Any]
 Rules = tuple[ScenarioRecord, tuple[int, ...]]
 """The scenario and the seeds."""
@@ -60,6 +62,8 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
     policies = list(dict.fromkeys(row["variant"] for row in rows))
     found: dict[tuple[str, str, int], dict[str, str]] = {}
     for row in rows:
+        if row["agents"] < FEWEST:
+            continue
         key = (row["model"], row["machine"], row["agents"])
         values = whole(row["tokens_per_s_per_gpu"]), digits(row["interactivity_p90"])
         found.setdefault(key, {})[row["variant"]] = " at ".join(values)

@@ -20,11 +20,12 @@ from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacity_ratio
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive, paired_ratio
+from servers.records.settings import HorizonRecord
 
 NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out")
 """Options that other fields hold, or that affect no result."""
 STEADY, DAY, AGENTS = "steady", "day", "agents"
-"""Kinds of load: jobs/s in steady state after a burst, jobs/s for a day, and agents."""
+"""Kinds of load: jobs/s in steady state after a burst, jobs/s within a horizon, and agents."""
 METRICS = ("jct_mean_s", "jct_p95_s", "jct_p99_s", "slowdown_max")
 
 
@@ -82,12 +83,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     capacities: dict[str, dict[str, float | Kind]] = {}
     """By variant and seed: jobs/s or agents, or the kind of a capacity that is no number."""
     load: str = STEADY
+    horizon: str = ""
+    """In words, of jobs/s within a horizon."""
+    slo: str = ""
+    """Of the capacities."""
     loads: list[Load] = []
     """In ascending order of rates. The middle one of three is for policies without a tier."""
 
     @property
-    def key(self) -> tuple[str, bool, str, str]:
-        return self.workload, self.recorded, self.hardware, self.load
+    def key(self) -> tuple[str, bool, str, str, str, str]:
+        """Results with the same key are of the same question."""
+        return (
+            *(self.workload, self.recorded, self.hardware),
+            *(self.load, self.horizon, self.slo),
+        )
 
     def per_s(self, variant: str) -> dict[int, float]:
         """Return capacities by seed; empty unless every seed has a capacity."""
@@ -124,6 +133,8 @@ def result_of(folder: Path) -> Result:
             for variant, found in answer["capacities"].items()
         },
         load=_kind_of_load(sweep),
+        horizon=_horizon(sweep),
+        slo=(sweep.get("search") or {}).get("slo", ""),
         loads=_loads(folder / "cells.csv", str(settings.get("jps", "auto"))),
     )
 
@@ -132,6 +143,11 @@ def _kind_of_load(sweep: Mapping[str, Any]) -> str:
     if sweep.get("arrivals", "").startswith(AGENTS):
         return AGENTS
     return DAY if sweep.get("horizon") else STEADY
+
+
+def _horizon(sweep: Mapping[str, Any]) -> str:
+    found = sweep.get("horizon")
+    return msgspec.convert(found, HorizonRecord).in_words if found else ""
 
 
 def _capacity(found: Mapping[str, Any]) -> float | Kind:
@@ -164,7 +180,7 @@ def _loads(cells: Path, jps: str) -> list[Load]:
 def merged(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     """Return both in the order of their keys. The variants of a new result replace the same ones of
     an old one. Its loads replace all loads of an old one at other rates."""
-    by_key: dict[tuple[str, bool, str, str], Result] = {}
+    by_key: dict[tuple[str, bool, str, str, str, str], Result] = {}
     for result in (*old, *new):
         if before := by_key.get(result.key):
             result = msgspec.structs.replace(

@@ -43,7 +43,7 @@ SHOWN = (
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
-LOADS = {AGENTS: "agents", DAY: "jobs/s, a day", STEADY: "jobs/s, after a burst"}
+LOADS = {DAY: "jobs/s", AGENTS: "agents", STEADY: "jobs/s, after a burst"}
 COMPARED = ("continuum", "infercept", "thunderagent", "turnstile", "lmcache")
 """Policies of the table of loads, with the baseline."""
 DASH = "–"
@@ -55,7 +55,7 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
     every, results = results, [result for result in results if result.load == STEADY]
     return {
         "loads": table(
-            ("workload", "machine", "load", "seeds", BASELINE, *COMPARED), _by_load(every)
+            ("load", "workload", "machine", "seeds", BASELINE, *COMPARED), _by_load(every)
         ),
         "capacities": "\n".join(_capacities(results)),
         "recipes": table(
@@ -63,7 +63,7 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         ),
         "turnstile": table(
             ("workload", "machine", "jobs/s", "mean JCT", "P95 JCT", "share of the gain"),
-            map(_against_continuum, results),
+            _against_continuum(results),
         ),
         "tier": table(
             ("workload", "machine", "÷ continuum+", "÷ infercept+"), _over_a_tier(results)
@@ -85,6 +85,11 @@ def interval(ratio: Estimate) -> str:
     return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
+def _is_fitted(result: Result) -> bool:
+    """Whether the workload is a recipe whose recorded set has the same results within 10%."""
+    return not result.recorded and result.workload in RECIPE_OF.values()
+
+
 def _workload(result: Result) -> str:
     return f"recorded {result.workload}" if result.recorded else code(result.workload)
 
@@ -92,7 +97,7 @@ def _workload(result: Result) -> str:
 def _capacities(results: Sequence[Result]) -> Iterator[str]:
     """Yield a table per machine, with a row per policy and a column per workload."""
     for hardware, machine in MACHINES.items():
-        here = [result for result in results if result.hardware == hardware]
+        here = [each for each in results if each.hardware == hardware and not _is_fitted(each)]
         variants = [
             name
             for name in dict.fromkeys(name for result in here for name in result.capacities)
@@ -120,22 +125,24 @@ def _capacities(results: Sequence[Result]) -> Iterator[str]:
 def _by_load(results: Sequence[Result]) -> Iterator[list[str]]:
     """Yield a row per load of the workloads and machines that have another one than a steady
     state."""
-    by_key = {result.key: result for result in results}
-    for place in dict.fromkeys(each.key[:3] for each in results if each.load != STEADY):
-        for kind, unit in LOADS.items():
-            if result := by_key.get((*place, kind)):
-                base, seeds = result.capacity(BASELINE), len(result.per_s(BASELINE))
-                ratios = {name: result.ratio(name, BASELINE) for name in COMPARED}
-                found = {name: ratio.value for name, ratio in ratios.items() if ratio}
-                best = max([1.0, *found.values()])
-                yield [
-                    *(_workload(result), MACHINES[result.hardware], unit, str(seeds)),
-                    DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
-                    *(
-                        _bold(f"{found[name]:.2f}", found[name] == best) if name in found else DASH
-                        for name in COMPARED
-                    ),
-                ]
+    places = {each.key[:3] for each in results if each.load != STEADY}
+    order = list(LOADS)
+    for result in sorted(results, key=lambda each: (order.index(each.load), each.key)):
+        if result.key[:3] not in places:
+            continue
+        base, seeds = result.capacity(BASELINE), len(result.per_s(BASELINE))
+        ratios = {name: result.ratio(name, BASELINE) for name in COMPARED}
+        found = {name: ratio.value for name, ratio in ratios.items() if ratio}
+        best = max([1.0, *found.values()])
+        load = ", ".join(filter(None, (LOADS[result.load], result.horizon)))
+        yield [
+            *(load, _workload(result), MACHINES[result.hardware], str(seeds)),
+            DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
+            *(
+                _bold(f"{found[name]:.2f}", found[name] == best) if name in found else DASH
+                for name in COMPARED
+            ),
+        ]
 
 
 def _bold(text: str, is_bold: bool) -> str:
@@ -156,11 +163,11 @@ def _capacity(result: Result, variant: str) -> str:
 
 
 def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
-    by_key = {result.key: result for result in results}
+    by_key = {result.key[:3]: result for result in results}
     for recorded_set, recipe in RECIPE_OF.items():
         for hardware in MACHINES:
-            recorded = by_key.get((recorded_set, True, hardware, STEADY))
-            drawn = by_key.get((recipe, False, hardware, STEADY))
+            recorded = by_key.get((recorded_set, True, hardware))
+            drawn = by_key.get((recipe, False, hardware))
             if recorded and drawn:
                 shares = {
                     name: ratio.value - 1
@@ -176,7 +183,15 @@ def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
                 ]
 
 
-def _against_continuum(result: Result) -> list[str]:
+def _against_continuum(results: Sequence[Result]) -> Iterator[list[str]]:
+    """Yield the rows of the workloads on which the ratio of mean JCTs differs from 1."""
+    for result in results:
+        row = _row_against_continuum(result)
+        if not (_is_fitted(result) or row[3].startswith("1.00 (1.00")):
+            yield row
+
+
+def _row_against_continuum(result: Result) -> list[str]:
     load = result.loads[len(result.loads) // 2]
     means = [load.mean_jct(name) for name in ("continuum", "turnstile", "clairvoyant")]
     share = DASH
@@ -195,6 +210,8 @@ def _against_continuum(result: Result) -> list[str]:
 def _over_a_tier(results: Sequence[Result]) -> Iterator[list[str]]:
     """Yield the rows of the workloads on which a ratio differs from 1."""
     for result in results:
+        if _is_fitted(result):
+            continue
         ratios = [
             _ratio(result.loads[-1], "turnstile+", other) for other in ("continuum+", "infercept+")
         ]

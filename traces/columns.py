@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from servers.basics.errors import InvalidTrace, TraceRejected
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean, nearest
 from servers.basics.text import one_line
 from traces.formats.native_errors import FOREIGN_FIELDS
 
@@ -91,9 +91,9 @@ def columns_of(given: Columns | None, header: Collection[str]) -> Columns:
             )
     for field, column in columns.items():
         if column.name not in header:
-            near = nearest(column.name, header)
-            hint = f"did you mean {one_line(near)}?" if near else f"columns are {_listed(header)}"
-            raise TraceRejected(f"no column {one_line(column.name)} for {field}; {hint}")
+            known = [one_line(name) for name in header]
+            hint = did_you_mean(column.name, known, f"columns are {_listed(header)}")
+            raise TraceRejected(f"no column {one_line(column.name)} for {field}{hint}")
     return columns
 
 

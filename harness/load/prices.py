@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from harness.load.option import elements
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.profiles.machines.prices import LIST_PRICES
 from servers.records.settings import Numbers
 from servers.records.sweep import ApiPriceRecord, PriceRecord
@@ -34,9 +34,8 @@ def parse_prices(text: str | None, hardware: Collection[str | None]) -> dict[str
                 " all hardware, or h100=2.5,a100-80g=1.5; convert other currencies to USD"
             )
         if name and name not in known:
-            close = nearest(name, known)
-            hint = f"did you mean {close}?" if close else f"it has {', '.join(known) or 'none'}"
-            raise InvalidInput(f"--price {part}: no run is on this hardware; {hint}")
+            hint = did_you_mean(name, known, f"runs are on {', '.join(known) or 'no GPU'}")
+            raise InvalidInput(f"--price {part}: no run is on this hardware{hint}")
         if name in found:
             raise InvalidInput(f"--price {text}: {name} is given twice; remove one")
         found[name] = usd

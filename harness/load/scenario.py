@@ -24,7 +24,7 @@ from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.load.stream import DrawnJobs, Members
 from harness.load.workload import Workload
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.records.settings import ScenarioRecord
 from traces import Program
 from traces.block_hashes import with_prefix_ids
@@ -54,9 +54,8 @@ def chosen_scenario(settings: SweepSettings) -> ScenarioRecord | None:
     if (name := load.scenario) is None:
         return None
     if name not in SCENARIOS:
-        close = nearest(name, SCENARIOS)
-        hint = f"did you mean {close}?" if close else f"use {' or '.join(SCENARIOS)}"
-        raise InvalidInput(f"--scenario {name}: unknown; {hint}")
+        hint = did_you_mean(name, SCENARIOS, f"use {' or '.join(SCENARIOS)}")
+        raise InvalidInput(f"--scenario {name}: unknown{hint}")
     _refuse_other_loads(settings, name)
     if load.agents is None:
         raise InvalidInput(f"--scenario {name}: give the --agents at work, such as --agents 8,16")

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.load.option import Setting, elements, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.basics.redact import REDACTED, redact_command_line
 from servers.basics.text import brief, requirement
 from traces.formats.look_alikes import RECIPE, use_of_recipe
@@ -81,9 +81,8 @@ def parse_values(
         if isinstance(value, dict):
             raise InvalidInput(f"{prefix}{_key(key)} is a table: not supported; remove it")
         if setting is None:
-            close = nearest(name, known)
-            hint = f"did you mean {close}?" if close else "bench sweep --help lists the options"
-            raise InvalidInput(f"{prefix}{_key(key)} is {brief(value)}: unknown; {hint}")
+            hint = did_you_mean(name, known, "bench sweep --help lists the options")
+            raise InvalidInput(f"{prefix}{_key(key)} is {brief(value)}: unknown{hint}")
         if not setting.option.in_file:
             raise InvalidInput(
                 f"{prefix}{_key(key)} is {brief(value)}: give {setting.flag} on the command line"

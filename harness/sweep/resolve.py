@@ -32,7 +32,7 @@ from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
 from reports.capacity.slo import DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS, Slo, parse_slo
 from servers.basics.errors import DoesNotFit, InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.basics.text import slug
 from servers.policies.base import UNLIMITED_KV
 from servers.records.settings import HorizonRecord, ScenarioRecord
@@ -367,9 +367,8 @@ def _baseline(given: str | None, chosen: Sequence[Variant]) -> str:
     if "(" in given and "@" not in given:
         given = variant(given).name
     if given not in names:
-        close = nearest(given, names)
-        hint = f"did you mean {close}?" if close else "add it to --policies"
-        raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
+        hint = did_you_mean(given, names, "add it to --policies")
+        raise InvalidInput(f"--baseline {given}: not among the policies of this sweep{hint}")
     if chosen[names.index(given)].reference == UNLIMITED_KV:
         raise InvalidInput(
             f"--baseline {given}: runs on another machine than the others, one with unlimited KV "

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from reports.loads import RATES, Ladder
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.basics.phrasing import listed
 from servers.basics.text import quoted
 
@@ -77,9 +77,8 @@ class Condition:
         for call in self.calls:
             name = variant_of(call)
             if name not in variants:
-                close = nearest(name, variants)
-                hint = f"did you mean {close}?" if close else f"use {listed(variants, 'or')}"
-                raise _invalid(self.text, f"{name} is not a policy of this sweep; {hint}")
+                hint = did_you_mean(name, variants, f"use {listed(variants, 'or')}")
+                raise _invalid(self.text, f"{name} is not a policy of this sweep{hint}")
             at = load_of(call)
             if at is not None and at not in amounts:
                 # A number of agents is whole.
@@ -156,9 +155,8 @@ def _check(text: str, node: ast.expr) -> None:
 def _check_call(text: str, call: ast.Call) -> None:
     name = function_of(call)
     if name not in FUNCTIONS:
-        close = nearest(name, FUNCTIONS)
-        hint = f"did you mean {close}?" if close else f"use {listed(FUNCTIONS, 'or')}"
-        raise _invalid(text, f"{name or 'this'} is not a function of {OPTION}; {hint}")
+        hint = did_you_mean(name, FUNCTIONS, f"use {listed(FUNCTIONS, 'or')}")
+        raise _invalid(text, f"{name or 'this'} is not a function of {OPTION}{hint}")
     if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant):
         raise _invalid(text, f"{name} takes the name of one policy; {SYNTAX}")
     given = [keyword.arg for keyword in call.keywords]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.basics.phrasing import listed
 from servers.basics.text import quoted
 from servers.records.done import Times
@@ -150,9 +150,8 @@ def _limit(text: str, item: str) -> Limit:
         raise _invalid(text, f"{quoted(item)} is not STATISTIC<=VALUE; {EXAMPLE}")
     measure, statistic = (match["measure"] or JCT).lower(), match["statistic"].lower()
     if measure not in MEASURES:
-        close = nearest(measure, MEASURES)
-        hint = f"did you mean {close}?" if close else f"use {listed([*MEASURES], 'or')}"
-        raise _invalid(text, f"{quoted(measure)} is not measured; {hint}")
+        hint = did_you_mean(measure, MEASURES, f"use {listed([*MEASURES], 'or')}")
+        raise _invalid(text, f"{quoted(measure)} is not measured{hint}")
     if statistic not in STATISTICS:
         raise _invalid(text, f"{quoted(statistic)} is not known; use {listed(STATISTICS, 'or')}")
     return _checked(text, Limit(statistic, float(match["value"]), match["unit"], measure), match)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from reports.metrics.metric import Metric
@@ -51,10 +51,7 @@ def _cell_metrics() -> Mapping[str, Metric]:
 def _known(name: str) -> str:
     known = (*_cell_metrics(), *WORKLOAD_METRICS, *OWN_METRICS)
     if name not in known:
-        hint = nearest(name, known)
-        raise ValueError(
-            f"is no metric; {f'did you mean {hint}?' if hint else 'use a column of cells.csv'}"
-        )
+        raise ValueError(f"is no metric{did_you_mean(name, known, 'use a column of cells.csv')}")
     return name
 
 

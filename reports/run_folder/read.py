@@ -16,7 +16,7 @@ from reports.run_folder.document import read_document
 from reports.run_folder.lines import RERUN, read_text
 from reports.run_folder.machines import refuse_members
 from servers.basics.errors import InvalidInput, InvalidRunFolder
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.basics.phrasing import counted, listed
 from servers.basics.text import one_line, slug
 from servers.records.cell import CellRecord
@@ -173,10 +173,5 @@ def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run:
     """Raise InvalidInput for a name that is not in `known`. `option` was given the names."""
     for name in names:
         if name not in known:
-            raise InvalidInput(f"{option} {name}: {run} has no such cell{_hint(name, known)}")
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    if close := nearest(name, known):
-        return f"; did you mean {close}?"
-    return f"; choose from {listed(known)}" if known else ""
+            hint = did_you_mean(name, known, f"choose from {listed(known)}" if known else "")
+            raise InvalidInput(f"{option} {name}: {run} has no such cell{hint}")

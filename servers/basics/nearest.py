@@ -24,3 +24,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not 1 <= len(found) <= 2:
         found = difflib.get_close_matches(key, by_key, n=1, cutoff=CUTOFF)
     return " or ".join(by_key[each] for each in found)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of a message about an unknown name: "; did you mean fcfs?", or where nothing
+    is close, `otherwise` after a semicolon, if it is given."""
+    close = nearest(name, known)
+    remedy = f"did you mean {close}?" if close else otherwise
+    return f"; {remedy}" if remedy else ""

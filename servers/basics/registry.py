@@ -25,7 +25,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from servers.basics.errors import InvalidPlugin, UnknownName
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -94,12 +94,10 @@ class Registry:
         return None if entry is None else _package(entry)
 
     def unknown(self, text: str, known: Sequence[str]) -> str:
-        close = nearest(text, known)
-        hint = f" Did you mean {close}?" if close else ""
         option = f"{self.option} {text}: " if self.option else ""
         return (
-            f"{option}no {self.kind} is called {text!r}.{hint} There are {', '.join(known)}; "
-            f"or {self.remedy}"
+            f"{option}no {self.kind} is called {text!r}{did_you_mean(text, known)} "
+            f"(known: {', '.join(known)}; or {self.remedy})"
         )
 
     def _load_from_user(self, path: str) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from servers.basics.errors import InvalidPlugin
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 
 Value = Any
 """bool, int, float, str, None, or a tuple of these."""
@@ -126,9 +126,8 @@ def _unknown(policy: type, name: str, known: Collection[str]) -> str:
     label = getattr(policy, "name", policy.__qualname__)
     if not known:
         return f"{name} is not an argument of {label}, which takes none; remove it"
-    close = nearest(name, known)
-    hint = f" Did you mean {close}?" if close else ""
-    return f"{name} is not an argument of {label}.{hint} It takes {', '.join(known)}"
+    hint = did_you_mean(name, known)
+    return f"{name} is not an argument of {label}{hint} (known: {', '.join(known)})"
 
 
 def _convert(value: Value, hint: Any) -> Value:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from servers.basics.errors import UnknownProfile
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,5 @@ def find(kind: str, table: Mapping[str, T], name: str) -> T:
     """Return the entry of that name. `kind` is the name of the option. Raises UnknownProfile."""
     if name in table:
         return table[name]
-    close = nearest(name, table)
-    hint = f"; did you mean {close}?" if close else ""
+    hint = did_you_mean(name, table)
     raise UnknownProfile(f"--{kind} {name}: unknown{hint} (known: {', '.join(table)})")

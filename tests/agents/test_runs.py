@@ -244,7 +244,7 @@ def test_a_crashed_agent_is_recorded_with_its_exit_code(
     [
         (
             ["--agent", "cursor"],
-            "--agent cursor: no agent is called 'cursor'. There are mini-swe-agent, openhands; or",
+            "--agent cursor: no agent is called 'cursor' (known: mini-swe-agent, openhands; or",
         ),
         (["--agent-command", "true {task}"], "needs tasks; give --tasks FILE, or --guided"),
         (

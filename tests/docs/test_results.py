@@ -55,9 +55,11 @@ def result(
     loads: tuple[Load, ...] = (),
     recorded: bool = True,
     kind: str = STEADY,
+    horizon: str = "",
 ) -> Result:
     return Result(
         load=kind,
+        horizon=horizon,
         workload="mini-swe-agent",
         recorded=recorded,
         hardware="h100",
@@ -99,8 +101,8 @@ def test_the_loads_of_a_workload_are_compared_and_other_tables_have_steady_state
     agents = result({"fcfs": (10.0,), "turnstile": (9.0,), "lmcache": (15.0,)}, kind=AGENTS)
     found = tables([burst, agents])
     assert found["loads"].splitlines()[2:] == [
-        "| recorded mini-swe-agent | H100 | agents | 1 | 10 | – | – | – | 0.90 | **1.50** |",
-        "| recorded mini-swe-agent | H100 | jobs/s, after a burst | 1 | 0.2 | – | – | – | **2.00**"
+        "| agents | recorded mini-swe-agent | H100 | 1 | 10 | – | – | – | 0.90 | **1.50** |",
+        "| jobs/s, after a burst | recorded mini-swe-agent | H100 | 1 | 0.2 | – | – | – | **2.00**"
         " | 0.50 |",
     ]
     assert found["capacities"] == tables([burst])["capacities"]
@@ -111,7 +113,7 @@ def test_the_loads_of_a_workload_are_compared_and_other_tables_have_steady_state
     ("sweep", "unit", "kind"),
     [
         ({"arrivals": "agents:60"}, "agents", AGENTS),
-        ({"arrivals": "poisson", "horizon": {"seconds": 86_400.0}}, "jobs_per_s", DAY),
+        ({"horizon": {"seconds": 86_400.0, "jobs": 1000}}, "jobs_per_s", DAY),
     ],
 )
 def test_a_run_of_agents_or_of_a_day_is_kept_beside_that_of_a_steady_state(
@@ -124,8 +126,26 @@ def test_a_run_of_agents_or_of_a_day_is_kept_beside_that_of_a_steady_state(
     (run / "answer.json").write_bytes(orjson.dumps(answer))
     found = result_of(run)
     assert (found.load, found.per_s("fcfs")) == (kind, {1: 12.5})
+    assert found.horizon == ("24 h (at most 1,000 jobs)" if kind == DAY else "")
     old = result({"fcfs": (0.2,)})
     assert len(merged([old], [found])) == 2
+
+
+def test_runs_with_different_horizons_are_different_results() -> None:
+    """The table shows both days, before the steady state."""
+    short, long = (
+        result({"fcfs": (rate,)}, kind=DAY, horizon=f"24 h (at most {jobs} jobs)")
+        for rate, jobs in ((0.2, "1,000"), (0.1, "5,000"))
+    )
+    burst = result({"fcfs": (0.05,)})
+    both = merged([burst, short], [long])
+    assert len(both) == 3
+    shown = [line.split(" | ") for line in tables(both)["loads"].splitlines()[2:]]
+    assert [(row[0].removeprefix("| "), row[4]) for row in shown] == [
+        ("jobs/s, 24 h (at most 1,000 jobs)", "**0.2**"),
+        ("jobs/s, 24 h (at most 5,000 jobs)", "**0.1**"),
+        ("jobs/s, after a burst", "**0.05**"),
+    ]
 
 
 def test_a_recipe_is_compared_with_its_recorded_set_by_the_ratio_of_each_seed() -> None:
@@ -187,7 +207,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_folder_gives_its_capacities_and_the_cells_at_its_rates(run: Path) -> None:
     found = result_of(run)
-    assert found.key == ("weka", True, "h100", STEADY)
+    assert found.key == ("weka", True, "h100", STEADY, "", "")
     assert (found.options, found.left_out) == ("--jps 0.1", 3)
     assert found.capacities == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}}
     low, high = found.loads

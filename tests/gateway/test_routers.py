@@ -284,7 +284,7 @@ def test_a_load_report_is_read_from_the_servers_metrics() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stiky", "no router is called 'stiky'. Did you mean sticky?"),
+        ("stiky", "no router is called 'stiky'; did you mean sticky?"),
         ("sticky,round-robin", "--router sticky,round-robin: a gateway has one router; give one"),
         ("thunderagent", "--router thunderagent: needs the size of each server's KV memory, and"),
         ("least-loaded(load=kv)", "has no vllm:cache_config_info; choose another router"),

@@ -33,7 +33,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--policies contineum", r"no policy is called 'contineum'.*continuum"),
         (
             "--policies continuum(windw=3)",
-            r"continuum\(windw=3\): windw is not an argument of continuum. Did you mean window\?",
+            r"continuum\(windw=3\): windw is not an argument of continuum; did you mean window\?",
         ),
         ("--policies fcfs,continuum(k=x)", r"continuum\(k=x\): k must be a whole number, not x"),
         ("--policies continuum(k=3", r"--policies continuum\(k=3: write NAME or NAME\(argument"),
@@ -134,7 +134,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--router sticky",
             r"--router sticky: distributes turns over several replicas; add",
         ),
-        ("--replicas 2 --router stiky", r"no router is called 'stiky'\. Did you mean sticky\?"),
+        ("--replicas 2 --router stiky", r"no router is called 'stiky'; did you mean sticky\?"),
         ("--replicas 2 --router sticky(k=1)", r"k is not an argument of sticky, which takes"),
         ("--engine vllm-virtual --router sticky", r"--router: not supported by --engine vllm-virt"),
         ("--out ..", r"--out \.\.: contains files that are not a run"),

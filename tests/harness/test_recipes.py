@@ -235,7 +235,7 @@ def test_the_package_of_the_plug_in_has_the_version_that_recipes_install() -> No
             (*TURNSTILE, "--replicas", "2", "--router", "sglang-router:cache_aware"),
             "use a router of bench gateway, or vllm-router:consistent_hash",
         ),
-        ("k8s", (*TURNSTILE, "--replicas", "2", "--router", "stiky"), "Did you mean sticky?"),
+        ("k8s", (*TURNSTILE, "--replicas", "2", "--router", "stiky"), "did you mean sticky?"),
         (
             "command",
             (*LLAMA, "--policy", "lmcache", "--offload-gb", "9"),

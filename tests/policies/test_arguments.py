@@ -70,7 +70,7 @@ def test_values_are_literals_of_the_types_in_the_signature() -> None:
         ("maybe=x", "typed: maybe must be a whole number or none, not x"),
         ("several=[1, x]", "typed: several must be a number, not"),
         ("several=1", "typed: several must be a list, of which each item is a number, not 1"),
-        ("wole=1", "typed: wole is not an argument of typed. Did you mean whole? It takes whole, "),
+        ("wole=1", "typed: wole is not an argument of typed; did you mean whole? (known: whole, "),
         ("costs=1", "typed: costs is not an argument of typed."),
         ("self=1", "typed: self is not an argument of typed."),
         ("3", "typed: 3 has no name; write arguments as name=value"),
@@ -128,8 +128,8 @@ def test_a_name_that_is_like_no_argument_gets_the_list_without_a_guess() -> None
     with pytest.raises(InvalidPlugin) as raised:
         values("zzzzzz=1")
     assert str(raised.value) == (
-        "typed: zzzzzz is not an argument of typed. It takes"
-        " whole, number, flag, text, maybe, several, untyped"
+        "typed: zzzzzz is not an argument of typed "
+        "(known: whole, number, flag, text, maybe, several, untyped)"
     )
 
 

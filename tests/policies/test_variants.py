@@ -57,8 +57,8 @@ def test_names_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("continum", "Did you mean continuum"),
-        ("continum", "There are fcfs, program-fcfs"),
+        ("continum", "did you mean continuum"),
+        ("continum", "known: fcfs, program-fcfs"),
         ("fcfs,", "no policy is called ''"),
         ("fcfs,autellix,fcfs", "fcfs is given twice"),
         ("all,fcfs", "fcfs is given twice"),

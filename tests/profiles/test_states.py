@@ -288,9 +288,9 @@ def test_granite_divides_twice_the_hidden_size_among_its_heads(auto: str | None)
     [
         (
             {"layer_types": ["full_atention"] * 48},
-            r"'full_atention': did you mean full_attention\?",
+            r"'full_atention': not supported; did you mean full_attention\?",
         ),
-        ({"layer_types": ["chunked"] * 48}, "layer_types is 'chunked': supported kinds of layers"),
+        ({"layer_types": ["chunked"] * 48}, "layer_types is 'chunked': not supported"),
         ({"layer_types": "linear"}, "layer_types is 'linear': must be a list"),
         ({"layer_types": ["linear_attention"] * 48}, "layer_types is .* gives no layer full atten"),
         ({"full_attention_interval": 1}, "full_attention_interval is 1: gives no layer a state"),

@@ -154,6 +154,6 @@ def test_a_client_that_says_nothing_is_known_by_its_conversation(server: VllmSer
 
 
 def test_an_invalid_option_ends_the_start_with_one_line(site: Path, tmp_path: Path) -> None:
-    message = r"exited with code 2: turnstile_vllm: .*unknown field `polcy`.* Did you mean policy\?"
+    message = r"exited with code 2: turnstile_vllm: .*unknown field `polcy`.*did you mean policy\?"
     with pytest.raises(ServerFailed, match=message):
         start(site, tmp_path, polcy="continuum")

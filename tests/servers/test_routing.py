@@ -49,7 +49,7 @@ def test_the_registered_name_is_that_of_the_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stiky", "no router is called 'stiky'. Did you mean sticky?"),
+        ("stiky", "no router is called 'stiky'; did you mean sticky?"),
         ("sticky(", "write NAME or NAME(argument=value, …)"),
         ("sticky(k=1)", "k is not an argument of sticky, which takes none"),
         ("least-loaded(load=gpu)", "load must be turns or kv, not gpu"),

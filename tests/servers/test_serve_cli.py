@@ -114,7 +114,7 @@ def test_a_router_gives_all_replicas_one_url_on_the_given_port(bench: str, tmp_p
     ("options", "message"),
     [
         (("--router", "sticky"), "--router sticky: distributes turns over several replicas; add"),
-        (("--replicas", "2", "--router", "stiky"), "no router is called 'stiky'. Did you mean"),
+        (("--replicas", "2", "--router", "stiky"), "no router is called 'stiky'; did you mean"),
         (("--replicas", "2", "--router", "sticky,sticky"), ": a gateway has one router; give one"),
     ],
 )

@@ -78,7 +78,7 @@ def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) ->
     ran = convert("/no/such/file", "--to", "agentic", "--out", tmp_path / "x.jsonl")
     assert ran.exit_code == 2
     assert "--to agentic: no format to write is called 'agentic'." in ran.stderr
-    assert "Did you mean agentic-mooncake?" in ran.stderr
+    assert "did you mean agentic-mooncake?" in ran.stderr
     assert "Traceback" not in ran.output
 
 

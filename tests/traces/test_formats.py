@@ -242,7 +242,7 @@ def test_without_the_package_choosing_one_of_its_formats_names_the_remedy(tmp_pa
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(custom_trace: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no trace format is called 'wekka'\. Did you mean weka"):
+    with pytest.raises(UnknownName, match=r"no trace format is called 'wekka'; did you mean weka"):
         read_traces(custom_trace, format="wekka")
 
 

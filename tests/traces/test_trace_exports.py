@@ -244,7 +244,7 @@ def test_no_other_format_has_commands(name: str) -> None:
 
 
 def test_an_unknown_format_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UnknownName, match="Did you mean mooncake"):
+    with pytest.raises(UnknownName, match="did you mean mooncake"):
         load_export("moncake")
 
 

@@ -154,7 +154,7 @@ def test_a_format_can_be_given_for_all_files(tmp_path: Path) -> None:
     assert bench("inspect", tmp_path, "--format", "turnstile").exit_code == 0
     wrong = bench("inspect", tmp_path, "--format", "wekka")
     assert wrong.exit_code == 2
-    assert "--format wekka: no trace format is called 'wekka'. Did you mean weka?" in wrong.output
+    assert "--format wekka: no trace format is called 'wekka'; did you mean weka?" in wrong.output
 
 
 def test_a_fitted_recipe_is_drawn_from_and_compared_with_its_set(tmp_path: Path) -> None:

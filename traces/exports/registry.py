@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
 
 from servers.basics.errors import UnknownName
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.basics.registry import load_path
 from traces.lenient import Repairs
 from traces.program import Program
@@ -44,10 +44,8 @@ def load_export(name: str) -> Export:
     """Return the format with this name. Raises UnknownName."""
     if name not in EXPORTS:
         names = (*EXPORTS, PACKED)
-        close = nearest(name, names)
-        hint = f" Did you mean {close}?" if close else ""
         raise UnknownName(
-            f"--to {name}: no format to write is called {name!r}.{hint} There are "
-            f"{', '.join(names)}"
+            f"--to {name}: no format to write is called {name!r}{did_you_mean(name, names)} "
+            f"(known: {', '.join(names)})"
         )
     return cast(Export, load_path(EXPORTS[name]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from servers.basics.errors import InvalidInput, UnknownProfile
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean, nearest
 from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.profile import find
 
@@ -123,9 +123,8 @@ def _refuse_unknown(values: Mapping[str, Any], problem: _Problem) -> None:
     known = (*FIELDS, *TEXTS)
     for field, value in values.items():
         if field not in known:
-            close = nearest(field, known)
-            remedy = f"did you mean {close}?" if close else f"the fields are {', '.join(known)}"
-            raise problem.of(field, value, f"unknown; {remedy}")
+            hint = did_you_mean(field, known, f"the fields are {', '.join(known)}")
+            raise problem.of(field, value, f"unknown{hint}")
 
 
 class _Problem(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.profiles.models.fields import MOST_LAYERS, Fields
 from servers.profiles.models.layer import Layer, Matrix
 from servers.profiles.models.shape import StateLayers
@@ -86,9 +86,8 @@ def layer_kinds(fields: Fields, architecture: str) -> list[Kind]:
 def _kind(fields: Fields, name: str, known: dict[str, Kind], value: object) -> Kind:
     if isinstance(value, str) and value in known:
         return known[value]
-    close = nearest(value, known) if isinstance(value, str) else ""
-    hint = f"did you mean {close}? " if close else ""
-    raise fields.problem(name, value, f"{hint}supported kinds of layers are {', '.join(known)}")
+    hint = did_you_mean(str(value), known)
+    raise fields.problem(name, value, f"not supported{hint} (known: {', '.join(known)})")
 
 
 def stateful(fields: Fields, architecture: str) -> Stateful | None:

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from servers.basics.errors import InvalidInput
-from servers.basics.nearest import nearest
+from servers.basics.nearest import did_you_mean
 from servers.policies.base import Policy
 from servers.variants import Variant, make_policy, variants
 from servers.vllm.plugin.compatibility import check_scheduler
@@ -153,6 +153,5 @@ def _converted(data: object, kind: type[Kind], where: str) -> Kind:
     except ValidationError as error:
         fields = kind.__struct_fields__
         unknown = [name for name in data if name not in fields] if isinstance(data, dict) else []
-        close = nearest(str(unknown[0]), fields) if unknown else ""
-        hint = f" Did you mean {close}?" if close else ""
-        raise InvalidInput(f"{where}: {error}.{hint} Its fields are {', '.join(fields)}") from None
+        hint = did_you_mean(str(unknown[0]), fields) if unknown else ""
+        raise InvalidInput(f"{where}: {error}{hint} (fields: {', '.join(fields)})") from None
