@@ -73,30 +73,26 @@ BACKGROUND = Group(
     (
         Metric(MEAN_TTFT, SECONDS, LOWER, "Mean TTFT", in_cells=False, pool="mean").means(
             "Mean time from when a request is due to its first token.",
-            "`first_token_at_s` − `scheduled_at_s`; of a request without a first token, the time"
-            " until the end.",
+            "Without one, to the end of the cell.",
         ),
         Metric(P95_TTFT, SECONDS, LOWER, "P95 TTFT", in_cells=False, pool="mean").means(
             "P95 of the same."
         ),
         Metric(LATENCIES[0], SECONDS, LOWER, "Mean latency", in_cells=False, pool="mean").means(
-            "Mean time from when a request is due to its last token.",
-            "`finished_at_s` − `scheduled_at_s`.",
+            "Mean time from when a request is due to its last token."
         ),
         Metric(LATENCIES[1], SECONDS, LOWER, "P95 latency", in_cells=False, pool="mean").means(
             "P95 of the same."
         ),
         Metric(REQUESTS, COUNT, pool="mean").means(
-            "Number of requests that were due in the time of the cell, without those that failed."
+            "Requests that were due in the time of the cell, without failed ones."
         ),
         Metric("background_unfinished", COUNT, LOWER, in_cells=False, pool="mean").means(
             "Requests that had not finished when the cell ended."
         ),
         Metric(SERVED, SHARE, HIGHER, "Served", in_cells=False, pool="mean").means(
-            "Requests that finish, as a share of those that were due.",
-            "Those that finish in the time of the cell, whenever they were due ÷"
-            " `background_requests`. Below 0.9, with at least 100 requests, a caveat says that they"
-            " starve.",
+            "Requests that finish in the time of the cell ÷ `background_requests`.",
+            "Below 0.9, with at least 100 requests, a caveat says that they starve.",
         ),
         Metric(
             "background_throughput_per_s",
@@ -106,8 +102,7 @@ BACKGROUND = Group(
             in_cells=False,
             pool="mean",
         ).means(
-            "Requests that finish per second.",
-            "Those that finish in the time of the cell, whenever they were due ÷ that time.",
+            "Requests that finish in the time of the cell, whenever they were due, per second."
         ),
         Metric("background_failed", COUNT, LOWER).means(
             "Requests with an `error`, in the whole cell."

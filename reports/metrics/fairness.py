@@ -57,10 +57,10 @@ def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
     return {**found, LONGEST_TENTH: float(ranked[-math.ceil(len(ranked) / 10) :].mean())}
 
 
-def _third(column: str, which: str, detail: str = "") -> Metric:
+def _third(column: str, which: str) -> Metric:
     meaning = f"Mean JCT of the third of the jobs that need the {which} time alone."
     title = column.split("_")[1].capitalize()
-    return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning, detail)
+    return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning)
 
 
 FAIRNESS = Group(
@@ -68,7 +68,7 @@ FAIRNESS = Group(
     (
         Metric("slowdown_mean", NONE, LOWER, "Slowdown").means(
             "Mean of each job's JCT divided by the least time that it needs alone on the machine.",
-            "Mean σ_j, [below](#fairness).",
+            "[Mean σ_j](#fairness).",
         ),
         Metric("slowdown_p99", NONE, LOWER, "P99 slowdown", pool="mean").means(
             "99% of the jobs have at most this slowdown."
@@ -77,18 +77,16 @@ FAIRNESS = Group(
             "The largest slowdown of a job."
         ),
         Metric("jain_index", NONE, HIGHER, "Fairness").means(
-            "Jain's index: 1 if all jobs are slowed equally.",
-            "(Σ x)² ÷ (n Σ x²) of x_j = 1 ÷ σ_j; 1/n if one job gets everything.",
+            "Jain's index: 1 if all jobs are slowed equally.", "(Σ x)² ÷ (n Σ x²) of x_j = 1 ÷ σ_j."
         ),
         Metric("queue_max_s", SECONDS, LOWER, "Longest wait", pool="max").means(
-            "The longest time that a turn waited for its first admission.", "Largest `queue_s`."
+            "The longest time that a turn waited for its first admission."
         ),
-        _third(THIRDS[0], "least", "In order of ℓ_j; unknown with fewer than ten jobs."),
+        _third(THIRDS[0], "least"),
         _third(THIRDS[1], "middle"),
         _third(THIRDS[2], "most"),
         Metric(LONGEST_TENTH, SECONDS, LOWER, "Longest jobs", pool="mean").means(
-            "Mean JCT of the tenth of the jobs that need the most time alone.",
-            "Of the ⌈n/10⌉ jobs with the largest ℓ_j; unknown with fewer than ten jobs.",
+            "Mean JCT of the ⌈n/10⌉ jobs that need the most time alone."
         ),
     ),
 )

@@ -64,17 +64,17 @@ def _validity(facts: Facts) -> dict[str, Value]:
 VALIDITY = Group(
     _validity,
     (
-        Metric("residual", SHARE, LOWER).means("ε, [below](#validity-gates)."),
+        Metric("residual", SHARE, LOWER).means("[ε](#validity-gates)."),
         Metric("lateness_ratio", SHARE, LOWER).means(
             "Σ (`sent_at_s` − `scheduled_at_s`) ÷ Σ JCT.",
-            "With `--scenario` ÷ Σ (`finished_at_s` − `scheduled_at_s`) of the requests.",
+            "With `--scenario` ÷ the time of the requests.",
         ),
-        Metric("client_stalls", COUNT).means("Stalls of the client machine, in live cells."),
-        Metric("stalled_jobs", COUNT).means(
-            "Jobs that are left out because of stalls, in live cells."
+        Metric("client_stalls", COUNT).means(
+            "[Stalls of the client machine](#stalls-of-the-client-machine), in live cells."
         ),
+        Metric("stalled_jobs", COUNT).means("Jobs that are left out because of stalls."),
         Metric("refusals", COUNT, LOWER).means(
-            "Requests that a full queue refused and that were sent again, in live cells with any."
+            "Requests that a full queue refused and that were sent again, in live cells."
         ),
     ),
 )

@@ -90,14 +90,12 @@ GOODPUT = Group(
     (
         Metric("goodput_turns", SHARE, HIGHER, "Turns in SLO", pool="mean").means(
             "Share of the measured turns that are within the SLO.",
-            "Only with an SLO. A limit of a mean or a percentile applies to each turn by itself:"
-            " with `ttft_p95<=5s` a turn is within it if its own TTFT is at most 5 s. Unknown if no"
-            " limit is one of turns, and without a steady state. Latencies have four digits.",
+            "Each limit applies to each turn by itself: with `ttft_p95<=5s` its TTFT is at"
+            " most 5 s. Unknown without a limit of turns, and without a steady state.",
         ),
         Metric("goodput_jobs", SHARE, HIGHER, "Jobs in SLO", pool="mean").means(
             "Share of the measured jobs that are within the SLO, with all of their turns.",
-            "A limit of JCTs applies to each job by itself. Of many turns one exceeds a limit more"
-            " easily, so at capacity a limit on turns leaves few such jobs.",
+            "Low at capacity with a limit on turns, since one of many turns easily exceeds it.",
         ),
     ),
 )

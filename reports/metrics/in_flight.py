@@ -45,16 +45,15 @@ IN_FLIGHT = Group(
     (
         Metric("jobs_in_flight", Unit("jobs"), title="In flight", in_cells=False).means(
             "Mean number of jobs in flight, by Little's law.",
-            "λ × mean JCT of a stream, where λ is measured jobs ÷ the time of the cell, and"
-            " throughput × mean JCT of agents. Within a horizon over the time until the last job"
-            " has ended. Unknown for a fixed set of jobs.",
+            "λ × mean JCT of a stream, with λ = measured jobs ÷ time (within a horizon until"
+            " the last job has ended); throughput × mean JCT of agents. Unknown for a fixed"
+            " set.",
         ),
         Metric("little_ratio", NONE).means(
             "Jobs in flight that were counted ÷ those by Little's law.",
-            "Counted: of a stream those that measured jobs find in the system (`jobs_in_system` of"
-            " `done.json`), of agents their number, without those that think. In a window that the"
-            " jobs in the system grow or shrink in, it is not 1. Unknown within a horizon, and if"
-            " arrivals are not Poisson.",
+            "Counted: jobs that measured ones find in the system (`jobs_in_system` of"
+            " `done.json`), or agents without those that think. Not 1 while the system fills"
+            " or empties. Unknown within a horizon, and without Poisson arrivals.",
         ),
     ),
 )

@@ -107,13 +107,12 @@ INTERACTIVITY = Group(
     _interactivity,
     (
         Metric("interactivity_p50", TOKENS_PER_S, HIGHER).means(
-            "Output tokens of a request per second from sending it to its last token, median.",
-            "Only with `--scenario`, like the following. The requests are those that were due in"
-            " the window and ended without an error.",
+            "Output tokens per second from sending a request to its last token, median.",
+            "Only with `--scenario`, like the following. The requests are those due in the"
+            " window that ended without an error.",
         ),
         Metric("interactivity_p90", TOKENS_PER_S, HIGHER, "Interactivity P90").means(
-            "90% of the requests get this many output tokens per second or more.",
-            "The inverse of the P90 of (`finished_at_s` − `sent_at_s`) ÷ `output_tokens`.",
+            "90% of the requests get this many output tokens per second or more."
         ),
         Metric("ttft_p90_s", Unit("s")).means("P90 TTFT."),
         Metric("output_tokens_per_s_per_gpu", PER_GPU, HIGHER).means(
@@ -121,15 +120,15 @@ INTERACTIVITY = Group(
         ),
         Metric("tokens_per_s_per_gpu", PER_GPU, HIGHER, "Tokens/s/GPU").means(
             "Prompt and output tokens of these requests, per second and GPU.",
-            "Prompt tokens count whether the cache had them or not, as in the published numbers."
-            " Per server if the number of its GPUs is unknown.",
+            "Cached prompt tokens count, as in the published numbers. Per server if the"
+            " number of its GPUs is unknown.",
         ),
         Metric("broken_rules", TEXT).means(
             "The rules of the scenario that the cell did not keep.",
-            "A window of at least 15 minutes, as many sessions as the corpus has (393), seed 42, at"
-            " most 10% failed requests, a last answer after 95% of the window, and a live server."
-            " Not checked: that the sessions are those of the corpus, unchanged. The 95% is our"
-            " reading of AIPerf's `minimum_profile_metric_coverage_ratio`.",
+            "A window of at least 15 minutes, 393 sessions (the corpus), seed 42, at most 10%"
+            " failed requests, a last answer after 95% of the window (our reading of AIPerf's"
+            " `minimum_profile_metric_coverage_ratio`), and a live server. The contents of"
+            " the sessions are not checked.",
         ),
     ),
 )

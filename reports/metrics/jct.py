@@ -53,8 +53,7 @@ JCT = Group(
     (
         Metric("jobs", COUNT).means("Number of finished jobs.", "Those that count in JCTs."),
         Metric("jct_mean_s", SECONDS, LOWER, "Mean JCT").means(
-            "Mean job completion time.",
-            "Over finished jobs, d_j − a_j (Continuum v3, §6.1; implementation analysis, §15).",
+            "Mean job completion time.", "d_j − a_j of finished jobs (Continuum v3, §6.1)."
         ),
         _percentile(
             *(50, "Half of the jobs finish within this time."),
@@ -62,9 +61,9 @@ JCT = Group(
         ),
         *(_percentile(p, f"{p}% of the jobs finish within this time.") for p in PERCENTILES[1:]),
         Metric("jct_steady_mean_s", SECONDS, LOWER, "Steady mean").means(
-            "Mean JCT without the first and the last fifth of the jobs; for a stream, the mean"
-            " JCT.",
-            "In order of arrival ([Steady window](#steady-window)).",
+            "Mean JCT without the first and the last fifth of the jobs; for a stream, the"
+            " mean JCT.",
+            "[Steady window](#steady-window).",
         ),
     ),
 )

@@ -216,7 +216,7 @@ BOUNDS = Group(
     (
         Metric("jct_bound_s", SECONDS, pool="mean").means(
             "A mean JCT that no schedule of the measured jobs can beat.",
-            "See [Lower bound](../design/statistics.md#lower-bound); unknown for live servers,"
+            "[Lower bound](../design/statistics.md#lower-bound); unknown for live servers,"
             " closed loops, and cells with a failed turn.",
         ),
         Metric("jct_over_bound", NONE, LOWER, "÷ bound").means(

@@ -106,17 +106,15 @@ PINS = Group(
     (
         Metric("pin_block_s", Unit("block·s")).means(
             "Pin time K, in KV blocks times seconds.",
-            "Σ over pins of blocks × (unpinned − pinned), from `engine.jsonl`; a pin without an end"
-            " lasts until the last d_j. Of a stream, the part in the time of the cell. Unknown"
-            " without engine events.",
+            "Σ of blocks × (unpinned − pinned) from `engine.jsonl`, in the time of the cell"
+            " of a stream. A pin without an end lasts until the last d_j.",
         ),
         Metric("pin_unused_block_s", Unit("block·s")).means(
             "The part of K in pins that were not reused, including those without an end."
         ),
         Metric("pinned_ratio", SHARE, title="Pinned").means(
             "Share of the KV cache that pins held, over the time of the cell.",
-            "K ÷ (KV blocks × time of the cell); the number of KV blocks comes from the profile,"
-            " for a live engine from `done.json`.",
+            "K ÷ (KV blocks × time of the cell).",
         ),
     ),
 )

@@ -79,14 +79,12 @@ ROUTING = Group(
             "replica_imbalance", NONE, LOWER, "Busiest ÷ mean", in_cells=False, pool="mean"
         ).means(
             "Time that turns spend on the busiest replica, compared with the mean of all.",
-            "Of replicas, or of the decode engines: T_max ÷ T̄, where T_r = Σ (`finished_at_s` −"
-            " `sent_at_s` − `held_s`) over the turns of replica r, waiting or running. 1: all are"
-            " equally busy; N: one of N has all turns.",
+            "T_max ÷ T̄ of replicas or decode engines, where T_r = Σ (`finished_at_s` −"
+            " `sent_at_s` − `held_s`). 1: all are equally busy; N: one of N has all turns.",
         ),
         Metric("memory_imbalance", NONE, LOWER, "Memory", in_cells=False, pool="mean").means(
-            "The same of the KV in use.",
-            "Of the mean KV blocks in use on each replica (`replica_blocks` of `done.json`);"
-            " unknown for live servers.",
+            "The same of the mean KV blocks in use.",
+            "From `replica_blocks` of `done.json`; unknown live.",
         ),
         Metric(
             "migrations_per_job",
@@ -95,18 +93,18 @@ ROUTING = Group(
             "Migrations per job",
             in_cells=False,
             pool="mean",
-        ).means("Turns on another replica than the turn of their program before ÷ finished jobs."),
+        ).means("Turns on another replica than the program's turn before ÷ finished jobs."),
         Metric(
             "migration_lost_ratio", SHARE, LOWER, "Hits lost", in_cells=False, pool="mean"
         ).means(
             "Share of all prompt tokens that these turns did not find, although computed before.",
-            "Σ max(0, `kept_tokens` − hit tokens) over these turns ÷ Σ `prompt_tokens` over all.",
+            "Σ max(0, `kept_tokens` − hit tokens) of these ÷ Σ `prompt_tokens` of all.",
         ),
         Metric("held_turn_ratio", SHARE, title="Turns held", in_cells=False, pool="mean").means(
-            "Share of the turns that the router held back.", "`held_s` > 0."
+            "Share of the turns that the router held back."
         ),
         Metric("held_mean_s", SECONDS, title="Mean hold", in_cells=False, pool="mean").means(
-            "Mean hold of these; 0 if there are none.", "`held_s`."
+            "Mean hold of these."
         ),
         Metric("held_max_s", SECONDS, title="Longest hold", in_cells=False, pool="max").means(
             "The longest hold."

@@ -115,21 +115,21 @@ TREND = Group(
         ),
         Metric("drain_s", SECONDS).means("Last d_j − last a_j.", "A stream has none."),
         Metric("drain_ratio", SHARE, title="Drain").means(
-            "Share of the time of the cell after the last arrival.",
-            "`drain_s` ÷ (last d_j − first a_j).",
+            "Share of the time of the cell after the last arrival."
         ),
         Metric("backlog_growth", Unit("jobs per job"), LOWER, "Backlog growth").means(
             "Jobs that each arriving job adds to the backlog.",
-            "g: of a stream the growth of the jobs in the system ([Steady"
-            " state](../design/statistics.md#steady-state)), of a fixed set the growth of the"
-            " waiting jobs ([Saturation](../design/statistics.md#saturation)).",
+            "g: growth of the jobs in the system of a"
+            " [stream](../design/statistics.md#steady-state), of the waiting jobs of a [fixed"
+            " set](../design/statistics.md#saturation).",
         ),
-        Metric("saturated", FLAG).means("Of a fixed set, g ≥ 0.1; of a stream, unstable."),
+        Metric("saturated", FLAG).means("g ≥ 0.1 in a fixed set; an unstable stream."),
         Metric("steady", FLAG).means("Whether a stream is stable; false for a fixed set."),
         Metric("unstable", TEXT).means(
-            "Why a stream is unstable, empty if it is stable. It is unstable without a steady"
-            " state, or if too many jobs are in the system before the horizon ends.",
-            "An unstable cell has no jobs and no JCT, since both would depend on when it ended.",
+            "Why a stream is unstable; empty if it is stable.",
+            "It has no steady state, or too many jobs are in the system before the horizon"
+            " ends. An unstable cell has no jobs and no JCT, since both would depend on when"
+            " it ended.",
         ),
     ),
 )

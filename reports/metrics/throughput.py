@@ -37,10 +37,9 @@ THROUGHPUT = Group(
     (
         Metric("throughput_jobs_per_s", PER_S, HIGHER, "Jobs/s").means(
             "Jobs that finish per second.",
-            "Of a stream, jobs that finish in the time of the cell, whenever they arrived"
-            " (`finished_jobs`) ÷ that time. Of a fixed set, finished jobs ÷ the time, which"
-            " includes the start and the drain of the run, so that it is below λ even if jobs do"
-            " not compete.",
+            "Of a stream, all that finish in the time of the cell (`finished_jobs`) ÷ that"
+            " time. Of a fixed set, finished jobs ÷ the time, which includes start and drain,"
+            " so that it is below λ.",
         ),
         Metric("throughput_ratio", NONE, HIGHER).means("Throughput ÷ λ."),
         Metric("throughput_turns_per_min", Unit("turns/min"), HIGHER).means(
@@ -48,13 +47,11 @@ THROUGHPUT = Group(
         ),
         Metric("throughput_jobs_per_h_per_gpu", Unit("jobs/h/GPU"), HIGHER).means(
             "Finished jobs ÷ the same time ÷ `gpus` of `cell.json`.",
-            "Unknown on CPUs and for servers at a URL.",
+            "Unknown on CPUs and at a URL.",
         ),
         Metric("usd_per_job", Unit("USD/job"), LOWER, "USD per job").means(
             "Price of the GPUs for the time of the cell, divided by its jobs.",
-            "`price` of `sweep.json` ÷ `throughput_jobs_per_h_per_gpu`; empty without a price."
-            " It includes the time in which the GPUs are idle, so at a rate that no variant"
-            " saturates it hardly depends on the variant.",
+            "`price` of `sweep.json` ÷ `throughput_jobs_per_h_per_gpu`, with idle time.",
         ),
     ),
 )

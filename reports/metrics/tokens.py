@@ -64,14 +64,11 @@ TOKENS = Unit("tokens", whole)
 TOKENS_OF_JOBS = Group(
     _per_job,
     (
-        Metric("prompt_tokens_per_job", TOKENS).means(
-            "Prompt tokens of all turns of a job, mean.",
-            "Σ `prompt_tokens` of finished turns ÷ measured jobs; the same for the next two.",
-        ),
+        Metric("prompt_tokens_per_job", TOKENS).means("Mean prompt tokens of all turns of a job."),
         Metric("kept_tokens_per_job", TOKENS).means(
-            "Those of them that earlier turns of the same job contain."
+            "Those that earlier turns of the same job contain."
         ),
-        Metric("output_tokens_per_job", TOKENS).means("Generated tokens of a job, mean."),
+        Metric("output_tokens_per_job", TOKENS).means("Mean generated tokens of a job."),
     ),
 )
 LATENCY = Group(
@@ -87,8 +84,8 @@ LATENCY = Group(
         ),
         Metric("tpot_mean_s", Unit("s"), LOWER, "TPOT, s").means(
             "Mean time between the output tokens of a turn.",
-            "`decode_s` ÷ (`output_tokens` − 1), of finished turns with at least two tokens; the"
-            " cost of preemptions is not included.",
+            "`decode_s` ÷ (`output_tokens` − 1), of finished turns with at least two tokens;"
+            " without preemptions.",
         ),
         Metric("tpot_p50_s", SECONDS, LOWER).means("Median TPOT."),
         Metric("tpot_p95_s", SECONDS, LOWER).means("P95 TPOT."),
@@ -100,7 +97,7 @@ HITS_OF_CELL = Group(
         Metric("hit_ratio", NONE, HIGHER).means("The sum of the next three."),
         Metric("device_hit_ratio", SHARE, HIGHER, "Device hits").means(
             "Share of prompt tokens whose KV was on the device.",
-            "Σ hit tokens ÷ Σ `prompt_tokens`, finished turns, at first admission (analysis, §15).",
+            "Σ hit tokens ÷ Σ `prompt_tokens` of finished turns, at first admission.",
         ),
         Metric("dram_hit_ratio", SHARE, HIGHER, "DRAM hits").means(
             "Share of prompt tokens whose KV was reloaded from DRAM."
@@ -113,12 +110,10 @@ HITS_OF_CELL = Group(
         ),
         Metric("hit_bound_ratio", SHARE, title="Hit bound").means(
             "Largest share of prompt tokens that a cache of any size could hit.",
-            "H∞ = (Σ `kept_tokens` + shared prefixes) ÷ Σ `prompt_tokens`, finished turns: an upper"
-            " bound if the trace marks all repeated tokens. Only shared prefixes of first turns"
-            " count, except for the first program with each prefix (`shared_prefix_tokens` of"
-            " `window` in `done.json`, or of `workload` in `cell.json`). Only whole blocks are hit,"
-            " so a cache that never evicts is slightly below the bound; recorded texts (`--prompts"
-            " text`) may share more than the trace says.",
+            "H∞ = (Σ `kept_tokens` + shared prefixes) ÷ Σ `prompt_tokens` of finished turns."
+            " Shared prefixes of first turns count, except for the first program with each."
+            " Only whole blocks are hit, so a cache that never evicts is slightly below;"
+            " recorded texts may share more than the trace says.",
         ),
     ),
 )

@@ -88,9 +88,10 @@ TURN_TIME = Group(
     _turn_time,
     (
         _part(
-            *("turn_queue_s", "Mean time that a turn waits for admission."),
-            "The parts of a turn's time are means over finished turns; in a cell without a steady"
-            " state over all turns that ended. The first four sum to the mean TTFT.",
+            "turn_queue_s",
+            "Mean time that a turn waits for admission.",
+            "The first four `turn_` parts sum to the mean TTFT. They are means over finished"
+            " turns; without a steady state over all that ended.",
         ),
         _part("turn_reload_s", "Mean time in which KV is reloaded from a tier or transferred."),
         _part(
@@ -99,18 +100,17 @@ TURN_TIME = Group(
         ),
         _part("turn_prefill_s", "Mean time to compute the new tokens of the prompt."),
         _part(
-            *("turn_stalled_s", "Mean time of decoding while prompts of others were computed."),
-            "Time from the first to the last token of a turn in which any prompt was computed on"
-            " its replica, except preemptions. 0 with `--disaggregate`.",
+            "turn_stalled_s",
+            "Mean time of decoding while prompts of others were computed.",
+            "Between the first and the last token of a turn, on its replica, without"
+            " preemptions. 0 with `--disaggregate`.",
         ),
         _part(
-            *("turn_batching_s", "Mean time that other turns in the batch add to decoding."),
-            "`decode_s` − the part before − the next; unknown for a live server.",
+            "turn_batching_s",
+            "Mean time that other turns in the batch add to decoding.",
+            "The rest of `decode_s`; unknown live.",
         ),
-        _part(
-            *("turn_alone_s", "Mean time that decoding would need alone."),
-            "At least; at most the rest of `decode_s`.",
-        ),
+        _part("turn_alone_s", "Mean time that decoding would need alone, at least."),
         _part(
             *("turn_preempted_s", "Mean time lost by preemptions."), "`preempted_s` + `recompute_s`"
         ),

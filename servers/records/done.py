@@ -25,14 +25,13 @@ class Times(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     jct: Summary
     ttft: Summary | None = None
-    """From when a turn was sent to its first token; absent if no turn finished."""
+    """From sending to the first token; absent if no turn finished."""
     first_ttft: Summary | None = None
     """The same, of the first turns of jobs."""
     tpot: Summary | None = None
     """Between two output tokens; absent if no answer has two."""
     per_token: Summary | None = None
-    """From when a turn was sent to its last token, divided by its output tokens: the inverse of the
-    speed that a user sees."""
+    """From sending to the last token ÷ output tokens: the inverse of the speed that a user sees."""
 
 
 class WindowRecord(Struct, kw_only=True, omit_defaults=True):
@@ -42,14 +41,13 @@ class WindowRecord(Struct, kw_only=True, omit_defaults=True):
     """`job_index` of the first measured job."""
     jobs: Count
     from_s: Seconds | None
-    """Arrival of the first of them, or when an agent was free for it; null if there was none."""
+    """Its arrival, or when an agent was free for it; null if there was none."""
     to_s: Seconds | None
     """The same of the first job after them."""
     finished_jobs: Count | None = None
-    """Jobs that end between `from_s` and `to_s`, whenever they arrived; absent if not all measured
-    jobs have ended."""
+    """Jobs that end in the window, whenever they arrived; absent if a measured job has not."""
     shared_prefix_tokens: Tokens = 0
-    """Leading tokens of first prompts that prompts of earlier programs have too."""
+    """Leading tokens of first prompts that earlier programs have too."""
 
 
 class JobsInSystem(Struct, kw_only=True, omit_defaults=True):
@@ -59,7 +57,7 @@ class JobsInSystem(Struct, kw_only=True, omit_defaults=True):
     """When a measured job arrives."""
     at_end: Count | None = None
     growth: Number | None = None
-    """Growth over the window, per arriving job; absent if not all measured jobs have ended."""
+    """Growth over the window, per arriving job; absent if a measured job has not ended."""
 
 
 class BackgroundEnd(Struct, kw_only=True):
@@ -102,7 +100,7 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     exit_statuses: dict[str, Count] | None = None
     """Programs by the way in which they ended. Only with real agents."""
     refusals: Count | None = None
-    """Requests that a full queue refused and that were sent again. Only in live cells with any."""
+    """Requests that a full queue refused and that were sent again."""
     client_stalls: list[tuple[Seconds, Seconds]] | None = None
     """`[from, to]` of each time in which the client got no CPU. Only in live cells."""
     turns_per_replica: list[Count] | None = None

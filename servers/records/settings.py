@@ -179,11 +179,11 @@ class WorkloadRecord(Record, kw_only=True, frozen=True):
     turns: Count | None = None
     """Absent if real agents decide it."""
     trace_sha256: Scalar = None
-    """Hash of the files, `--columns`, `--tokenizer` and the recipe of `--synthesise-gaps`."""
+    """Hash of the files and of how they are read."""
     gap_provenance: dict[Name, Count] = field(default_factory=dict)
     """Tool gaps by the origin of their length."""
     shared_prefix_tokens: Tokens | None = None
-    """Prefixes of first prompts, except the first program with each prefix."""
+    """Shared prefixes of first prompts, except for the first program with each."""
     sub_agents: Count = 0
     inferred_token_programs: Count = 0
     """Programs of files in which token counts are inferred."""
@@ -197,8 +197,7 @@ class WorkloadRecord(Record, kw_only=True, frozen=True):
     keeps_names: bool = False
     """Whether `--keep-names` keeps their ids and tools."""
     means: dict[str, Number] = field(default_factory=dict)
-    """Of jobs without their sub-agents. `tool_gap_s` is after turns that call a tool, and
-    `pause_share` the share of the time of all gaps that follows other turns."""
+    """Of jobs without sub-agents. `pause_share`: share of gap time after turns without a tool."""
     left_out: tuple[LeftOutProgram, ...] = ()
 
 
@@ -259,13 +258,13 @@ class ScenarioRecord(Record, kw_only=True, frozen=True):
 
     name: Name
     window_s: Seconds
-    """For how long requests are measured after the warm-up. None starts later."""
+    """For how long requests are measured after the warm-up."""
     start: tuple[Number, Number]
-    """The first job of each agent starts between these shares of its recorded time."""
+    """Shares of its recorded time between which the first job of each agent starts."""
     warm_up_requests: Count
-    """Warm-up requests per agent, after the one that brings each program to its start."""
+    """Warm-up requests per agent, after that of each program."""
     job_idle_s: Seconds | None = None
-    """Longest time without a request of a job; its further ones then come earlier."""
+    """Longest time without a request of a job; it then continues earlier."""
     system_idle_s: Seconds = 10.0
     """Longest time without a request of any job."""
     published_seed: ClassVar[int] = 42
@@ -279,7 +278,7 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     steady_state: bool = False
     """Whether the jobs are a stream."""
     horizon: HorizonRecord | None = None
-    """The measured jobs of a stream are those that arrive within it; absent in steady state."""
+    """When the measured jobs arrive; absent in steady state."""
     scenario: ScenarioRecord | None = None
     """Only with `--scenario`."""
     agent: AgentRecord | None = None

@@ -34,7 +34,7 @@ class VariantRecord(Record, kw_only=True, frozen=True):
 
 
 class SearchRecord(Record, frozen=True):
-    """The SLO of a search for capacities, for which there are cells at further rates."""
+    """The SLO of a search for capacities, which adds cells at further rates."""
 
     slo: Name
 
@@ -92,7 +92,7 @@ class SweepRecord(
 
     variants: tuple[VariantRecord, ...]
     jps: tuple[Rate | None, ...]
-    """Rates of all variants: `[null]` without rates, empty with `--jps auto` and with agents."""
+    """Rates of all variants: `[null]` without, empty with `--jps auto` and with agents."""
     agents: tuple[Count, ...] = ()
     """Numbers of agents of all variants, with `--agents`."""
     seeds: tuple[Count, ...]

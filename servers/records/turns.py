@@ -44,9 +44,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
 
     program_id: Annotated[str, meaning("program of the turn")]
     turn: Annotated[Count, meaning("position of the turn in its program, from 0")]
-    job_id: Annotated[
-        str, meaning("root program: the parent's for a sub-agent, else the program itself")
-    ]
+    job_id: Annotated[str, meaning("root program: that of the parent of a sub-agent")]
     job_index: Annotated[
         Count | UnsetType,
         meaning(
@@ -57,7 +55,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     job_turns: Annotated[
         Count | UnsetType,
         meaning(
-            "turns of the whole job, also if it had not finished when its cell ended",
+            "turns of the whole job",
             "the cell runs a fixed set of jobs",
         ),
     ] = UNSET
@@ -77,30 +75,28 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     ] = None
     gap_s: Annotated[
         Seconds | None,
-        meaning("tool gap that the client waited before this turn; 0 in a first turn"),
+        meaning("tool gap before this turn; 0 in a first turn"),
     ] = None
     gap_provenance: Annotated[
         str | None,
         meaning(
-            "origin of the length of that gap: `measured`, `measured with waits for permission`, "
-            "`inferred`, `synthesised` or `unstated`",
+            "its origin: `measured`, `measured with waits for permission`, `inferred`, "
+            "`synthesised` or `unstated`",
             FIRST_TURN,
         ),
     ] = None
-    wait_s: Annotated[
-        Seconds | None, meaning("time spent waiting for sub-agents to join, before the gap")
-    ] = None
+    wait_s: Annotated[Seconds | None, meaning("wait for sub-agents to join, before the gap")] = None
     system: Annotated[
         PromptPrefix | UnsetType | None,
         meaning(
-            "beginning of the prompt that it shares with other programs: `{id, tokens}`",
+            "beginning of the prompt, shared with other programs: `{id, tokens}`",
             "it is not a first turn, or nothing is shared",
         ),
     ] = UNSET
     shared_tokens: Annotated[
         Tokens | UnsetType,
         meaning(
-            "leading prompt tokens that prompts of other programs may have too, by block hashes",
+            "leading prompt tokens that other programs may have too, by block hashes",
             "the trace has none, or nothing is shared",
         ),
     ] = UNSET
@@ -108,24 +104,21 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "index of the server that served the turn, from 0",
-            "the cell runs one replica in virtual time, a router never sent the live turn, or one "
-            "of another project sent it to a server whose events do not have it",
+            "there is one replica in virtual time, no router sent the turn, or no server has it",
         ),
     ] = UNSET
     prefill_replica: Annotated[
         Count | UnsetType,
         meaning(
-            "index of the engine that computed the prompt; the prefill engines follow the decode "
-            "engines, one of which is `replica`",
+            "index of the engine that computed the prompt; prefill engines follow decode engines",
             NOT_DISAGGREGATED,
         ),
     ] = UNSET
     held_s: Annotated[
         Seconds | UnsetType,
         meaning(
-            "how long routers held the turn back, which is part of `queue_s` and "
-            "`decode_queue_s`; behind a router "
-            "of another project the time until the turn arrived in the engine",
+            "how long routers held the turn back, part of `queue_s` and `decode_queue_s`; behind a "
+            "router of another project the time until the turn arrived in the engine",
             "there is one server, or `replica` is left out",
         ),
     ] = UNSET
@@ -137,41 +130,36 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     output_tokens: Annotated[Tokens | None, meaning("length of the answer")] = None
     device_hit_tokens: Annotated[
         Tokens | None,
-        meaning("prompt tokens found in device memory at first admission", NOT_REPORTED),
+        meaning("prompt tokens found in HBM at first admission", NOT_REPORTED),
     ] = None
-    dram_hit_tokens: Annotated[
-        Tokens | None, meaning("prompt tokens found in DRAM at first admission", NOT_SPLIT)
-    ] = None
-    ssd_hit_tokens: Annotated[
-        Tokens | None, meaning("prompt tokens found on SSD at first admission", NOT_SPLIT)
-    ] = None
+    dram_hit_tokens: Annotated[Tokens | None, meaning("the same in DRAM", NOT_SPLIT)] = None
+    ssd_hit_tokens: Annotated[Tokens | None, meaning("the same on SSD", NOT_SPLIT)] = None
     queue_s: Annotated[
         Seconds | None, meaning("from sending to the first admission", NOT_REPORTED)
     ] = None
     load_s: Annotated[
         Seconds | None,
-        meaning("from the start of a reload from DRAM or SSD until the turn runs", NOT_SPLIT),
+        meaning("from the start of a reload until the turn runs", NOT_SPLIT),
     ] = None
     prefill_s: Annotated[Seconds | None, meaning("computing the prompt", NOT_REPORTED)] = None
     decode_queue_s: Annotated[
         Seconds | UnsetType,
         meaning(
-            "from the end of the prompt on the prefill engine until the decode engine has room for "
-            "its KV and the transfer begins",
+            "from the end of the prompt until the transfer of its KV begins",
             NOT_DISAGGREGATED,
         ),
     ] = UNSET
     transfer_s: Annotated[
         Seconds | UnsetType,
         meaning(
-            "from the start of the transfer of KV until the turn runs on the decode engine",
+            "from the start of the transfer until the turn runs on the decode engine",
             NOT_DISAGGREGATED,
         ),
     ] = UNSET
     transfer_tokens: Annotated[
         Tokens | UnsetType,
         meaning(
-            "prompt tokens whose KV is transferred: those that the decode engine has not cached",
+            "prompt tokens whose KV is transferred",
             NOT_DISAGGREGATED,
         ),
     ] = UNSET
@@ -196,14 +184,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     refusals: Annotated[
         Count | UnsetType,
         meaning(
-            "how often a full queue refused the turn (503 or 429) before the server took it",
+            "how often a full queue refused the turn (503 or 429)",
             "there was no refusal",
         ),
     ] = UNSET
     refused_s: Annotated[
         Seconds | UnsetType,
         meaning(
-            "time until the turn was sent for the last time, which is part of `queue_s`",
+            "time until it was sent for the last time, part of `queue_s`",
             "there was no refusal",
         ),
     ] = UNSET
@@ -213,7 +201,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     messages_repeated: Annotated[
         Count | UnsetType,
-        meaning("messages of the prompt that are in earlier lines of the program", NOT_RECORDED),
+        meaning("messages of the prompt in earlier lines of the program", NOT_RECORDED),
     ] = UNSET
     answer: Annotated[str | UnsetType, meaning("text of the answer", NOT_RECORDED)] = UNSET
     command: Annotated[
@@ -247,15 +235,15 @@ class EventRecord(Struct, kw_only=True, gc=False):
     external_length: Annotated[
         Tokens | UnsetType,
         meaning(
-            "tokens of `hit_length` that an offload tier supplies",
-            "there are none, or the cell runs in virtual time",
+            "tokens of `hit_length` from an offload tier",
+            "there are none, or in virtual time",
         ),
     ] = UNSET
     ttl_s: Annotated[
         Seconds | UnsetType | None,
         meaning(
             "time to live of the pin",
-            "only pressure ends the pin; the event is not `pinned`",
+            "only pressure ends the pin",
         ),
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
@@ -269,7 +257,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     tier: Annotated[
         str | UnsetType,
         meaning(
-            "what is read: the offload tier `dram` or `ssd`, or KV that a `prefill` engine sends",
+            "where KV is read from: `dram`, `ssd` or a `prefill` engine",
             "the event is not `loading`, or it is live",
         ),
     ] = UNSET
