@@ -16,9 +16,8 @@ from reports.metrics.measure import GROUPS
 from reports.metrics.metric import Group
 from reports.metrics.routing import ROUTING
 from servers.basics.atomic import write_file
-from servers.profiles import HARDWARE, MODELS, Model
+from servers.profiles import HARDWARE
 from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
-from servers.routing import ROUTERS
 from servers.variants import POLICIES
 from tools import laws
 from tools.agentx import read_agentx
@@ -39,17 +38,9 @@ PCIE: dict[float, str] = {PCIE3_X16: "PCIe 3", PCIE4_X16: "PCIe 4", PCIE5_X16: "
 def tables() -> dict[str, str]:
     return {
         "policies": table(("policy", "needs", "checked", "source"), _policies()),
-        "routers": table(("router", "needs", "checked", "source"), _routers()),
         "hardware": table(
             ("name", "BF16 / FP8, TFLOP/s", "memory, GB/s", "GiB", "host link", "GPU link, GB/s"),
             _hardware(),
-        ),
-        "models": table(
-            (
-                *("name", "parameters", "weights", "GiB"),
-                *("KV bytes/token", "context", "GPUs"),
-            ),
-            map(_model, MODELS.values()),
         ),
         **_formats("trace formats", known_formats().built_in),
         **_formats("formats of the package", PACKAGED),
@@ -83,18 +74,6 @@ def _policies() -> Iterator[list[str]]:
         yield [code(policy.name), needs, policy.checked or "no", policy.source]
 
 
-def _routers() -> Iterator[list[str]]:
-    for router in map(ROUTERS.load, ROUTERS.built_in):
-        needs = {
-            "contents of prompts": router.needs_runs,
-            "size of the KV memory": router.needs_kv,
-            "times of prefills and decode steps": router.needs_costs,
-            "load reports": router.report_s is not None,
-        }
-        named = ", ".join(name for name, needed in needs.items() if needed)
-        yield [code(router.name), named or "nothing", router.checked or "no", router.source or "–"]
-
-
 def _hardware() -> Iterator[list[str]]:
     for gpu in HARDWARE.values():
         fp8 = f"{gpu.fp8_flops / 1e12:g}" if gpu.fp8_flops else "–"
@@ -104,14 +83,6 @@ def _hardware() -> Iterator[list[str]]:
             *(f"{gpu.memory_bytes_per_s / 1e9:g}", f"{gpu.memory_bytes / GIB:.2f}", host),
             f"{gpu.link_bytes_per_s / 1e9:g}" if gpu.link_bytes_per_s else "–",
         ]
-
-
-def _model(llm: Model) -> list[str]:
-    return [
-        *(code(llm.name), f"{llm.params / 1e9:.2f}e9", llm.precision),
-        *(f"{llm.weight_bytes / GIB:.1f}", f"{llm.kv_bytes_per_token:,}"),
-        *(f"{llm.max_model_len:,}", str(llm.gpus)),
-    ]
 
 
 def _formats(name: str, formats: Iterable[str]) -> dict[str, str]:

@@ -17,8 +17,8 @@ class Outcome(Enum):
     FINE = ("finished", "`done.json`", "continues", "continues", 0)
     MARKED = (
         "marked",
-        "finished; fails a validity gate, which the report shows and `bench` names on stderr; it "
-        "decides no headline, and the command runs it again",
+        "finished, but fails a validity gate, which the report and stderr name; it decides no "
+        "headline, and the command runs it again",
         "continues",
         "continues",
         1,
@@ -56,9 +56,9 @@ class Fault:
     """Time until the fault is detected, and what determines it."""
 
 
-PROCESS = "0.5 s; its process is checked"
-TURN = "at once; each answer is checked"
-GONE = "2 s after a turn failed because of it, or 7 s without a byte of any running turn"
+PROCESS = "0.5 s"
+TURN = "at once"
+GONE = "2 s after a failed turn, or 7 s without a byte of any turn"
 START = "`--ready-within-s` (900 s)"
 
 REPLAYED = [
@@ -76,7 +76,7 @@ REPLAYED = [
         "http://… is lost: no response for 5 s (--lost-after-s)",
         Outcome.FAILED,
         "http://… is lost: no response for 5 s (--lost-after-s)",
-        "`--lost-after-s` (60 s) without a byte or an answer to `/v1/models`, plus 10 s",
+        "`--lost-after-s` (60 s) without a byte or `/v1/models`, plus 10 s",
     ),
     Fault(
         "Engine hangs, its HTTP server answers",
@@ -202,7 +202,7 @@ REPLICAS = [
     ),
 ]
 ROUTER_KILLED = Fault(
-    "Router of another project killed (SIGKILL), with its servers still running",
+    "Router of another project killed (SIGKILL)",
     "router killed",
     "connection lost after … output tokens",
     Outcome.FAILED,
@@ -212,7 +212,7 @@ ROUTER_KILLED = Fault(
 """Checked by `tests/foreign_routers/test_sweep.py`, which needs a router that is installed."""
 BEHIND_THE_GATEWAY = [
     Fault(
-        "One of several replicas killed, for agents behind the gateway",
+        "The same, for agents behind the gateway",
         "killed",
         "no answer from the server: …",
         Outcome.FAILED,
@@ -220,12 +220,12 @@ BEHIND_THE_GATEWAY = [
         PROCESS,
     ),
     Fault(
-        "One of several replicas stopped (SIGSTOP), for agents behind the gateway",
+        "A replica stopped (SIGSTOP), for agents behind the gateway",
         "stopped",
         "replica … (http://…) is lost: no response for 5 s (--lost-after-s)",
         Outcome.FAILED,
         "replica … (http://…) is lost: no response for 5 s (--lost-after-s)",
-        "`--lost-after-s` (60 s) without a finished turn or an answer to `/v1/models`, plus 10 s",
+        "`--lost-after-s` (60 s) without a finished turn or `/v1/models`, plus 10 s",
     ),
 ]
 OF_A_URL = [
