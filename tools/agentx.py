@@ -23,8 +23,8 @@ from servers.records.settings import ScenarioRecord
 from tools.results_tables import DASH, DATA, code, table
 
 FILE = DATA / "agentx.json"
-FEWEST = 8
-"""Agents of the rows that the page shows: with fewer, policies hardly differ."""
+AGENTS = 16
+"""Agents of the rows that the page shows: with fewer, policies differ less."""
 Row = Mapping[str, Any]
 Rules = tuple[ScenarioRecord, tuple[int, ...]]
 """The scenario and the seeds."""
@@ -60,19 +60,19 @@ def document(runs: Sequence[Path]) -> dict[str, Any]:
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Return the table by its name in the page: tokens per second and GPU at interactivity P90."""
     policies = list(dict.fromkeys(row["variant"] for row in rows))
-    found: dict[tuple[str, str, int], dict[str, str]] = {}
+    found: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        if row["agents"] < FEWEST:
+        if row["agents"] != AGENTS:
             continue
-        key = (row["model"], row["machine"], row["agents"])
+        key = (row["model"], row["machine"])
         values = whole(row["tokens_per_s_per_gpu"]), digits(row["interactivity_p90"])
         found.setdefault(key, {})[row["variant"]] = " at ".join(values)
     return {
         "agentx": table(
-            ("model", "machine", "agents", *map(code, policies)),
+            ("model", "machine", *map(code, policies)),
             [
-                (code(model), machine, str(agents), *(each.get(p, DASH) for p in policies))
-                for (model, machine, agents), each in found.items()
+                (code(model), machine, *(each.get(p, DASH) for p in policies))
+                for (model, machine), each in found.items()
             ],
         )
     }

@@ -1,4 +1,4 @@
-"""Makes the tables of docs/reference/results.md from docs/data/ and servers/profiles/.
+"""Makes the tables of docs/reference/results.md from docs/data/.
 
 `python -m tools.results_tables RUN…` adds run folders of sweeps to docs/data/results.json.
 """
@@ -15,11 +15,6 @@ import orjson
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import paired_ratio
-from servers.profiles import MODELS
-from servers.profiles.files import tables_of
-from servers.profiles.machines.gpus import OPERATOR_TABLES
-from servers.profiles.roofline import TENSOR_PARALLEL
-from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
 from tools.results import (
     AGENTS,
     DAY,
@@ -68,7 +63,6 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "tier": table(
             ("workload", "machine", "÷ continuum+", "÷ infercept+"), _over_a_tier(results)
         ),
-        "coverage": table(("models", *map(code, OPERATOR_TABLES)), _coverage()),
         "live": table(("load", "mean JCT", "P95 JCT", "winner", "τ"), _live()),
     }
 
@@ -229,35 +223,6 @@ def _ratio(load: Load, ours: str, other: str) -> str:
         if (n := load.unstable(name))
     )
     return ", ".join(unstable) or DASH
-
-
-def shipped() -> Iterator[tuple[str, str, int, ShippedSteps]]:
-    """Yield GPU, model, number of GPUs and step times of each shipped profile."""
-    for gpu in OPERATOR_TABLES:
-        file = shipped_file(gpu)
-        for model, by_gpus in (file.models if file else {}).items():
-            for gpus in by_gpus:
-                if found := shipped_steps(gpu, model, gpus):
-                    yield gpu, model, gpus, found
-
-
-def _coverage() -> Iterator[list[str]]:
-    numbers: dict[tuple[str, str], list[int]] = {}
-    for gpu, model, gpus, _ in shipped():
-        numbers.setdefault((gpu, model), []).append(gpus)
-    models: dict[tuple[str, ...], list[str]] = {}
-    for model in MODELS:
-        found = [numbers.get((gpu, tables_of(gpu, model) or model)) for gpu in OPERATOR_TABLES]
-        if any(found):
-            models.setdefault(tuple(map(_numbers, found)), []).append(code(model))
-    for row, names in models.items():
-        yield [", ".join(names), *row]
-
-
-def _numbers(gpus: list[int] | None) -> str:
-    if gpus == list(TENSOR_PARALLEL):
-        return "all"
-    return ", ".join(map(str, gpus)) if gpus else DASH
 
 
 def _live() -> Iterator[list[str]]:

@@ -24,20 +24,20 @@ class CellRecord(
     policy_arguments: dict[str, Scalar] = field(default_factory=dict)
     policy_source: str | None = None
     policy_sha256: str | None = None
-    """Hash of a user's policy and of the modules that it imports."""
+    """Hash of a user's policy and its imports."""
     reference: Name | None = None
-    """What no server can give it, `the future` or `unlimited KV`; absent if a server can run it."""
+    """What no server can give it, `the future` or `unlimited KV`."""
     router: RouterRecord | None = None
     disaggregate: SplitRecord | None = None
     offload: OffloadRecord | None = None
     jps: Rate | None
     """Jobs per second; null if the loop is closed or the arrivals are recorded."""
     agents: Count | None = None
-    """Agents in flight, with `--arrivals agents`; absent otherwise."""
+    """Agents in flight, with `--arrivals agents`."""
     seed: Count
     """Seed of the arrivals and of the order of programs."""
     repeat: Count = 1
-    """With `--repeats`; absent in the first measurement."""
+    """With `--repeats`."""
     arrivals: Name
     workload: WorkloadRecord
 

@@ -25,11 +25,11 @@ class Times(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     jct: Summary
     ttft: Summary | None = None
-    """From sending to the first token; absent if no turn finished."""
+    """From sending to the first token."""
     first_ttft: Summary | None = None
     """The same, of the first turns of jobs."""
     tpot: Summary | None = None
-    """Between two output tokens; absent if no answer has two."""
+    """Between two output tokens."""
     per_token: Summary | None = None
     """From sending to the last token ÷ output tokens: the inverse of the speed that a user sees."""
 
@@ -45,7 +45,7 @@ class WindowRecord(Struct, kw_only=True, omit_defaults=True):
     to_s: Seconds | None
     """The same of the first job after them."""
     finished_jobs: Count | None = None
-    """Jobs that end in the window, whenever they arrived; absent if a measured job has not."""
+    """Jobs that end in the window, whenever they arrived."""
     shared_prefix_tokens: Tokens = 0
     """Leading tokens of first prompts that earlier programs have too."""
 
@@ -57,7 +57,7 @@ class JobsInSystem(Struct, kw_only=True, omit_defaults=True):
     """When a measured job arrives."""
     at_end: Count | None = None
     growth: Number | None = None
-    """Growth over the window, per arriving job; absent if a measured job has not ended."""
+    """Growth over the window, per arriving job."""
 
 
 class BackgroundEnd(Struct, kw_only=True):

@@ -29,11 +29,11 @@ class RouterRecord(Record, kw_only=True, frozen=True):
 
     name: Name
     router: str | None = None
-    """Class; absent for routers of other projects."""
+    """Class of one of our routers."""
     version: str | None = None
     source: str | None = None
     sha256: str | None = None
-    """Hash of a user's router and of the modules that it imports."""
+    """Hash of a user's router and its imports."""
 
 
 class SplitRecord(Record, kw_only=True, frozen=True):
@@ -99,13 +99,12 @@ class LimitsRecord(Record, kw_only=True, frozen=True):
     admission: Name | None = None
     """Absent for SGLang and servers at a URL."""
     long_prefill: Tokens | None = None
-    """Most tokens of one turn in a step; absent without a cap."""
+    """Most tokens of one turn in a step."""
     long_prefill_adaptive: bool | None = None
-    """Whether the cap is at least an equal share of the step; absent if not."""
+    """Whether the cap is at least an equal share of the step."""
     watermark: Number | None = None
-    """Share of the KV blocks that admissions leave free; absent if 0."""
+    """Share of the KV blocks that admissions leave free."""
     speculate: Name | None = None
-    """Speculative decoding; absent without."""
 
 
 class TransferRecord(Record, kw_only=True, frozen=True):
@@ -207,7 +206,7 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     engine: Name | None = None
     """`sim`, `vllm`, `vllm-virtual`, `sglang`, `dynamo-mocker`, a plug-in, or a URL."""
     virtual_time: Name | None = None
-    """What its time is called; absent for live engines."""
+    """Name of its clock. Only in virtual time."""
     hardware: Name | None = None
     model: Name | None = None
     gpus: Count | None = None
@@ -224,7 +223,7 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     scheduling: Name | None = None
     """`sync` or `async`. Only in virtual time."""
     kv_cache_dtype: Name | None = None
-    """Format of the KV cache; absent if `auto`."""
+    """Format of the KV cache."""
     server: ServerRecord = ServerRecord()
     """Versions of live servers, and options that were given."""
     costs: dict[str, Scalar | Numbers] | None = None
@@ -239,9 +238,9 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
     """For how long jobs arrive in a cell, from an empty machine."""
 
     seconds: Seconds
-    """Its length."""
+    """Length of the time in which jobs arrive."""
     jobs: Count | None = None
-    """The most jobs that arrive; absent without a limit."""
+    """The most jobs that arrive."""
     burst: Count = 0
     """Jobs that arrive together at the beginning."""
 
@@ -278,7 +277,7 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     steady_state: bool = False
     """Whether the jobs are a stream."""
     horizon: HorizonRecord | None = None
-    """When the measured jobs arrive; absent in steady state."""
+    """When the measured jobs arrive."""
     scenario: ScenarioRecord | None = None
     """Only with `--scenario`."""
     agent: AgentRecord | None = None

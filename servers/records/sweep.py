@@ -77,7 +77,7 @@ class MadeBy(Record, kw_only=True, frozen=True):
     """What made the first run in the folder."""
 
     argv: tuple[str, ...] = ()
-    """The command; keys are `***` and paths of private sessions `TRACES`."""
+    """The command, without keys and paths of private sessions."""
     git_commit: Scalar = None
     """Absent outside a checkout."""
     python: Scalar = None
