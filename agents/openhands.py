@@ -14,7 +14,7 @@ PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
 DEFAULT_PYTHON = ".venv-openhands/bin/python"
 REMEDY = (
     "install it: make openhands (needs Python 3.12 or newer); or give a Python with openhands-sdk "
-    "and openhands-tools with --openhands-python"
+    "and openhands-tools with --agent-python"
 )
 
 

@@ -1,9 +1,9 @@
 """Limits the disk space and the number of files of a program, at low cost.
 
-Counting files means walking all of them. But a program's files cannot have grown by more than the
-usage of their file system, which one call returns (statvfs). So files are counted only if that
-growth could have exceeded the limit, and every RECOUNT_S, since space that other programs free
-hides growth. A deleted file counts while the program has it open.
+Counting files means walking all of them. A program's files cannot grow by more than the usage of
+their file system, which one call returns (statvfs), so they are counted only if that growth could
+exceed the limit, and every RECOUNT_S, since space that other programs free hides growth. A deleted
+file counts while the program has it open.
 """
 
 from __future__ import annotations

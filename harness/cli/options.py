@@ -142,7 +142,9 @@ def _parameters(annotation: Any) -> Iterator[inspect.Parameter]:
 
 
 def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
-    option, kind = setting.option, setting.kind
+    option, kind, text = setting.option, setting.kind, setting.option.help
+    if default != setting.default:  # which the help then states beside it
+        text = text.partition(" Default:")[0]
     if get_origin(kind) is tuple or setting.name in ONCE:
         kind, default = list[(get_args(kind) or [kind])[0]] | None, None  # type: ignore[misc]
     info: Any
@@ -151,13 +153,12 @@ def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
     else:
         info = typer.Option(
             setting.flag,
-            *option.also,
             metavar=option.metavar,
             min=option.min,
             envvar=option.envvar,
             exists=option.exists,
             dir_okay=option.dir_okay,
-            help=option.help,
+            help=text,
             autocompletion=COMPLETIONS.get(setting.name),
             rich_help_panel=option.panel,
         )

@@ -23,8 +23,6 @@ class Option:
     panel: str | None = None
     """The heading under which `--help` shows the option. Default: `PANEL` of its dataclass."""
     min: float | None = None
-    also: tuple[str, ...] = ()
-    """Alternative names of the option."""
     envvar: str | None = None
     exists: bool = False
     """The value is a path that must exist."""

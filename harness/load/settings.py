@@ -17,7 +17,6 @@ from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
-from servers.routing import ROUTERS
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 READING = "How traces are read"
@@ -127,8 +126,8 @@ class Load:
     programs: Annotated[
         int | None,
         Option(
-            "Use the first N jobs. With --once, fewer are repeated to N. Default: all; a recipe"
-            " draws new jobs for each seed.",
+            "Use the first N jobs; with --once, repeat them if there are fewer. Default: all; a "
+            "recipe draws new jobs for each seed.",
             "N",
             min=1,
         ),
@@ -140,8 +139,7 @@ class Load:
             "a day (office, or a file with 24 relative rates; --jps is their mean); recorded; "
             "closed:N (a fixed set of jobs, N in flight); agents, or agents:SECONDS with a mean "
             "think time between the jobs of an agent. The last three without --jps. Default: "
-            "poisson; agents if capacities of recorded sessions are searched without --jps, "
-            "--horizon and --burst.",
+            "poisson; agents for recorded sessions without --jps, --horizon and --burst.",
             "PROCESS",
         ),
     ] = None
@@ -149,17 +147,17 @@ class Load:
         str | None,
         Option(
             "Agents in flight, each of which starts a new job when its last one ends: 40, a list "
-            "8,16,32, or a range 10..50:10. The report says how many agents each policy sustains, "
-            "and what these need. Implies --arrivals agents.",
+            "8,16,32, or a range 10..50:10. Reports how many agents each policy sustains, and what "
+            "these need. Implies --arrivals agents.",
             "NUMBERS",
         ),
     ] = None
     scenario: Annotated[
         str | None,
         Option(
-            "agentx or inferencex-agentx-mvp: the rules of this published load for the number of "
-            "--agents, with --horizon instead of its window. The report shows interactivity "
-            "against tokens per second and GPU.",
+            "Run --agents by the rules of a published load, agentx or inferencex-agentx-mvp; "
+            "--horizon replaces its window. The report shows interactivity against tokens per "
+            "second and GPU.",
             "NAME",
         ),
     ] = None
@@ -167,9 +165,9 @@ class Load:
         str | None,
         Option(
             "How long jobs arrive at a rate in virtual time, from an empty machine: 8h or 7d, or "
-            "24h,5000 for at most 5,000 jobs. All jobs of this time are measured, and a rate is "
-            "sustained if they meet the SLO. steady: jobs arrive until a steady state after a "
-            "burst has been measured. Default: 24h,5000.",
+            "24h,5000 for at most 5,000 jobs. All of them are measured, and a rate is sustained if "
+            "they meet the SLO. steady: jobs arrive until a steady state after a burst has been "
+            "measured. Default: 24h,5000.",
             "TIME[,JOBS]",
         ),
     ] = None
@@ -177,18 +175,16 @@ class Load:
         str | None,
         Option(
             "Jobs that arrive together at the beginning of the --horizon: 50, or a list such as "
-            "0,25,50,100, which draws the capacity of each policy against the burst. Default: "
-            "none.",
+            "0,25,50,100, for a figure of each policy's capacity against the burst. Default: none.",
             "JOBS",
         ),
     ] = None
     background: Annotated[
         str | None,
         Option(
-            "Serve the requests of a trace without sessions alongside the jobs, as single turns at"
-            " this many requests per second (Poisson): mooncake.jsonl@2. They do not count as"
-            " jobs: JCTs and capacities exclude them, and the report lists their latencies"
-            " separately.",
+            "Serve the requests of a trace without sessions alongside the jobs, as single turns at "
+            "this many requests per second (Poisson): mooncake.jsonl@2. JCTs and capacities "
+            "exclude them; the report has their latencies.",
             "FILE@RATE",
         ),
     ] = None
@@ -199,16 +195,16 @@ class Load:
     once: Annotated[
         bool,
         Option(
-            "Run a fixed set of jobs until all have finished. Without it, jobs arrive in virtual"
-            " time for a --horizon, or agents start them until a steady state has been measured;"
-            " recorded arrivals, closed loops and live servers always run a fixed set."
+            "Run a fixed set of jobs until all have finished, as recorded arrivals, closed loops "
+            "and live servers always do. Otherwise jobs arrive for a --horizon, or agents start "
+            "them until a steady state has been measured."
         ),
     ] = False
     overlong: Annotated[
         Overlong,
         Option(
-            "For jobs that exceed the longest context or the KV memory: drop and list them, or "
-            "refuse to start."
+            "Jobs that exceed the longest context or the KV memory: drop and list them, or refuse "
+            "to start."
         ),
     ] = Overlong.DROP
 
@@ -233,7 +229,7 @@ class Machine:
         Option(
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
             "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. sglang: starts an "
-            "SGLang server for each cell, with a scheduler of its own. "
+            "SGLang server for each cell, with SGLang's own scheduler. "
             "dynamo-mocker: NVIDIA Dynamo's routers, live, with mock workers. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             "NAME",
@@ -428,8 +424,8 @@ class Server:
     transfer_gb_per_s: Annotated[
         float | None,
         Option(
-            "Bandwidth of the link over which a prefill engine of --disaggregate sends KV, in 10⁹ "
-            "bytes. Default: the links of its GPUs (NVLink, else PCIe).",
+            "Bandwidth from a prefill engine of --disaggregate to a decode engine, in 10⁹ bytes. "
+            "Default: the links of its GPUs (NVLink, else PCIe).",
             "GB/S",
         ),
     ] = None
@@ -440,13 +436,12 @@ class Server:
     router: Annotated[
         str | None,
         Option(
-            "Comma-separated routers in front of several --replicas: "
-            f"{', '.join(ROUTERS.built_in)}, or your classes, optionally with arguments. Each "
-            "policy runs behind each router. With --engine vllm also routers of other projects "
-            "(make routers; bench list routers), such as vllm-router:consistent_hash or, with "
-            "--prompts text, sglang-router:manual. With --engine dynamo-mocker only those of "
-            "Dynamo, such as dynamo:kv. Default: sticky, and dynamo:kv with dynamo-mocker; bench "
-            "serve prints the URLs of all servers without it.",
+            "Comma-separated names from bench list routers, or your classes, optionally with "
+            "arguments, for several --replicas; each policy runs behind each router. With --engine "
+            "vllm also routers of other projects, such as vllm-router:consistent_hash or, with "
+            "--prompts text, sglang-router:manual; with dynamo-mocker those of Dynamo. Default: "
+            "sticky; dynamo:kv with dynamo-mocker; in bench serve none, so that it prints the URLs "
+            "of all servers.",
             "NAMES",
         ),
     ] = None
@@ -528,7 +523,6 @@ class Agents:
             "Python interpreter of the environment with the agent. Default: the one in "
             ".venv-agents or .venv-openhands.",
             "PATH",
-            also=("--openhands-python",),
         ),
     ] = None
     agent_config: Annotated[
@@ -602,7 +596,7 @@ class SweepSettings:
     no_capacity: Annotated[
         bool,
         Option(
-            "Run the rates of --jps only, without a search for the highest rate that each policy "
+            "Run the rates of --jps only; do not search for the highest rate that each policy "
             "sustains."
         ),
     ] = False
@@ -662,9 +656,8 @@ class SweepSettings:
     api_price: Annotated[
         str | None,
         Option(
-            "Also report what the same jobs cost at an API with these prices in USD per million "
-            "tokens, and from which load on the machine is cheaper: 0.5,5,25. Cached are the prompt"
-            " tokens that earlier turns of the same job contain.",
+            "Prices of an API in USD per million tokens: 0.5,5,25. The report compares what the "
+            "jobs cost there, with earlier turns of the same job as cached input.",
             "CACHED,INPUT,OUTPUT",
             panel=MACHINE,
         ),
@@ -693,9 +686,9 @@ class Execution:
     keep: Annotated[
         Keep | None,
         Option(
-            "Cells in virtual time that keep their turns; others keep only their numbers. shown: "
-            "those that the report can draw, with the first seed, at the rates of its table. "
-            "Default: shown if capacities are searched, else turns."
+            "Which cells in virtual time keep their turns; others keep only numbers. shown: those "
+            "that the report can draw, with the first seed, at the rates of its table. Default: "
+            "shown if capacities are searched, else turns."
         ),
     ] = None
     on_error: Annotated[OnError, Option("Stop when a cell fails, or run the others.")] = (
@@ -720,9 +713,9 @@ class Execution:
     cluster: Annotated[
         str | None,
         Option(
-            "Run cells as tasks of a Ray cluster: ray (one of this machine, or the one of this Ray "
-            "job), HOST:6379 on one of its nodes, or ray://HOST:10001. --workers limits the cells "
-            "at a time.",
+            "Run cells as tasks of a Ray cluster: ray (on this machine, or that of this Ray job), "
+            "HOST:6379 on one of its nodes, or ray://HOST:10001. --workers limits the cells at a "
+            "time.",
             "ADDRESS",
             in_file=False,
         ),

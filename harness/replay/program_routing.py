@@ -1,4 +1,4 @@
-"""Routes the turns of a live replay: what a router learns of them, and who learns of their ends."""
+"""Routes the turns of a live replay, and reports the ends of programs to routers and servers."""
 
 from __future__ import annotations
 

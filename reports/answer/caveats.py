@@ -195,8 +195,8 @@ def cells_without_a_valid_result(results: Results) -> list[str]:
     if missing:
         name, why = missing[0]
         caveats.append(
-            f"No result: {counted(len(missing), 'cell')} of {len(missing) + len(results.cells)};"
-            f" the first, {name}: {why.rstrip('.')}."
+            f"No result in {counted(len(missing), 'cell')} of"
+            f" {len(missing) + len(results.cells)}; the first, {name}: {why.rstrip('.')}."
         )
     return caveats
 

@@ -52,7 +52,7 @@ def find_sglang() -> SglangInstallation:
     if not _new_enough(version):
         oldest = ".".join(map(str, OLDEST))
         raise Unavailable(
-            f"{python} has SGLang {version}, and Turnstile needs {oldest} or newer; {REMEDY}"
+            f"{python} has SGLang {version}, but Turnstile needs {oldest} or newer; {REMEDY}"
         )
     return SglangInstallation(python, version)
 

@@ -32,7 +32,7 @@ def test_a_cell_without_a_result_gives_exit_code_1(
     assert err.startswith(f"no result: {CELL.name}: ")
     assert reason in err
     assert err.count("\n") == 1
-    assert "No result: 1 cell of 2" in out
+    assert "No result in 1 cell of 2" in out
 
 
 @pytest.mark.usefixtures("run")

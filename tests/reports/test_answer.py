@@ -248,7 +248,7 @@ def test_a_baseline_without_a_result_is_named_in_the_headline(tmp_path: Path) ->
     write_cell(run, "autellix", idle(6.0))
     found = answer_of(run)
     assert "The baseline fcfs has no result here." in found.headline
-    assert any("No result: 1 cell of 3; the first, fcfs" in d for d in found.caveats)
+    assert any("No result in 1 cell of 3; the first, fcfs" in d for d in found.caveats)
 
 
 def test_a_run_without_results_has_no_answer_yet(tmp_path: Path) -> None:

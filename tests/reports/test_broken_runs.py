@@ -161,5 +161,5 @@ def test_a_cell_without_a_result_is_named_in_the_report(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "done.json").unlink()
     report = write(tmp_path)
-    assert any("No result: 1 cell of 2; the first, continuum" in s for s in report.answer)
+    assert any("No result in 1 cell of 2; the first, continuum" in s for s in report.answer)
     assert "not finished: 2 turns recorded" in report.path.read_text()

@@ -226,7 +226,7 @@ def test_a_given_port_that_is_taken_in_the_meantime_is_an_error(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [(None, "has no vLLM; get it with: "), ("0.23.1", "has vLLM 0.23.1, and Turnstile needs 0.24")],
+    [(None, "has no vLLM; get it with: "), ("0.23.1", "has vLLM 0.23.1, but Turnstile needs 0.24")],
 )
 def test_a_missing_or_old_vllm_is_refused_with_the_command_to_install_it(
     tmp_path: Path, version: str | None, message: str

@@ -89,7 +89,7 @@ def test_a_missing_or_an_old_sglang_is_refused_with_the_command_to_install_it(
     with pytest.raises(Unavailable, match="No such file"):
         resolve_engine(settings)
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", substitute(tmp_path, "0.4.9"))
-    with pytest.raises(Unavailable, match=r"has SGLang 0\.4\.9, and Turnstile needs 0\.5\.23"):
+    with pytest.raises(Unavailable, match=r"has SGLang 0\.4\.9, but Turnstile needs 0\.5\.23"):
         resolve_engine(settings)
 
 

@@ -79,7 +79,9 @@ def compare(
     metric: Annotated[
         str,
         typer.Option(
-            "--metric", help="Comma-separated: jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99."
+            "--metric",
+            metavar="NAMES",
+            help="Comma-separated: jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99.",
         ),
     ] = "jct.mean,jct.p95",
     max_regression: Annotated[
@@ -90,7 +92,13 @@ def compare(
     ] = "3%",
     confidence: Annotated[
         float,
-        typer.Option("--confidence", min=0.5, max=0.999, help="Confidence level of the intervals."),
+        typer.Option(
+            "--confidence",
+            metavar="SHARE",
+            min=0.5,
+            max=0.999,
+            help="Confidence level of the intervals.",
+        ),
     ] = 0.95,
     markdown: Annotated[
         Path | None,

@@ -49,6 +49,7 @@ def doctor(
         float,
         typer.Option(
             "--gap-s",
+            metavar="SECONDS",
             min=0.6,
             max=60,
             help="With --pins: length of tool gaps, below the policy's TTLs.",
@@ -56,7 +57,9 @@ def doctor(
     ] = 1.0,
     kv_blocks: Annotated[
         int,
-        typer.Option("--kv-blocks", min=40, help="With --pins: KV pool in vLLM's blocks."),
+        typer.Option(
+            "--kv-blocks", metavar="N", min=40, help="With --pins: KV pool in vLLM's blocks."
+        ),
     ] = 500,
     *,
     settings: Annotated[Server, Only("vllm_python", "ready_within_s")],

@@ -58,16 +58,26 @@ def experiment(
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Run all built-in experiments.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Parent of the experiments' folders.")] = OUT,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Parent of the experiments' folders.")
+    ] = OUT,
     engine: Annotated[
-        str, typer.Option("--engine", help="sim, vllm-virtual, vllm or a URL, as for bench sweep.")
+        str,
+        typer.Option(
+            "--engine", metavar="NAME", help="sim, vllm-virtual, vllm or a URL, as for bench sweep."
+        ),
     ] = "sim",
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Override the experiment's model on a live engine."),
+        typer.Option(
+            "--model",
+            metavar="NAME|PATH|ID",
+            help="Override the experiment's model on a live engine.",
+        ),
     ] = None,
     jps: Annotated[
-        str | None, typer.Option("--jps", help="Override the experiment's job rates.")
+        str | None,
+        typer.Option("--jps", metavar="RATES", help="Override the experiment's job rates."),
     ] = None,
     admission: Annotated[
         Admission | None,
@@ -78,13 +88,19 @@ def experiment(
         typer.Option("--scheduling", help="Override the experiment's CPU time between steps."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Override the experiment's seeds, which are 1..5.")
+        str | None,
+        typer.Option(
+            "--seeds", metavar="SEEDS", help="Override the experiment's seeds, which are 1..5."
+        ),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if an experiment's claims do not hold.")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Parallel processes. Default: all cores.")
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Parallel processes. Default: all cores."
+        ),
     ] = None,
 ) -> None:
     from harness.experiments import definition as experiments

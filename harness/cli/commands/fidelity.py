@@ -83,7 +83,12 @@ def fidelity(
     within_s: Annotated[
         float,
         typer.Option(
-            "--within-s", min=10, max=540, help="Time limit for measuring.", rich_help_panel=RUN
+            "--within-s",
+            metavar="SECONDS",
+            min=10,
+            max=540,
+            help="Time limit for measuring.",
+            rich_help_panel=RUN,
         ),
     ] = 120.0,
     repeats: Annotated[

@@ -71,7 +71,9 @@ the request continues. The gateway passes the program on to its servers.
 @app.command(help=HELP)
 def gateway(
     urls: Urls,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: any free port.")
+    ] = 0,
     listen: Annotated[
         str,
         typer.Option(

@@ -107,7 +107,10 @@ def profile(
         ),
     ] = None,
     within_s: Annotated[
-        float, typer.Option("--within-s", min=10, max=540, help="Time limit for measuring.")
+        float,
+        typer.Option(
+            "--within-s", metavar="SECONDS", min=10, max=540, help="Time limit for measuring."
+        ),
     ] = 120.0,
     tier: Annotated[
         str | None,

@@ -69,6 +69,7 @@ Port = Annotated[
     int | None,
     typer.Option(
         "--port",
+        metavar="N",
         min=1,
         max=65535,
         help="Port on 127.0.0.1 of the server, or of the gateway of --router. Default: any free "

@@ -119,7 +119,7 @@ def probe(python: str) -> VllmInstallation:
         raise Unavailable(f"{python} has no vLLM; {install_hint()}")
     if not _new_enough(version):
         raise Unavailable(
-            f"{python} has vLLM {version}, and Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
+            f"{python} has vLLM {version}, but Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
             + install_hint()
         )
     cpu = facts["vllm"] is None or "cpu" in version
