@@ -37,7 +37,7 @@ PCIE: dict[float, str] = {PCIE3_X16: "PCIe 3", PCIE4_X16: "PCIe 4", PCIE5_X16: "
 @cache
 def tables() -> dict[str, str]:
     return {
-        "policies": table(("policy", "needs", "checked", "source"), _policies()),
+        "policies": table(("policy", "checked", "source"), _policies()),
         "hardware": table(
             ("name", "BF16 / FP8, TFLOP/s", "memory, GB/s", "GiB", "host link", "GPU link, GB/s"),
             _hardware(),
@@ -70,8 +70,7 @@ def _metrics(*groups: Group) -> str:
 
 def _policies() -> Iterator[list[str]]:
     for policy in map(POLICIES.load, POLICIES.built_in):
-        needs = ", ".join(policy.needs) or "nothing"
-        yield [code(policy.name), needs, policy.checked or "no", policy.source]
+        yield [code(policy.name), policy.checked or "no", policy.source]
 
 
 def _hardware() -> Iterator[list[str]]:
