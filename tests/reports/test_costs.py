@@ -98,7 +98,7 @@ def test_prices_are_for_all_hardware_or_for_some_of_it() -> None:
     assert parse_prices("h100=2,l4=0.5", ["h100", "l4"]) == {"h100": 2.0, "l4": 0.5}
     with pytest.raises(InvalidInput, match=r"--price h10=2: no run is on this.* did you mean h100"):
         parse_prices("h10=2", ["h100", "l4"])
-    with pytest.raises(InvalidInput, match=r"--price l4=1: .*; it has h100$"):
+    with pytest.raises(InvalidInput, match=r"--price l4=1: .*; runs are on h100$"):
         parse_prices("l4=1", ["h100", "h100"])
     with pytest.raises(InvalidInput, match=r"--price h100=2,h100=3: h100 is given twice; remove"):
         parse_prices("h100=2,h100=3", ["h100"])

@@ -77,7 +77,7 @@ def test_a_file_of_another_tool_in_which_inferred_token_counts_are_not_marked_sa
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     ran = convert("/no/such/file", "--to", "agentic", "--out", tmp_path / "x.jsonl")
     assert ran.exit_code == 2
-    assert "--to agentic: no format to write is called 'agentic'." in ran.stderr
+    assert "--to agentic: no format to write is called 'agentic';" in ran.stderr
     assert "did you mean agentic-mooncake?" in ran.stderr
     assert "Traceback" not in ran.output
 
