@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reports.metrics.background import BACKGROUND
 from reports.metrics.measure import GROUPS
-from reports.metrics.metric import Group
+from reports.metrics.metric import Group, Metric
 from reports.metrics.routing import ROUTING
 from servers.basics.atomic import write_file
 from servers.profiles import HARDWARE
@@ -61,11 +61,16 @@ def page(text: str) -> str:
 
 def _metrics(*groups: Group) -> str:
     rows = [
-        (code(m.column), m.unit.name, m.better, f"{m.meaning} {m.detail}".rstrip())
+        (code(m.column), _unit(m), m.better, f"{m.meaning} {m.detail}".rstrip())
         for group in groups
         for m in group.metrics
     ]
     return table(("column", "unit", "better", "definition"), rows)
+
+
+def _unit(metric: Metric) -> str:
+    """Return the unit, unless the column ends with it."""
+    return "" if metric.column.endswith(f"_{metric.unit.name}") else metric.unit.name
 
 
 def _policies() -> Iterator[list[str]]:

@@ -37,7 +37,7 @@ ELSEWHERE: dict[type[Struct], type[Struct]] = {
     VariantRecord: CellRecord,
 }
 """Records whose fields another record explains."""
-LINES_HEAD = "| field | meaning | null or absent if |\n|---|---|---|\n"
+LINES_HEAD = "| field | meaning | null or absent |\n|---|---|---|\n"
 HEAD = "| field | meaning |\n|---|---|\n"
 
 

@@ -14,14 +14,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from servers.records.fields import Blocks, Count, Scalar, Seconds, Tokens, meaning
 
-FAILED_BEFORE = "there was no first token"
-NOT_REPORTED = "not reported"
-NOT_SPLIT = "not reported live"
-FIRST_TURN = "it is a first turn"
-NOT_RECORDED = "without `bench record --messages`"
+FAILED_BEFORE = "without a first token"
+NOT_REPORTED = "if not reported"
+NOT_SPLIT = "if not reported live"
+FIRST_TURN = "in a first turn"
+NOT_RECORDED = "without `--messages`"
 NOT_DISAGGREGATED = "without `--disaggregate`"
-NOT_ADMISSION = "the event is no admission"
-NOT_PINNED = "the event is not `pinned`"
+NOT_ADMISSION = "unless an admission"
+NOT_PINNED = "unless `pinned`"
 
 
 class PromptPrefix(Struct, gc=False):
@@ -42,26 +42,26 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     The schedule sets the first fields; the engine sets the others when the turn ends.
     """
 
-    program_id: Annotated[str, meaning("program of the turn")]
-    turn: Annotated[Count, meaning("position of the turn in its program, from 0")]
-    job_id: Annotated[str, meaning("root program: that of the parent of a sub-agent")]
+    program_id: Annotated[str, meaning("its program")]
+    turn: Annotated[Count, meaning("its position in the program, from 0")]
+    job_id: Annotated[str, meaning("root program; of a sub-agent that of its parent")]
     job_index: Annotated[
         Count | UnsetType,
         meaning(
-            "position of the job in the order of arrival, from 0",
-            "the cell runs a fixed set of jobs",
+            "position of the job in order of arrival, from 0",
+            "in a fixed set of jobs",
         ),
     ] = UNSET
     job_turns: Annotated[
         Count | UnsetType,
         meaning(
             "turns of the whole job",
-            "the cell runs a fixed set of jobs",
+            "in a fixed set of jobs",
         ),
     ] = UNSET
     background: Annotated[
         bool | UnsetType,
-        meaning("whether it is a request of `--background`, which is no job", "it is not"),
+        meaning("whether it is a request of `--background`", "if not"),
     ] = UNSET
     scheduled_at_s: Annotated[Seconds, meaning("when the turn was due")]
     sent_at_s: Annotated[
@@ -90,21 +90,22 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         PromptPrefix | UnsetType | None,
         meaning(
             "beginning of the prompt, shared with other programs: `{id, tokens}`",
-            "it is not a first turn, or nothing is shared",
+            "after a first turn; if nothing is shared",
         ),
     ] = UNSET
     shared_tokens: Annotated[
         Tokens | UnsetType,
         meaning(
             "leading prompt tokens that other programs may have too, by block hashes",
-            "the trace has none, or nothing is shared",
+            "if nothing is shared",
         ),
     ] = UNSET
     replica: Annotated[
         Count | UnsetType,
         meaning(
             "index of the server that served the turn, from 0",
-            "there is one replica in virtual time, no router sent the turn, or no server has it",
+            "with one replica in virtual time; if no router sent the turn, or no event of a server "
+            "has it",
         ),
     ] = UNSET
     prefill_replica: Annotated[
@@ -119,7 +120,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         meaning(
             "how long routers held the turn back, part of `queue_s` and `decode_queue_s`; behind a "
             "router of another project the time until the turn arrived in the engine",
-            "there is one server, or `replica` is left out",
+            "with one server; without `replica`",
         ),
     ] = UNSET
     first_token_at_s: Annotated[
@@ -185,14 +186,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "how often a full queue refused the turn (503 or 429)",
-            "there was no refusal",
+            "without a refusal",
         ),
     ] = UNSET
     refused_s: Annotated[
         Seconds | UnsetType,
         meaning(
             "time until it was sent for the last time, part of `queue_s`",
-            "there was no refusal",
+            "without a refusal",
         ),
     ] = UNSET
     messages: Annotated[
@@ -206,9 +207,9 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     answer: Annotated[str | UnsetType, meaning("text of the answer", NOT_RECORDED)] = UNSET
     command: Annotated[
         str | UnsetType | None,
-        meaning("shell command that the answer calls", f"there is none; {NOT_RECORDED}"),
+        meaning("shell command that the answer calls", f"if there is none; {NOT_RECORDED}"),
     ] = UNSET
-    error: Annotated[str | None, meaning("why the turn failed", "the turn succeeded")] = None
+    error: Annotated[str | None, meaning("why the turn failed", "if the turn succeeded")] = None
 
 
 class EventRecord(Struct, kw_only=True, gc=False):
@@ -216,14 +217,14 @@ class EventRecord(Struct, kw_only=True, gc=False):
 
     t: Annotated[Seconds, meaning("time of the event")]
     event: Annotated[str, meaning("name of the event, below")]
-    program_id: Annotated[str, meaning("program of the turn")]
+    program_id: Annotated[str, meaning("its program")]
     turn: Annotated[
         Count,
         meaning("position of the turn in its program, from 0; with `replica`, of its turns there"),
     ]
     replica: Annotated[
         Count | UnsetType,
-        meaning("index of the replica, from 0", "there is one, or the event is live"),
+        meaning("index of the replica, from 0", "with one replica; live"),
     ] = UNSET
     prompt_length: Annotated[
         Tokens | UnsetType,
@@ -236,14 +237,14 @@ class EventRecord(Struct, kw_only=True, gc=False):
         Tokens | UnsetType,
         meaning(
             "tokens of `hit_length` from an offload tier",
-            "there are none, or in virtual time",
+            "without any; in virtual time",
         ),
     ] = UNSET
     ttl_s: Annotated[
         Seconds | UnsetType | None,
         meaning(
             "time to live of the pin",
-            "only pressure ends the pin",
+            "if only pressure ends it",
         ),
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
@@ -252,16 +253,16 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     reason: Annotated[
         str | UnsetType,
-        meaning("why the pin ended, below", "the event is not `unpinned`"),
+        meaning("why the pin ended, below", "unless `unpinned`"),
     ] = UNSET
     tier: Annotated[
         str | UnsetType,
         meaning(
             "where KV is read from: `dram`, `ssd` or a `prefill` engine",
-            "the event is not `loading`, or it is live",
+            "unless `loading`; live",
         ),
     ] = UNSET
     tokens: Annotated[
         Tokens | UnsetType,
-        meaning("tokens that are loaded", "the event is not `loading`"),
+        meaning("tokens that are loaded", "unless `loading`"),
     ] = UNSET
