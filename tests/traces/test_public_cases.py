@@ -12,6 +12,7 @@ import pytest
 
 from servers.basics.errors import InvalidTrace
 from traces import Fork, Program, Provenance, TraceSet, read_traces
+from traces.formats.registry import abouts, recognise
 
 CASES = Path(__file__).parent / "cases"
 MEASURED, INFERRED = Provenance.MEASURED, Provenance.INFERRED
@@ -169,6 +170,16 @@ def test_a_file_of_another_tool_is_named_with_what_to_do(file: str, what: str, r
 def test_a_file_with_messages_alone_is_not_taken_for_a_trajectory() -> None:
     with pytest.raises(InvalidTrace, match="unknown format"):
         read_traces(CASES / "24-refusals" / "openai_log.json")
+
+
+def test_one_field_is_no_mark_of_a_format() -> None:
+    keys = {key for about in abouts().values() for kind in about.keys for key in kind}
+    names = {key.partition(".")[0] for key in keys} | {"messages", "trajectory", "events", "type"}
+    names -= {"resourceSpans"}  # a word of OpenTelemetry alone
+    assert len(names) > 20
+    values = "x", 1, {}, [], [{}], [{"role": "assistant", "content": "x"}]
+    documents = ({name: value} for name in names for value in values)
+    assert [each for each in documents if recognise(json.dumps(each).encode())] == []
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,9 @@ def test_a_pack_is_read_by_name() -> None:
         (b"[" * 100_000, "nested too deeply"),
         (b"[1, 2]", "unknown format (no object)"),
         (b'{"a": 1}', "unknown format (an object with a)"),
-        (b'{"messages": 3}', "no LLM call"),
-        (b'{"requests": []}', "no request with prompt tokens"),
+        (b'{"messages": 3}', "unknown format (an object with messages)"),
+        (b'{"info": {}, "messages": 3}', "no LLM call"),
+        (b'{"block_size": 64, "requests": []}', "no request with prompt tokens"),
         (b'{"format": "turnstile-trace-2", "id": "x"}', "format is 'turnstile-trace-2'"),
     ],
 )

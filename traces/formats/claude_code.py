@@ -17,7 +17,7 @@ from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
-from traces.formats.claude_code_lines import AgentLines
+from traces.formats.claude_code_lines import IFLOW, AgentLines
 from traces.formats.shared.linked import START_BYTES, DocumentFile, first_lines, split, stem
 from traces.formats.shared.sessions import Sent, make_programs
 from traces.lenient import Repairs
@@ -50,7 +50,12 @@ _LINE = re.compile(rb'"uuid"\s*:\s*"([^"\\]+)"')
 
 
 def sniff(first_bytes: bytes) -> bool:
-    return any(map(_is_line, first_lines(first_bytes)))
+    lines = list(first_lines(first_bytes))
+    return any(map(_is_line, lines)) and not any(map(is_of_iflow, lines))
+
+
+def is_of_iflow(line: JsonObject) -> bool:
+    return _is_line(line) and identifier(line.get("sessionId")).startswith(IFLOW)
 
 
 def _is_line(line: JsonObject) -> bool:

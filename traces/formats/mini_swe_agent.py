@@ -57,9 +57,9 @@ _BLOCK = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
 def sniff(first_bytes: bytes) -> bool:
     document = mapping(document_start(first_bytes))
-    messages = items(document.get("messages"))
-    is_chat = messages and not any("extra" in mapping(message) for message in messages)
-    return "messages" in document and not (is_chat and document.keys().isdisjoint(MARKS))
+    messages = map(mapping, items(document.get("messages")))
+    is_marked = bool(MARKS & document.keys()) or any("extra" in message for message in messages)
+    return "messages" in document and is_marked
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:

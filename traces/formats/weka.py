@@ -39,6 +39,8 @@ ABOUT = About(
     accuracy=f"without `api_time` {CALL_END}; tools have no names",
 )
 
+MARKS = {"block_size", "hash_id_scope"}
+"""Fields of sessions, besides `requests`."""
 MAX_DEPTH = 20
 """Maximum nesting of sub-agents; deeper ones are left out."""
 MAX_GROUPS_COMPARED = 100
@@ -48,7 +50,10 @@ ROUNDING_S = 1.0
 
 
 def sniff(first_bytes: bytes) -> bool:
-    return "requests" in mapping(document_start(first_bytes))
+    document = mapping(document_start(first_bytes))
+    first = mapping(next(iter(items(document.get("requests"))), None))
+    is_marked = bool(MARKS & document.keys()) or {"in", "out"} <= first.keys()
+    return "requests" in document and is_marked
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:

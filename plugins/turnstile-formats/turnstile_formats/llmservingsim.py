@@ -46,7 +46,7 @@ BLOCK_TOKENS = 16
 
 def sniff(first_bytes: bytes) -> bool:
     row = first_row(first_bytes)
-    return "sub_requests" in row or {"input_toks", "arrival_time_ns"} <= row.keys()
+    return "arrival_time_ns" in row and bool({"sub_requests", "input_toks"} & row.keys())
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
