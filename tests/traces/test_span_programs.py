@@ -303,6 +303,18 @@ def test_a_total_tells_whether_the_prompt_count_excludes_cached_tokens() -> None
     assert program.turns[0].prompt_tokens == 160
 
 
+@pytest.mark.parametrize(("counted", "total"), [(8200, 16_300), (200, 8300)])
+def test_the_text_tells_whether_a_total_has_the_cached_tokens_twice(
+    counted: int, total: int
+) -> None:
+    text = said("x" * 27_060)  # 8,200 tokens of 3.3 characters
+    usage = {"cached": 8000, "total": total}
+    (program,), repairs = read(call("1", 0, 1, counted, 100, usage=usage, prompt=text))
+    assert (program.turns[0].prompt_tokens, program.turns[0].output_tokens) == (8200, 100)
+    twice = "a total with the cached tokens twice, as the text shows: ignored"
+    assert (twice in repairs) == (counted == 8200)
+
+
 def test_a_total_above_prompt_and_answer_is_reasoning() -> None:
     # As Vertex AI records hidden thinking: 5 + 845 + 1173 = 2023.
     (program,), repairs = read(call("1", 0, 1, 5, 845, usage={"total": 2023}))

@@ -249,6 +249,51 @@ def test_a_call_in_the_second_after_a_fork_is_no_copy_if_the_parent_lacks_it(
     assert programs[1].turns[0].tool_gap_s == pytest.approx(8.3)
 
 
+def test_a_call_without_counts_after_a_total_began_anew_is_the_new_total() -> None:
+    count, fresh = Counter(), Counter()
+    counts = count(4, 5000), fresh(9, 700), fresh(15, 900)  # the totals are 5000, 700 and 1600
+    for each in counts[1:]:
+        del each["payload"]["info"]["last_token_usage"]
+    lines = [line for each, at_s in zip(counts, (4, 9, 15), strict=True)
+             for line in (said(at_s), each, asked(at_s + 2))]  # fmt: skip
+    (program,), repairs = read(meta("a"), asked(1), *lines)
+    assert [turn.prompt_tokens for turn in program.turns] == [5000, 700, 900]
+    assert "a call without its own counts: from the file's totals (2 times)" in repairs
+
+
+def read_folder(folder: Path, *rollouts: list[Line]) -> dict[str, Program]:
+    for number, lines in enumerate(rollouts):
+        (folder / f"rollout-{number}.jsonl").write_bytes(json_lines(*lines))
+    return {program.id: program for program in read_traces(folder, keep_names=True).programs}
+
+
+def test_a_sub_agent_that_copies_lines_with_their_times_is_known_by_its_parents_field(
+    tmp_path: Path,
+) -> None:
+    count = Counter()
+    copy = history(count, 1, 9)
+    child = [meta("b", 60, parent_thread_id="a", thread_source="subagent"), *copy, asked(61),
+             said(65), count(65, 300)]  # fmt: skip
+    programs = read_folder(tmp_path, [meta("a"), *history(Counter(), 1, 9)], child)
+    assert {id: [turn.prompt_tokens for turn in p.turns] for id, p in programs.items()} == {
+        "a": [100, 200],
+        "b": [300],
+    }
+    # The parent's last answer before it came at 28 s.
+    assert programs["b"].fork == Fork("a", 1, 33.0, None, Provenance.MEASURED)
+
+
+def test_a_fork_may_copy_only_the_end_of_its_parents_history(tmp_path: Path) -> None:
+    count = Counter()
+    parent = [meta("a"), *history(count, 1, 9), asked(40), said(45), last := count(45, 300)]
+    copy = [{**each, "timestamp": iso(500)} for each in (asked(40), said(45), last)]
+    child = [meta("b", 500, forked_from_id="a"), meta("a"), *copy, asked(510), said(515),
+             count(515, 400, cached=300)]  # fmt: skip
+    programs = read_folder(tmp_path, parent, child)
+    assert [turn.prompt_tokens for turn in programs["a"].turns] == [100, 200, 300]
+    assert [turn.prompt_tokens for turn in programs["b"].turns] == [400]
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_sub_agents_rollout_is_a_fork_of_its_parents(tmp_path: Path, waits: bool) -> None:
     count = Counter()

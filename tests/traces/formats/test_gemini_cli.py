@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
-from tests.traces.claude_code import iso
+from tests.traces.claude_code import START_S, iso
 from tests.traces.sample import Sample, json_lines
 from traces import Fork, Program, Provenance, read_traces
 from traces.check import check
@@ -140,6 +140,18 @@ def test_the_time_of_a_tool_that_ended_when_its_answer_was_written_is_not_measur
         Provenance.INFERRED,
     )
     assert "a tool's result or a message before the answer's end: gap set to 0" in repairs
+
+
+def test_an_answer_without_text_ended_when_the_first_of_its_parallel_tools_began() -> None:
+    times = {7.0: 20, 7.5: 37.04}  # beginnings, which their ids have in milliseconds, and ends
+    tools = [{**tool(end_s), "id": f"t-{(START_S + begin_s) * 1000:.0f}-1"}
+             for begin_s, end_s in times.items()]  # fmt: skip
+    program, _ = read(json_lines(HEAD, user("u", 0), silent("a", 38, 100, *tools),
+                                 answer("b", 45, 150)))  # fmt: skip
+    assert (program.turns[0].tool_gap_s, program.turns[0].gap_provenance) == (
+        30.04,
+        Provenance.MEASURED,
+    )
 
 
 def test_the_first_version_of_a_message_has_the_time_of_the_answer() -> None:
