@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from harness.gateway import Gateway, serve_gateway
 from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.replay.completion import PartialAnswer, QueueFull
+from harness.replay.http import client_session, stream_completion
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import TurnFailed
+from tests.gateway.test_proxy import ASK as CHAT
+from tests.gateway.test_proxy import post
+from tests.lines import Line, into
 from tests.live.server import Server, serving
 from tests.threaded import threaded
 from traces import Turn
@@ -51,6 +63,58 @@ def received(*parts: bytes, text: bool = True) -> PartialAnswer:
     return answer
 
 
+@asynccontextmanager
+async def sending(*parts: bytes) -> AsyncIterator[str]:
+    """Answer chats on loopback with these parts of a stream."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for part in parts:
+            await response.write(part)
+        await response.write_eof()
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def replayed(*parts: bytes) -> PartialAnswer:
+    """Return the answer that a replay gets from a server."""
+
+    async def go() -> PartialAnswer:
+        answer = PartialAnswer(time.monotonic(), text=True)
+        async with sending(*parts) as url, client_session() as session:
+            path = f"{url}/v1/chat/completions"
+            await stream_completion(session, path, io.BytesIO(b"{}"), answer, time.monotonic)
+        return answer
+
+    return asyncio.run(go())
+
+
+def recorded(*parts: bytes) -> Line:
+    """Return the record of a gateway whose client does not ask for usage."""
+
+    async def go() -> Line:
+        lines: list[Line] = []
+        async with sending(*parts) as url:
+            gateway = Gateway([LiveServer(url, tagged=True)], into(lines))
+            async with serve_gateway(gateway) as base_url:
+                _, body, _ = await post(f"{base_url}/v1/chat/completions", {**CHAT, "stream": True})
+        assert b"usage" not in body
+        return lines[0]
+
+    return asyncio.run(go())
+
+
 @pytest.mark.parametrize(
     "sampled",
     [{"content": "a"}, {"reasoning_content": "hm"}, {"reasoning": "hm"}, {"tool_calls": CALL}],
@@ -78,13 +142,12 @@ def test_a_full_queue_refuses_a_turn_only_before_its_first_token() -> None:
     "chunk", [{"choices": [], "usage": USAGE}, {"choices": None, "usage": USAGE}, {"usage": USAGE}]
 )
 def test_a_chunk_with_usage_need_not_have_choices(chunk: dict[str, Any]) -> None:
-    answer = received(delta(content="a"), ENDS, event(**chunk), DONE)
+    parts = delta(content="a"), ENDS, event(**chunk), DONE
+    answer = replayed(*parts)
     answer.check(TURN)
     assert answer.output_tokens == 8
-    forwarded = ForwardedAnswer()
-    # The client did not ask for usage.
-    assert Tap(forwarded, hide_usage=True, key=None).feed(event(**chunk), 1) == b""
-    assert forwarded.output_tokens == 8
+    line = recorded(*parts)
+    assert (line["prompt_tokens"], line["output_tokens"], line["error"]) == (40, 8, None)
 
 
 def test_usage_may_come_in_any_chunk() -> None:
@@ -96,7 +159,9 @@ def test_usage_may_come_in_any_chunk() -> None:
     "end", [b"", b"data: [DONE]", b"data: [DONE]\n", b"data: [DONE]\r\n", b"data: [DONE] \n\n"]
 )
 def test_a_stream_that_the_server_ended_is_complete_however_it_ends(end: bytes) -> None:
-    received(delta(content="a"), ENDS, event(usage=USAGE), end).check(TURN)
+    parts = delta(content="a"), ENDS, event(usage=USAGE), end
+    replayed(*parts).check(TURN)
+    assert recorded(*parts)["error"] is None
 
 
 def test_the_last_event_may_lack_its_empty_line() -> None:
@@ -126,8 +191,12 @@ def test_token_ids_are_counts_if_the_server_sends_no_usage() -> None:
 
 def test_text_without_usage_says_what_to_do() -> None:
     said = "the stream ended without usage, so the tokens of its answer are unknown; use a server"
+    parts = delta(content="a"), ENDS, DONE
     with pytest.raises(TurnFailed, match=re.escape(said)):
-        received(delta(content="a"), ENDS, DONE).check(TURN)
+        replayed(*parts).check(TURN)
+    # An agent gets its answer; `bench record` says which turns lack counts.
+    line = recorded(*parts)
+    assert (line["prompt_tokens"], line["output_tokens"], line["error"]) == (0, 0, None)
 
 
 def part(**fields: Any) -> bytes:
@@ -153,15 +222,16 @@ PYTEST, RUFF = '{"command": "pytest -q"}', '{"command": "ruff check"}'
         # parts with the id only, interleaved
         [part(id="a", name="bash"), part(id="b", name="bash"),
          part(id="a", arguments=PYTEST), part(id="b", arguments=RUFF)],
+        # interleaved parts with ids and one wrong index
+        [part(index=0, id="a", name="bash"), part(index=0, id="b", name="bash"),
+         part(index=0, id="a", arguments=PYTEST), part(index=0, id="b", arguments=RUFF)],
         # the same index, and parts without an id
         [part(index=0, id="a", name="bash"), part(index=0, arguments=PYTEST),
          part(index=0, id="b", name="bash"), part(index=0, arguments=RUFF)],
     ],
 )  # fmt: skip
 def test_parallel_tool_calls_are_kept_apart(parts: list[bytes]) -> None:
-    forwarded = ForwardedAnswer()
-    Tap(forwarded, hide_usage=False, key=None).feed(b"".join(parts), 1)
-    assert forwarded.tools == ("pytest", "ruff")
+    assert recorded(*parts, ENDS, event(usage=USAGE), DONE)["tools"] == ["pytest", "ruff"]
 
 
 def test_a_server_is_asked_directly_whatever_proxy_the_environment_has() -> None:
