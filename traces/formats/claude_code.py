@@ -9,7 +9,6 @@ the rules and repairs.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier
 from traces.formats.about import PERMISSION, About
 from traces.formats.claude_code_lines import IFLOW, AgentLines
+from traces.formats.shared.launches import Launches
 from traces.formats.shared.linked import START_BYTES, DocumentFile, first_lines, split, stem
 from traces.formats.shared.sessions import Sent, make_programs
 from traces.lenient import Repairs
@@ -39,7 +39,7 @@ ABOUT = About(
     ),
 )
 
-AGENT_FILE = "agent-"
+AGENT, AGENT_FILE = "agent ", "agent-"
 MAX_KINDS = 5
 _SESSION = re.compile(rb'"sessionId"\s*:\s*"([^"\\]+)"')
 _CALL = re.compile(
@@ -125,7 +125,7 @@ class _SessionAgents:
         key = f"session {self.parts}"
         if part.name.startswith(AGENT_FILE) or line.get("isSidechain") is True:
             named = part.name[len(AGENT_FILE) :] if part.name.startswith(AGENT_FILE) else ""
-            key = f"agent {identifier(line.get('agentId')) or named or self._root(line)}"
+            key = f"{AGENT}{identifier(line.get('agentId')) or named or self._root(line)}"
         else:
             self.sessions[key] = identifier(part.name) or "session"
         if key not in self.agents:
@@ -152,10 +152,8 @@ class _SessionAgents:
             kind = started[0].kind if started else ""
             if agent.system and (kind or key in self.sessions):
                 agent.thread.prefix_of = ("claude-code", kind, *agent.system)
-            for sent in started:
-                agent.thread.launch(sent.call, sent.tool.called_s, sent.awaited_by)
-            if parent is not None and not started and self.agents[parent].thread.calls:
-                agent.thread.launch_unseen(self.agents[parent].thread, self.repairs)
+            above = self.agents[parent].thread if parent is not None else None
+            agent.thread.launched_by(started, above, self.repairs)
         sessions_first = sorted(self.agents, key=lambda key: key not in self.sessions)
         return make_programs([self.agents[key].thread for key in sessions_first], self.repairs)
 
@@ -168,22 +166,11 @@ class _SessionAgents:
     def _started_by(self) -> dict[str, list[Sent]]:
         """Return the tool calls that started each sub-agent and its further runs: the calls whose
         results have its id, or else a call with its first message as the prompt."""
-        sent = [s for agent in self.agents.values() for s in agent.sent.values()]
-        started_by: dict[str, list[Sent]] = {}
-        by_prompt: dict[str, deque[Sent]] = {}
-        for s in sent:
-            key = f"agent {s.agent}"
-            if s.agent and key in self.agents:
-                started_by.setdefault(key, []).extend([s] if s.thread != key else [])
-            elif s.prompt:
-                by_prompt.setdefault(s.prompt, deque()).append(s)
-        for key, agent in self.agents.items():
-            started, same = started_by.get(key, []), by_prompt.get(agent.first_prompt)
-            is_known = any(s.prompt == agent.first_prompt for s in started)
-            if key not in self.sessions and same and not is_known:
-                first = same.popleft()
-                started_by[key] = [s for s in (first, *started) if s.thread != key]
-        return {key: sent for key, sent in started_by.items() if sent}
+        sent = (s for agent in self.agents.values() for s in agent.sent.values())
+        ids = {key: key.removeprefix(AGENT) for key in self.agents if key not in self.sessions}
+        launches = Launches(sent, frozenset(ids.values()))
+        found = {k: launches.of(k, [id], self.agents[k].first_prompt) for k, id in ids.items()}
+        return {key: sent for key, sent in found.items() if sent}
 
     def _parent(self, key: str, started_by: Mapping[str, list[Sent]]) -> str | None:
         """Return the agent that started a sub-agent, or else its session."""
@@ -203,7 +190,7 @@ class _SessionAgents:
         for key, agent in self.agents.items():
             id = self.sessions.get(key, "")
             if not id:
-                own = key.removeprefix("agent ")
+                own = key.removeprefix(AGENT)
                 own = f"{AGENT_FILE}{numbers.get(own, own)}"
                 top = key
                 for _ in self.agents:  # no chain is longer, unless it is a cycle

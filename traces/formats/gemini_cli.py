@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from pathlib import Path
 
 from servers.basics.errors import TraceRejected
@@ -21,6 +20,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import PERMISSION, About
 from traces.formats.shared.calls import Call, CalledTool
 from traces.formats.shared.chat_messages import plain_text
+from traces.formats.shared.launches import Launches
 from traces.formats.shared.linked import DocumentFile, split
 from traces.formats.shared.sessions import Sent, Thread, make_programs, tool_name, whole_prompt
 from traces.lenient import (
@@ -54,8 +54,6 @@ PATCH = "$set"
 _LINK = re.compile(rb'"(?:sessionId|agentId)"\s*:\s*"([^"\\]+)"')
 _BEGAN_MS = re.compile(r"-(\d{13})-")
 """The time at which a tool call began, in its id."""
-STARTED_S = 1.0
-"""A sub-agent starts at most this long before its tool call, since clocks are not exact."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -108,9 +106,13 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             reader.thread.prefix_of = ("gemini-cli", reader.model)
     if not any(reader.thread.calls for reader in readers.values()):
         raise TraceRejected("no message of the model with token counts")
-    launches = _Launches(readers)
+    launches = Launches(sent for reader in readers.values() for sent in reader.sent)
     for id in sorted(sub_agents, key=lambda id: _began_at_s(readers[id].thread)):
-        launches.add(id, sub_agents[id], repairs)
+        thread, fields = readers[id].thread, sub_agents[id]
+        parent = readers.get(identifier(fields.get("sessionId")))
+        ids = {identifier(fields.get(key)) for key in ("sessionId", "agentId")}
+        sent = launches.of(id, ids, began_s=_began_at_s(thread))
+        thread.launched_by(sent, parent.thread if parent is not None else None, repairs)
     main_first = sorted(readers, key=lambda id: id in sub_agents)
     return make_programs([readers[id].thread for id in main_first], repairs)
 
@@ -143,70 +145,6 @@ def _at_s(message: JsonObject) -> float:
 def _began_at_s(thread: Thread) -> float:
     """Return when a sub-agent began."""
     return thread.started_s or (thread.calls[0].end_s if thread.calls else None) or 0.0
-
-
-class _Launches:
-    """The tool calls that started sub-agents: those with a sub-agent's id, or else the first one
-    during which it began, if possible one that started an agent."""
-
-    def __init__(self, readers: Mapping[str, _SessionReader]) -> None:
-        self.readers = readers
-        self.by_agent: dict[str, list[tuple[int, Sent]]] = {}
-        """The tool calls with the id of each sub-agent, numbered in order of the sessions."""
-        sent = list(enumerate(sent for reader in readers.values() for sent in reader.sent))
-        for number, tool_call in sent:
-            if tool_call.agent:
-                self.by_agent.setdefault(tool_call.agent, []).append((number, tool_call))
-        timed = [(each.tool.called_s, number, each) for number, each in sent]
-        timed_calls = [(s - STARTED_S, number, each) for s, number, each in timed if s is not None]
-        self.later = sorted(timed_calls, key=lambda call: call[0], reverse=True)
-        """The tool calls that begin after the last sub-agent, the last one first."""
-        self.begun: list[tuple[bool, int, Sent]] = []
-        """A heap of the tool calls that had begun, those that started an agent first."""
-        self.claimed: set[int] = set()
-        """Numbers of the tool calls that started a sub-agent."""
-
-    def add(self, name: str, fields: JsonObject, repairs: Repairs) -> None:
-        """Add the launches of a sub-agent. Call in the order in which sub-agents began."""
-        thread = self.readers[name].thread
-        agents = {identifier(fields.get(key)) for key in ("sessionId", "agentId")}
-        own = self._with_id(agents, name)
-        if not own and (first := self._first_during(_began_at_s(thread), name)) is not None:
-            own = self._with_id({first[1].agent}, name) or [first]
-        self.claimed.update(number for number, _ in own)
-        for _, sent in own:
-            if len(thread.launches) == max(1, len(thread.calls)):
-                break
-            thread.launch(sent.call, sent.tool.called_s, sent.awaited_by)
-        parent = self.readers.get(identifier(fields.get("sessionId")))
-        if not own and parent is not None and parent.thread.calls:
-            thread.launch_unseen(parent.thread, repairs)
-
-    def _with_id(self, agents: Iterable[str], name: str) -> list[tuple[int, Sent]]:
-        """Return the tool calls with these ids that other agents made, in order."""
-        numbered = [each for agent in agents for each in self.by_agent.get(agent, ())]
-        return sorted((n, sent) for n, sent in numbered if sent.thread != name)
-
-    def _first_during(self, at_s: float, name: str) -> tuple[int, Sent] | None:
-        """Return the first tool call of another agent during which a sub-agent began."""
-        while self.later and self.later[-1][0] <= at_s:
-            _, number, sent = self.later.pop()
-            heappush(self.begun, (not sent.agent, number, sent))
-        own: list[tuple[bool, int, Sent]] = []
-        found: tuple[int, Sent] | None = None
-        while self.begun and found is None:
-            _, number, sent = self.begun[0]
-            if sent.thread == name:
-                own.append(heappop(self.begun))
-            elif (
-                sent.tool.answered_s or sent.tool.called_s or 0.0
-            ) < at_s or number in self.claimed:
-                heappop(self.begun)
-            else:
-                found = number, sent
-        for each in own:
-            heappush(self.begun, each)
-        return found
 
 
 def _files(

@@ -131,12 +131,17 @@ class Thread:
         if run not in self.launches and not (run and self.calls[run - 1].called):
             self.launches[run] = SubagentLaunch(call, awaited_by)
 
-    def launch_unseen(self, parent: Thread, repairs: Repairs) -> None:
-        """Add a launch that is not recorded."""
-        repairs.add(
-            "a sub-agent whose start is not recorded: after the last call before it, not awaited"
-        )
-        self.launch(parent.last_call_before(self.started_s or 0.0), None)
+    def launched_by(self, sent: Sequence[Sent], parent: Thread | None, repairs: Repairs) -> None:
+        """Add the launches of a sub-agent by tool calls, or else one by its parent that is not
+        recorded."""
+        for each in sent:
+            if len(self.launches) == max(1, len(self.calls)):
+                break
+            self.launch(each.call, each.tool.called_s, each.awaited_by)
+        if not sent and parent is not None and parent.calls:
+            what = "a sub-agent whose start is not recorded"
+            repairs.add(f"{what}: after the last call before it, not awaited")
+            self.launch(parent.last_call_before(self.started_s or 0.0), None)
 
     def last_call_before(self, at_s: float) -> Call:
         """Return the last call that had ended; the first one if none had. Called when all calls are
