@@ -12,16 +12,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import numpy as np
 import orjson
 
-from harness.replay.http import api_key, authorization, client_session
 from servers.basics.json_object import JsonObject
 
 ROUNDS, CONCURRENT = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16
-TIMEOUT_S = 60.0
+TIMEOUT_S, MAX_ANSWER_BYTES = 60.0, 1 << 24
 Body = Callable[[Any, int], JsonObject]
 """Returns a request, from the token ids of its prompt and the length of its answer."""
 
@@ -59,21 +57,22 @@ def send_prompts(
         return
     try:
         asyncio.run(_send(url, body, vocabulary, long, short))
-    except (aiohttp.ClientError, OSError, TimeoutError):
+    except OSError:
         return
 
 
 async def _send(url: str, body: Body, vocabulary: range, long: int, short: int) -> None:
+    from harness.replay.openai_client import open_client, read
+
     rng = np.random.default_rng(0)
-    headers = {"Content-Type": "application/json", **authorization(api_key())}
-    async with client_session(headers, timeout_s=TIMEOUT_S) as session:
+    async with open_client(TIMEOUT_S) as client:
 
         async def send(tokens: int, output_tokens: int) -> None:
             prompt = rng.integers(vocabulary.start, vocabulary.stop, tokens, dtype=np.uint32)
             request = body(prompt, output_tokens)
             content = orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
-            async with session.post(url, data=content, allow_redirects=False) as response:
-                await response.read()
+            async with asyncio.timeout(TIMEOUT_S):
+                await read(client, url, MAX_ANSWER_BYTES, content)
 
         for _ in range(ROUNDS):
             await send(long, 1)
