@@ -37,8 +37,8 @@ ABOUT = About(
     title="agentic Mooncake",
     rules=(
         "Versions 1 and 2. A session of a play is a program. The gap is `delay_ms` of the "
-        "dependency (version 1: `delay` + `tool_wait_ms`), **unstated**. Spawns and joins are"
-        " dependencies on other sessions. Shared blocks are `hash_ids` of `block_size`"
+        "dependency (version 1: `delay` + `tool_wait_ms`). Spawns and joins are dependencies on "
+        "other sessions"
     ),
 )
 

@@ -44,7 +44,7 @@ ABOUT = About(
     repeats="inferred",
     starts=True,
     sub_agents=True,
-    accuracy=f"tool times contain the model's, and are not to be quoted; {BY_TEXT}",
+    accuracy=f"tool times contain the model's; {BY_TEXT}",
     without=f"without timestamps {DRAW}",
 )
 

@@ -33,10 +33,7 @@ ABOUT = About(
     repeats="inferred",
     starts=True,
     sub_agents=True,
-    accuracy=(
-        "outputs whose count was cut off, from their text: median error 8%, at most 30% in "
-        "nine of ten"
-    ),
+    accuracy="outputs that were cut off, from their text: 8% median error, 30% in nine of ten",
 )
 
 AGENT, AGENT_FILE = "agent ", "agent-"

@@ -34,7 +34,7 @@ ABOUT = About(
     repeats="inferred",
     starts=True,
     sub_agents=True,
-    accuracy="token counts sum to the recorded total in 102 of 102 calls",
+    accuracy="counts sum to the recorded total in 102 of 102 calls",
     without="without token counts (before 0.44): refused",
 )
 

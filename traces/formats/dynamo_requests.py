@@ -33,9 +33,8 @@ ABOUT = About(
     without=SINGLE,
     title="Dynamo request traces",
     rules=(
-        "`agent_context.session_id` and `parent_session_id`; `request_received_ms` + "
-        "`total_time_ms`. Tools are the `tool_class` of tool events. Shared blocks are "
-        "`input_sequence_hashes` of `trace_block_size`"
+        "Sessions by `agent_context`, times by `request_received_ms` and `total_time_ms`. Tools "
+        "are the `tool_class` of tool events. Blocks are `input_sequence_hashes`"
     ),
 )
 

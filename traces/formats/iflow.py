@@ -23,7 +23,7 @@ ABOUT = About(
     repeats="inferred",
     starts=True,
     sub_agents=False,
-    accuracy="known from a description of its files only",
+    accuracy="known from a description only",
     without="without token counts: refused",
 )
 

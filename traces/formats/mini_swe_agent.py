@@ -43,7 +43,7 @@ ABOUT = About(
     repeats="inferred",
     starts=True,
     sub_agents=False,
-    accuracy="v1's tool times: the median to about a second, the mean is too high",
+    accuracy="v1's tool times: median to about a second, mean too high",
     without="without usage: refused",
 )
 

@@ -38,10 +38,9 @@ ABOUT = About(
     without=SINGLE,
     title="Mooncake",
     rules=(
-        "Times in ms. `hash_ids` are valid in the whole file, in blocks of 512 tokens, or of "
-        "the largest power of two that fits. Whether later rows of a session are whole "
-        "prompts or new parts is **inferred** and reported. The gap is `delay` "
-        "(**unstated**), otherwise **inferred**"
+        "Blocks have 512 tokens, or the largest power of two that fits. Whether later rows of a "
+        "session are whole prompts or new parts is **inferred**. The gap is `delay`, otherwise "
+        "**inferred**"
     ),
 )
 

@@ -36,9 +36,8 @@ ABOUT = About(
     without="sub-agents become programs of their own",
     title="`turns.jsonl`",
     rules=(
-        "Of any run and of the gateway. Failed turns, turns without counts and incomplete "
-        "lines are left out. Sub-agents become separate programs. In a stream, the first job "
-        "that had not finished and all later jobs are left out"
+        "Failed turns, turns without counts and incomplete lines are left out; of a stream, the "
+        "first job that had not finished and all later ones"
     ),
 )
 

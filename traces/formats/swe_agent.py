@@ -38,14 +38,13 @@ ABOUT = About(
     repeats="inferred",
     starts=False,
     sub_agents=False,
-    accuracy=f"{BY_TEXT}, before they are scaled to a recorded total",
+    accuracy=f"{BY_TEXT}, scaled to a recorded total",
     without=f"without `execution_time` {DRAW}",
     title="SWE-agent (`.traj`)",
     rules=(
-        "A turn is an assistant message that is not a demonstration. Lengths are counted from"
-        " text and scaled to `tokens_sent` and `tokens_received`. The gap is "
-        "`execution_time`, **measured**. Tools are the commands in the first line of the "
-        "action"
+        "A turn is an assistant message that is no demonstration. Lengths are scaled to "
+        "`tokens_sent` and `tokens_received`. The gap is `execution_time`. Tools are in the "
+        "first line of the action"
     ),
 )
 

@@ -26,10 +26,7 @@ ABOUT = About(
     sub_agents=True,
     accuracy=f"{LENGTHS}; tools have no names",
     title="AgentInfer (`requests.jsonl`)",
-    rules=(
-        "The actor `lead` is the program, other actors are sub-agents. Gaps are **measured** "
-        "from `started_at` and `finished_at`"
-    ),
+    rules="The actor `lead` is the program, others are sub-agents. Gaps are **measured**",
 )
 
 LEAD = "lead"

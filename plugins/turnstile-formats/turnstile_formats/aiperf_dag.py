@@ -38,9 +38,8 @@ ABOUT = About(
     without=COUNT,
     title="AIPerf `dag_jsonl`",
     rules=(
-        "Benchmark inputs. An output has `max_tokens`, or 128. `delay` is the gap, "
-        "**unstated**. `forks` inherit the parent's context; `spawns` start anew, and the "
-        "parent waits at `join_at`"
+        "An output has `max_tokens`, or 128. `delay` is the gap, **unstated**. `forks` inherit "
+        "the parent's context; `spawns` start anew, and the parent waits at `join_at`"
     ),
 )
 

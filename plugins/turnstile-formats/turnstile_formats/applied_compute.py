@@ -29,8 +29,8 @@ ABOUT = About(
     without="without starts: `--arrivals recorded` is refused",
     title="Applied Compute",
     rules=(
-        "One session per line; each prompt is everything before it. Gaps are "
-        "`tool_call_latency`, **unstated**. No starts"
+        "A line is a session whose prompts are everything before. Gaps are `tool_call_latency`, "
+        "**unstated**"
     ),
 )
 

@@ -34,9 +34,8 @@ ABOUT = About(
     accuracy=f"{LENGTHS} and cached tokens; written from the schema",
     title="GitHub Copilot (`GitHubCopilotCodingAgents`)",
     rules=(
-        "Written from the published schema. The gap after a tool batch is the sum of "
-        "`duration_ms`, otherwise **measured** by the clock on the assumption that "
-        "`timestamp` is the start. Leading `System` segments of equal length are taken to be "
+        "The gap after a tool batch is the sum of `duration_ms`, otherwise **measured** if "
+        "`timestamp` is the start. Leading `System` segments of equal length are assumed to be "
         "shared"
     ),
 )

@@ -30,8 +30,8 @@ ABOUT = About(
     without=SINGLE,
     title="Qwen-Bailian",
     rules=(
-        "Written from the published description. A chain of `parent_chat_id` is a program. "
-        "Blocks have 16 tokens. Gaps are **inferred**, and they are people's pauses"
+        "A chain of `parent_chat_id` is a program. Blocks have 16 tokens. Written from a "
+        "description"
     ),
 )
 

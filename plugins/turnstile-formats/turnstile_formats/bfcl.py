@@ -41,8 +41,8 @@ ABOUT = About(
     without=DRAW,
     title="BFCL (`BFCL_v4_*_result.json`)",
     rules=(
-        "A turn is a step with its `input_token_count` and `output_token_count`; tools are "
-        "the called functions. `latency` is the model's, so gaps are unknown"
+        "A turn is a step; tools are the called functions. `latency` is the model's, so gaps "
+        "are unknown"
     ),
 )
 

@@ -35,8 +35,8 @@ ABOUT = About(
     without=SINGLE,
     title="LLMServingSim",
     rules=(
-        "Times in ns. Gaps are `tool_duration_ns`, **unstated**. Kept tokens are "
-        "**inferred**; with `input_tok_ids`, prompts share blocks of 16 equal ids"
+        "Gaps are `tool_duration_ns`, **unstated**. With `input_tok_ids`, prompts share blocks "
+        "of 16 equal ids"
     ),
 )
 

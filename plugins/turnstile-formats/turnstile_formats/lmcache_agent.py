@@ -34,8 +34,8 @@ ABOUT = About(
     without=COUNT,
     title="LMCache agent traces",
     rules=(
-        "Texts of prompts and answers, also as Parquet. Counts and gaps are **inferred**. A "
-        "prompt keeps the previous one as far as both texts are equal"
+        "Also as Parquet. Gaps are **inferred**. A prompt keeps what its text has in common "
+        "with the previous one"
     ),
 )
 

@@ -44,9 +44,8 @@ ABOUT = About(
     without=f"{COUNT}; without `delay_seconds` {DRAW}",
     title="MLPerf endpoints",
     rules=(
-        "A turn is an assistant message; its prompt is everything before it. Reasoning counts"
-        " as output and as part of later prompts. The gap is the sum of `delay_seconds` "
-        "before the next request, **measured**"
+        "A turn is an assistant message. Reasoning is part of the output and of later prompts. "
+        "The gap is the sum of `delay_seconds` before the next request"
     ),
 )
 

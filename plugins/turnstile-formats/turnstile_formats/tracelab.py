@@ -33,10 +33,9 @@ ABOUT = About(
     accuracy=f"{LENGTHS} and cached tokens",
     title="TraceLab (`round_trace.jsonl`)",
     rules=(
-        "A round is a turn, from its last input event to its last output event. The gap ends "
-        "with the last `result_at` of its tools, with waits for permission unless agents run "
-        "all of them without asking. Output with reasoning counts as kept only as far as it "
-        "was cached"
+        "A turn lasts from the last input event to the last output event of a round, its gap to "
+        "the last `result_at` of its tools. Output with reasoning is kept only as far as it was "
+        "cached"
     ),
 )
 
