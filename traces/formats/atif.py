@@ -10,7 +10,7 @@ timestamps, gaps are unknown. Lengths are in tokens, times in seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
@@ -18,17 +18,10 @@ from servers.basics.text import identifier, text
 from servers.tool_names import call_names, tool_names
 from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
-from traces.formats.shared.balance import balance
-from traces.formats.shared.calls import (
-    Call,
-    fill_usage,
-    generation_s,
-    make_turn,
-    system_prefix,
-    unique_id,
-)
+from traces.formats.shared.calls import Call, fill_usage, generation_s, unique_id
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
+from traces.formats.shared.trajectory import Trajectory
 from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
 from traces.merge import agree_on_prefixes
@@ -73,17 +66,20 @@ def _id(document: JsonObject) -> str:
     return f"{id}/continued-{number}" if id and number else id
 
 
-@dataclass(slots=True)
-class _Steps:
-    """The calls of a trajectory, and the required data of its other steps."""
+class _Steps(Trajectory):
+    """A trajectory, and the required data of the steps that are not calls."""
 
-    calls: list[Call] = field(default_factory=list)
-    after_step: list[int] = field(default_factory=list)
-    """Index of the last call up to each step."""
-    asked_s: dict[int, float] = field(default_factory=dict)
-    """Time of the last user or system message before each call."""
-    system: str = ""
-    start_s: float | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_step: list[int] = []
+        """Index of the last call up to each step."""
+        self.asked_s: dict[int, float] = {}
+        """Time of the last user or system message before each call."""
+
+    @property
+    def start_s(self) -> float | None:
+        starts = (self.asked_s.get(0), self.calls[0].end_s)
+        return next((start_s for start_s in starts if start_s is not None), None)
 
 
 class _TrajectoryReader:
@@ -113,39 +109,35 @@ class _TrajectoryReader:
         gaps = [self._gap(read, i, i + 1 in joined) for i in range(len(read.calls))]
         tools = [call.tools for call in read.calls]
         complete = self.assumptions.complete_gaps(id, tools, gaps, self.repairs)
-        balanced = balance(read.calls, complete, self.repairs)
-        turns = tuple(make_turn(read.calls, i, gap, self.repairs) for i, gap in enumerate(balanced))
-        shortest = min(turn.prompt_tokens for turn in turns)
-        prefix = system_prefix(read.system, read.calls[0].opening, shortest)
-        self.programs[id] = Program(id, turns, prefix, fork, read.start_s)
+        program = read.program(id, complete, self.repairs, read.start_s)
+        self.programs[id] = replace(program, fork=fork)
 
     def _steps(self, steps: Sequence[JsonObject]) -> _Steps:
-        read, context, characters = _Steps(), 0, 0
+        read, context = _Steps(), 0
         counter = self.assumptions.tokens
         has_usage = any(tokens(mapping(s.get("metrics")).get("prompt_tokens")) for s in steps)
         for step in steps:
             said = flat_text([step.get(name) for name in SAID])
             at_s = moment(step.get("timestamp"))
-            is_agent = step.get("source") == "agent"
+            is_agent, call = step.get("source") == "agent", None
             if step.get("is_copied_context"):
                 self.repairs.add("a step copied from an earlier trajectory: only in prompts")
             elif is_agent and step.get("llm_call_count") != 0:
                 call = self._call(step, said, 0 if has_usage else max(context, 1))
-                call.end_s, call.opening = at_s, characters
-                read.calls.append(call)
+                call.end_s = at_s
             elif at_s is not None:
                 read.asked_s[len(read.calls)] = at_s
             if step.get("source") == "system" and not read.calls:
                 read.system = f"{read.system}\n{said}" if read.system else said
-            observed = flat_text(mapping(step.get("observation")).get("results"))
+            role = "assistant" if is_agent else text(step.get("source"))
+            read.say(role if role in ("assistant", "system") else "user", said, call)
+            if observed := flat_text(mapping(step.get("observation")).get("results")):
+                read.say("user", observed)
             read.after_step.append(len(read.calls) - 1)
             if not has_usage:
                 context += counter.length([said, observed])
-            characters += len(said) + len(observed)
         if not has_usage and read.calls:
             self.repairs.add(f"a trajectory without token counts: {counter.basis}")
-        starts = [read.asked_s.get(0), read.calls[0].end_s if read.calls else None]
-        read.start_s = next((start_s for start_s in starts if start_s is not None), None)
         return read
 
     def _call(self, step: JsonObject, said: str, prompt: int) -> Call:
@@ -163,7 +155,7 @@ class _TrajectoryReader:
             tools = tool_names(text(step.get("message"))) or ("tool",)
         prompt = tokens(metrics.get("prompt_tokens")) or prompt
         cached = tokens(metrics.get("cached_tokens"))
-        return Call(prompt, output, cached=cached, tools=tools, characters=len(said))
+        return Call(prompt, output, cached=cached, tools=tools)
 
     def _add_sub_agents(
         self,

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from servers.basics.errors import TraceRejected
 from servers.basics.json_object import JsonObject
 from servers.basics.text import identifier, text
 from traces.formats.shared.calls import Call, CalledTool
+from traces.formats.shared.chat_messages import from_text
 from traces.formats.shared.sessions import Sent, Thread, tool_name, whole_prompt
 from traces.laws import Law
-from traces.lenient import Repairs, items, mapping, moment, parse_json, seconds, tokens
+from traces.lenient import Repairs, items, mapping, moment, seconds, tokens
 from traces.program import Message
 
 PARENT_FIELDS = ("forked_from_id", "parent_thread_id")
@@ -539,13 +539,7 @@ def _written(item: JsonObject) -> str:
 
 
 def _arguments(item: JsonObject) -> JsonObject:
-    given = item.get("arguments")
-    if isinstance(given, str):
-        try:
-            return mapping(parse_json(given.encode("utf-8", "replace")))
-        except TraceRejected:
-            return {}
-    return mapping(given) or mapping(item.get("action"))
+    return mapping(from_text(item.get("arguments"))) or mapping(item.get("action"))
 
 
 def _script(arguments: JsonObject) -> str:

@@ -60,6 +60,22 @@ def test_the_next_responses_estimated_generation_is_subtracted_from_a_gap() -> N
     assert repairs[0].startswith("a tool time from timestamps of steps, which include the next")
 
 
+def test_the_messages_are_those_of_steps_and_observations() -> None:
+    asked = step("system", "be brief", 0), step("user", "fix it", 1)
+    observed = {"results": [{"content": "a.py"}]}
+    answers = agent(2, 100, 20, observation=observed), agent(12, 150, 170)
+    (program,), _ = read(trajectory(*asked, *answers))
+    answer = 'on\nbash\n{"command": "ls | wc"}'
+    assert [(message.role, message.content) for message in program.messages] == [
+        ("system", "be brief"),
+        ("user", "fix it"),
+        ("assistant", answer),
+        ("user", "a.py"),
+        ("assistant", answer),
+    ]
+    assert program.prompt_messages == (2, 4)
+
+
 def test_a_pause_before_a_users_message_is_measured() -> None:
     done = step("agent", "done", 2, metrics={"prompt_tokens": 100, "completion_tokens": 20})
     (program,), _ = read(trajectory(done, step("user", "more", 30), agent(35, 150, 20)))
