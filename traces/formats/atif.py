@@ -129,8 +129,7 @@ class _TrajectoryReader:
                 read.asked_s[len(read.calls)] = at_s
             if step.get("source") == "system" and not read.calls:
                 read.system = f"{read.system}\n{said}" if read.system else said
-            role = "assistant" if is_agent else text(step.get("source"))
-            read.say(role if role in ("assistant", "system") else "user", said, call)
+            read.say("assistant" if is_agent else text(step.get("source")), said, call)
             if observed := flat_text(mapping(step.get("observation")).get("results")):
                 read.say("user", observed)
             read.after_step.append(len(read.calls) - 1)

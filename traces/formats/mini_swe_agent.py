@@ -83,18 +83,15 @@ def read_trajectory(document: JsonObject, name: str, repairs: Repairs) -> list[P
     timeout_s = _command_timeout_s(document)
     gaps = [_gap(calls, i, timeout_s, repairs) for i in range(len(calls))]
     started_s = calls[0].start_s if calls[0].start_s is not None else calls[0].end_s
-    read.system = _system(messages)
     return [read.program(identifier(document.get("instance_id")) or name, gaps, repairs, started_s)]
 
 
 def _add(read: Trajectory, message: JsonObject) -> None:
-    """Add a message. Tool outputs become user messages and Responses objects text, so that every
-    chat template accepts them."""
+    """Add a message, whose tool output or Responses object is text in later prompts."""
     call = _call(message) if _is_call(message) else None
     if call is None and read.calls:
         read.calls[-1].answered(_timestamp(message))
     role = "assistant" if message.get("object") == "response" else text(message.get("role"))
-    role = role if role in ("system", "assistant") else "user"
     content, output = plain_text(message.get("content")), text(message.get("output"))
     read.say(role, content or output, call, len(output) if content else 0)
 
@@ -173,8 +170,3 @@ def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> Gap:
     if gap_s > limit_s:
         repairs.add(f"an inferred tool gap above the command timeout: cut to {limit_s:g} s")
     return min(max(0.0, gap_s), limit_s), Provenance.INFERRED
-
-
-def _system(messages: list[Any]) -> str:
-    first = mapping(messages[0])
-    return plain_text(first.get("content")) if first.get("role") == "system" else ""

@@ -58,8 +58,9 @@ class ConversationBuilder:
             self.read.system = self.read.system or utterance.content
         if utterance.role is Role.USER and self.request_s is None:
             self.request_s = utterance.at_s
-        role = "user" if utterance.role is Role.TOOL else utterance.role.value
-        self.read.say(role, utterance.content, call, len(utterance.other_prompt_text))
+        self.read.say(
+            utterance.role.value, utterance.content, call, len(utterance.other_prompt_text)
+        )
         if utterance.role is Role.MODEL:
             self._response = utterance.response_id
             calls[-1].tools += utterance.tools

@@ -80,18 +80,11 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     _scale(read.calls, stats, assumptions.tokens, repairs)
     tools = [call.tools for call in read.calls]
     gaps = assumptions.complete_gaps(name, tools, _gaps(read.calls, steps), repairs)
-    first = messages[0]
-    read.system = flat_text(first.get("content")) if first.get("role") == "system" else ""
     return [read.program(name, gaps, repairs)]
 
 
 def _is_call(message: JsonObject) -> bool:
     return message.get("role") == "assistant" and not message.get("is_demo")
-
-
-def _role(message: JsonObject) -> str:
-    role = text(message.get("role"))
-    return role if role in ("system", "assistant") else "user"
 
 
 def _said(message: JsonObject) -> str:
@@ -117,7 +110,7 @@ def _read(messages: Sequence[JsonObject], counter: TokenCounter) -> Trajectory:
         call = None
         if _is_call(message):
             call = Call(max(context, 1), max(length, 1), tools=_tools(message))
-        read.say(_role(message), said, call)
+        read.say(text(message.get("role")), said, call)
         context += length
     return read
 
