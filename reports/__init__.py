@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reports.page.machines import MachinesReport
-    from reports.page.write import Report
+    from reports.answer.report import Report
 
 __all__ = ["write_machines_report", "write_report"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reports.answer.condition import Condition
     from reports.page.machines import MachinesReport
-    from reports.page.write import Report
+    from reports.answer.report import Report
 
 PIPE_COLUMNS, FULL_PIPE_COLUMNS = 80, 200
 """Width of tables in a pipe: of a usual terminal, and one that fits every column."""

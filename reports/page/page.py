@@ -14,6 +14,7 @@ from reports.answer.capacity_context import also_serves, noun_of, price_of
 from reports.answer.capacity_rows import capacity_table
 from reports.answer.costs import cost_table
 from reports.answer.provenance import basis, command, facts, heading, left_out, price_in_words
+from reports.answer.report import Report
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
 from reports.answer.workload import compared_with_agents
@@ -75,14 +76,13 @@ class Drawn:
 
 
 def page(
-    run: Run,
-    results: Results,
-    points: Sequence[Point],
-    answer: Answer,
+    report: Report,
     drawn: Drawn,
     style: Mapping[str, Style],
     machines: Sequence[MachineLink] = (),
 ) -> str:
+    run, results, answer = report.run, report.results, report.result
+    points = report.shown_points
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
     named = [*strong, run.sweep.baseline, *_worst(answer)]
     drawn_names = {*(p.variant for p in points), *(c.variant for c in answer.capacities)}

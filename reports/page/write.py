@@ -7,27 +7,17 @@ the clock: with the same version of zlib, a folder always gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 import pandas as pd
 
-from reports.answer.capacity import capacity_answer, meaning
-from reports.answer.capacity_context import also_serves, capacity_context, price_of
-from reports.answer.capacity_rows import capacity_rows
-from reports.answer.caveats import of_results
-from reports.answer.costs import cost_sentences, job_costs
+from reports.answer.capacity import meaning
+from reports.answer.capacity_context import capacity_context
 from reports.answer.document import ANSWER, document
-from reports.answer.fails_first import fails_first
-from reports.answer.left_out import programs_left_out, valid_capacities
-from reports.answer.matrix import RateMatrix
-from reports.answer.noise import only_tested, second_arms, with_noise
-from reports.answer.other_units import other_units
-from reports.answer.scenario import ScenarioTable, scenario_answer
-from reports.answer.table import BackgroundTable, ResultTable, at_one_rate, merged
-from reports.answer.verdict import Answer, answer
-from reports.answer.workload import mostly_gaps, pause_share
+from reports.answer.report import REPORT, Report, read_report
+from reports.answer.verdict import Answer
+from reports.answer.workload import pause_share
 from reports.figures.capacity import capacity
 from reports.figures.drawing import without
 from reports.figures.gantt import NO_TURNS, gantt
@@ -38,128 +28,28 @@ from reports.figures.memory import NO_MEMORY, memory, replica_memory
 from reports.figures.overview import NO_HITS, figures
 from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
-from reports.metrics.agents import unequal_work
-from reports.metrics.cells import Results, collect
+from reports.metrics.cells import Results
 from reports.page.page import Drawn, MachineLink, page, section
 from reports.run_folder.machines import siblings
-from reports.run_folder.read import CellRun, Run, load_run, refuse_unknown
+from reports.run_folder.read import CellRun, Run, refuse_unknown
 from reports.run_folder.turns import has_turns, refuse_without_turns
 from reports.spreadsheet import escape_formula
-from reports.statistics.points import Point, points, with_sustained, with_unstable
-from reports.statistics.searched import Searched, searched
+from reports.statistics.points import Point
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput, InvalidRunFolder
-from servers.records.sweep import SweepRecord
-
-REPORT = "report.html"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    path: Path
-    """The HTML file."""
-    answer: list[str]
-    """Sentences in order of importance."""
-    matrix: RateMatrix
-    """Mean JCTs by policy and rate, with capacities."""
-    table: ResultTable
-    """All numbers, rate by rate."""
-    failed_gates: list[str]
-    """Texts `cell: failed gates`. No gate checks saturation."""
-    missing: tuple[tuple[str, str], ...]
-    """Cells without a result, and the reason."""
-    result: Answer
-    points: Sequence[Point]
-    cells: pd.DataFrame
-    """The rows of `cells.csv`."""
-    scenario: ScenarioTable | None = None
-
-    def tables(
-        self, full: bool
-    ) -> list[RateMatrix | ResultTable | BackgroundTable | ScenarioTable]:
-        """Return the matrix, and the tables of the jobs and of background requests: at the rate of
-        the answer if numbers differ, or in full at all rates."""
-        if self.scenario is not None:
-            return [self.scenario]
-        every = self.table.points
-        here = every if full else [p for p in every if p.load == self.result.load]
-        matrix = [self.matrix] if len({p.load for p in every}) > 1 or self.matrix.rows else []
-        baseline, has_matrix = self.table.baseline, bool(matrix)
-        block = self.table if full else at_one_rate(here, baseline, has_matrix=has_matrix)
-        beside = [p for p in here if p.has_background and not p.unstable]
-        background = [BackgroundTable(beside if full else merged(beside))] if beside else []
-        return [*matrix, *([block] if block is not None and block.points else []), *background]
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     """Write the report. `shown` names the cells to draw program by program."""
-    run = load_run(run_folder)
-    results = collect(run)
-    named = named_cells(run, results, shown)
-    baseline = run.sweep.baseline
-    search = searched(run)
-    shown_results = results if search is None else search.at_shown_rates(results)
-    measured = points(shown_results, baseline, steady=run.sweep.steady_state)
-    found = only_tested(with_noise(measured, second_arms(run.sweep)), run.sweep)
-    found = found if search is None else with_sustained(found, search.found)
-    found = [] if run.sweep.scenario else found
-    result = _with_programs_left_out(_answer(run, results, shown_results, found, search), run.sweep)
-    style = styles(run.sweep.variants)
-    drawn = _draw(run, shown_results, found, result, style, named, search, results.cells)
-    shown_points = [] if run.sweep.scenario else with_unstable(found, shown_results)
-    html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
-    write_cells(run_folder, results.cells)
-    write_file(run_folder / REPORT, html.encode())
-    write_file(run_folder / ANSWER, document(result, shown_points, run.sweep))
-    failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
-    rows = capacity_rows(result, price_of(run.sweep)) if result.capacities else ()
-    return Report(
-        run_folder / REPORT,
-        result.sentences,
-        RateMatrix(shown_points, rows, result.capacities, also_serves(run.sweep) if rows else ""),
-        ResultTable(shown_points, baseline),
-        failed,
-        results.missing,
-        result,
-        found,
-        results.cells,
-        ScenarioTable(results.cells) if run.sweep.scenario else None,
-    )
-
-
-def _answer(
-    run: Run,
-    results: Results,
-    shown: Results,
-    found: Sequence[Point],
-    search: Searched | None,
-) -> Answer:
-    """`shown`: the results at the rates of `found`."""
-    if run.sweep.scenario is not None and not results.cells.empty:
-        return scenario_answer(results, run.sweep)
-    if search is None or results.cells.empty:
-        return answer(found, shown, run.sweep, also=unequal_work(run))
-    context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
-    caveats = [
-        *mostly_gaps(results, search.found, run.sweep, search.slo),
-        *of_results(found, shown, run.sweep),
-    ]
-    valid, left_out = valid_capacities(search.found, results, context.baseline)
-    limits = fails_first(valid, results.cells, search.slo)
-    result = capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
-    costs = job_costs(valid, results.cells, context.price, run.sweep.api_price)
-    sentences = cost_sentences(costs, result.winners, run.sweep)
-    return replace(
-        result,
-        costs=costs,
-        findings=(*result.findings, *sentences),
-        other_units=other_units(valid, results.cells),
-    )
-
-
-def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
-    first = programs_left_out(sweep)
-    return replace(result, headline=f"{first} {result.headline}") if first else result
+    report = read_report(run_folder)
+    named = named_cells(report.run, report.results, shown)
+    style = styles(report.run.sweep.variants)
+    drawn = _draw(report, style, named)
+    html = page(report, drawn, style, _links(run_folder))
+    write_cells(run_folder, report.cells)
+    write_file(report.path, html.encode())
+    write_file(run_folder / ANSWER, document(report.result, report.shown_points, report.run.sweep))
+    return report
 
 
 def _links(run_folder: Path) -> list[MachineLink]:
@@ -179,18 +69,9 @@ def write_cells(folder: Path, cells: pd.DataFrame) -> None:
     write_file(folder / "cells.json", _json(cells))
 
 
-def _draw(
-    run: Run,
-    results: Results,
-    found: Sequence[Point],
-    result: Answer,
-    style: Mapping[str, Style],
-    named: Mapping[str, CellRun],
-    search: Searched | None,
-    every: pd.DataFrame,
-) -> Drawn:
-    """`every`: all cells, also those at loads that `results` leaves out."""
-    baseline = run.sweep.baseline
+def _draw(report: Report, style: Mapping[str, Style], named: Mapping[str, CellRun]) -> Drawn:
+    run, results, result, search = report.run, report.shown, report.result, report.search
+    baseline, found = run.sweep.baseline, report.points
     strong = dict.fromkeys([baseline, result.winner.variant if result.winner else baseline])
     cells = answer_cells(run, results, result)
     drawable = {label: cell for label, cell in cells.items() if has_turns(cell.folder)}
@@ -204,7 +85,7 @@ def _draw(
         else meaning(capacity_context(run.sweep, search.slo, search.idle_mean_s))
     )
     by_name = {} if search is None else {each.variant: each for each in search.found}
-    knees = None if search is None else Knees(every, by_name, search.limits_s, search.ladder)
+    knees = None if search is None else Knees(report.cells, by_name, search.limits_s, search.ladder)
     sustained = capacity(result.capacities, style, strong, rates, result.winners)
     overview = figures(found, style, list(strong), knees)
     parts = job_time(

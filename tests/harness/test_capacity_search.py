@@ -29,7 +29,7 @@ from reports.answer.held import evaluate
 from reports.answer.table import ResultTable
 from reports.capacity.estimate import Kind
 from reports.loads import RATES
-from reports.page.write import Report
+from reports.answer.report import Report
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched

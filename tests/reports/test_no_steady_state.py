@@ -33,7 +33,8 @@ from reports.figures.styles import styles
 from reports.metrics.cells import collect
 from reports.page.machines import MachinesReport, write_machines
 from reports.page.tiles import Tile, tiles
-from reports.page.write import Report, stable_jobs, write
+from reports.answer.report import Report
+from reports.page.write import stable_jobs, write
 from reports.run_folder.machines import Member
 from reports.run_folder.read import load_run
 

@@ -10,7 +10,8 @@ import pytest
 from make_run import workload, write_cell, write_sweep
 from test_answer import idle
 
-from reports.page.write import Report, write
+from reports.answer.report import Report
+from reports.page.write import write
 
 
 def live(run: Path, engine: str = "vllm", seeds: int = 1, repeats: int = 1) -> Report:
