@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.page.machines import MachinesReport
     from reports.answer.report import Report
+    from reports.page.members import MembersReport
 
-__all__ = ["write_machines_report", "write_report"]
+__all__ = ["write_members_report", "write_report"]
 
 
 def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
@@ -28,8 +28,8 @@ def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
     return write(run_folder, gantt)
 
 
-def write_machines_report(folder: Path) -> MachinesReport:
+def write_members_report(folder: Path) -> MembersReport:
     """Write the reports of a sweep on several machines: an overview, and one for each machine."""
-    from reports.page.machines import write_machines
+    from reports.page.members import write_members
 
-    return write_machines(folder)
+    return write_members(folder)

@@ -36,6 +36,8 @@ class TableRow(NamedTuple):
     name: str
     cells: Sequence[TableCell]
     is_reference: bool = False
+    group: str = ""
+    """The heading above the rows that share it."""
 
 
 class Table(NamedTuple):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from reports.answer.condition import Condition
-    from reports.page.machines import MachinesReport
     from reports.answer.report import Report
+    from reports.page.members import MembersReport
 
 PIPE_COLUMNS, FULL_PIPE_COLUMNS = 80, 200
 """Width of tables in a pipe: of a usual terminal, and one that fits every column."""
@@ -57,7 +57,7 @@ def print_report(
     """
     from rich.console import Console
 
-    from reports import write_machines_report, write_report
+    from reports import write_members_report, write_report
     from reports.metrics.agents import keep_evaluation
     from reports.run_folder.machines import has_members, refuse_members
     from reports.statistics.best import separation_advice
@@ -66,12 +66,12 @@ def print_report(
     if has_members(folder):
         if gantt or evaluations:
             refuse_members(folder)
-        machines = write_machines_report(folder)
-        _print_answer(console, [machines.headline, *machines.caveats])
-        for member, each in machines.machines:
+        members = write_members_report(folder)
+        print_members(members)
+        for member, each in members.reports:
             _print_answer(console, [f"{member.label}: {each.answer[0]}"])
-        named = [(f"{member.label}: ", each) for member, each in machines.machines]
-        _print_end(console, machines, failed, _unmet(condition, named))
+        named = [(f"{member.label}: ", each) for member, each in members.reports]
+        _print_end(console, members, failed, _unmet(condition, named))
         return
     for evaluation in evaluations:
         keep_evaluation(folder, evaluation)
@@ -81,6 +81,17 @@ def print_report(
         console.print("", table, sep="\n")
     _print_answer(console, [*report.answer[1:], *separation_advice(report.result.capacities)])
     _print_end(console, report, failed, _unmet(condition, [("", report)]))
+
+
+def print_members(found: MembersReport) -> None:
+    """Print the comparison of several runs: capacities, the answer and the caveats."""
+    from harness.cli.tables import show_rows
+
+    if (table := found.capacities) is not None:
+        rows = [(row.group, row.name, *(c.text for c in row.cells)) for row in table.rows]
+        show_rows(rows, heads=("run", *table.heads))
+    caveats = (f"caveat: {caveat}" for caveat in found.caveats)
+    print("", found.headline, *found.findings, *caveats, sep="\n")
 
 
 def _unmet(condition: Condition | None, reports: Sequence[tuple[str, Report]]) -> tuple[str, ...]:
@@ -107,7 +118,7 @@ def _print_answer(console: Console, sentences: Sequence[str]) -> None:
 
 def _print_end(
     console: Console,
-    report: Report | MachinesReport,
+    report: Report | MembersReport,
     failed: Collection[str],
     unmet: Collection[str],
 ) -> None:

@@ -5,6 +5,7 @@ In: a folder with `machines.json`. Out: the run folders. Raises InvalidRunFolder
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,14 @@ class Member(NamedTuple):
         if self.burst is not None:
             return f"after a burst of {counted(self.burst, 'job')}" if self.burst else "no burst"
         return f"{self.model} on {gpus_in_words(self.hardware, self.gpus)}"
+
+
+def labels(members: Sequence[Member]) -> list[str]:
+    """Return what distinguishes each of the runs from the others."""
+    if members[0].burst is not None or len({each.model for each in members}) > 1:
+        several = len({(each.hardware, each.gpus) for each in members}) > 1
+        return [each.label if each.burst is not None or several else each.model for each in members]
+    return [gpus_in_words(each.hardware, each.gpus) for each in members]
 
 
 class Machines(NamedTuple):

@@ -16,7 +16,7 @@ import pytest
 from browsing import Open, Opened, wait_until_drawn
 from playwright.sync_api import Browser, sync_playwright
 
-from reports import write_machines_report, write_report
+from reports import write_members_report, write_report
 from tests.reports.make_run import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
         machines.append(entry)
     document = {"format": "turnstile-machines-1", "machines": machines}
     (folder / "machines.json").write_text(json.dumps(document))
-    return write_machines_report(folder).path
+    return write_members_report(folder).path
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from browsing import Open, names, problems_on
 
-from reports.compare.across_page import draw as draw_across
 from reports.compare.baseline import read_side
 from reports.compare.page import draw as draw_comparison
 from reports.compare.regression import compare_sides
 from reports.experiment.arms import ArmRun
 from reports.experiment.claims import Check
 from reports.experiment.page import ExperimentText, write_experiment
+from reports.page.members import MembersReport
+from reports.page.members import draw as draw_members
 from reports.workload.page import draw as draw_workload
-from tests.reports.test_across import across, machine
+from tests.reports.test_across import machine
 from traces import read_traces, synthesize
 from traces.formats.native import write_programs
 
@@ -91,7 +92,7 @@ def several_machines(_: Path, folder: Path) -> Path:
     """Return the page of two machines, of which one has a price."""
     cheap = machine("h100", 2.0, fcfs=(1.0, 1.1), continuum=(1.5, 1.4))
     fast = machine("b200", fcfs=(2.0, 2.2), continuum=(3.0, 2.8))
-    draw_across(across(cheap, fast), folder / "across.html")
+    draw_members(MembersReport((), [cheap, fast]), folder / "across.html")
     return folder / "across.html"
 
 

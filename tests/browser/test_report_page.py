@@ -219,7 +219,7 @@ def test_axe_finds_no_problem_in_the_pages_of_several_machines(
     assert problems_on(overview.page, axe) == []
     assert overview.complaints == []
     assert overview.page.evaluate("document.documentElement.scrollWidth") <= 360
-    overview.page.click("table.machines a")
+    overview.page.click("section.machine a")
     wait_until_drawn(overview.page)
     assert overview.page.locator("nav.machines [aria-current]").count() == 1
     assert problems_on(overview.page, axe) == []

@@ -26,10 +26,10 @@ from harness.sweep.search import CapacitySearch, refuse_unreachable
 from reports import loads, write_report
 from reports.answer.condition import parse_condition
 from reports.answer.held import evaluate
+from reports.answer.report import Report
 from reports.answer.table import ResultTable
 from reports.capacity.estimate import Kind
 from reports.loads import RATES
-from reports.answer.report import Report
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched

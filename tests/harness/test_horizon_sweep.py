@@ -19,11 +19,11 @@ from harness.sweep.machines import MachinesPlan, resolve_machines
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweeps
-from reports import write_machines_report, write_report
+from reports import write_members_report, write_report
+from reports.answer.members import recovered, recoveries
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.slo import parse_slo
 from reports.loads import RATES, least_rate
-from reports.page.bursts import recovered, recoveries
 from reports.run_folder.read import load_run
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.over_seeds import reached_by_most
@@ -132,25 +132,25 @@ def test_a_list_of_bursts_that_cannot_run_is_refused(given: dict[str, Any], mess
     assert str(error.value).startswith(message)
 
 
-def test_the_page_of_several_bursts_draws_capacity_against_the_burst(tmp_path: Path) -> None:
+def test_the_page_of_several_bursts_has_the_capacities_after_each(tmp_path: Path) -> None:
     each = {n: horizon_plan("fcfs,continuum", burst=n, slo="mean<=3x") for n in (0, 9)}
     plans = {f"burst{n}": plan for n, plan in each.items()}
     machines = MachinesPlan(replace(each[0].settings, load=Load(burst="0,9")), plans)
     claim = machines.claimed(tmp_path, (), None)
     outcome = run_sweeps(plans, tmp_path, Execution(workers=1), claim=claim)
     assert not outcome.failed
-    report = write_machines_report(tmp_path)
+    report = write_members_report(tmp_path)
     found = {
         member.burst: {c.variant: c for c in one.result.capacities}
-        for member, one in report.machines
+        for member, one in report.reports
     }
     assert found[0]["fcfs"].load is not None
     assert found[9]["fcfs"].sustained_at(0.2).is_all == (
         "0.2 jobs/s are sustained with every seed after bursts of up to 9 jobs" in report.headline
     )
-    page = report.path.read_text()
-    assert '<th scope="col">9 jobs</th><th scope="col">largest burst at 0.2 jobs/s</th>' in page
-    assert 'id="bursts" role="img"' in page
+    table = report.capacities
+    assert table is not None
+    assert {row.group for row in table.rows} == {"no burst", "after a burst of 9 jobs"}
 
 
 def capacity_of(sustained: float | None) -> VariantCapacity:

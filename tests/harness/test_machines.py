@@ -118,11 +118,10 @@ def test_the_overview_has_the_number_of_gpus_and_names_analytic_step_times() -> 
     assert counts == [("h100", 2), ("l4", 2)]
     page = " ".join(Path("all/report.html").read_text().split())
     assert "<li>2 machines: 2 x h100 and 2 x l4</li>" in page
-    assert '<span class="line">on 2 x l4</span>' in page
     assert "llama-3.1-8b on 2 x h100: " in out
     assert {row["gpus"] for row in read("all/cells.json")} == {2}
     for text in (page, out):
-        assert "for llama-3.1-8b on 2 x l4, and from operator-table profiles for the" in text
+        assert "for 2 x l4, and from operator-table profiles for the" in text
     alike = run("sweep", *LOAD, "--hardware", "h100,b200", "--out", "alike")
     assert "analytic" not in alike
 
@@ -302,7 +301,6 @@ def test_the_overview_names_the_fastest_scheduler_of_each_machine_and_links_to_i
         own = Path(f"all/{name}/report.html").read_text()
         assert 'href="../report.html"' in own
         assert f'href="../{name}/report.html" aria-current="page"' in own
-    assert "USD per job" in page
     assert "<script" not in page
     rows = read("all/cells.json")
     assert {(row["hardware"], row["model"]) for row in rows} == {
@@ -324,12 +322,12 @@ def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> 
     assert "; searching how many agents each policy serves within the SLO ttft_p95<=5s (--" in out
     assert 'arrivals = "agents"\n' in Path("all/sweep.toml").read_text()
     overview = Path("all/report.html").read_text()
-    assert "Highest capacity by machine" in overview
+    assert "All capacities" in overview
     for machine in ("a100-80g", "h100"):
         answer = read(f"all/{machine}_llama-3.1-8b/answer.json")
         found = answer["capacities"][answer["winners"][0]]
         assert found["kind"] == "found"
-        assert f"{found['agents']:.3g} agents" in overview
+        assert f'<td class="best">{found["agents"]:.3g}</td>' in overview
         assert f"\nllama-3.1-8b on {machine}: capacity(fcfs) > 0: holds," in out
 
 

@@ -12,17 +12,22 @@ import pytest
 from msgspec import convert
 
 from reports.answer.capacity_context import MachinePrice
+from reports.answer.members import MemberRun
+from reports.answer.per_gpu import capacity_table, caveats, most_per_gpu
+from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
-from reports.compare.across import Across, MachineRun, read_across
-from reports.compare.across_answer import caveats, findings, headline, rows
-from reports.compare.across_page import figures
+from reports.compare.across import read_across
 from reports.figures.styles import styles
+from reports.page.per_gpu import capacity_figures
+from reports.run_folder.machines import Member
+from reports.statistics.best import winners
 from reports.statistics.capacities import capacities
 from servers.basics.errors import NotComparable
 from servers.records.sweep import SweepRecord, VariantRecord
 from tests.harness.in_process import bench
-from tests.reports.make_run import seal, turn, write_cell, write_sweep
+from tests.reports.make_run import seal, write_cell, write_sweep
+from tests.reports.test_steady import stream_turn
 
 PROFILE = {"provenance": "operator-table"}
 
@@ -33,7 +38,7 @@ def machine(
     gpus: int = 1,
     slo: str = "mean<=60s",
     **per_seed: Sequence[float],
-) -> MachineRun:
+) -> MemberRun:
     found = {
         Chain(name, seed): Capacity(Kind.FOUND, value, value, value)
         for name, values in per_seed.items()
@@ -50,20 +55,20 @@ def machine(
         "seeds": [1],
     }
     shown = capacities(found, dict.fromkeys(per_seed, ""), "fcfs")
-    return MachineRun(
-        Path(hardware), convert(sweep, SweepRecord), slo, 40.0, MachinePrice(gpus, usd_per_h), shown
+    names = tuple(each.variant for each in winners(shown))
+    answer = Answer("", (), (), "", capacities=tuple(shown), winners=names)
+    label = f"{gpus} x {hardware}" if gpus > 1 else hardware
+    return MemberRun(
+        Member(Path(hardware), hardware, "llama-3.1-8b", gpus),
+        *(label, convert(sweep, SweepRecord), answer, (), MachinePrice(gpus, usd_per_h), slo, 40.0),
     )
-
-
-def across(*machines: MachineRun) -> Across:
-    return Across(machines, sorted(machines[0].seeds), {})
 
 
 def test_the_first_sentence_names_the_machine_with_most_jobs_per_gpu() -> None:
     """Two GPUs that sustain 3 jobs/s together sustain 1.5 each: less than one that sustains 2."""
     pair = machine("h100", gpus=2, fcfs=(3.0, 3.0, 3.0))
     one = machine("b200", fcfs=(2.0, 2.0, 2.0))
-    assert headline(across(pair, one)) == (
+    assert most_per_gpu([pair, one])[0] == (
         "Per GPU, b200 sustains the most jobs: 2 jobs/s with fcfs, "
         "1.3x as many as 2 x h100 (95% CI 1.3–1.3)."
     )
@@ -73,13 +78,14 @@ def test_the_cheaper_machine_can_win_per_dollar() -> None:
     """At 3.6 USD per hour a thousand jobs at 1 job/s take 1000 s, so they cost 1 USD."""
     slow = machine("h100", 3.6, fcfs=(1.0, 1.0, 1.0))
     fast = machine("b200", 14.4, fcfs=(2.0, 2.0, 2.0))
-    found = across(slow, fast)
-    assert headline(found).startswith("Per GPU, b200 sustains the most jobs: 2 jobs/s with fcfs")
-    assert findings(found)[0] == (
+    per_gpu, per_dollar = most_per_gpu([slow, fast])
+    assert per_gpu.startswith("Per GPU, b200 sustains the most jobs: 2 jobs/s with fcfs")
+    assert per_dollar == (
         "Per dollar, h100 sustains the most jobs: 1 USD per 1,000 jobs with fcfs, "
         "2.0x as many as b200 (95% CI 2.0–2.0)."
     )
-    assert [policies[0].cells[3].text for _, policies in rows(found)] == ["1", "2"]
+    table = capacity_table([slow, fast])
+    assert [(row.group, row.cells[3].text) for row in table.rows] == [("h100", "1"), ("b200", "2")]
 
 
 def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
@@ -87,7 +93,7 @@ def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
     mean of 0.9, 1.2 and 1.1 is 1.06."""
     one = machine("h100", fcfs=(1.0, 1.0, 1.0))
     other = machine("h200", fcfs=(0.9, 1.2, 1.1))
-    assert headline(across(one, other)) == (
+    assert most_per_gpu([one, other])[0] == (
         "Per GPU, h200 and h100 sustain the most jobs and are not distinguished with 3 seeds: "
         "1.06 jobs/s with fcfs and 1 jobs/s with fcfs."
     )
@@ -102,24 +108,24 @@ def test_a_cost_has_its_interval_the_other_way_round() -> None:
 
 
 def test_a_relative_slo_and_a_missing_price_are_caveats() -> None:
-    found = across(
+    found = (
         machine("h100", 2.0, slo="mean<=2x", fcfs=(1.0, 1.0)),
         machine("b200", slo="mean<=2x", fcfs=(2.0, 2.0)),
     )
     relative, price = caveats(found)
     assert relative.startswith("The SLO mean<=2x is relative to each idle machine")
     assert price.startswith("No price is known for b200: give one with --price NAME=USD")
-    same = across(machine("h100", 2.0, fcfs=(1.0, 1.0)), machine("b200", 2.0, fcfs=(2.0, 2.0)))
+    same = (machine("h100", 2.0, fcfs=(1.0, 1.0)), machine("b200", 2.0, fcfs=(2.0, 2.0)))
     assert caveats(same) == []
 
 
 def test_figures_have_a_group_of_dots_per_machine_in_the_styles_of_all_pages() -> None:
-    found = across(
+    found = (
         machine("h100", fcfs=(1.0, 1.1), continuum=(1.5, 1.4)),
         machine("b200", fcfs=(2.0, 2.2), continuum=(3.0, 2.8)),
     )
     style = styles([VariantRecord(name="fcfs"), VariantRecord(name="continuum")])
-    per_gpu, ratio = figures(found, style)  # no price, so no figure of the cost
+    per_gpu, ratio = capacity_figures(found, style)  # no price, so no figure of the cost
     assert (per_gpu.id, ratio.id) == ("per-gpu", "ratio")
     traces = {trace["meta"]["variant"]: trace for trace in per_gpu.spec["data"]}
     assert traces["continuum"]["y"] == ["h100", "b200"]
@@ -138,7 +144,7 @@ def run(folder: Path, hardware: str, seeds: Sequence[int] = (1, 2), **fields: An
     write_sweep(folder, ["fcfs"], seeds=seeds, **merged)
     for seed in seeds:
         for jps, mean_s in ((1.0, 19.0), (1.05, 21.0)):
-            cell = write_cell(folder, "fcfs", [turn()], jps=jps, seed=seed)
+            cell = write_cell(folder, "fcfs", [stream_turn(0, 0.0, 1.0)], jps=jps, seed=seed)
             done = orjson.loads((cell / "done.json").read_bytes())
             jct = {name: value * mean_s / 10 for name, value in IDLE.items()}
             window = {"first_job": 0, "jobs": 1, "from_s": 0.0, "to_s": 1.0}
@@ -152,12 +158,11 @@ def run(folder: Path, hardware: str, seeds: Sequence[int] = (1, 2), **fields: An
 
 def test_runs_are_read_with_the_seeds_that_all_have(tmp_path: Path) -> None:
     one, other = run(tmp_path / "one", "h100", (1, 2)), run(tmp_path / "two", "b200", (2, 3))
-    found = read_across([one, other], ["hardware"]).with_prices({"h100": 3.6, "b200": None})
-    assert found.seeds == [2]
-    assert found.dropped_seeds == {"h100": [1], "b200": [3]}
-    assert "Not used, because not all runs have them: seeds 1 of h100." in caveats(found)
-    assert found.machines[0].price.usd_per_h == 3.6
-    (capacity,) = found.machines[0].capacities
+    found = read_across([one, other], ["hardware"], {"h100": 3.6, "b200": None})
+    assert [run.dropped_seeds for run in found.runs] == [[1], [3]]
+    assert "Not used, because not all runs have them: seeds 1 of h100." in found.caveats
+    assert found.runs[0].price.usd_per_h == 3.6
+    (capacity,) = found.runs[0].capacities
     assert list(capacity.by_seed) == [2]
     assert 1.0 <= capacity.loads[2] < 1.05
 
@@ -181,7 +186,7 @@ def test_differences_besides_the_machine_are_refused(
     one = run(tmp_path / "one", "h100")
     two = run(tmp_path / "two", **other)
     with pytest.raises(NotComparable, match=message):
-        read_across([one, two], ["hardware"])
+        read_across([one, two], ["hardware"], {})
 
 
 @pytest.mark.parametrize(
@@ -209,7 +214,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
     code, out, err = bench("compare", "--across", "hardware", "h100", "b200", "--price", "h100=2")
     assert (code, err) == (0, "bench: page: h100/across.html\n")
     assert out.startswith("h100\tfcfs\t1.0")
-    assert '<h1 id="answer">Per GPU, ' in Path("h100/across.html").read_text()
+    assert "<li>Per GPU, " in Path("h100/across.html").read_text()
 
 
 @pytest.mark.parametrize(

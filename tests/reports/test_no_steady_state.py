@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import orjson
 import pandas as pd
 import pytest
 from make_run import write_cell, write_sweep
-from test_across import across, machine
+from test_across import machine
 from test_answer import answer_of as answer_of_run
 from test_answer import idle, swamped
 from test_capacity_answer import ALWAYS, NEVER, answer_of, chains
@@ -20,20 +19,18 @@ from test_claims import FAILS, HOLDS, OPEN, gain, gains
 from test_splits import capacity_headline, variants
 from test_steady import WINDOW, steady_cell, stream_turn
 
-from reports.answer.capacity_context import MachinePrice
-from reports.answer.machines import OnMachine, by_load
-from reports.answer.machines import headline as of_machines
+from reports.answer.members import by_load, member_runs
+from reports.answer.members import headline as of_machines
+from reports.answer.per_gpu import most_per_gpu
+from reports.answer.report import Report
 from reports.answer.speed_ups import grid
-from reports.compare.across_answer import findings as across_findings
-from reports.compare.across_answer import headline as across_headline
 from reports.experiment.judge import judge
 from reports.experiment.significance import ClaimOutcome
 from reports.figures.job_time import job_time
 from reports.figures.styles import styles
 from reports.metrics.cells import collect
-from reports.page.machines import MachinesReport, write_machines
+from reports.page.members import MembersReport, write_members
 from reports.page.tiles import Tile, tiles
-from reports.answer.report import Report
 from reports.page.write import stable_jobs, write
 from reports.run_folder.machines import Member
 from reports.run_folder.read import load_run
@@ -44,7 +41,7 @@ SEEDS = (1, 2, 3)
 MEMBER = Member(Path("a"), "a100-80g", "llama-3.1-8b", 1)
 
 
-def machine_run(folder: Path, lost: Lost) -> tuple[MachinesReport, Report]:
+def machine_run(folder: Path, lost: Lost) -> tuple[MembersReport, Report]:
     """At 0.5 jobs/s all jobs take 2 s; at 1 job/s they take 4 s with fcfs and 2 s with las."""
     run = write_sweep(folder / "a", ["fcfs", "las"], jps=[0.5, 1.0], seeds=SEEDS, steady_state=True)
     for name, slow_s in (("fcfs", 4.0), ("las", 2.0)):
@@ -56,8 +53,8 @@ def machine_run(folder: Path, lost: Lost) -> tuple[MachinesReport, Report]:
     entry = {"folder": "a", "hardware": "a100-80g", "model": "llama-3.1-8b", "gpus": 1}
     document = {"format": "turnstile-machines-1", "machines": [entry]}
     (folder / "machines.json").write_bytes(orjson.dumps(document))
-    report = write_machines(folder)
-    return report, report.machines[0][1]
+    report = write_members(folder)
+    return report, report.reports[0][1]
 
 
 class Shown(NamedTuple):
@@ -72,10 +69,7 @@ class Shown(NamedTuple):
 
 
 EVEN = "No scheduler is significantly faster than fcfs on any of these machines."
-WINS = (
-    "las is fastest on llama-3.1-8b on a100-80g. fcfs has no steady state at the rate compared on"
-    " any of them."
-)
+WINS = "las is fastest on a100-80g. fcfs has no steady state at the rate compared on any of them."
 ALONE = (
     "At 1 jobs/s las is fastest: its mean job completion time (JCT) is 2.00 s, and 2.00 s at P95."
     " The baseline fcfs has no steady state here"
@@ -133,10 +127,7 @@ def test_a_report_names_it_as_the_largest_difference(
     points, answer = report.table.points, report.result
     assert answer.headline == shown.headline
     assert page.headline == shown.machines
-    overview = by_load(
-        [OnMachine(MEMBER, answer, points, math.nan, "fcfs", MachinePrice(1, math.nan))]
-    )
-    assert overview is not None
+    overview = by_load(page.runs)
     assert [cell.text for cell in overview.rows[0].cells] == ["fcfs", shown.fastest]
     table = grid(points, answer, "fcfs")
     assert table is not None
@@ -153,10 +144,7 @@ def test_machines_without_any_steady_state_have_the_remedy_and_not_an_unfinished
 ) -> None:
     run = write_sweep(tmp_path / "a", ["fcfs"], jps=[1.0], steady_state=True)
     steady_cell(run, [stream_turn(0, 0.0, 1.0)], WINDOW, unstable="it grew")
-    on_machine = OnMachine(
-        MEMBER, write(run).result, (), math.nan, "fcfs", MachinePrice(1, math.nan)
-    )
-    assert of_machines([on_machine], "fcfs") == (
+    assert of_machines(member_runs([(MEMBER, write(run))])) == (
         "No scheduler has a steady state at the rates of this run: run lower rates."
     )
 
@@ -174,16 +162,10 @@ def test_seeds_with_a_steady_state_are_not_denied_where_no_variant_has_one_with_
 
 
 def test_a_machine_without_an_answer_is_named(tmp_path: Path) -> None:
-    ran = answer_of_run(one_load(tmp_path / "a", fcfs=2.0, las=1.0))
-    none = answer_of_run(write_sweep(tmp_path / "b", ["fcfs"]))
-    other = MEMBER._replace(hardware="h100")
-    found = [
-        OnMachine(member, answer, (), math.nan, "fcfs", MachinePrice(1, math.nan))
-        for member, answer in ((MEMBER, ran), (other, none))
-    ]
-    assert of_machines(found, "fcfs") == (
-        "las is fastest on llama-3.1-8b on a100-80g. There is no answer on llama-3.1-8b on h100."
-    )
+    ran = write(one_load(tmp_path / "a", fcfs=2.0, las=1.0))
+    none = write(write_sweep(tmp_path / "b", ["fcfs"]))
+    found = member_runs([(MEMBER, ran), (MEMBER._replace(hardware="h100"), none)])
+    assert of_machines(found) == "las is fastest on a100-80g. There is no answer on h100."
 
 
 def one_load(run: Path, **jct_s: float) -> Path:
@@ -226,8 +208,7 @@ def test_a_capacity_of_no_rate_is_lower_than_any_and_one_of_every_rate_higher(
 ) -> None:
     answer = answer_of(chains(**per_seed))
     assert answer.headline.startswith(headline)
-    on_machine = OnMachine(MEMBER, answer, (), math.nan, "fcfs", MachinePrice(1, math.nan))
-    assert on_machine.fastest == best
+    assert replace(machine("b200", fcfs=(1.0,)), answer=answer).fastest == best
 
 
 def test_a_tile_shows_the_baseline_that_sustains_no_rate() -> None:
@@ -267,15 +248,13 @@ def test_splits_are_compared_with_a_split_of_the_baseline_without_a_steady_state
 
 def test_a_machine_on_which_no_policy_sustains_a_rate_is_the_worst_of_several() -> None:
     one, other, none = (machine(name, fcfs=(1.0, 1.0)) for name in ("h100", "h200", "l4"))
-    never = answer_of(chains(fcfs=(NEVER, NEVER))).capacities
-    none = replace(none, capacities=never)
-    assert across_headline(across(one, none)) == (
+    none = replace(none, answer=answer_of(chains(fcfs=(NEVER, NEVER))))
+    assert most_per_gpu([one, none]) == [
         "Only h100 sustains any rate, per GPU 1 jobs/s with fcfs."
         " No policy sustains any rate on l4."
-    )
-    three = across(one, other, none)
-    assert across_headline(three).endswith("No policy sustains any rate on l4.")
-    assert across_findings(three) == ["fcfs has the highest capacity on h100 and h200."]
+    ]
+    (sentence,) = most_per_gpu([one, other, none])
+    assert sentence.endswith("No policy sustains any rate on l4.")
 
 
 def lost(frame: pd.DataFrame, variant: str, *seeds: int) -> pd.DataFrame:

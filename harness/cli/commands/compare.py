@@ -252,35 +252,22 @@ def _pages(side: str) -> list[tuple[str, str]]:
 def _compare_machines(
     folders: list[Path], axes_text: str, prices: list[str], html: Path | None
 ) -> None:
-    from harness.cli.tables import show_rows
+    from harness.cli.print_report import print_members
     from harness.load.prices import EVERY, parse_prices
-    from reports.compare.across import AXES, read_across
-    from reports.compare.across_answer import caveats, findings, headline, rows
-    from reports.compare.across_page import ACROSS, draw
+    from reports.compare.across import ACROSS, AXES, hardware_of, read_across
+    from reports.page.members import draw
 
     axes = [name.strip() for name in axes_text.split(",")]
     for name in axes:
         if name not in AXES:
             raise InvalidInput(f"--across {name}: unknown; use hardware, model or hardware,model")
-    found = read_across(folders, axes)
-    given = parse_prices(",".join(prices) or None, found.hardware)
-    found = found.with_prices({name: given.get(name, given.get(EVERY)) for name in found.hardware})
+    hardware = hardware_of(folders)
+    given = parse_prices(",".join(prices) or None, hardware)
+    every = given.get(EVERY)
+    found = read_across(folders, axes, {name: given.get(name, every) for name in hardware})
     html = html or folders[0] / ACROSS
     draw(found, html)
-    load = found.machines[0].ladder
-    heads = ("machine", "policy", load.unit, "per GPU", "95% CI", load.cost, "95% CI", "ratio")
-    show_rows(
-        [
-            (machine, row.name, *(cell.text for cell in row.cells))
-            for machine, policies in rows(found)
-            for row in policies
-        ],
-        heads=heads,
-    )
-    for sentence in (headline(found), *findings(found)):
-        print(sentence)
-    for caveat in caveats(found):
-        print(f"caveat: {caveat}")
+    print_members(found)
     print_message(f"page: {html}")
 
 

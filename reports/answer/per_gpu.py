@@ -1,0 +1,214 @@
+"""Answers which of several machines sustains most per GPU, and which most per dollar.
+
+In: runs with capacities for the same workload and SLO. Out: sentences, and the rows of the table. A
+machine is represented by its best policy, references excluded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from reports.answer.capacity_rows import KINDS
+from reports.answer.members import MemberRun
+from reports.capacity.estimate import Kind
+from reports.capacity.slo import parse_slo
+from reports.loads import Ladder
+from reports.numbers import DASH, digits, limits
+from reports.statistics.best import winners
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
+from reports.statistics.over_seeds import geometric_mean, paired_ratio
+from reports.table import Table, TableCell, TableRow
+from servers.basics.phrasing import counted, listed, seconds, times
+from servers.records.sweep import SweepRecord
+
+
+class Best(NamedTuple):
+    """The highest capacity on a machine."""
+
+    run: MemberRun
+    capacity: VariantCapacity
+    tied: int
+    """Other policies that tie with it."""
+
+    @property
+    def policy(self) -> str:
+        ties = f" ({self.tied} {'other ties' if self.tied == 1 else 'others tie'})"
+        return f"{self.capacity.variant}{ties if self.tied else ''}"
+
+    def by_seed(self, divisor: float) -> dict[int, float]:
+        return {seed: value / divisor for seed, value in self.capacity.loads.items()}
+
+
+def most_per_gpu(runs: Sequence[MemberRun]) -> list[str]:
+    """Return sentences on the machines with most jobs per GPU and per dollar; none if fewer than
+    two machines are comparable, as after several bursts on one."""
+    best = []
+    for run in runs:
+        top = [each for each in winners(run.capacities) if each.load is not None]
+        if top:
+            best.append(Best(run, top[0], len(top) - 1))
+    none = [run.label for run in runs if _sustains_none(run)]
+    if not best or len(best) + len(none) < 2 or runs[0].member.burst is not None:
+        return []
+    noun = runs[0].ladder.noun
+    no_rate = f" No policy sustains any {noun} on {listed(none)}." if none else ""
+    if len(best) == 1:
+        only = f"Only {best[0].run.label} sustains any {noun}, per GPU {_rate(best[0])}."
+        return [f"{only}{no_rate}"]
+    sentences = [f"{_most('Per GPU', best, lambda b: b.run.price.gpus, _rate)}{no_rate}"]
+    priced = [each for each in best if not math.isnan(each.run.price.usd_per_h)]
+    if len(priced) > 1:
+        sentences.append(_most("Per dollar", priced, _usd_per_h, _cost))
+    return sentences
+
+
+def _sustains_none(run: MemberRun) -> bool:
+    return {each.kind for each in run.capacities if not each.reference} == {Kind.NEVER}
+
+
+def _usd_per_h(best: Best) -> float:
+    return best.run.price.usd_per_h * best.run.price.gpus
+
+
+def _most(
+    measure: str,
+    best: Sequence[Best],
+    divisor: Callable[[Best], float],
+    shown: Callable[[Best], str],
+) -> str:
+    rates = {each.run.label: geometric_mean(each.by_seed(divisor(each)).values()) for each in best}
+    first, second, *_ = ranked = sorted(best, key=lambda each: -rates[each.run.label].value)
+    things = first.run.ladder.things
+    ratios = {
+        each.run.label: paired_ratio(first.by_seed(divisor(first)), each.by_seed(divisor(each)))
+        for each in ranked[1:]
+    }
+    tied = [first, *(each for each in ranked[1:] if _ties(ratios[each.run.label]))]
+    if len(tied) > 1:
+        return (
+            f"{measure}, {listed([each.run.label for each in tied])} sustain the most {things} and"
+            f" are not distinguished with {counted(len(first.capacity.by_seed), 'seed')}: "
+            f"{listed([shown(each) for each in tied])}."
+        )
+    ratio = ratios[second.run.label]
+    more = (
+        f", {times(ratio.value)} as many as {second.run.label} ({interval(ratio)})" if ratio else ""
+    )
+    return f"{measure}, {first.run.label} sustains the most {things}: {shown(first)}{more}."
+
+
+def _ties(ratio: Estimate | None) -> bool:
+    return ratio is None or ratio.value <= 1 + EQUAL_WITHIN or ratio.low <= 1
+
+
+def _rate(best: Best) -> str:
+    value = best.run.per_gpu(best.capacity)
+    return f"{best.run.ladder.text(value.value if value else math.nan)} with {best.policy}"
+
+
+def _cost(best: Best) -> str:
+    value = best.run.usd(best.capacity)
+    return f"{value.value if value else math.nan:.3g} {best.run.ladder.cost} with {best.policy}"
+
+
+def caveats(runs: Sequence[MemberRun]) -> list[str]:
+    if not runs[0].slo or runs[0].member.burst is not None:
+        return []
+    return [*_relative_slo(runs), *_seeds(runs), *_other(runs)]
+
+
+def _relative_slo(runs: Sequence[MemberRun]) -> Iterable[str]:
+    slo = parse_slo(runs[0].slo)
+    if any(limit.unit == "x" for limit in slo.limits):
+        idle = [f"{seconds(run.idle_mean_s)} on {run.label}" for run in runs]
+        yield (
+            f"The SLO {slo} is relative to each idle machine, so a faster machine must be faster: "
+            f"its mean JCT is {listed(idle)}. An SLO in seconds asks the same of all."
+        )
+
+
+def _seeds(runs: Sequence[MemberRun]) -> Iterable[str]:
+    for run in runs:
+        if run.dropped_seeds:
+            seeds = listed([str(seed) for seed in run.dropped_seeds])
+            yield f"Not used, because not all runs have them: seeds {seeds} of {run.label}."
+
+
+def _other(runs: Sequence[MemberRun]) -> Iterable[str]:
+    different = [name for name, _ in differing(runs) if name != "step times"]
+    if different:
+        yield f"The runs also differ in {listed(different)}; the table of settings has the values."
+    unpriced = [run.label for run in runs if math.isnan(run.price.usd_per_h)]
+    if unpriced:
+        yield (
+            f"No price is known for {listed(unpriced)}: give one with --price NAME=USD, or "
+            "price_usd_per_hour in the file of the GPU."
+        )
+
+
+def capacity_heads(load: Ladder) -> list[str]:
+    unit = f"{load.unit[:1].upper()}{load.unit[1:]}"
+    return ["Policy", unit, "Per GPU", "95% CI", load.cost, "95% CI", "Ratio"]
+
+
+def capacity_table(runs: Sequence[MemberRun]) -> Table:
+    """Return the policies of each machine, the highest capacity first."""
+    rows = [
+        _row(run, each)
+        for run in runs
+        for each in sorted(run.capacities, key=lambda e: -(e.load.value if e.load else 0.0))
+    ]
+    return Table(capacity_heads(runs[0].ladder), rows)
+
+
+def _row(run: MemberRun, each: VariantCapacity) -> TableRow:
+    wins = each.variant in run.answer.winners
+    if each.load is None:
+        cells = [KINDS[each.kind], *[DASH] * 5]
+    else:
+        cells = [
+            digits(each.load.value),
+            *_number_and_limits(run.per_gpu(each)),
+            *_number_and_limits(run.usd(each)),
+            DASH if each.ratio is None else times(each.ratio.value),
+        ]
+    shown = [TableCell(text, wins) for text in cells]
+    return TableRow(each.variant, shown, bool(each.reference), run.label)
+
+
+def _number_and_limits(value: Estimate | None) -> tuple[str, str]:
+    if value is None:
+        return DASH, DASH
+    return digits(value.value), limits(value.low, value.high)
+
+
+def differing(runs: Sequence[MemberRun]) -> list[tuple[str, list[str]]]:
+    """Return settings that differ though they are no axis and do not decide the machine: name, and
+    the value of each machine."""
+    rows = [(title, [value(run.sweep) for run in runs]) for title, value in SETTINGS.items()]
+    return [(title, values) for title, values in rows if len(set(values)) > 1]
+
+
+def _limit(name: str) -> Callable[[SweepRecord], str]:
+    return lambda sweep: str(getattr(sweep.limits, name) or DASH)
+
+
+SETTINGS: Mapping[str, Callable[[SweepRecord], str]] = {
+    "step times": lambda sweep: str(sweep.profile.provenance or DASH),
+    "turns at a time": _limit("max_num_seqs"),
+    "tokens per step": _limit("step_tokens"),
+    "admission": _limit("admission"),
+    "long prefill": _limit("long_prefill"),
+    "adaptive": _limit("long_prefill_adaptive"),
+    "watermark": _limit("watermark"),
+    "speculation": _limit("speculate"),
+    "KV cache": lambda sweep: str(sweep.kv_cache_dtype or "auto"),
+    "CPU time of steps": lambda sweep: str(sweep.scheduling or DASH),
+    "policies": lambda sweep: listed([v.name for v in sweep.variants], at_most=30),
+    "Turnstile": lambda sweep: str(sweep.turnstile_version or DASH),
+    "code": lambda sweep: str(sweep.code_sha256 or DASH)[:12],
+}
+"""Settings that two machines may differ in, in words."""
