@@ -80,12 +80,6 @@ class Verdict:
         return [change for change in self.changes if change.outcome == "regression"]
 
     @property
-    def failures(self) -> list[Change]:
-        """Changes that the comparison does not accept."""
-        wanted = self.must_be_identical
-        return [c for c in self.changes if wanted and c.outcome != "identical"] or self.regressions
-
-    @property
     def good(self) -> bool:
         if self.must_be_identical and not self.identical:
             return False

@@ -1,10 +1,9 @@
-"""Formats the verdict of a comparison as Markdown, for pull requests, and as JUnit XML, for CI."""
+"""Formats the verdict of a comparison for a terminal, and as Markdown, for CI and pull requests."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.etree import ElementTree
 
 from reports.compare.verdict import NONE_SUSTAINED, NOT_STEADY, STEADY, Change, Verdict
 from reports.numbers import DASH
@@ -57,21 +56,9 @@ def _largest(change: Change) -> str:
     at = f"{change.variant} at {change.load}"
     name = f"capacity of {change.variant}" if change.is_capacity else at
     if isinstance(change.new, str):
-        return f"{name} ({_before_and_now(change)})"
+        return f"{name} ({change.base}, now {change.new})"
     metric = "" if change.is_capacity else f", {change.metric}"
     return f"{name}{metric} {change.change.value:+z.1%}"
-
-
-def _before_and_now(change: Change) -> str:
-    return f"{change.base}, now {change.new}"
-
-
-def _in_words(change: Change) -> str:
-    if isinstance(change.new, str):
-        return _before_and_now(change)
-    _, _, metric, base, new, relative, interval, _ = row(change)
-    limits = f", interval {interval}" if change.change.has_interval else ""
-    return f"{metric} {base} -> {new} ({relative}{limits})"
 
 
 def _what_differs(verdict: Verdict) -> str:
@@ -151,34 +138,3 @@ def markdown(verdict: Verdict, max_regression: float) -> str:
 def _cell(text: str) -> str:
     """Escape markup, because names come from traces and files."""
     return " ".join(text.translate(ESCAPES).split())
-
-
-def junit(verdict: Verdict) -> bytes:
-    suite = ElementTree.Element("testsuite", name="bench compare")
-    failures = verdict.failures
-    if verdict.refused:
-        _case(suite, "comparison", "settings", "not compared", verdict.refused)
-    for change in verdict.changes:
-        message = _in_words(change) if change in failures else ""
-        name = f"{change.variant} at {change.load}"
-        _case(suite, change.metric, name, message, ", ".join(row(change)))
-    for line in verdict.invalid:
-        _case(suite, "validity", line, "not valid")
-    for cell in verdict.valid:
-        _case(suite, "validity", cell)
-    for line in verdict.unpaired if verdict.must_be_identical else ():
-        _case(suite, "identical", line, "in one run only")
-    for line in verdict.different if verdict.must_be_identical else ():
-        _case(suite, "identical", line, "not identical")
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
-
-
-def _case(
-    suite: ElementTree.Element, group: str, name: str, failure: str = "", text: str = ""
-) -> None:
-    """Add a test, which fails if there is a message."""
-    case = ElementTree.SubElement(suite, "testcase", classname=group, name=name)
-    if failure:
-        ElementTree.SubElement(case, "failure", message=failure).text = text

@@ -92,7 +92,7 @@ def test_the_command_takes_files_folders_and_urls(tmp_path: Path) -> None:
         (["http://127.0.0.1:9/metrics", file], "http://127.0.0.1:9/metrics: "),
         ([file], "give the pages of two servers"),
         (["stock:8000/metrics", file], "--prometheus stock:8000/metrics: no such file or folder"),
-        ([*sides, "--junit", "j.xml"], "--junit: has no effect with --prometheus; remove it"),
+        ([*sides, "--markdown", "c.md"], "--markdown: has no effect with --prometheus; remove it"),
     ):
         code, out, err = bench("compare", "--prometheus", *arguments)
         assert (code, out) == (2, "")

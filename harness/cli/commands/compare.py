@@ -104,9 +104,6 @@ def compare(
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Write the verdict as Markdown."),
     ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the verdict as JUnit XML.")
-    ] = None,
     identical: Annotated[
         bool, typer.Option("--identical", help="Fail on any change, even an improvement.")
     ] = False,
@@ -181,11 +178,9 @@ def compare(
         except InvalidInput as error:
             verdict = Verdict(refused=str(error))
         verdict = replace(verdict, must_be_identical=identical)
-        # CI reads these files, so they also say why nothing was compared.
+        # CI shows this file, so it also says why nothing was compared.
         if markdown is not None:
             write_file(markdown, files.markdown(verdict, limit).encode())
-        if junit is not None:
-            write_file(junit, files.junit(verdict))
         if verdict.refused:
             raise NotComparable(verdict.refused)
         if html is None and new is not None and new.is_dir():
