@@ -119,12 +119,9 @@ class _Live:
                 routing = duties.create_task(self._routing.router.run())
                 background = duties.create_task(self._offer_background())
                 async with asyncio.TaskGroup() as self._turns:
-                    if isinstance(self.schedule, ScenarioSchedule):
-                        self.schedule.begin()
-                    else:
-                        for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
-                            await self._until(at_ps / PS_PER_S - START_S)
-                            self.schedule.start(program, at_ps)
+                    for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
+                        await self._until(at_ps / PS_PER_S - START_S)
+                        self.schedule.start(program, at_ps)
                 self._jobs_ended_s = self._now_s()
                 if isinstance(self.schedule, ScenarioSchedule):
                     async with asyncio.TaskGroup() as reports:
@@ -355,8 +352,7 @@ async def replay_live(
         background=live.background_end() if background != () else None,
         recorded_answers=len(answers) if service.replays_answers else None,
     )
-    if isinstance(live.schedule, ScenarioSchedule):
-        live.schedule.record_in(done)
+    live.schedule.record_in(done)
     return done
 
 

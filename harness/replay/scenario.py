@@ -23,6 +23,7 @@ from servers.records.settings import ScenarioRecord
 
 if TYPE_CHECKING:
     from harness.load.scenario import Play
+    from traces import Program
 
 
 @dataclass(slots=True)
@@ -64,8 +65,14 @@ class ScenarioSchedule(TurnSchedule):
         self.begin()
         yield
 
+    def arrivals(
+        self, starts_s: Iterable[float] | None, in_flight: int | None
+    ) -> Iterator[tuple[Program, int]]:
+        """Start the first job of each agent. The schedule starts all others too."""
+        self.begin()
+        return iter(())
+
     def begin(self) -> None:
-        """Start the first job of each agent."""
         for play in islice(self._plays, self._agents):
             self._play(play, 0)
         self._after_turn()

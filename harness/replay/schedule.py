@@ -18,6 +18,7 @@ from itertools import islice
 from msgspec import UNSET, UnsetType
 
 from servers.basics.clock import PS_PER_S, seconds
+from servers.records.done import DoneRecord
 from servers.records.turns import PromptPrefix, TurnRecord
 from traces import Program, Turn
 
@@ -109,6 +110,9 @@ class TurnSchedule:
                 yield program, 0
         else:
             raise ValueError("neither arrival times nor a number of programs in flight")
+
+    def record_in(self, done: DoneRecord) -> None:
+        """Set what only this kind of schedule knows."""
 
     def _roots(self) -> Iterator[Program]:
         for program in self._programs:

@@ -148,7 +148,8 @@ def headline(runs: Sequence[MemberRun], noun: str = "scheduler") -> str:
     answered, baseline = [run for run in runs if run.answer.winners], runs[0].baseline
     if not answered:
         reasons = {run.answer.headline for run in runs}
-        return reasons.pop() if len(reasons) == 1 else "No run has an answer yet."
+        each = (f"{run.label}: {run.answer.headline}" for run in runs)
+        return reasons.pop() if len(reasons) == 1 else " ".join(each)
     sentences = [_wins(answered, baseline, noun)]
     if failing := [run for run in answered if run.baseline_fails]:
         fails = "has no steady state at the rate compared"

@@ -37,21 +37,25 @@ class CellTable(NamedTuple):
 
 
 def cell_table(cells: pd.DataFrame, baseline: str) -> CellTable:
-    """Return a row per cell. The ratio to the baseline follows the mean JCT; there is no cost if
-    the GPU has no price."""
-    priced = not cells.empty and cells["usd_per_job"].notna().any()
-    shown = [m for m in METRICS.values() if m.title and m.in_cells]
-    shown = [m for m in shown if m.column in cells or cells.empty]
-    shown = [m for m in shown if priced or m.column != "usd_per_job"]
+    """Return a row per cell, with the columns that have a number in some cell. The ratio to the
+    baseline follows the mean JCT."""
+    shown = [m for m in METRICS.values() if m.title and m.in_cells and m.column in cells]
+    shown = [m for m in shown if cells[m.column].notna().any()]
     meaning = f"Mean JCT of {baseline} divided by the mean JCT of the cell, with the same seed."
-    columns = [shown[0], Metric("", NONE, title=f"vs {baseline}").means(meaning), *shown[1:]]
+    versus = Metric("versus", NONE, title=f"vs {baseline}").means(meaning)
+    columns = [each for m in shown for each in ([m, versus] if m.column == "jct_mean_s" else [m])]
     records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
     base = {_draw(r): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []
     for record, amount in zip(records, amounts_of(cells), strict=True):
-        numbers = [Number(m.unit.show(v := record[m.column]), _sortable(v)) for m in shown]
         ratio = base.get(_draw(record), math.nan) / record["jct_mean_s"]
-        numbers.insert(1, Number(DASH if math.isnan(ratio) else times(ratio), _sortable(ratio)))
+        text = DASH if math.isnan(ratio) else times(ratio)
+        numbers = [
+            Number(text, _sortable(ratio))
+            if m is versus
+            else Number(m.unit.show(record[m.column]), _sortable(record[m.column]))
+            for m in columns
+        ]
         rows.append({**record, "numbers": numbers, "sort_load": _sortable(amount)})
     return CellTable(columns, rows)
 
