@@ -59,7 +59,7 @@ class LearningEngine(Engine):
         super().finish_batch()
 
 
-class Outcome(NamedTuple):
+class CostOutcome(NamedTuple):
     jct_s: float
     pins: int
     reused: int
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
 def run(
     machine: Profile, policy: str, jps: float, seed: int, given: Costs, learned: LearnedCosts | None
-) -> Outcome:
+) -> CostOutcome:
     programs = synthesize(RECIPE, PROGRAMS, seed)
     starts_s, _ = parse_arrivals("poisson").draw(programs, jps, seed)
     events: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def run(
 
     replay(programs, starts_s, None, engine, on_turn)
     jct_s = [ends_s[p.id] - at for p, at in zip(programs, starts_s, strict=True)]
-    return Outcome(statistics.mean(jct_s), events["pinned"], events["unpinned reused"])
+    return CostOutcome(statistics.mean(jct_s), events["pinned"], events["unpinned reused"])
 
 
 def errors(learned: Costs, exact: Costs) -> str:
@@ -106,8 +106,8 @@ def main() -> None:
         machine = profile_for(name, MODEL)
         exact = costs(machine, step_tokens=STEP_TOKENS, offload=False)
         for policy in POLICIES:
-            given: list[Outcome] = []
-            found: list[Outcome] = []
+            given: list[CostOutcome] = []
+            found: list[CostOutcome] = []
             for seed in SEEDS:
                 learned = LearnedCosts(_guess(exact))
                 given.append(run(machine, policy, jps, seed, exact, None))

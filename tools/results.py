@@ -1,7 +1,7 @@
 """The results of sweeps that docs/reference/results.md shows: docs/data/results.json.
 
 In: run folders of sweeps on one machine, with a search for capacities, with two or three rates in
-`--jps`, or with both. Out: a `Result` per workload, machine and kind of load.
+`--jps`, or with both. Out: a `TableResult` per workload, machine and kind of load.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JobTimes(msgspec.Struct, frozen=True, array_like=True):
     """The largest completion time ÷ that of the same job alone on an idle machine."""
 
 
-class Load(msgspec.Struct, frozen=True):
+class TableLoad(msgspec.Struct, frozen=True):
     """The cells of all variants at one rate."""
 
     jobs_per_s: float
@@ -65,7 +65,7 @@ class Load(msgspec.Struct, frozen=True):
         return paired_ratio(self.values(variant, metric), self.values(to, metric))
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TableResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The numbers of one workload on one machine."""
 
     workload: str
@@ -87,7 +87,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """In words, of jobs/s within a horizon."""
     slo: str = ""
     """Of the capacities."""
-    loads: list[Load] = []
+    loads: list[TableLoad] = []
     """In ascending order of rates. The middle one of three is for policies without a tier."""
 
     @property
@@ -112,14 +112,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return capacity_ratio(self.per_s(variant), self.per_s(baseline))
 
 
-def result_of(folder: Path) -> Result:
+def result_of(folder: Path) -> TableResult:
     """Read the run folder of a sweep."""
     answer = orjson.loads((folder / ANSWER).read_bytes())
     sweep = orjson.loads((folder / "sweep.json").read_bytes())
     workload = sweep["workload"]
     settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
     provenance = answer["provenance"]
-    return Result(
+    return TableResult(
         workload=workload.get("recipe") or workload["name"],
         recorded="recipe" not in workload,
         hardware=provenance["hardware"],
@@ -162,7 +162,7 @@ def _options(argv: Sequence[str]) -> str:
     )
 
 
-def _loads(cells: Path, jps: str) -> list[Load]:
+def _loads(cells: Path, jps: str) -> list[TableLoad]:
     by_rate: dict[float, dict[str, dict[str, JobTimes | None]]] = {}
     if jps != "auto":
         by_rate = {float(rate): {} for rate in jps.split(",")}
@@ -174,13 +174,13 @@ def _loads(cells: Path, jps: str) -> list[Load]:
                 load.setdefault(row["variant"], {})[row["seed"]] = (
                     JobTimes(*times) if steady else None
                 )
-    return [Load(rate, by_rate[rate]) for rate in sorted(by_rate)]
+    return [TableLoad(rate, by_rate[rate]) for rate in sorted(by_rate)]
 
 
-def merged(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
+def merged(old: Iterable[TableResult], new: Iterable[TableResult]) -> list[TableResult]:
     """Return both in the order of their keys. The variants of a new result replace the same ones of
     an old one. Its loads replace all loads of an old one at other rates."""
-    by_key: dict[tuple[str, bool, str, str, str, str], Result] = {}
+    by_key: dict[tuple[str, bool, str, str, str, str], TableResult] = {}
     for result in (*old, *new):
         if before := by_key.get(result.key):
             result = msgspec.structs.replace(
@@ -194,15 +194,15 @@ def merged(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     return [by_key[key] for key in sorted(by_key)]
 
 
-def _newest(old: list[Load], new: list[Load]) -> list[Load]:
+def _newest(old: list[TableLoad], new: list[TableLoad]) -> list[TableLoad]:
     if [load.jobs_per_s for load in old] != [load.jobs_per_s for load in new]:
         return new or old
-    return [Load(a.jobs_per_s, a.by_seed | b.by_seed) for a, b in zip(old, new, strict=True)]
+    return [TableLoad(a.jobs_per_s, a.by_seed | b.by_seed) for a, b in zip(old, new, strict=True)]
 
 
-def read_results(path: Path) -> list[Result]:
-    return msgspec.json.decode(path.read_bytes(), type=list[Result])
+def read_results(path: Path) -> list[TableResult]:
+    return msgspec.json.decode(path.read_bytes(), type=list[TableResult])
 
 
-def write_results(path: Path, results: Sequence[Result]) -> None:
+def write_results(path: Path, results: Sequence[TableResult]) -> None:
     path.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, results)) + b"\n]\n")

@@ -19,8 +19,8 @@ from tools.results import (
     AGENTS,
     DAY,
     STEADY,
-    Load,
-    Result,
+    TableLoad,
+    TableResult,
     merged,
     read_results,
     result_of,
@@ -45,7 +45,7 @@ DASH = "–"
 BASELINE = "fcfs"
 
 
-def tables(results: Sequence[Result]) -> dict[str, str]:
+def tables(results: Sequence[TableResult]) -> dict[str, str]:
     """Return the tables by their names in the page."""
     every, results = results, [result for result in results if result.load == STEADY]
     return {
@@ -79,16 +79,16 @@ def interval(ratio: Estimate) -> str:
     return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
-def _is_fitted(result: Result) -> bool:
+def _is_fitted(result: TableResult) -> bool:
     """Whether the workload is a recipe whose recorded set has the same results within 10%."""
     return not result.recorded and result.workload in RECIPE_OF.values()
 
 
-def _workload(result: Result) -> str:
+def _workload(result: TableResult) -> str:
     return f"recorded {result.workload}" if result.recorded else code(result.workload)
 
 
-def _capacities(results: Sequence[Result]) -> Iterator[str]:
+def _capacities(results: Sequence[TableResult]) -> Iterator[str]:
     """Yield a table per machine, with a row per policy and a column per workload."""
     for hardware, machine in MACHINES.items():
         here = [each for each in results if each.hardware == hardware and not _is_fitted(each)]
@@ -116,7 +116,7 @@ def _capacities(results: Sequence[Result]) -> Iterator[str]:
         yield ""
 
 
-def _by_load(results: Sequence[Result]) -> Iterator[list[str]]:
+def _by_load(results: Sequence[TableResult]) -> Iterator[list[str]]:
     """Yield a row per load of the workloads and machines that have another one than a steady
     state."""
     places = {each.key[:3] for each in results if each.load != STEADY}
@@ -143,11 +143,11 @@ def _bold(text: str, is_bold: bool) -> str:
     return f"**{text}**" if is_bold else text
 
 
-def _name(variant: str, result: Result) -> str:
+def _name(variant: str, result: TableResult) -> str:
     return f"*{variant}*" if variant in result.references else variant
 
 
-def _capacity(result: Result, variant: str) -> str:
+def _capacity(result: TableResult, variant: str) -> str:
     """Return the capacity ÷ that of the baseline, or why it is no number."""
     ratio = result.ratio(variant, BASELINE)
     if ratio is not None:
@@ -156,7 +156,7 @@ def _capacity(result: Result, variant: str) -> str:
     return " or ".join(sorted(kinds)) or DASH
 
 
-def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
+def _recipes(results: Sequence[TableResult]) -> Iterator[list[str]]:
     by_key = {result.key[:3]: result for result in results}
     for recorded_set, recipe in RECIPE_OF.items():
         for hardware in MACHINES:
@@ -177,7 +177,7 @@ def _recipes(results: Sequence[Result]) -> Iterator[list[str]]:
                 ]
 
 
-def _against_continuum(results: Sequence[Result]) -> Iterator[list[str]]:
+def _against_continuum(results: Sequence[TableResult]) -> Iterator[list[str]]:
     """Yield the rows of the workloads on which the ratio of mean JCTs differs from 1."""
     for result in results:
         row = _row_against_continuum(result)
@@ -185,7 +185,7 @@ def _against_continuum(results: Sequence[Result]) -> Iterator[list[str]]:
             yield row
 
 
-def _row_against_continuum(result: Result) -> list[str]:
+def _row_against_continuum(result: TableResult) -> list[str]:
     load = result.loads[len(result.loads) // 2]
     means = [load.mean_jct(name) for name in ("continuum", "turnstile", "clairvoyant")]
     share = DASH
@@ -201,7 +201,7 @@ def _row_against_continuum(result: Result) -> list[str]:
     ]
 
 
-def _over_a_tier(results: Sequence[Result]) -> Iterator[list[str]]:
+def _over_a_tier(results: Sequence[TableResult]) -> Iterator[list[str]]:
     """Yield the rows of the workloads on which a ratio differs from 1."""
     for result in results:
         if _is_fitted(result):
@@ -213,7 +213,7 @@ def _over_a_tier(results: Sequence[Result]) -> Iterator[list[str]]:
             yield [_workload(result), MACHINES[result.hardware], *ratios]
 
 
-def _ratio(load: Load, ours: str, other: str) -> str:
+def _ratio(load: TableLoad, ours: str, other: str) -> str:
     """Return the ratio of mean JCTs with its interval, or which of the two is unstable."""
     if ratio := load.ratio(ours, other, "mean_s"):
         return interval(ratio)

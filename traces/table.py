@@ -20,7 +20,7 @@ from traces.columns import OPTION, TIMES, UNIT_WORDS, UNITS_PER_S, Columns, colu
 from traces.formats.mooncake import SINGLE_TURNS
 from traces.formats.shared.calls import Call, stated_provenance
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of
 from traces.lenient import MAX_BYTES, MAX_GAP_S, MAX_VALUES, Repairs, number, tokens
 from traces.program import Program, Provenance
 
@@ -127,7 +127,7 @@ class _TableReader:
         self.columns = columns
         self.name = name
         self.repairs = repairs
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, TimedAgent] = {}
         self.timed: set[str] = set()
         """Fields with a value that is a time."""
         self.not_times: dict[str, Any] = {}
@@ -207,7 +207,7 @@ class _TableReader:
             self.repairs.add(SINGLE_TURNS)
             program = f"{self.name}-{place}"
         parent = identifier(str(self._value(row, "parent") or "")) or None
-        agent = self.agents.setdefault(program, Agent(program, [], parent))
+        agent = self.agents.setdefault(program, TimedAgent(program, [], parent))
         agent.calls.append(self._call(row, found))
 
     def _call(self, row: Row, found: tuple[int, int]) -> Call:

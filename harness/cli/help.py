@@ -31,7 +31,7 @@ class Command(TyperCommand):
         _write_help(self, ctx, formatter)
 
 
-class Group(TyperGroup):
+class PanelGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_help(self, ctx, formatter)
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.errors import exit_code, is_stdout_full, terminate
-from harness.cli.help import Command, Group
+from harness.cli.help import Command, PanelGroup
 from harness.console import print_message
 from servers.processes.deferred import ENDING
 
@@ -74,7 +74,7 @@ def _one_line_if_stopped() -> Iterator[None]:
         raise typer.Exit(exit_code(stop)) from None
 
 
-class CommandGroup(Group):
+class CommandGroup(PanelGroup):
     """Load a command only when it is called or completed, not for `bench --help`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -99,7 +99,7 @@ class CommandGroup(Group):
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             module = import_module(f"harness.cli.commands.{name}")
-            module.app.info.cls = Group
+            module.app.info.cls = PanelGroup
             for each in module.app.registered_commands:
                 each.cls = Command
             command = typer.main.get_command(module.app)

@@ -16,7 +16,7 @@ from servers.speculation import parse_speculation
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class Winner:
     model: str
     policy: str
     machine: Machine
@@ -24,7 +24,7 @@ class Deployment:
     router: str | None
 
 
-def winner_of(folder: Path) -> Deployment:
+def winner_of(folder: Path) -> Winner:
     """Return the first winner of a run with a report. Raises InvalidInput."""
     from reports.answer.document import ANSWER
     from reports.run_folder.machines import has_members
@@ -77,4 +77,4 @@ def winner_of(folder: Path) -> Deployment:
     )
     router = variant.router.name if variant.router is not None else None
     policy = variant.name.removesuffix(f"@{router}")
-    return Deployment(sweep.model, policy, machine, replicas, router)
+    return Winner(sweep.model, policy, machine, replicas, router)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,6 +28,7 @@ from harness.sweep.resolve import AUTO, DEFAULT_JPS, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.basics.text import brief, describe_first_error, slug
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
@@ -117,8 +118,8 @@ class Arm(Strict):
     """The position on the figure's axis, if arms differ in a number."""
     axis: str = ""
     """What `x` is, if arms differ in several things."""
-    sweep: dict[str, Any] = {}
-    workload: dict[str, Any] = {}
+    sweep: JsonObject = {}
+    workload: JsonObject = {}
 
 
 class Experiment(Strict):
@@ -136,8 +137,8 @@ class Experiment(Strict):
     """The reason if the experiment cannot be tested here."""
     kind: Kind = "sweep"
     axis: str = ""
-    sweep: dict[str, Any] = {}
-    workload: dict[str, Any] = {}
+    sweep: JsonObject = {}
+    workload: JsonObject = {}
     arms: tuple[Arm, ...] = ()
     checks: tuple[Check, ...] = ()
 

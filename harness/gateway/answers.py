@@ -219,7 +219,7 @@ def command_in(arguments: str) -> str:
     return shlex.join(words) or _text(command)
 
 
-class Api(NamedTuple):
+class AnswerApi(NamedTuple):
     """How the requests and the answers of an API are read."""
 
     chat: Callable[[JsonObject], JsonObject]

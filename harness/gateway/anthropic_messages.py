@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from harness.gateway.answers import Api, ForwardedAnswer, json_text
+from harness.gateway.answers import AnswerApi, ForwardedAnswer, json_text
 from servers.basics.json_object import JsonObject
 from traces.lenient import items, mapping, tokens
 
@@ -104,4 +104,4 @@ class MessagesAnswer(ForwardedAnswer):
         return {"choices": [choice], "usage": total}
 
 
-MESSAGES = Api(chat_of, MessagesAnswer)
+MESSAGES = AnswerApi(chat_of, MessagesAnswer)

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.access import refusal
-from harness.gateway.answers import Api, ForwardedAnswer, Tap
+from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap
 from harness.gateway.anthropic_messages import MESSAGES
 from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import prompt_of
@@ -45,7 +45,7 @@ from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
 
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 """Headers of a turn that the gateway sets itself."""
-COMPLETIONS = Api(lambda body: body, ForwardedAnswer, has_stream_options=True)
+COMPLETIONS = AnswerApi(lambda body: body, ForwardedAnswer, has_stream_options=True)
 APIS = {
     "chat/completions": COMPLETIONS,
     "completions": COMPLETIONS,

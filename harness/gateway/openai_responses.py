@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.gateway.answers import Api, ForwardedAnswer, json_text
+from harness.gateway.answers import AnswerApi, ForwardedAnswer, json_text
 from harness.replay.completion import error_message
 from servers.basics.json_object import JsonObject
 from traces.lenient import items, mapping
@@ -106,4 +106,4 @@ def _chunk(output: list[Any], counted: JsonObject) -> JsonObject:
     }
 
 
-RESPONSES = Api(chat_of, ResponsesAnswer)
+RESPONSES = AnswerApi(chat_of, ResponsesAnswer)

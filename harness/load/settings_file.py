@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.load.option import Setting, elements, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
 from servers.basics.errors import InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.basics.nearest import did_you_mean
 from servers.basics.redact import REDACTED, redact_command_line
 from servers.basics.text import brief, requirement
@@ -33,7 +34,7 @@ HEAD = """\
 """
 
 
-def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
+def read_settings(path: Path, overridden: Collection[str] = ()) -> JsonObject:
     """Return the values of settings by name. Redacted values are allowed for settings in
     `overridden`."""
     values = read_toml(path, "give a settings file (.toml)")
@@ -57,7 +58,7 @@ def _beside(path: Path, names: str) -> str:
     )
 
 
-def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+def read_toml(path: Path, remedy: str) -> JsonObject:
     """Return the contents of a TOML file. `remedy` ends the error for a missing file."""
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
@@ -72,9 +73,9 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 def parse_values(
     values: Mapping[str, object], known: Mapping[str, Setting], prefix: str
-) -> dict[str, Any]:
+) -> JsonObject:
     """Convert TOML values to values of settings. `prefix` precedes the key in errors."""
-    parsed: dict[str, Any] = {}
+    parsed: JsonObject = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         setting = known.get(name)

@@ -63,7 +63,7 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Searches:
+class PlanSearches:
     """What a search for plans found."""
 
     fleets: list[Fleet] = field(default_factory=list)
@@ -181,9 +181,9 @@ def search(
     folder: Path,
     execution: Execution,
     arguments: Sequence[str] = (),
-) -> Searches:
+) -> PlanSearches:
     """Run the sweeps. The same search again resumes."""
-    result = Searches()
+    result = PlanSearches()
     for number, candidate in enumerate(found, 1):
         if by := _as_cheap(candidate, result.fleets):
             result.left_out.append(

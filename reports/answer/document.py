@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from msgspec import to_builtins
@@ -26,6 +25,7 @@ from reports.metrics.metric import Metric
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
+from servers.basics.json_object import JsonObject
 from servers.records.sweep import SweepRecord
 
 ANSWER = "answer.json"
@@ -73,7 +73,7 @@ def document(answer: Answer, points: Sequence[Point], sweep: SweepRecord) -> byt
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _capacity(capacity: VariantCapacity, price: MachinePrice, answer: Answer) -> dict[str, Any]:
+def _capacity(capacity: VariantCapacity, price: MachinePrice, answer: Answer) -> JsonObject:
     value = capacity.load
     unit = UNITS[capacity.ladder]
     numbers: dict[str, float | None] = {unit: None, "low": None, "high": None}
@@ -96,7 +96,7 @@ def _capacity(capacity: VariantCapacity, price: MachinePrice, answer: Answer) ->
     }
 
 
-def _limited_by(found: LimitedBy | None) -> dict[str, Any]:
+def _limited_by(found: LimitedBy | None) -> JsonObject:
     known = None if found is None or found.bottleneck is Bottleneck.UNCLEAR else found.bottleneck
     return {
         "limited_by": known,
@@ -104,7 +104,7 @@ def _limited_by(found: LimitedBy | None) -> dict[str, Any]:
     }
 
 
-def _fails_first(capacity: VariantCapacity, found: FailsFirst | None) -> dict[str, Any] | None:
+def _fails_first(capacity: VariantCapacity, found: FailsFirst | None) -> JsonObject | None:
     if found is None:
         return None
     return {
@@ -116,7 +116,7 @@ def _fails_first(capacity: VariantCapacity, found: FailsFirst | None) -> dict[st
     }
 
 
-def _cost(cost: JobCost) -> dict[str, Any]:
+def _cost(cost: JobCost) -> JsonObject:
     of_api = {"api_usd_per_job": cost.api_usd_per_job, "cheaper_than_api_from": cost.even_load}
     return {
         "usd_per_job": cost.usd_per_job,
@@ -125,7 +125,7 @@ def _cost(cost: JobCost) -> dict[str, Any]:
     }
 
 
-def _of_seed(capacity: Capacity, unit: str) -> dict[str, Any]:
+def _of_seed(capacity: Capacity, unit: str) -> JsonObject:
     return {
         "kind": capacity.kind,
         unit: _number(capacity.load),
@@ -135,7 +135,7 @@ def _of_seed(capacity: Capacity, unit: str) -> dict[str, Any]:
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: Point) -> JsonObject:
     ratio = None if point.against is None else _estimate(point.against.mean)
     return {
         "variant": point.variant,

@@ -29,6 +29,7 @@ from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput, InvalidRunFolder, TraceRejected
+from servers.basics.json_object import JsonObject
 from servers.basics.text import MALFORMED, one_line
 from servers.records.fields import MAX_VALUE, Count, Name, Rate
 from servers.records.settings import RunSettings
@@ -119,7 +120,7 @@ class Side:
     """One of the two runs of a comparison."""
 
     name: str
-    settings: dict[str, Any]
+    settings: JsonObject
     """The fields of sweep.json that are in `SETTINGS`, which are compared by name."""
     jobs: pd.DataFrame
     """One row per finished job, with the columns `JOBS`."""
@@ -203,7 +204,7 @@ def _capacities(run: Run) -> Capacities | None:
     return Capacities(slo=str(search.slo), jobs_per_s=found, bounds=bounds, unit=search.ladder.unit)
 
 
-def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(sweep: Mapping[str, Any]) -> JsonObject:
     """Runs that do not record the rule of admission required the whole prompt to fit."""
     settings = {field: sweep.get(field) for field in SETTINGS}
     settings |= {name: sweep[name] for name in ("background", "scenario") if sweep.get(name)}

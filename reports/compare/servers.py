@@ -27,7 +27,7 @@ Counters = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class ServerMetric:
     """A mean: the increase of one counter over that of another."""
 
     title: str
@@ -36,8 +36,8 @@ class Metric:
     decimals: int = 3
 
 
-def _seconds(title: str, histogram: str) -> Metric:
-    return Metric(f"{title}, s", f"{histogram}_sum", f"{histogram}_count")
+def _seconds(title: str, histogram: str) -> ServerMetric:
+    return ServerMetric(f"{title}, s", f"{histogram}_sum", f"{histogram}_count")
 
 
 REQUESTS = "vllm:e2e_request_latency_seconds_count"
@@ -47,10 +47,12 @@ METRICS = (
     _seconds("TTFT", "vllm:time_to_first_token_seconds"),
     _seconds("queueing", "vllm:request_queue_time_seconds"),
     _seconds("TPOT", "vllm:request_time_per_output_token_seconds"),
-    Metric("prefix-cache hits", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
-    Metric("prompt tokens", "vllm:prompt_tokens_total", REQUESTS, decimals=1),
-    Metric("output tokens", "vllm:generation_tokens_total", REQUESTS, decimals=1),
-    Metric("preemptions", "vllm:num_preemptions_total", REQUESTS),
+    ServerMetric(
+        "prefix-cache hits", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+    ),
+    ServerMetric("prompt tokens", "vllm:prompt_tokens_total", REQUESTS, decimals=1),
+    ServerMetric("output tokens", "vllm:generation_tokens_total", REQUESTS, decimals=1),
+    ServerMetric("preemptions", "vllm:num_preemptions_total", REQUESTS),
 )
 """The tokens, and the numbers of requests, say whether both servers had the same load."""
 COUNTED = (("programs", "turnstile:program_seconds_count"), ("requests", REQUESTS))
@@ -89,14 +91,14 @@ def increases(pages: Sequence[Counters]) -> list[Counters | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ServerComparison:
     rows: list[tuple[str, ...]]
     periods: int
     """Those in which no server was restarted."""
     restarts: int
 
 
-def compare_servers(base: Sequence[Counters], new: Sequence[Counters]) -> Comparison:
+def compare_servers(base: Sequence[Counters], new: Sequence[Counters]) -> ServerComparison:
     if len(base) != len(new):
         raise InvalidInput(
             f"BASE has {len(base)} pages and NEW has {len(new)}; save the pages of both servers at "
@@ -112,7 +114,7 @@ def compare_servers(base: Sequence[Counters], new: Sequence[Counters]) -> Compar
         if any(counts):
             rows.append((title, *(f"{count:,.0f}" for count in counts)))
     rows += [row for metric in METRICS if (row := _row(metric, pairs)) is not None]
-    return Comparison(rows, len(pairs), len(both) - len(pairs))
+    return ServerComparison(rows, len(pairs), len(both) - len(pairs))
 
 
 Pairs = Sequence[tuple[Counters, Counters]]
@@ -122,7 +124,7 @@ def _sides(pairs: Pairs) -> tuple[list[Counters], list[Counters]]:
     return [base for base, _ in pairs], [new for _, new in pairs]
 
 
-def _row(metric: Metric, pairs: Pairs) -> tuple[str, ...] | None:
+def _row(metric: ServerMetric, pairs: Pairs) -> tuple[str, ...] | None:
     """Return None if a server does not have the metric."""
     means = [_mean(metric, side) for side in _sides(pairs)]
     if None in means:
@@ -137,7 +139,7 @@ def _row(metric: Metric, pairs: Pairs) -> tuple[str, ...] | None:
     return (*shown, f"{new / base:.3f}" if base else "", "")
 
 
-def _mean(metric: Metric, periods: Sequence[Counters]) -> float | None:
+def _mean(metric: ServerMetric, periods: Sequence[Counters]) -> float | None:
     below = sum(period.get(metric.below, 0.0) for period in periods)
     above = sum(period.get(metric.above, math.nan) for period in periods)
     return None if not below or math.isnan(above) else above / below

@@ -12,6 +12,7 @@ from typing import Any
 from reports.compare.baseline import Side
 from servers.admission import Limits
 from servers.basics.errors import InvalidInput, NotComparable
+from servers.basics.json_object import JsonObject
 from servers.basics.nearest import nearest
 from servers.basics.phrasing import listed
 from servers.profiles.profile import Profile
@@ -96,8 +97,8 @@ def allowed_differences(base: Side, new: Side, allowed: Collection[str]) -> tupl
 
 
 def differences(
-    one: dict[str, Any],
-    other: dict[str, Any],
+    one: JsonObject,
+    other: JsonObject,
     fields: Sequence[str],
     allowed: Collection[str] = (),
 ) -> Iterable[str]:
@@ -113,7 +114,7 @@ def differences(
             yield _difference(f"{WORKLOAD}.{field}", old, new, allowed)
 
 
-def _names(one: dict[str, Any], other: dict[str, Any], allowed: Collection[str]) -> Iterable[str]:
+def _names(one: JsonObject, other: JsonObject, allowed: Collection[str]) -> Iterable[str]:
     """Yield what `--allow-different` needs for two settings to be comparable."""
     yield from allowed
     for field in SAME_QUESTION:
@@ -144,7 +145,7 @@ def _parts(field: str, one: Any, other: Any, allowed: Collection[str]) -> list[s
     return sorted(key for key in differ if f"{field}.{key}" not in allowed)
 
 
-def _options(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+def _options(one: JsonObject, other: JsonObject) -> Iterable[str]:
     """Yield a phrase for each recorded option whose value explains differences in the profile."""
     for name, old, new in (
         ("scheduling", one.get("scheduling"), other.get("scheduling")),

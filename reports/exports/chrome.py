@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import orjson
 from msgspec import to_builtins
@@ -18,6 +17,7 @@ from reports.exports.phases import stretches
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import HITS
+from servers.basics.json_object import JsonObject
 from servers.records.turns import EventRecord, TurnRecord
 
 PROGRAMS, ENGINE = 1, 2
@@ -34,7 +34,7 @@ COUNTERS = (
 OF_TURN = ("prompt_tokens", "output_tokens", *HITS, "preemptions", "pinned_hit", "replica", "error")
 OF_PIN = ("ttl_s", "blocks", "why", "reason")
 
-Event = dict[str, Any]
+Event = JsonObject
 
 
 def chrome_trace(cell: CellRun) -> bytes:
@@ -109,7 +109,7 @@ def _turn(turn: TurnRecord, events: Sequence[EventRecord]) -> Iterator[Event]:
     yield from (event for event in inside if event["dur"] > 0)
 
 
-def _known(record: TurnRecord | EventRecord, names: Sequence[str]) -> dict[str, Any]:
+def _known(record: TurnRecord | EventRecord, names: Sequence[str]) -> JsonObject:
     """Return the fields that are neither null nor left out."""
     fields = to_builtins(record)
     return {name: fields[name] for name in names if fields.get(name) is not None}

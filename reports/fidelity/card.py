@@ -21,6 +21,7 @@ from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, TargetVerdic
 from reports.numbers import DASH
 from reports.page.environment import page_of
 from reports.run_folder.read import NOT_DONE, Run
+from servers.basics.json_object import JsonObject
 from servers.basics.phrasing import counted, seconds, share
 
 Invalid = tuple[str, str, str]
@@ -98,7 +99,7 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _row(point: PairedPoint) -> dict[str, Any]:
+def _row(point: PairedPoint) -> JsonObject:
     values = [
         _plain_cell(seconds(point.live_s)),
         _plain_cell(seconds(point.virtual_s)),
@@ -152,13 +153,13 @@ def ranking_rows(found: Fidelity) -> list[list[str]]:
     return [head, *table] if rows else []
 
 
-def _plain_cell(text: str) -> dict[str, Any]:
+def _plain_cell(text: str) -> JsonObject:
     return {"text": text, "ends": "", "beyond": False}
 
 
 def _error_cell(
     error: CellSpread, text: Callable[[float], str], limit: float = math.inf
-) -> dict[str, Any]:
+) -> JsonObject:
     """Format an error. `ends` is its range over seeds, empty if both ends have the same text."""
     low, high = text(error.low), text(error.high)
     ends = f"{low} to {high}" if low != high else ""
@@ -185,7 +186,7 @@ def _number(value: float, form: str) -> str:
     return DASH if math.isnan(value) else format(value, form)
 
 
-def _ranking(ranking: Ranking) -> dict[str, Any]:
+def _ranking(ranking: Ranking) -> JsonObject:
     settled = DASH if ranking.settled is None else f"{ranking.settled} of {ranking.pairs}"
     agreed = DASH if ranking.agreed is None else str(ranking.agreed)
     texts = (_tau(ranking.tau), _tau(ranking.tau_live), settled, agreed, f"{ranking.regret:+.1%}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -19,6 +19,7 @@ from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import CellRun, Run
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidRunFolder
+from servers.basics.json_object import JsonObject
 from servers.basics.phrasing import share
 from servers.basics.text import text
 from servers.records.turns import TurnRecord
@@ -107,7 +108,7 @@ def _row(cell: CellRun, load: str) -> AgentRow:
     return AgentRow(variant, load, seed, len(programs), mean, endings, _resolved(cell, programs))
 
 
-def _resolved(cell: CellRun, programs: list[dict[str, Any]]) -> str:
+def _resolved(cell: CellRun, programs: list[JsonObject]) -> str:
     path = cell.folder / EVALUATION
     if not path.is_file():
         return "not evaluated"
@@ -120,7 +121,7 @@ def _resolved(cell: CellRun, programs: list[dict[str, Any]]) -> str:
     return f"{right} of {len(tasks)} ({share(right / len(tasks))})"
 
 
-def _programs(cell: CellRun) -> list[dict[str, Any]]:
+def _programs(cell: CellRun) -> list[JsonObject]:
     return list(json_lines(cell.folder / "programs.jsonl"))
 
 

@@ -13,8 +13,8 @@ from tools.results import (
     DAY,
     STEADY,
     JobTimes,
-    Load,
-    Result,
+    TableLoad,
+    TableResult,
     merged,
     read_results,
     result_of,
@@ -36,9 +36,9 @@ def by_seed(values: tuple[float | Kind, ...]) -> dict[str, float | Kind]:
     return {str(seed): value for seed, value in enumerate(values, start=1)}
 
 
-def load(jobs_per_s: float, **means_s: tuple[float | None, ...]) -> Load:
+def load(jobs_per_s: float, **means_s: tuple[float | None, ...]) -> TableLoad:
     """P95 is twice the mean."""
-    return Load(
+    return TableLoad(
         jobs_per_s,
         {
             name: {
@@ -52,12 +52,12 @@ def load(jobs_per_s: float, **means_s: tuple[float | None, ...]) -> Load:
 
 def result(
     capacities: dict[str, tuple[float | Kind, ...]] | None = None,
-    loads: tuple[Load, ...] = (),
+    loads: tuple[TableLoad, ...] = (),
     recorded: bool = True,
     kind: str = STEADY,
     horizon: str = "",
-) -> Result:
-    return Result(
+) -> TableResult:
+    return TableResult(
         load=kind,
         horizon=horizon,
         workload="mini-swe-agent",

@@ -21,8 +21,8 @@ from tools.silicon.errors import (
     LOADS,
     MAX_TPOT_ERROR,
     MAX_TTFT_ERROR,
+    ErrorSummary,
     Point,
-    Summary,
     by,
     judge,
     summary,
@@ -111,7 +111,7 @@ def apart_rows(points: Sequence[Point]) -> list[list[str]]:
     return rows
 
 
-def _texts(found: Summary) -> list[str]:
+def _texts(found: ErrorSummary) -> list[str]:
     texts = [str(found.rows)]
     for errors in (found.ttft, found.tpot):
         texts += [f"{errors.median:.1%}", f"{errors.p90:.1%}", f"{errors.bias:+.1%}"]

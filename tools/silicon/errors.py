@@ -1,7 +1,7 @@
 """Errors of virtual time against end-to-end measurements, their summaries, and targets.
 
-In: a `Point` per measurement. Out: `Summary` by GPU and model, by load, and by both; the checks of
-the card. Times are seconds; errors are signed ratios: above zero, virtual time is slower.
+In: a `Point` per measurement. Out: `ErrorSummary` by GPU and model, by load, and by both; the
+checks of the card. Times are seconds; errors are signed ratios: above zero, virtual time is slower.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class TimeErrors:
     """Of one quantity over several points."""
 
     median: float
@@ -81,28 +81,28 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ErrorSummary:
     rows: int
-    ttft: Errors
-    tpot: Errors
+    ttft: TimeErrors
+    tpot: TimeErrors
 
 
-def summary(points: Sequence[Point]) -> Summary:
+def summary(points: Sequence[Point]) -> ErrorSummary:
     """`points` must not be empty."""
     ttft = _errors([point.ttft_error for point in points])
-    return Summary(len(points), ttft, _errors([point.tpot_error for point in points]))
+    return ErrorSummary(len(points), ttft, _errors([point.tpot_error for point in points]))
 
 
-def _errors(signed: Sequence[float]) -> Errors:
+def _errors(signed: Sequence[float]) -> TimeErrors:
     sizes = np.abs(signed)
-    return Errors(
+    return TimeErrors(
         median=float(np.median(sizes)),
         p90=float(np.percentile(sizes, 90)),
         bias=float(np.median(signed)),
     )
 
 
-def by(points: Sequence[Point], key: Callable[[Point], Key]) -> dict[Key, Summary]:
+def by(points: Sequence[Point], key: Callable[[Point], Key]) -> dict[Key, ErrorSummary]:
     """Return the summaries of groups, each group where its first point is."""
     groups: dict[Key, list[Point]] = {}
     for point in points:

@@ -20,7 +20,7 @@ from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.sim import Limits
 from tools.silicon.closed_loop import closed_loop
-from tools.silicon.errors import Point, Summary, by
+from tools.silicon.errors import ErrorSummary, Point, by
 from tools.silicon.rows import STEP_TOKENS, Checkpoint, Row
 
 ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
@@ -102,7 +102,7 @@ def errors_file(found: Sequence[Point], measurements: str, step_times: str) -> E
     )
 
 
-def _medians(found: Summary) -> EndToEnd:
+def _medians(found: ErrorSummary) -> EndToEnd:
     return EndToEnd(
         rows=found.rows, ttft=round(found.ttft.median, 4), tpot=round(found.tpot.median, 4)
     )

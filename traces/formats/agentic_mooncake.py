@@ -20,7 +20,7 @@ from traces.formats.about import MEASURED, About
 from traces.formats.mooncake import block_tokens, usable_hashes
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import UNNAMED_TOOL, Agent, make_programs, share_hashes
+from traces.formats.shared.timed_calls import UNNAMED_TOOL, TimedAgent, make_programs, share_hashes
 from traces.lenient import MAX_GAP_S, Repairs, items, mapping, tokens
 from traces.program import Fork, Program, Provenance
 
@@ -93,7 +93,9 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     for session in sessions.values():
         for before, node in pairwise(session):
             _wait(before, node, nodes, joined, repairs)
-    agents = {id: Agent(id, [node.call for node in session]) for id, session in sessions.items()}
+    agents = {
+        id: TimedAgent(id, [node.call for node in session]) for id, session in sessions.items()
+    }
     programs = [
         _with_fork(program, sessions, nodes, joined, repairs)
         for program in make_programs(agents, repairs)

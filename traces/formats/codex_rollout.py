@@ -290,7 +290,7 @@ class Rollout:
         self._pending, self._written, self._after = None, [], []
 
 
-class _Calls:
+class _CodexCalls:
     """Which calls were counted. A call may have a record, an event, or both."""
 
     def __init__(self) -> None:
@@ -346,7 +346,7 @@ class _EventReader:
         self.lines = rollout.lines[copied:]
         totals = map(_total, rollout.lines[:copied])
         self.totals = _Totals([total for total in totals if total is not None])
-        self.items, self.calls = _Items(), _Calls()
+        self.items, self.calls = _Items(), _CodexCalls()
         self.found: list[_Event] = []
         self.compacted: int | None = None
         """Index of the last compaction since the last event with counts."""

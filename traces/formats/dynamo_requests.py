@@ -16,7 +16,7 @@ from traces.formats.about import MEASURED, SINGLE, About
 from traces.formats.mooncake import SINGLE_TURNS, usable_hashes
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of, share_hashes
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of, share_hashes
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Program
 
@@ -48,7 +48,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    agents: dict[str, Agent] = {}
+    agents: dict[str, TimedAgent] = {}
     tools: dict[str, list[tuple[float, str]]] = {}
     """The tools of each session: the start, in seconds, and the name."""
     blocks: set[int] = set()
@@ -66,7 +66,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
                 repairs.add(SINGLE_TURNS)
                 session = f"{name}-{number}"
             parent = identifier(context.get("parent_session_id")) or None
-            agents.setdefault(session, Agent(session, [], parent)).calls.append(call)
+            agents.setdefault(session, TimedAgent(session, [], parent)).calls.append(call)
     if not agents:
         raise TraceRejected("no request_end event with prompt tokens")
     for id, agent in agents.items():
@@ -105,7 +105,7 @@ def _call(row: JsonObject, blocks: set[int], repairs: Repairs) -> Call | None:
     return Call(*found, start_s, end_s, cached=cached, hashes=hashes)
 
 
-def _name_tools(agent: Agent, tools: list[tuple[float, str]]) -> None:
+def _name_tools(agent: TimedAgent, tools: list[tuple[float, str]]) -> None:
     """Assign each tool to the last call that started before it."""
     calls = sorted((c for c in agent.calls if c.start_s is not None), key=lambda c: c.start_s or 0)
     index = 0

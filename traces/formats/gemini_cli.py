@@ -98,7 +98,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             sessions[id].add(messages)
         else:
             sessions[id] = _Session(messages, end_s)
-    readers = {id: _SessionReader(Thread(id), repairs) for id in sessions}
+    readers = {id: _GeminiSession(Thread(id), repairs) for id in sessions}
     for id, reader in readers.items():
         for sent_message in sessions[id].in_order():
             reader.add(sent_message)
@@ -208,7 +208,7 @@ def _message_id(message: JsonObject) -> str:
     return identifier(message.get("id")) or " ".join(own)
 
 
-class _SessionReader:
+class _GeminiSession:
     def __init__(self, thread: Thread, repairs: Repairs) -> None:
         self.thread = thread
         self.repairs = repairs

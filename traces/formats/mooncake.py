@@ -20,7 +20,12 @@ from traces.block_hashes import common_blocks
 from traces.formats.about import CALL_END, LENGTHS, MEASURED, SINGLE, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimated_api_s, make_programs, share_hashes
+from traces.formats.shared.timed_calls import (
+    TimedAgent,
+    estimated_api_s,
+    make_programs,
+    share_hashes,
+)
 from traces.lenient import MAX_TOKENS, Repairs
 from traces.program import Program, Provenance
 
@@ -60,7 +65,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    agents: dict[str, Agent] = {}
+    agents: dict[str, TimedAgent] = {}
     for number, row in enumerate(rows(data, repairs)):
         found = lengths(row.get("input_length"), row.get("output_length"), repairs)
         if found is None:
@@ -69,7 +74,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
         if not session:
             repairs.add(SINGLE_TURNS)
             session = f"{name}-{number}"
-        calls = agents.setdefault(session, Agent(session, [])).calls
+        calls = agents.setdefault(session, TimedAgent(session, [])).calls
         delay_s = in_seconds(row.get("delay"), 1e3)
         if calls and delay_s is not None:
             calls[-1].gap = delay_s, Provenance.UNSTATED
@@ -130,7 +135,7 @@ def _is_delta(sessions: Sequence[Sequence[Call]], repairs: Repairs) -> bool:
     return delta
 
 
-def _complete(agent: Agent, delta: bool, repairs: Repairs) -> None:
+def _complete(agent: TimedAgent, delta: bool, repairs: Repairs) -> None:
     """Set the whole prompts, what they keep, and the gaps of an agent's calls."""
     context = 0
     for before, call in zip([None, *agent.calls], agent.calls, strict=False):

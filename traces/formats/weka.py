@@ -21,7 +21,12 @@ from traces.block_hashes import common_blocks, kept_tokens
 from traces.formats.about import CALL_END, MEASURED, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import lengths
-from traces.formats.shared.timed_calls import UNNAMED_TOOL, Agent, estimated_api_s, make_programs
+from traces.formats.shared.timed_calls import (
+    UNNAMED_TOOL,
+    TimedAgent,
+    estimated_api_s,
+    make_programs,
+)
 from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Program, Provenance, SharedPrefix
@@ -68,7 +73,7 @@ def read_session(document: JsonObject, name: str, repairs: Repairs) -> list[Prog
     if text(document.get("hash_id_scope")) not in ("local", ""):
         repairs.add("hash ids with a scope beyond this file: used only within this file")
     reader = _SessionReader(block, repairs)
-    session = Agent(identifier(document.get("id")) or name, [])
+    session = TimedAgent(identifier(document.get("id")) or name, [])
     reader.add(session, items(document.get("requests")), 0.0, 0)
     if not reader.agents:
         raise TraceRejected("no request with prompt tokens")
@@ -94,11 +99,11 @@ class _SessionReader:
     def __init__(self, block: int, repairs: Repairs) -> None:
         self.block = block
         self.repairs = repairs
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, TimedAgent] = {}
         self.starts: dict[str, list[Any]] = {}
         """Leading hash ids that all prompts of an agent share."""
 
-    def add(self, agent: Agent, entries: list[Any], zero_s: float, depth: int) -> None:
+    def add(self, agent: TimedAgent, entries: list[Any], zero_s: float, depth: int) -> None:
         """Add an agent and its sub-agents. `zero_s`: the time at which `t` is 0."""
         if depth > MAX_DEPTH:
             self.repairs.add(f"sub-agents nested deeper than {MAX_DEPTH}: left out")
@@ -108,7 +113,7 @@ class _SessionReader:
             while agent.id in self.agents:
                 agent.id = f"{agent.id}#{len(self.agents)}"
         requests: list[_Request] = []
-        children: list[tuple[Agent, list[Any]]] = []
+        children: list[tuple[TimedAgent, list[Any]]] = []
         for index, entry in enumerate(map(mapping, entries)):
             if entry.get("type") == "subagent":
                 if child := self._sub_agent(entry, agent.id, zero_s, index):
@@ -131,14 +136,16 @@ class _SessionReader:
             self.add(child, inner, child.start_s or 0.0, depth + 1)
         self.starts[agent.id] = _common_start([request.hashes or [] for request in requests])
 
-    def _sub_agent(self, entry: JsonObject, parent: str, zero_s: float, index: int) -> Agent | None:
+    def _sub_agent(
+        self, entry: JsonObject, parent: str, zero_s: float, index: int
+    ) -> TimedAgent | None:
         agent = identifier(entry.get("agent_id")) or f"agent_{index}"
         end_s, duration_ms = seconds(entry.get("t")), seconds(entry.get("duration_ms"))
         if end_s is None or duration_ms is None:
             self.repairs.add(f"sub-agent {agent} without t or duration_ms: left out")
             return None
         end_s += zero_s
-        return Agent(f"{parent}/{agent}", [], parent, None, end_s - duration_ms / 1000, end_s)
+        return TimedAgent(f"{parent}/{agent}", [], parent, None, end_s - duration_ms / 1000, end_s)
 
     def _request(self, entry: JsonObject, zero_s: float, before: list[_Request]) -> _Request | None:
         found = lengths(entry.get("in"), entry.get("out"), self.repairs)

@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False)
 MAX_PRINTED_PATHS = 5
 
 
-class Format(StrEnum):
+class ExportFormat(StrEnum):
     PARQUET = "parquet"
     CSV = "csv"
     CHROME = "chrome"
@@ -40,7 +40,7 @@ figures as PNG, SVG and PDF.
 @app.command(help=HELP)
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
-    format: Annotated[Format, typer.Option("--format", help="Format of the files.")],
+    format: Annotated[ExportFormat, typer.Option("--format", help="Format of the files.")],
     cell: Annotated[
         list[str] | None,
         typer.Option("--cell", metavar="NAME", help="Export only this cell; repeatable."),

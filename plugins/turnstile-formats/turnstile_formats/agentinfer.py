@@ -12,7 +12,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, first_row, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of
 from traces.lenient import Repairs, tokens
 from traces.program import Program
 
@@ -37,7 +37,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    agents: dict[str, Agent] = {}
+    agents: dict[str, TimedAgent] = {}
     for row in rows(data, repairs):
         if text(row.get("status")) not in ("success", ""):
             repairs.add("a request that failed: left out")
@@ -51,7 +51,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
         session = identifier(row.get("session_id")) or name
         actor = identifier(row.get("actor_id")) or LEAD
         id, parent = (session, None) if actor == LEAD else (f"{session}/{actor}", session)
-        agent = agents.setdefault(id, Agent(id, [], parent))
+        agent = agents.setdefault(id, TimedAgent(id, [], parent))
         finished_s = clock_s(row.get("finished_at"))
         cached = tokens(row.get("cached_tokens"))
         agent.calls.append(Call(*found, started_s, finished_s, cached=cached))

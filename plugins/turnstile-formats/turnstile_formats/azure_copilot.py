@@ -18,7 +18,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of
 from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
@@ -105,7 +105,7 @@ def session_programs(session: JsonObject, name: str, repairs: Repairs) -> list[P
     estimate_ends(calls, repairs)
     shortest = min(call.prompt for call in calls)
     return programs_of(
-        [Agent(id, calls, prefix=prefix if prefix and prefix.tokens <= shortest else None)],
+        [TimedAgent(id, calls, prefix=prefix if prefix and prefix.tokens <= shortest else None)],
         repairs,
     )[0]
 

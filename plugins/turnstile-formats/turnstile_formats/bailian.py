@@ -14,7 +14,7 @@ from traces.formats.about import CALL_END, MEASURED, SINGLE, About
 from traces.formats.mooncake import usable_hashes
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of, share_hashes
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of, share_hashes
 from traces.lenient import Repairs
 from traces.program import Program
 
@@ -44,8 +44,8 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    chains: list[Agent] = []
-    last_of: dict[Any, Agent] = {}
+    chains: list[TimedAgent] = []
+    last_of: dict[Any, TimedAgent] = {}
     """The chain that ends with a request, by the request's id."""
     for number, row in enumerate(rows(data, repairs)):
         found = lengths(row.get("input_length"), row.get("output_length"), repairs)
@@ -59,7 +59,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             if parent != NO_PARENT:
                 repairs.add("a request whose parent is missing or was continued before: begins a "
                             "new program")  # fmt: skip
-            chain = Agent(f"{name}-{number}", [])
+            chain = TimedAgent(f"{name}-{number}", [])
             chains.append(chain)
         chain.calls.append(call)
         last_of[id] = chain

@@ -18,7 +18,7 @@ from traces.block_hashes import Hashes, extend_prefixes, kept_tokens, share_bloc
 from traces.formats.about import BY_TEXT, CALL_END, COUNT, MEASURED, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, first_row, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of
 from traces.lenient import MAX_TOKENS, Repairs
 from traces.program import Program, Turn
 
@@ -52,7 +52,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
-    agents: dict[str, Agent] = {}
+    agents: dict[str, TimedAgent] = {}
     texts: Texts = {}
     counter = assumptions.tokens
     for row in rows(data, repairs):
@@ -67,7 +67,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
         call = Call(lengths[0], lengths[1], clock_s(row.get("timestamp"), 1e6))
         texts[id(call)] = prompt, answer
         session = identifier(row.get("session_id")) or name
-        agents.setdefault(session, Agent(session, [])).calls.append(call)
+        agents.setdefault(session, TimedAgent(session, [])).calls.append(call)
     if not agents:
         raise TraceRejected("no call with a prompt")
     for agent in agents.values():
@@ -76,7 +76,7 @@ def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions
     return _shared(*programs_of(agents.values(), repairs, unnamed_tool=True), texts)
 
 
-def _shared(programs: list[Program], agents: list[Agent], texts: Texts) -> list[Program]:
+def _shared(programs: list[Program], agents: list[TimedAgent], texts: Texts) -> list[Program]:
     """Set the parts that prompts share, from their texts."""
     characters = sum(len(texts[id(call)][0]) for agent in agents for call in agent.calls)
     per_token = characters / sum(turn.prompt_tokens for p in programs for turn in p.turns)

@@ -17,7 +17,7 @@ from servers.basics.text import identifier, text
 from traces.formats.about import LENGTHS, PERMISSION, About
 from traces.formats.shared.calls import UNASKED_TOOLS, Call
 from traces.formats.shared.rows import clock_s, first_row, in_seconds, lengths, rows
-from traces.formats.shared.timed_calls import Agent, estimate_ends, programs_of
+from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of
 from traces.lenient import Repairs, items, mapping, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
@@ -47,7 +47,7 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    agents: dict[str, Agent] = {}
+    agents: dict[str, TimedAgent] = {}
     seen: set[tuple[str, str]] = set()
     shared: dict[str, str] = {}
     for row in rows(data, repairs):
@@ -57,7 +57,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             repairs.add("a round that was recorded before: left out")
         elif call := round_call(row, repairs):
             seen.add((id, round_id))
-            agents.setdefault(id, Agent(id, [])).calls.append(call)
+            agents.setdefault(id, TimedAgent(id, [])).calls.append(call)
             shared.setdefault(id, f"{identifier(row.get('project'))}:{_model(row)}")
     if not agents:
         raise TraceRejected("no round with prompt tokens")
@@ -122,11 +122,11 @@ def _tool_time(
 
 
 def _with_cached_prefix(
-    programs: Iterable[Program], agents: Mapping[str, Agent], shared: Mapping[str, str]
+    programs: Iterable[Program], agents: Mapping[str, TimedAgent], shared: Mapping[str, str]
 ) -> Iterable[Program]:
     """Give several sessions of one project and model a common prefix: the fewest tokens that a
     first prompt read from the provider's cache, which another session had written."""
-    groups: dict[str, list[Agent]] = {}
+    groups: dict[str, list[TimedAgent]] = {}
     for id, agent in agents.items():
         groups.setdefault(shared[id], []).append(agent)
     lengths: dict[str, int] = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from servers.basics.errors import InvalidInput, UnknownProfile
+from servers.basics.json_object import JsonObject
 from servers.basics.nearest import did_you_mean, nearest
 from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.profile import find
@@ -97,7 +98,7 @@ def read_gpu(path: Path) -> Hardware:
     values = _fields(path)
     problem = _Problem(path)
     _refuse_unknown(values, problem)
-    found: dict[str, Any] = {"source": "a GPU file"}
+    found: JsonObject = {"source": "a GPU file"}
     for field, value in values.items():
         if field in FIELDS:
             found[FIELDS[field].attribute] = _number(value, FIELDS[field], field, problem)
@@ -141,7 +142,7 @@ def _key(field: str) -> str:
     return field if field.isascii() and field.replace("-", "_").isidentifier() else repr(field)[:60]
 
 
-def _fields(path: Path) -> dict[str, Any]:
+def _fields(path: Path) -> JsonObject:
     """Return the values by field. A dash and an underscore are the same, as in a settings file."""
     try:
         values = tomllib.loads(path.read_bytes().decode())
@@ -154,7 +155,7 @@ def _fields(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path}: not TOML: {error}; quote numbers with units") from None
     except RecursionError:
         raise InvalidInput(f"{path}: nested too deeply; give one line for each field") from None
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for key, value in values.items():
         field = key.replace("_", "-")
         if field in found:

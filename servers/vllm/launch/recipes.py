@@ -18,6 +18,7 @@ from typing import Any
 
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.basics.refused_flags import check_flags
 from servers.profiles import MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -137,7 +138,7 @@ class Recipe:
                 )
             words += native_flags(tier, on_cpu=False)
         if stock or config.policy not in (None, STOCK):
-            options: dict[str, Any] = {"policy": STOCK if stock else config.policy}
+            options: JsonObject = {"policy": STOCK if stock else config.policy}
             if config.costs is not None and not stock:
                 options["costs"] = config.costs.model_dump(exclude_none=True)
             words += ["--scheduler-cls", SCHEDULER]
@@ -170,8 +171,8 @@ class Recipe:
         gpus = tensor_parallel(self.config)
         image = self.config.image or IMAGE
         installed = f"FROM {image}\nRUN pip install --no-deps {PACKAGE}\n"
-        services: dict[str, Any] = {}
-        volumes: dict[str, Any] = {"huggingface": {}}
+        services: JsonObject = {}
+        volumes: JsonObject = {"huggingface": {}}
         names = [f"{NAME}-{index}" for index in range(self.replicas)] + [STOCK_NAME] * self.ab
         for index, name in enumerate(names):
             arguments = self._arguments(stock=name == STOCK_NAME)
@@ -228,7 +229,7 @@ class Recipe:
             objects += self._engines(STOCK_NAME, 1, self._arguments(stock=True))
             urls.append(f"http://{STOCK_NAME}-0.{STOCK_NAME}:{PORT}")
         if self.router is not None:
-            routing: dict[str, Any] = {
+            routing: JsonObject = {
                 "name": "router",
                 "image": ROUTER_IMAGE,
                 "command": _kubernetes(self._route(urls)),
@@ -259,10 +260,10 @@ class Recipe:
         )
         return yaml_text([values])
 
-    def _engines(self, name: str, replicas: int, arguments: list[str]) -> list[dict[str, Any]]:
+    def _engines(self, name: str, replicas: int, arguments: list[str]) -> list[JsonObject]:
         """Return a set of equal engines for Kubernetes, with a name for each."""
         image = self.config.image or IMAGE
-        container: dict[str, Any] = {
+        container: JsonObject = {
             "name": NAME,
             "image": image,
             "command": ["vllm", "serve"],
@@ -279,7 +280,7 @@ class Recipe:
                 {"name": "metrics", "mountPath": METRICS},
             ],
         }
-        pod: dict[str, Any] = {
+        pod: JsonObject = {
             "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
             "containers": [container],
             "volumes": [
@@ -305,32 +306,32 @@ def _kubernetes(words: Iterable[str]) -> list[str]:
     return [word.replace("$(", "$$(") for word in words]
 
 
-def _keys() -> list[dict[str, Any]]:
+def _keys() -> list[JsonObject]:
     return [
         _secret("HF_TOKEN", "huggingface", "token"),
         _secret("VLLM_API_KEY", "vllm", "api-key"),
     ]
 
 
-def _secret(name: str, secret: str, key: str, *, required: bool = False) -> dict[str, Any]:
+def _secret(name: str, secret: str, key: str, *, required: bool = False) -> JsonObject:
     reference = {"name": secret, "key": key, "optional": not required}
     return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 
-def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+def _object(kind: str, name: str, spec: JsonObject) -> JsonObject:
     version = "v1" if kind == "Service" else "apps/v1"
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def _pods(name: str, pod: Mapping[str, Any], replicas: int) -> dict[str, Any]:
+def _pods(name: str, pod: Mapping[str, Any], replicas: int) -> JsonObject:
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": pod}
     return {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
 
 
-def _service(name: str, *, headless: bool = False) -> dict[str, Any]:
+def _service(name: str, *, headless: bool = False) -> JsonObject:
     """Return a service; a headless one gives each pod of a set a name of its own."""
-    spec: dict[str, Any] = {"selector": {"app": name}, "ports": [{"port": PORT}]}
+    spec: JsonObject = {"selector": {"app": name}, "ports": [{"port": PORT}]}
     if headless:
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     return _object("Service", name, spec)

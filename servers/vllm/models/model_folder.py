@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from servers.basics.errors import InvalidInput
+from servers.basics.json_object import JsonObject
 from servers.profiles.models.config import keeps_states
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
@@ -131,9 +132,9 @@ def _cached(name: str, config: Mapping[str, Any], random: bool, cache: Path) -> 
     return folder
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> JsonObject:
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        config: JsonObject = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise InvalidInput(f"{folder / 'config.json'}: {error}") from None
     return config

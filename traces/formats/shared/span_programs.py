@@ -26,7 +26,7 @@ from traces.formats.shared.calls import (
 from traces.formats.shared.span_counts import read_once
 from traces.formats.shared.span_groups import AgentSpans, groups
 from traces.formats.shared.spans import Span, SpanTree
-from traces.formats.shared.timed_calls import TOLERANCE_S, Agent, make_programs
+from traces.formats.shared.timed_calls import TOLERANCE_S, TimedAgent, make_programs
 from traces.lenient import Repairs
 from traces.merge import agree_on_prefixes
 from traces.program import Message, Program
@@ -98,7 +98,7 @@ def _repeated_messages(before: Span, call: Span) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _agent(lane: _Lane, repairs: Repairs, assumptions: Assumptions) -> Agent:
+def _agent(lane: _Lane, repairs: Repairs, assumptions: Assumptions) -> TimedAgent:
     tools = _tools(lane, repairs)
     calls = [
         _call(span, names, assumptions, repairs)
@@ -115,7 +115,7 @@ def _agent(lane: _Lane, repairs: Repairs, assumptions: Assumptions) -> Agent:
             kept = kept_tokens(before, call, repairs, calls[0])
         most = most_kept(before, call)
         call.kept = max(following.kept or 0, min(max(kept, call.cached or 0), most))
-    return Agent(lane.id, calls, lane.parent, delay_provenance=lane.calls[0].start_provenance)
+    return TimedAgent(lane.id, calls, lane.parent, delay_provenance=lane.calls[0].start_provenance)
 
 
 def _with_text(program: Program, calls: Sequence[Span]) -> Program:

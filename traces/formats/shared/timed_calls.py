@@ -37,7 +37,7 @@ def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
 
 
 @dataclass(slots=True)
-class Agent:
+class TimedAgent:
     """The calls of an agent, which follow each other unless `programs_of` separates them."""
 
     id: str
@@ -74,12 +74,12 @@ def estimate_ends(calls: Iterable[Call], repairs: Repairs) -> None:
 
 
 def programs_of(
-    agents: Iterable[Agent], repairs: Repairs, unnamed_tool: bool = False
-) -> tuple[list[Program], list[Agent]]:
+    agents: Iterable[TimedAgent], repairs: Repairs, unnamed_tool: bool = False
+) -> tuple[list[Program], list[TimedAgent]]:
     """Return the programs of all agents, and the agent of each program. Calls of an agent that
     overlap become several agents. `unnamed_tool`: all calls but an agent's last are assumed to call
     a tool, since tools are not recorded."""
-    ordered: dict[str, Agent] = {}
+    ordered: dict[str, TimedAgent] = {}
     for agent in agents:
         for part in _without_overlaps(agent, repairs):
             ordered[part.id] = part
@@ -89,7 +89,7 @@ def programs_of(
 
 
 def make_programs(
-    agents: Mapping[str, Agent],
+    agents: Mapping[str, TimedAgent],
     repairs: Repairs,
     tolerance_s: float = TOLERANCE_S,
     after_begun: bool = False,
@@ -111,7 +111,7 @@ def make_programs(
     ]
 
 
-def _without_overlaps(agent: Agent, repairs: Repairs) -> list[Agent]:
+def _without_overlaps(agent: TimedAgent, repairs: Repairs) -> list[TimedAgent]:
     """Split overlapping calls into agents without overlaps; the first agent gets the longest chain
     of calls. A call follows the longest prompt that it can continue."""
     if any(call.start_s is None for call in agent.calls):
@@ -135,7 +135,7 @@ def _without_overlaps(agent: Agent, repairs: Repairs) -> list[Agent]:
     names = [agent.id, *(f"{agent.id}~{n}" for n in range(1, len(chains)))]
     parents = [agent.parent, *[agent.id] * (len(chains) - 1)]
     return [
-        Agent(name, chain, parent, agent.prefix)
+        TimedAgent(name, chain, parent, agent.prefix)
         for name, chain, parent in zip(names, chains, parents, strict=True)
     ]
 
@@ -145,8 +145,8 @@ def _end_s(call: Call) -> float:
 
 
 def _fork(
-    child: Agent,
-    agents: Mapping[str, Agent],
+    child: TimedAgent,
+    agents: Mapping[str, TimedAgent],
     tolerance_s: float,
     after_begun: bool,
     repairs: Repairs,
@@ -185,7 +185,7 @@ def _provenance(call: Call) -> Provenance:
     return Provenance.MEASURED if call.end_known else Provenance.INFERRED
 
 
-def _turns(agent: Agent, tolerance_s: float, repairs: Repairs) -> tuple[Turn, ...]:
+def _turns(agent: TimedAgent, tolerance_s: float, repairs: Repairs) -> tuple[Turn, ...]:
     calls = agent.calls
     gaps = [_gap(agent, i, tolerance_s, repairs) for i in range(len(calls))]
     balanced = balance(calls, gaps, repairs, clock_error_s=2 * tolerance_s)
@@ -199,7 +199,7 @@ def _kept(calls: Sequence[Call], i: int, repairs: Repairs) -> int:
     return 0 if by_hashes else kept_tokens(calls[i - 1], calls[i], repairs)
 
 
-def _gap(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Gap:
+def _gap(agent: TimedAgent, i: int, tolerance_s: float, repairs: Repairs) -> Gap:
     call = agent.calls[i]
     if i + 1 == len(agent.calls):
         return 0.0, call.gap_provenance or Provenance.UNSTATED
@@ -217,7 +217,7 @@ def _gap(agent: Agent, i: int, tolerance_s: float, repairs: Repairs) -> Gap:
 
 
 def share_hashes(
-    programs: Sequence[Program], agents: Sequence[Agent], block_tokens: int
+    programs: Sequence[Program], agents: Sequence[TimedAgent], block_tokens: int
 ) -> list[Program]:
     """Set the parts that prompts share, from the block hashes of their calls. A call without hashes
     keeps the tokens inferred from its length."""
