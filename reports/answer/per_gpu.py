@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from reports.answer.capacity_rows import KINDS
+from reports.answer.capacity_rows import capacity_rows, number_heads
 from reports.answer.members import MemberRun
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
-from reports.loads import Ladder
-from reports.numbers import DASH, digits, limits
+from reports.numbers import DASH
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
@@ -149,40 +148,14 @@ def _other(runs: Sequence[MemberRun]) -> Iterable[str]:
         )
 
 
-def capacity_heads(load: Ladder) -> list[str]:
-    unit = f"{load.unit[:1].upper()}{load.unit[1:]}"
-    return ["Policy", unit, "Per GPU", "95% CI", load.cost, "95% CI", "Ratio"]
-
-
-def capacity_table(runs: Sequence[MemberRun]) -> Table:
-    """Return the policies of each machine, the highest capacity first."""
+def capacities_by_run(runs: Sequence[MemberRun]) -> Table:
+    """Return the policies of each run, the highest capacity first."""
     rows = [
-        _row(run, each)
+        TableRow(row.variant, [TableCell(text, row.wins) for text in row[3:]], row[1], run.label)
         for run in runs
-        for each in sorted(run.capacities, key=lambda e: -(e.load.value if e.load else 0.0))
+        for row in capacity_rows(run.answer, run.price)
     ]
-    return Table(capacity_heads(runs[0].ladder), rows)
-
-
-def _row(run: MemberRun, each: VariantCapacity) -> TableRow:
-    wins = each.variant in run.answer.winners
-    if each.load is None:
-        cells = [KINDS[each.kind], *[DASH] * 5]
-    else:
-        cells = [
-            digits(each.load.value),
-            *_number_and_limits(run.per_gpu(each)),
-            *_number_and_limits(run.usd(each)),
-            DASH if each.ratio is None else times(each.ratio.value),
-        ]
-    shown = [TableCell(text, wins) for text in cells]
-    return TableRow(each.variant, shown, bool(each.reference), run.label)
-
-
-def _number_and_limits(value: Estimate | None) -> tuple[str, str]:
-    if value is None:
-        return DASH, DASH
-    return digits(value.value), limits(value.low, value.high)
+    return Table(["Policy", *number_heads(runs[0].ladder)], rows)
 
 
 def differing(runs: Sequence[MemberRun]) -> list[tuple[str, list[str]]]:

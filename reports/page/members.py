@@ -26,7 +26,7 @@ from reports.answer.members import (
     member_runs,
     unlike_step_times,
 )
-from reports.answer.per_gpu import capacity_table, caveats, differing, most_per_gpu
+from reports.answer.per_gpu import capacities_by_run, caveats, differing, most_per_gpu
 from reports.answer.provenance import timing, workload
 from reports.answer.report import REPORT, Report
 from reports.figures.legend import legend
@@ -81,7 +81,7 @@ class MembersReport:
 
     @property
     def capacities(self) -> Table | None:
-        return capacity_table(self.runs) if any(run.capacities for run in self.runs) else None
+        return capacities_by_run(self.runs) if any(run.capacities for run in self.runs) else None
 
     @property
     def failed_gates(self) -> list[str]:

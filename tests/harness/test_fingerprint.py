@@ -91,7 +91,7 @@ def changed_policies(before: dict[str, str]) -> set[str]:
         ("traces/formats/mooncake.py", "requests of a service", "requests to a service"),
         ("harness/cli/main.py", "Exit codes", "Codes"),
         ("harness/load/settings.py", "Run folder. Default", "The run folder. Default"),
-        ("reports/page/write.py", "report.html", "page.html"),
+        ("reports/answer/report.py", "report.html", "page.html"),
         ("harness/sweep/cell.py", "jobs would be in the system", "jobs would be there"),
         ("harness/load/arrivals.py", "no programs to run:", "nothing to run:"),
         ("servers/records/turns.py", "from __future__", "from  __future__"),

@@ -13,7 +13,7 @@ from msgspec import convert
 
 from reports.answer.capacity_context import MachinePrice
 from reports.answer.members import MemberRun
-from reports.answer.per_gpu import capacity_table, caveats, most_per_gpu
+from reports.answer.per_gpu import capacities_by_run, caveats, most_per_gpu
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
@@ -84,8 +84,8 @@ def test_the_cheaper_machine_can_win_per_dollar() -> None:
         "Per dollar, h100 sustains the most jobs: 1 USD per 1,000 jobs with fcfs, "
         "2.0x as many as b200 (95% CI 2.0–2.0)."
     )
-    table = capacity_table([slow, fast])
-    assert [(row.group, row.cells[3].text) for row in table.rows] == [("h100", "1"), ("b200", "2")]
+    table = capacities_by_run([slow, fast])
+    assert [(row.group, row.cells[5].text) for row in table.rows] == [("h100", "1"), ("b200", "2")]
 
 
 def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
