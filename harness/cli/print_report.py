@@ -59,7 +59,7 @@ def print_report(
 
     from reports import write_members_report, write_report
     from reports.metrics.agents import keep_evaluation
-    from reports.run_folder.machines import has_members, refuse_members
+    from reports.run_folder.members import has_members, refuse_members
     from reports.statistics.best import separation_advice
 
     console = Console(highlight=False, width=_width(full))

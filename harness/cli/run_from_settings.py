@@ -47,7 +47,7 @@ def run_from_settings(
         from harness.load.machines import is_list
         from harness.load.shard import parse_shard
         from harness.sweep.folder import default_folder
-        from harness.sweep.machines import resolve_machines
+        from harness.sweep.members import resolve_members
         from harness.sweep.resolve import resolve
         from harness.sweep.run import ONE, run_sweeps
 
@@ -56,7 +56,7 @@ def run_from_settings(
             if not check.passed:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
         if is_list(settings) and not one_cell:
-            machines = resolve_machines(settings)
+            machines = resolve_members(settings)
             by_name = machines.plans
             folder = execution.out or machines.default_folder()
             claim = machines.claimed(folder, arguments, shard)

@@ -27,7 +27,7 @@ class Winner:
 def winner_of(folder: Path) -> Winner:
     """Return the first winner of a run with a report. Raises InvalidInput."""
     from reports.answer.document import ANSWER
-    from reports.run_folder.machines import has_members
+    from reports.run_folder.members import has_members
     from reports.run_folder.read import read_sweep
 
     if has_members(folder):

@@ -28,7 +28,7 @@ from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.find import RUNS
-from reports.run_folder.machines import MACHINES
+from reports.run_folder.members import MEMBERS
 from servers.basics.atomic import make_folder, write_file
 from servers.basics.compiled_core import find_core
 from servers.basics.errors import CannotWrite, InvalidInput
@@ -38,12 +38,12 @@ from servers.basics.text import slug
 from servers.profiles.files import is_file
 from servers.profiles.machines.gpu_file import is_gpu_file, with_name
 from servers.profiles.models.listed import model_copy
-from servers.records.sweep import MachinesRecord, MadeBy, SweepRecord
+from servers.records.sweep import MadeBy, MembersRecord, SweepRecord
 
 CODE = "code_sha256"
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
-GROWING = ("variants", "jps", "agents", "seeds", "repeats", "machines")
+GROWING = ("variants", "jps", "agents", "seeds", "repeats", "members")
 """Fields of `sweep.json` to which a later plan may add values."""
 IGNORED_FIELDS = (
     *(MADE_BY, "baseline", "search", "turnstile_version", "profile_notes"),
@@ -84,7 +84,7 @@ def _stored_plan(folder: Path, document: str) -> JsonObject:
             return {}
     except OSError as error:
         raise CannotWrite.of(folder, error) from None
-    for other, count in ((SWEEP, "one machine"), (MACHINES, "several machines")):
+    for other, count in ((SWEEP, "one machine"), (MEMBERS, "several machines")):
         if other != document and (folder / other).is_file():
             raise InvalidInput(
                 f"--out {folder}: contains a run on {count}; name another folder, from which "
@@ -149,7 +149,7 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 @contextmanager
 def claimed(
     folder: Path,
-    sweep: SweepRecord | MachinesRecord,
+    sweep: SweepRecord | MembersRecord,
     settings: Mapping[str, bytes],
     document: str = SWEEP,
     *,

@@ -26,7 +26,7 @@ from harness.sweep.run import ONE, SloNotReached, run_sweeps
 from reports.answer.capacity_context import MachinePrice
 from reports.compare.plans import Fleet, fleets
 from reports.run_folder.find import RUNS
-from reports.run_folder.machines import MACHINES
+from reports.run_folder.members import MEMBERS
 from reports.run_folder.read import read_sweep
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.basics.phrasing import counted, gpus_in_words, listed
@@ -169,7 +169,7 @@ def default_folder(found: Sequence[Candidate], agents: int) -> Path:
 
 def refuse_run(folder: Path) -> None:
     """Raise InvalidInput for the folder of a sweep."""
-    if any((folder / name).is_file() for name in (SWEEP, MACHINES)):
+    if any((folder / name).is_file() for name in (SWEEP, MEMBERS)):
         raise InvalidInput(
             f"--out {folder}: is the run folder of a sweep; name another folder for the plan"
         )

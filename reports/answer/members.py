@@ -18,7 +18,7 @@ from reports.answer.speed_ups import MIN_FULL_TINT, PER_S
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import Ladder, ladder_of
-from reports.run_folder.machines import Member, labels
+from reports.run_folder.members import Member, labels
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.points import Point

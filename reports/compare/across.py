@@ -17,7 +17,7 @@ from reports.answer.members import MemberRun, member_runs
 from reports.answer.report import read_report
 from reports.compare.settings import differences
 from reports.page.members import MembersReport
-from reports.run_folder.machines import Member, has_members, read_members
+from reports.run_folder.members import Member, has_members, read_members
 from reports.run_folder.read import read_sweep
 from reports.statistics.best import winners
 from reports.statistics.capacities import from_seeds

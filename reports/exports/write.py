@@ -10,7 +10,7 @@ from pathlib import Path
 from reports.exports.chrome import chrome_trace
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.metrics.steady import unstable_cells
-from reports.run_folder.machines import has_members, read_members
+from reports.run_folder.members import has_members, read_members
 from reports.run_folder.read import CellRun, load_run, refuse_unknown
 from reports.run_folder.turns import kept_turns
 from servers.basics.atomic import atomic_path, write_file

@@ -1,7 +1,7 @@
 """Draws the page that compares runs on several machines, of several models, or after several
 bursts. It needs no network, and links to the pages of the runs.
 
-In: reports of the runs. Out: one page; for a folder with `machines.json` also the pages of its
+In: reports of the runs. Out: one page; for a folder with `members.json` also the pages of its
 runs, `cells.csv` and `cells.json`.
 """
 
@@ -35,7 +35,7 @@ from reports.numbers import digits
 from reports.page.environment import write_page
 from reports.page.per_gpu import capacity_figures
 from reports.page.write import write, write_cells
-from reports.run_folder.machines import Member, read_machines
+from reports.run_folder.members import Member, read_all
 from reports.table import Table
 from servers.basics.phrasing import counted, listed, seconds
 
@@ -98,8 +98,8 @@ class MembersReport:
 
 
 def write_members(folder: Path) -> MembersReport:
-    """Write the pages of a folder with `machines.json` and of the runs in it."""
-    members, argv = read_machines(folder)
+    """Write the pages of a folder with `members.json` and of the runs in it."""
+    members, argv = read_all(folder)
     reports = [(member, write(member.folder)) for member in members]
     found = MembersReport(reports, member_runs(reports), argv)
     write_cells(folder, _all_cells(reports))

@@ -37,7 +37,7 @@ MOST_NAMES = 12
 """The first screen lists at most this many schedulers, or links to the list."""
 
 
-class MachineLink(NamedTuple):
+class MemberLink(NamedTuple):
     """A link to the page of a machine of the same sweep."""
 
     text: str
@@ -79,7 +79,7 @@ def page(
     report: Report,
     drawn: Drawn,
     style: Mapping[str, Style],
-    machines: Sequence[MachineLink] = (),
+    machines: Sequence[MemberLink] = (),
 ) -> str:
     run, results, answer = report.run, report.results, report.result
     points = report.shown_points

@@ -29,8 +29,8 @@ from reports.figures.overview import NO_HITS, figures
 from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.cells import Results
-from reports.page.page import Drawn, MachineLink, page, section
-from reports.run_folder.machines import siblings
+from reports.page.page import Drawn, MemberLink, page, section
+from reports.run_folder.members import siblings
 from reports.run_folder.read import CellRun, Run, refuse_unknown
 from reports.run_folder.turns import has_turns, refuse_without_turns
 from reports.spreadsheet import escape_formula
@@ -52,13 +52,13 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     return report
 
 
-def _links(run_folder: Path) -> list[MachineLink]:
-    """Return links to the pages of the sweep's other machines, if it has several."""
+def _links(run_folder: Path) -> list[MemberLink]:
+    """Return links to the pages of the sweep's other runs, if it has several."""
     members = siblings(run_folder)
-    links = [MachineLink("All machines", f"../{REPORT}", False)] if members else []
+    links = [MemberLink("All machines", f"../{REPORT}", False)] if members else []
     here = run_folder.resolve()
     return links + [
-        MachineLink(each.label, f"../{each.folder.name}/{REPORT}", each.folder == here)
+        MemberLink(each.label, f"../{each.folder.name}/{REPORT}", each.folder == here)
         for each in members
     ]
 

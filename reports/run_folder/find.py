@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reports.loads import AGENTS, ladder_of
-from reports.run_folder.machines import has_members
+from reports.run_folder.members import has_members
 from reports.run_folder.read import planned_amounts, read_sweep
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted, gpus_in_words, listed

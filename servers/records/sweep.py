@@ -1,4 +1,4 @@
-"""Records of sweep.json and machines.json: the plan of a sweep, and the sweeps on each machine."""
+"""Records of sweep.json and members.json: the plan of a sweep, and the sweeps on each machine."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ class MemberRecord(Record, frozen=True):
     """Jobs that arrive together at the beginning, if the sweeps differ in it."""
 
 
-class MachinesRecord(
-    Record, kw_only=True, frozen=True, tag_field="format", tag="turnstile-machines-1"
+class MembersRecord(
+    Record, kw_only=True, frozen=True, tag_field="format", tag="turnstile-members-1"
 ):
     """The sweeps on several machines."""
 
-    machines: Annotated[tuple[MemberRecord, ...], Meta(min_length=1, max_length=1000)]
+    members: Annotated[tuple[MemberRecord, ...], Meta(min_length=1, max_length=1000)]
     made_by: MadeBy = MadeBy()

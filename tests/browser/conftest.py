@@ -86,8 +86,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_run(folder / hardware, ("fcfs", "continuum"), jps=(0.05, 0.9), programs=20)
         entry = {"folder": hardware, "hardware": hardware, "model": "llama-3.1-8b"}
         machines.append(entry)
-    document = {"format": "turnstile-machines-1", "machines": machines}
-    (folder / "machines.json").write_text(json.dumps(document))
+    document = {"format": "turnstile-members-1", "members": machines}
+    (folder / "members.json").write_text(json.dumps(document))
     return write_members_report(folder).path
 
 

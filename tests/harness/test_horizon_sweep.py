@@ -15,7 +15,7 @@ from small import contents, run_sweep, small_plan
 from harness.cells.workers import Tick
 from harness.load.settings import Execution, Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.machines import MachinesPlan, resolve_machines
+from harness.sweep.members import MembersPlan, resolve_members
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import run_sweeps
@@ -110,9 +110,9 @@ def test_what_most_draws_sustain_is_below_the_mean_by_a_prediction_bound() -> No
 
 
 def test_a_list_of_bursts_is_a_sweep_for_each_that_shares_cells_with_others() -> None:
-    bursts = resolve_machines(settings(burst="0,7"))
+    bursts = resolve_members(settings(burst="0,7"))
     assert list(bursts.plans) == ["burst0", "burst7"]
-    assert [member.burst for member in bursts.record().machines] == [0, 7]
+    assert [member.burst for member in bursts.record().members] == [0, 7]
     cell = Cell("fcfs", 0.02, 1, "poisson")
     for plan, alone in zip(bursts.plans.values(), (settings(), settings(burst="7")), strict=True):
         assert plan.cell_record(cell) == resolve(alone).cell_record(cell)
@@ -128,14 +128,14 @@ def test_a_list_of_bursts_is_a_sweep_for_each_that_shares_cells_with_others() ->
 )
 def test_a_list_of_bursts_that_cannot_run_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput) as error:
-        resolve_machines(settings(burst="0,7", **given))
+        resolve_members(settings(burst="0,7", **given))
     assert str(error.value).startswith(message)
 
 
 def test_the_page_of_several_bursts_has_the_capacities_after_each(tmp_path: Path) -> None:
     each = {n: horizon_plan("fcfs,continuum", burst=n, slo="mean<=3x") for n in (0, 9)}
     plans = {f"burst{n}": plan for n, plan in each.items()}
-    machines = MachinesPlan(replace(each[0].settings, load=Load(burst="0,9")), plans)
+    machines = MembersPlan(replace(each[0].settings, load=Load(burst="0,9")), plans)
     claim = machines.claimed(tmp_path, (), None)
     outcome = run_sweeps(plans, tmp_path, Execution(workers=1), claim=claim)
     assert not outcome.failed

@@ -114,7 +114,7 @@ def test_only_programs_that_fit_every_machine_run_on_any_of_them() -> None:
 
 def test_the_overview_has_the_number_of_gpus_and_names_analytic_step_times() -> None:
     out = run("sweep", *LOAD, "--hardware", "h100,l4", "--gpus", "2", "--out", "all")
-    counts = [(m["hardware"], m["gpus"]) for m in read("all/machines.json")["machines"]]
+    counts = [(m["hardware"], m["gpus"]) for m in read("all/members.json")["members"]]
     assert counts == [("h100", 2), ("l4", 2)]
     page = " ".join(Path("all/report.html").read_text().split())
     assert "<li>2 machines: 2 x h100 and 2 x l4</li>" in page
@@ -191,7 +191,7 @@ def test_a_folder_can_get_more_machines_and_resumes_unfinished_ones() -> None:
     out = run(*more, "--out", "all")
     assert "3 of 6 cells were finished already" in out
     fewer = refused(*LIST, "--out", "all")
-    assert "--out all: contains cells with other settings (machines is" in fewer
+    assert "--out all: contains cells with other settings (members is" in fewer
     assert "--out all: contains a run on several machines; name another folder" in refused(
         "sweep", *LOAD, "--hardware", "h100", "--out", "all"
     )
@@ -207,7 +207,7 @@ def test_a_profile_file_runs_only_the_model_that_it_was_measured_with() -> None:
         assert "here.json is a profile of gemma-3-12b; add gemma-3-12b to --model" in message
     lists = ("--hardware", "here.json,h100", "--model", "gemma-3-12b,llama-3.1-8b")
     run("sweep", *LOAD, *lists, "--out", "all")
-    pairs = [(m["hardware"], m["model"]) for m in read("all/machines.json")["machines"]]
+    pairs = [(m["hardware"], m["model"]) for m in read("all/members.json")["members"]]
     assert pairs == [
         (profile.machine, "gemma-3-12b"), ("h100", "gemma-3-12b"), ("h100", "llama-3.1-8b"),
     ]  # fmt: skip
@@ -348,15 +348,15 @@ def test_other_commands_take_the_folder_of_several_machines_or_name_the_runs_in_
         ("report", "runs/one", "--gantt", CELL),
     ):
         message = refused(*command)
-        assert "runs/one: contains runs on several machines; give one of them: " in message
+        assert "runs/one: contains several runs; give one of them: " in message
 
 
 def test_compare_tests_the_machines_that_both_sweeps_have_and_names_the_others() -> None:
     run("sweep", *LOAD, "--hardware", "h100,l4", "--out", "one")
     shutil.copytree("one", "two")
-    document = read("two/machines.json")
-    document["machines"][1]["hardware"] = "l40s"
-    Path("two/machines.json").write_text(json.dumps(document))
+    document = read("two/members.json")
+    document["members"][1]["hardware"] = "l40s"
+    Path("two/members.json").write_text(json.dumps(document))
     shown = run("compare", "one", "two")
     assert "in one run only: llama-3.1-8b on l4\n" in shown
     assert "in one run only: llama-3.1-8b on l40s\n" in shown
@@ -368,8 +368,8 @@ def test_compare_tests_the_machines_that_both_sweeps_have_and_names_the_others()
     assert "have different settings: profile: kv_blocks; run one of them again" in message
     assert "Valid: 1 of 1 cell of the new run." in Path("c.md").read_text()
     assert "are identical" in run("compare", "one", "two", "--allow-different", "profile")
-    document["machines"][0]["hardware"] = "b200"
-    Path("two/machines.json").write_text(json.dumps(document))
+    document["members"][0]["hardware"] = "b200"
+    Path("two/members.json").write_text(json.dumps(document))
     assert "have no machine in common" in refused("compare", "one", "two")
 
 
@@ -407,9 +407,9 @@ def test_the_report_has_the_errors_of_a_profile_files_fit() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("folder", "../other", "machines[0].folder"),
-        ("hardware", "a\nb", "machines[0].hardware"),
-        ("model", None, "machines[0].model"),
+        ("folder", "../other", "members[0].folder"),
+        ("hardware", "a\nb", "members[0].hardware"),
+        ("model", None, "members[0].model"),
     ],
 )
 def test_a_foreign_folder_with_an_invalid_document_is_refused(
@@ -417,6 +417,6 @@ def test_a_foreign_folder_with_an_invalid_document_is_refused(
 ) -> None:
     Path("bad").mkdir()
     entry = {"folder": "a", "hardware": "h", "model": "m", field: value}
-    document = {"format": "turnstile-machines-1", "machines": [entry]}
-    Path("bad/machines.json").write_text(json.dumps(document))
-    assert f"bad/machines.json: {problem}" in refused("report", "bad")
+    document = {"format": "turnstile-members-1", "members": [entry]}
+    Path("bad/members.json").write_text(json.dumps(document))
+    assert f"bad/members.json: {problem}" in refused("report", "bad")

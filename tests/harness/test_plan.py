@@ -338,7 +338,7 @@ def test_what_a_plan_cannot_take_is_refused_in_one_line(arguments: str, message:
     assert message in err
 
 
-@pytest.mark.parametrize("document", ["sweep.json", "machines.json"])
+@pytest.mark.parametrize("document", ["sweep.json", "members.json"])
 def test_the_run_folder_of_a_sweep_is_no_folder_for_a_plan(tmp_path: Path, document: str) -> None:
     (tmp_path / document).write_text("{}")
     code, _, err = bench("plan", "execution-note", "--agents", "4", "--out", str(tmp_path))

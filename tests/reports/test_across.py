@@ -20,7 +20,7 @@ from reports.capacity.search import Chain
 from reports.compare.across import read_across
 from reports.figures.styles import styles
 from reports.page.per_gpu import capacity_figures
-from reports.run_folder.machines import Member
+from reports.run_folder.members import Member
 from reports.statistics.best import winners
 from reports.statistics.capacities import capacities
 from servers.basics.errors import NotComparable

@@ -32,7 +32,7 @@ from reports.metrics.cells import collect
 from reports.page.members import MembersReport, write_members
 from reports.page.tiles import Tile, tiles
 from reports.page.write import stable_jobs, write
-from reports.run_folder.machines import Member
+from reports.run_folder.members import Member
 from reports.run_folder.read import load_run
 
 Lost = dict[str, Sequence[int]]
@@ -51,8 +51,8 @@ def machine_run(folder: Path, lost: Lost) -> tuple[MembersReport, Report]:
                 grew = "it grew" if jps == 1 and seed in lost.get(name, ()) else None
                 steady_cell(run, turns, WINDOW, name, jps, seed, grew)
     entry = {"folder": "a", "hardware": "a100-80g", "model": "llama-3.1-8b", "gpus": 1}
-    document = {"format": "turnstile-machines-1", "machines": [entry]}
-    (folder / "machines.json").write_bytes(orjson.dumps(document))
+    document = {"format": "turnstile-members-1", "members": [entry]}
+    (folder / "members.json").write_bytes(orjson.dumps(document))
     report = write_members(folder)
     return report, report.reports[0][1]
 

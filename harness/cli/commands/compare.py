@@ -132,7 +132,7 @@ def compare(
     from harness.cli.tables import show_rows
     from reports.compare import baseline
     from reports.compare import verdict_files as files
-    from reports.compare.machines import compare_paths
+    from reports.compare.members import compare_paths
     from reports.compare.page import COMPARISON, draw
     from reports.compare.regression import compare_sides
     from reports.compare.settings import parse_allowed

@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from reports.run_folder.find import RUNS, newest_report
-from reports.run_folder.machines import has_members
+from reports.run_folder.members import has_members
 from servers.basics.errors import InvalidRunFolder
 
 app = typer.Typer(add_completion=False)

@@ -1,7 +1,7 @@
 """A sweep on several machines, or after several bursts: a run folder for each, in a common folder.
 
 In: settings with a list in --hardware, --model or --burst. Out: a folder that contains a run folder
-for each, `machines.json`, which names them, and `sweep.toml`, which repeats all. The run folders
+for each, `members.json`, which names them, and `sweep.toml`, which repeats all. The run folders
 are like those of single sweeps, so their cells are reused in both directions.
 """
 
@@ -25,21 +25,21 @@ from harness.sweep.folder import SETTINGS, claimed, with_copies, without_prices
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve, resolve_each
 from reports.run_folder.find import RUNS
-from reports.run_folder.machines import MACHINES
+from reports.run_folder.members import MEMBERS
 from servers.basics.errors import InvalidInput
 from servers.basics.text import slug
-from servers.records.sweep import MachinesRecord, MemberRecord
+from servers.records.sweep import MemberRecord, MembersRecord
 
 
 @dataclass(frozen=True, slots=True)
-class MachinesPlan:
+class MembersPlan:
     settings: SweepSettings
     plans: Mapping[str, SweepPlan]
     """By name of the run folder."""
 
-    def record(self) -> MachinesRecord:
-        return MachinesRecord(
-            machines=tuple(
+    def record(self) -> MembersRecord:
+        return MembersRecord(
+            members=tuple(
                 MemberRecord(
                     *(name, plan.engine.hardware, plan.engine.model, plan.engine.settings().gpus),
                     plan.horizon.burst if self._has_bursts and plan.horizon else None,
@@ -69,7 +69,7 @@ class MachinesPlan:
     ) -> AbstractContextManager[None]:
         """Claim the common folder."""
         plan, files = self.record(), self.settings_files()
-        return claimed(folder, plan, files, MACHINES, arguments=arguments, shard=shard)
+        return claimed(folder, plan, files, MEMBERS, arguments=arguments, shard=shard)
 
     def settings_files(self) -> dict[str, bytes]:
         """Return the contents of `sweep.toml`, which names copies of files in the run folders."""
@@ -91,7 +91,7 @@ class MachinesPlan:
         return {SETTINGS: settings_toml(replace(self.settings, machine=machine, load=load))}
 
 
-def resolve_machines(settings: SweepSettings) -> MachinesPlan:
+def resolve_members(settings: SweepSettings) -> MembersPlan:
     kind = engine_kind(settings.machine.engine)
     if not kind.is_virtual:
         raise InvalidInput(
@@ -100,14 +100,14 @@ def resolve_machines(settings: SweepSettings) -> MachinesPlan:
         )
     if len(bursts_of(settings)) > 1:
         each = each_burst(settings).items()
-        return MachinesPlan(settings, {f"burst{n}": resolve(one) for n, one in each})
+        return MembersPlan(settings, {f"burst{n}": resolve(one) for n, one in each})
     plans: dict[str, SweepPlan] = {}
     for plan in resolve_each(each_machine(settings)):
         name = f"{slug(plan.engine.hardware)}_{slug(plan.engine.model)}"
         if name in plans:
             raise _same_folder(plans[name].settings.machine, plan.settings.machine, name)
         plans[name] = plan
-    return MachinesPlan(settings, plans)
+    return MembersPlan(settings, plans)
 
 
 def _same_folder(one: Machine, other: Machine, folder: str) -> InvalidInput:

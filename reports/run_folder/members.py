@@ -1,6 +1,6 @@
-"""Reads the folder of a sweep on several machines, which contains a run folder for each machine.
+"""Reads the folder of a sweep on several machines, or after several bursts: a run folder for each.
 
-In: a folder with `machines.json`. Out: the run folders. Raises InvalidRunFolder.
+In: a folder with `members.json`. Out: the run folders. Raises InvalidRunFolder.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from reports.run_folder.document import read_document
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted, gpus_in_words, listed
-from servers.records.sweep import MachinesRecord
+from servers.records.sweep import MembersRecord
 
-MACHINES = "machines.json"
+MEMBERS = "members.json"
 
 
 class Member(NamedTuple):
-    """The run on one machine."""
+    """The run on one machine, or after one burst."""
 
     folder: Path
     hardware: str
@@ -43,27 +43,27 @@ def labels(members: Sequence[Member]) -> list[str]:
     return [gpus_in_words(each.hardware, each.gpus) for each in members]
 
 
-class Machines(NamedTuple):
+class Members(NamedTuple):
     members: tuple[Member, ...]
     argv: tuple[str, ...]
     """The command that made the runs."""
 
 
 def has_members(folder: Path) -> bool:
-    return (folder / MACHINES).is_file()
+    return (folder / MEMBERS).is_file()
 
 
 def read_members(folder: Path) -> tuple[Member, ...]:
-    return read_machines(folder).members
+    return read_all(folder).members
 
 
-def read_machines(folder: Path) -> Machines:
-    found = read_document(folder / MACHINES, MachinesRecord, "run the sweep again")
+def read_all(folder: Path) -> Members:
+    found = read_document(folder / MEMBERS, MembersRecord, "run the sweep again")
     members = (
         Member(folder / each.folder, each.hardware, each.model, each.gpus, each.burst)
-        for each in found.machines
+        for each in found.members
     )
-    return Machines(tuple(members), found.made_by.argv)
+    return Members(tuple(members), found.made_by.argv)
 
 
 def siblings(run: Path) -> tuple[Member, ...]:
@@ -80,6 +80,5 @@ def refuse_members(folder: Path) -> None:
     if has_members(folder):
         names = [str(member.folder) for member in read_members(folder)]
         raise InvalidRunFolder(
-            f"{folder}: contains runs on several machines; give one of them: "
-            f"{listed(names, last='or')}"
+            f"{folder}: contains several runs; give one of them: {listed(names, last='or')}"
         )

@@ -1,6 +1,6 @@
 """Compares two sweeps on several machines, machine by machine.
 
-In: two folders with `machines.json`. Out: one verdict, whose loads name the machine.
+In: two folders with `members.json`. Out: one verdict, whose loads name the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from reports.compare.baseline import Side, read_side
 from reports.compare.regression import invalid_cells
 from reports.compare.verdict import Verdict
-from reports.run_folder.machines import Member, has_members, read_members
+from reports.run_folder.members import Member, has_members, read_members
 from servers.basics.errors import NotComparable
 from servers.basics.phrasing import listed
 
@@ -24,7 +24,7 @@ def compare_paths(base: Path, new: Path, compare: Compare) -> Verdict:
     cannot be compared. Raises InvalidInput or InvalidRunFolder."""
     if not has_members(base) or not has_members(new):
         return _compared(base, new, compare)
-    old, now = _by_machine(base), _by_machine(new)
+    old, now = _by_label(base), _by_label(new)
     verdicts = {
         machine: _compared(old[machine].folder, now[machine].folder, compare)
         for machine in old
@@ -74,5 +74,5 @@ def _contexts(verdicts: Iterable[Verdict]) -> Iterable[list[str]]:
         yield list(dict.fromkeys(words))
 
 
-def _by_machine(folder: Path) -> dict[str, Member]:
+def _by_label(folder: Path) -> dict[str, Member]:
     return {member.label: member for member in read_members(folder)}
