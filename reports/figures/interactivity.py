@@ -22,6 +22,7 @@ def interactivity(cells: pd.DataFrame, style: Mapping[str, Style]) -> Figure | N
     traces = []
     for variant in dict.fromkeys(point.variant for point in points):
         mine, look = [point for point in points if point.variant == variant], style[variant]
+        mine.sort(key=lambda point: point.interactivity_p90)  # The name is at the end of the line.
         x = numbers(point.interactivity_p90 for point in mine)
         y = numbers(point.tokens_per_s_per_gpu for point in mine)
         traces.append(
