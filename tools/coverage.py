@@ -28,7 +28,7 @@ from reports.statistics.best import MAX_SEEDS, seeds_for
 from reports.statistics.bootstrap import Estimate, Floats
 from reports.statistics.capacities import RATIO_PRIOR, VariantCapacity
 from reports.statistics.over_seeds import UNKNOWN, Prior, geometric_mean
-from reports.statistics.points import compare_by_seed
+from reports.statistics.points import compare
 from reports.statistics.searched import searched
 
 TRIPLES, MANY = 200, 10_000
@@ -126,7 +126,7 @@ def _by_seed(values: pd.Series[float]) -> BySeed:
 
 def _ratios(base: pd.DataFrame, own: pd.DataFrame) -> BySeed:
     found = {
-        seed: compare_by_seed(base[base["seed"] == seed], own[own["seed"] == seed])
+        seed: compare(base[base["seed"] == seed], own[own["seed"] == seed], steady=True)
         for seed in own["seed"].unique().tolist()
     }
     return {seed: each.mean.value for seed, each in found.items() if each is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pandas as pd
 
@@ -53,7 +54,6 @@ from reports.statistics.points import (
     Comparison,
     Point,
     compare,
-    compare_by_seed,
     seeds_without_steady,
     with_unstable,
 )
@@ -163,7 +163,7 @@ def answer(
 
 
 def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Comparison | None]:
-    versus = compare_by_seed if sweep.steady_state else compare
+    versus = partial(compare, steady=sweep.steady_state)
     if is_noise_covered(sweep):
         return versus
     return lambda base, own: without_intervals(versus(base, own))

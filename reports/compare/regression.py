@@ -2,17 +2,11 @@
 
 In: two `Side`s. Out: a verdict with a `Change` for each policy, load and metric.
 docs/howto/compare.md defines the terms.
-
-In a fixed set of jobs, a pair is a program in all common seeds. In steady state each seed draws its
-own programs, so the ratio is calculated per seed, over the jobs that both sides measured, and the
-interval is over seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -30,8 +24,9 @@ from reports.compare.outcomes import (
 from reports.compare.settings import allowed_differences, refuse_different
 from reports.compare.verdict import CAPACITY, Change, Outcome, Verdict
 from reports.run_folder.lines import RERUN
-from reports.statistics.bootstrap import CONFIDENCE, Estimate, Floats, of, paired, ratio
+from reports.statistics.bootstrap import CONFIDENCE, Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
+from reports.statistics.points import compare_jcts
 from servers.basics.errors import NotComparable
 from servers.basics.phrasing import listed
 
@@ -131,17 +126,19 @@ def _changes(
         ]
         if not both:
             continue
-        of_both = [jobs[key][jobs[key]["seed"].isin(both)] for jobs in (base_jobs, new_jobs)]
-        pair = pairs(*of_both, steady=base.steady)
+        of_both = [jobs[key][jobs[key]["seed"].isin(both)] for jobs in (new_jobs, base_jobs)]
+        percentiles = [METRICS[metric] for metric in metrics]
+        size, compared = compare_jcts(
+            *of_both, percentiles, steady=base.steady, confidence=confidence
+        )
         identical = not any(Place(*key, seed) in different for seed in both)
-        for metric in metrics if pair.size else ():
-            before, after, relative = pair.compared(METRICS[metric], confidence)
+        for metric, (after, before, relative) in zip(metrics, compared, strict=bool(size)):
             change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
             outcome: Outcome = "identical" if identical else "noise"
-            if not identical and not pair.too_few:
+            if not identical and size >= MIN_PROGRAMS:
                 outcome = _direction(change, change.value, max_regression)
             note = seeds_in_words(both, seeds)
-            yield Change(*key, metric, pair.size, before, after, change, outcome, note)
+            yield Change(*key, metric, size, before, after, change, outcome, note)
 
 
 def _capacity_changes(
@@ -221,60 +218,3 @@ def _direction(change: Estimate, slowdown: float, max_regression: float) -> Outc
 
 MIN_PROGRAMS = 5
 """With fewer programs, an interval is too unreliable to report a difference."""
-
-
-class PairsCompared(NamedTuple):
-    base_s: float
-    new_s: float
-    ratio: Estimate
-    """new ÷ base."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramPairs:
-    """JCTs of a fixed set of jobs: programs × seeds."""
-
-    base_s: Floats
-    new_s: Floats
-
-    @property
-    def size(self) -> int:
-        return len(self.base_s) if self.base_s.size else 0
-
-    @property
-    def too_few(self) -> bool:
-        return self.size < MIN_PROGRAMS
-
-    def compared(self, percentile: float | None, confidence: float) -> PairsCompared:
-        base_s, new_s = (float(of(jct_s, percentile)) for jct_s in (self.base_s, self.new_s))
-        return PairsCompared(base_s, new_s, ratio(self.new_s, self.base_s, percentile, confidence))
-
-
-@dataclass(frozen=True, slots=True)
-class JobPairs:
-    """Jobs that both sides measured in steady state."""
-
-    jobs: pd.DataFrame
-    """With seed, jct_s_base and jct_s_new."""
-
-    @property
-    def size(self) -> int:
-        return len(self.jobs)
-
-    @property
-    def too_few(self) -> bool:
-        return self.size < MIN_PROGRAMS
-
-    def compared(self, percentile: float | None, confidence: float) -> PairsCompared:
-        by_seed = self.jobs.groupby("seed")[["jct_s_base", "jct_s_new"]]
-        values = by_seed.mean() if percentile is None else by_seed.quantile(percentile / 100)
-        base_s, new_s = (geometric_mean(values[name]).value for name in values)
-        relative = values["jct_s_new"] / values["jct_s_base"]
-        return PairsCompared(base_s, new_s, geometric_mean(relative, confidence))
-
-
-def pairs(base: pd.DataFrame, new: pd.DataFrame, *, steady: bool) -> ProgramPairs | JobPairs:
-    """Frames have job_id, seed and jct_s."""
-    if not steady:
-        return ProgramPairs(*paired(base, new))
-    return JobPairs(base.merge(new, on=["seed", "job_id"], suffixes=("_base", "_new")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,16 @@ from reports.metrics.background import REQUESTS
 from reports.metrics.cells import Results, amounts_of, ladder_in
 from reports.metrics.jct import jct_percentiles
 from reports.metrics.measure import METRICS
-from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
+from reports.statistics.bootstrap import (
+    CONFIDENCE,
+    Estimate,
+    draws,
+    estimate,
+    of,
+    paired,
+    ratio,
+    widened,
+)
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive
 from servers.policies.base import UNLIMITED_KV
@@ -30,12 +40,56 @@ class Comparison:
     p95: Estimate
 
 
-def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
-    """Compare JCTs; None if no program finished on both sides. Frames have job_id, seed, jct_s."""
-    base, own = paired(by_draw(baseline), by_draw(variant))
-    if not base.size:
-        return None
-    return Comparison(ratio(base, own), ratio(base, own, 95))
+class Compared(NamedTuple):
+    """The mean of JCTs, or a percentile, on two sides."""
+
+    above_s: float
+    below_s: float
+    ratio: Estimate
+    """above ÷ below."""
+
+
+def compare_jcts(
+    above: pd.DataFrame,
+    below: pd.DataFrame,
+    percentiles: Sequence[float | None],
+    *,
+    steady: bool,
+    confidence: float = CONFIDENCE,
+) -> tuple[int, list[Compared]]:
+    """Return the number of pairs, and a comparison per percentile (None: the mean), none without
+    pairs. Frames have job_id, seed and jct_s.
+
+    In a fixed set of jobs, a pair is a program in all common seeds. In steady state a seed draws
+    its own programs, so the ratio is calculated per seed, over the jobs that both sides measured,
+    and the interval is over seeds.
+    """
+    if steady:
+        both = above.merge(below, on=["seed", "job_id"], suffixes=("_above", "_below"))
+        return len(both), [_over_seeds(both, p, confidence) for p in percentiles if len(both)]
+    one, other = paired(above, below)
+    return len(one) if one.size else 0, [
+        Compared(float(of(one, p)), float(of(other, p)), ratio(one, other, p, confidence))
+        for p in percentiles
+        if one.size
+    ]
+
+
+def _over_seeds(both: pd.DataFrame, percentile: float | None, confidence: float) -> Compared:
+    by_seed = both.groupby("seed")[["jct_s_above", "jct_s_below"]]
+    values = by_seed.mean() if percentile is None else by_seed.quantile(percentile / 100)
+    above, below = (values[name] for name in values)
+    sides = (geometric_mean(each).value for each in (above, below))
+    return Compared(*sides, geometric_mean(above / below, confidence))
+
+
+def compare(
+    baseline: pd.DataFrame, variant: pd.DataFrame, *, steady: bool = False
+) -> Comparison | None:
+    """Compare JCTs; None if no job finished on both sides. Frames have job_id, seed, jct_s."""
+    sides = (baseline, variant) if steady else (by_draw(baseline), by_draw(variant))
+    _, found = compare_jcts(*sides, (None, 95), steady=steady)
+    return Comparison(*(each.ratio for each in found)) if found else None
 
 
 def by_draw(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -49,23 +103,6 @@ def by_draw(jobs: pd.DataFrame) -> pd.DataFrame:
     if jobs["seed"].nunique() == 1:
         return jobs.assign(seed=jobs["repeat"])
     return jobs.groupby(["seed", "job_id"])["jct_s"].mean().reset_index()
-
-
-def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
-    """Compare JCTs of cells in steady state: a ratio per seed, over the jobs that both measured.
-
-    A seed draws its own programs, so jobs of different seeds are never paired. Frames have job_id,
-    seed, jct_s.
-    """
-    both = baseline.merge(variant, on=["seed", "job_id"], suffixes=("_base", "_own"))
-    if both.empty:
-        return None
-    by_seed = both.groupby("seed")[["jct_s_base", "jct_s_own"]]
-    mean, p95 = (
-        geometric_mean((values["jct_s_base"] / values["jct_s_own"]).tolist())
-        for values in (by_seed.mean(), by_seed.quantile(0.95))
-    )
-    return Comparison(mean, p95)
 
 
 def mean_by_seed(jobs: pd.DataFrame) -> Estimate:
@@ -186,7 +223,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
             and is_valid
             and (load, baseline) not in unstable
         ):
-            against = compare_by_seed(base, mine) if steady else compare(base, mine)
+            against = compare(base, mine, steady=steady)
         amount = amounts_of(cells).iloc[0]
         found.append(
             Point(

@@ -9,7 +9,7 @@ import pytest
 
 from reports.metrics.cells import Results
 from reports.metrics.fairness import FAIRNESS
-from reports.statistics.points import Point, compare_by_seed, points
+from reports.statistics.points import Point, compare, points
 
 Jobs = dict[tuple[str, int], dict[str, float]]
 """JCTs by job, of variants and seeds."""
@@ -53,7 +53,7 @@ JOBS: Jobs = {
 
 def test_ratios_are_paired_by_seed_and_averaged_geometrically() -> None:
     # Seed 1: 20 s ÷ 5 s = 4; seed 2: 60 s ÷ 20 s = 3; √12.
-    found = compare_by_seed(frame(JOBS, "fcfs"), frame(JOBS, "fast"))
+    found = compare(frame(JOBS, "fcfs"), frame(JOBS, "fast"), steady=True)
     assert found is not None
     assert found.mean.value == pytest.approx(12**0.5)
 
@@ -61,14 +61,14 @@ def test_ratios_are_paired_by_seed_and_averaged_geometrically() -> None:
 def test_only_jobs_that_both_sides_measured_count() -> None:
     jobs = {**JOBS, ("fast", 2): {"a": 20.0, "d": 500.0}}
     # Seed 2: 80 s ÷ 20 s = 4, with job a only.
-    found = compare_by_seed(frame(jobs, "fcfs"), frame(jobs, "fast"))
+    found = compare(frame(jobs, "fcfs"), frame(jobs, "fast"), steady=True)
     assert found is not None
     assert found.mean.value == pytest.approx(4)
 
 
 def test_no_common_job_is_no_comparison() -> None:
     jobs: Jobs = {("fcfs", 1): {"a": 10.0}, ("fast", 2): {"a": 10.0}}
-    assert compare_by_seed(frame(jobs, "fcfs"), frame(jobs, "fast")) is None
+    assert compare(frame(jobs, "fcfs"), frame(jobs, "fast"), steady=True) is None
 
 
 def by_variant(found: Results) -> dict[str, Point]:
