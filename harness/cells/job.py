@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.load.agents import AgentJobs
 from harness.load.background import Background
-from harness.load.scenario import Plays
+from harness.load.scenario import ScenarioJobs
 from harness.load.stream import JobStream
 from servers.records.done import Times
 from servers.records.settings import HorizonRecord
@@ -47,7 +47,7 @@ class Job:
     """Real agents to run; None for a replay."""
     stream: Stream | None = None
     """None for a fixed set of programs."""
-    plays: Plays | None = None
+    scenario_jobs: ScenarioJobs | None = None
     """Of a scenario; None without one."""
     background: Background | None = None
     """Requests that arrive until the jobs have ended."""

@@ -97,16 +97,16 @@ def replay_on(
             lost_reason=lambda: monitor.lost_reason,
             router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
             background=job.background_arrivals(),
-            plays=job.plays,
+            scenario_jobs=job.scenario_jobs,
         )
 
     try:
         done = asyncio.run(_with_stalls(_monitored(replay, monitor)))
     except CellFailed as failed:
-        if job.plays is None or first_error is None:
+        if job.scenario_jobs is None or first_error is None:
             raise
         raise CellFailed(f"{failed}; the first failed turn: {first_error}") from None
-    cuts_programs = job.plays is not None and answered  # by the window of a scenario
+    cuts_programs = job.scenario_jobs is not None and answered  # by the window of a scenario
     if not done.finished_programs and first_error is not None and not cuts_programs:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
     if any(turns):

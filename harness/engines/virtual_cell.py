@@ -34,8 +34,8 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
 
 def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     oracle, background = issubclass(job.variant.policy, Oracle), job.background_arrivals()
-    if job.plays is not None:
-        return replay_scenario(job.plays, engine, on_turn, oracle=oracle)
+    if job.scenario_jobs is not None:
+        return replay_scenario(job.scenario_jobs, engine, on_turn, oracle=oracle)
     if job.stream is None:
         return replay(
             job.programs,

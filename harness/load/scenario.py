@@ -4,7 +4,8 @@ In: the jobs of a seed. Out: jobs in the state that their agents have at the beg
 job of each agent begins in its middle, at a time t* of its recorded course: turns before t* are
 history. The last one of each program is sent as warm-up, with its whole prompt and one token of
 output, and so are the requests of the scenario's warm-up after t*. Further jobs begin with their
-first turn. Each play of a job has prompts of its own, as with AIPerf's `first_turn_prefix` marker.
+first turn. Each job has prompts of its own, also if it repeats a session, as with AIPerf's
+`first_turn_prefix` marker.
 Source: AIPerf, `common/scenario/inferencex_agentx_mvp.py` and `timing/trajectory_source.py`.
 """
 
@@ -86,7 +87,7 @@ def _refuse_other_loads(settings: SweepSettings, name: str) -> None:
         (
             settings.server.prompts is Prompts.TEXT,
             "--prompts text",
-            "gives each play of a session prompts of its own",
+            "gives each job prompts of its own",
         ),
     ):
         if given:
@@ -102,7 +103,7 @@ def refuse_single_requests(scenario: ScenarioRecord, workload: Workload) -> None
         )
 
 
-class Play(NamedTuple):
+class ScenarioJob(NamedTuple):
     """A job as an agent runs it."""
 
     members: Members
@@ -113,14 +114,14 @@ class Play(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plays:
+class ScenarioJobs:
     """The jobs of one cell. Each iteration yields the same ones, without end."""
 
     drawn: DrawnJobs
     agents: int
     scenario: ScenarioRecord
 
-    def __iter__(self) -> Iterator[Play]:
+    def __iter__(self) -> Iterator[ScenarioJob]:
         rng = rng_for(self.drawn.seed, "scenario")
         for index, members, left_out in self.drawn.fitting():
             members = _with_own_prompts(members, index)
@@ -128,15 +129,15 @@ class Plays:
             if index < self.agents:
                 share = float(rng.uniform(*self.scenario.start))
                 members, warm_turns = resumed(members, share, self.scenario.warm_up_requests)
-            yield Play(members, warm_turns, left_out)
+            yield ScenarioJob(members, warm_turns, left_out)
 
 
-def _with_own_prompts(members: Members, play: int) -> Members:
-    """Return the job with prompts that share nothing with another play; its programs still share
+def _with_own_prompts(members: Members, index: int) -> Members:
+    """Return the job with prompts that share nothing with another job; its programs still share
     what they have in common."""
 
     def own(id: str) -> str:
-        return f"{id}@{play}"
+        return f"{id}@{index}"
 
     return tuple(
         replace(

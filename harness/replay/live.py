@@ -50,7 +50,7 @@ from servers.routers.sticky import Sticky
 from traces import Program, Turn
 
 if TYPE_CHECKING:
-    from harness.load.scenario import Plays
+    from harness.load.scenario import ScenarioJobs
 
 START_S = 0.2
 """Time from the call to the cell's time 0. Programs are also prepared this long before they
@@ -74,15 +74,15 @@ class _Live:
     background: Iterable[tuple[Program, int]]
     answers: Answers
     """Tokens with which answers begin, by program and turn."""
-    plays: Plays | None
+    scenario_jobs: ScenarioJobs | None
 
     def __post_init__(self) -> None:
         service = self.service
-        plays = self.plays
+        jobs = self.scenario_jobs
         self.schedule = (
             TurnSchedule(self.programs, self._send)
-            if plays is None
-            else ScenarioSchedule(plays, plays.agents, plays.scenario, self._send, self._take_back)
+            if jobs is None
+            else ScenarioSchedule(jobs, jobs.agents, jobs.scenario, self._send, self._take_back)
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The turns that have not ended, by program."""
@@ -304,7 +304,7 @@ async def replay_live(
     lost_reason: Callable[[], str | None] = lambda: None,
     router: BuildRouter = Sticky,
     background: Iterable[tuple[Program, int]] = (),
-    plays: Plays | None = None,
+    scenario_jobs: ScenarioJobs | None = None,
 ) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -314,7 +314,7 @@ async def replay_live(
     `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its error.
     `liveness`: one per server, updated with its turns and bytes. `router` distributes the turns
     over the servers; raises InvalidRouter if it breaks its contract. `background` has requests
-    beside the programs, with their times in ps, until those have ended. `plays`: those of a
+    beside the programs, with their times in ps, until those have ended. `scenario_jobs`: those of a
     scenario, instead of the programs. Raises CellFailed if the server cannot tokenize recorded
     answers.
     """
@@ -337,7 +337,7 @@ async def replay_live(
             router,
             background,
             answers,
-            plays,
+            scenario_jobs,
         )
         try:
             live_s = await live.run(starts_s, in_flight)

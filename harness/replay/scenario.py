@@ -1,6 +1,6 @@
 """Schedules the turns of a scenario (`harness.load.scenario`), in virtual time and live.
 
-In: plays of jobs, and the rules. Out: calls of `send`. All agents begin at time 0 with their
+In: jobs, and the rules. Out: calls of `send`. All agents begin at time 0 with their
 warm-up. When its last answer has ended, the window begins: the earliest of the turns that follow is
 due at once, and the others keep their distance to it. Turns that are due after the window are not
 sent; those under way then are measured to their end. If no request of a job, or of any job, has
@@ -22,7 +22,7 @@ from servers.records.done import DoneRecord, WindowRecord
 from servers.records.settings import ScenarioRecord
 
 if TYPE_CHECKING:
-    from harness.load.scenario import Play
+    from harness.load.scenario import ScenarioJob
     from traces import Program
 
 
@@ -39,7 +39,7 @@ class _Due:
 class ScenarioSchedule(TurnSchedule):
     def __init__(
         self,
-        plays: Iterable[Play],
+        jobs: Iterable[ScenarioJob],
         agents: int,
         scenario: ScenarioRecord,
         send: Send,
@@ -47,8 +47,8 @@ class ScenarioSchedule(TurnSchedule):
     ) -> None:
         """`take_back` is called with a program whose sent turn is not due yet, and which will be
         sent again for an earlier time."""
-        super().__init__((), send, self._play_ended)
-        self._plays: Iterator[Play] = iter(plays)
+        super().__init__((), send, self._agent_is_free)
+        self._jobs: Iterator[ScenarioJob] = iter(jobs)
         self._agents, self._scenario, self._take_back = agents, scenario, take_back
         self._warm_turns: dict[str, int] = {}
         self._due: dict[str, _Due] = {}
@@ -73,19 +73,19 @@ class ScenarioSchedule(TurnSchedule):
         return iter(())
 
     def begin(self) -> None:
-        for play in islice(self._plays, self._agents):
-            self._play(play, 0)
+        for job in islice(self._jobs, self._agents):
+            self._start(job, 0)
         self._after_turn()
 
-    def _play(self, play: Play, at_ps: int) -> None:
-        self._warm_turns |= play.warm_turns
-        self.left_out = play.left_out
-        self.start_job(play.members, self._started, at_ps)
+    def _start(self, job: ScenarioJob, at_ps: int) -> None:
+        self._warm_turns |= job.warm_turns
+        self.left_out = job.left_out
+        self.start_job(job.members, self._started, at_ps)
         self._started += 1
 
-    def _play_ended(self, job: ActiveJob, at_ps: int) -> None:
+    def _agent_is_free(self, job: ActiveJob, at_ps: int) -> None:
         self._finished_jobs += self._begins_ps is not None and at_ps < self._until_ps
-        self._play(next(self._plays), at_ps)
+        self._start(next(self._jobs), at_ps)
 
     @property
     def _until_ps(self) -> int:

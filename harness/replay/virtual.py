@@ -31,7 +31,7 @@ from traces import Program, Turn
 from traces.reuse import SharedPrompts
 
 if TYPE_CHECKING:
-    from harness.load.scenario import Plays
+    from harness.load.scenario import ScenarioJobs
     from harness.load.stream import ArrivingJob
 
 OnTurn = Callable[[TurnRecord], None]
@@ -379,11 +379,11 @@ def replay_stream(
 
 
 def replay_scenario(
-    plays: Plays, engine: EngineFactory, on_turn: OnTurn, *, oracle: bool = False
+    jobs: ScenarioJobs, engine: EngineFactory, on_turn: OnTurn, *, oracle: bool = False
 ) -> DoneRecord:
     """Run a scenario to the end of its window. Returns the contents of done.json."""
     run = Replay((), engine, on_turn, oracle=oracle)
-    schedule = ScenarioSchedule(plays, plays.agents, plays.scenario, run._send, run.take_back)
+    schedule = ScenarioSchedule(jobs, jobs.agents, jobs.scenario, run._send, run.take_back)
     run.schedule = schedule
     run.engine.run(schedule.beginning())
     done = _summary(run)

@@ -13,7 +13,7 @@ from harness.cells.folder import CellFolder
 from harness.cells.job import Job, Stream
 from harness.cells.workers import Tick
 from harness.load.agents import AgentJobs
-from harness.load.scenario import Plays
+from harness.load.scenario import ScenarioJobs
 from harness.load.settings import Keep
 from harness.load.stream import DrawnJobs, JobStream, in_drawn_order
 from harness.sweep.idle import idle_times
@@ -147,8 +147,8 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
         background=plan.background,
     )
     if plan.scenario is not None and cell.amount is not None:
-        plays = Plays(work.drawn_jobs(cell.seed), int(cell.amount), plan.scenario)
-        return replace(job, plays=plays)
+        scenario_jobs = ScenarioJobs(work.drawn_jobs(cell.seed), int(cell.amount), plan.scenario)
+        return replace(job, scenario_jobs=scenario_jobs)
     if plan.steady and cell.amount is not None:
         drawn, idle = work.drawn_jobs(cell.seed), work.idle_times(cell.seed, folder)
         if plan.has_agents:

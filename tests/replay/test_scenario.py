@@ -9,7 +9,7 @@ from itertools import chain, count, islice
 
 import pytest
 
-from harness.load.scenario import SCENARIOS, Play, Plays, resumed, sent_at_s
+from harness.load.scenario import SCENARIOS, ScenarioJob, ScenarioJobs, resumed, sent_at_s
 from harness.load.stream import DrawnJobs
 from harness.load.workload import Workload
 from harness.replay.live import replay_live
@@ -101,8 +101,8 @@ def test_each_play_has_prompts_of_its_own_that_its_programs_share() -> None:
     root = Program("p", (Turn(100, 5),), prefix=prefix)
     child = Program("p/a", (Turn(100, 5),), prefix=prefix, fork=Fork("p", 0))
     workload = Workload("w", (root, child), "", ())
-    plays = list(islice(Plays(DrawnJobs(workload, 1), 1, RULES), 2))
-    ids = [[program.prefix and program.prefix.id for program in play.members] for play in plays]
+    jobs = list(islice(ScenarioJobs(DrawnJobs(workload, 1), 1, RULES), 2))
+    ids = [[program.prefix and program.prefix.id for program in job.members] for job in jobs]
     assert ids == [["system@0"] * 2, ["system@1"] * 2]
 
 
@@ -120,8 +120,10 @@ def test_agentx_begins_between_a_quarter_and_three_quarters_and_its_forerunner_a
 class OneSecond:
     """A server that answers each request in a second."""
 
-    def __init__(self, plays: Iterator[Play], agents: int, rules: ScenarioRecord = RULES) -> None:
-        self.schedule = ScenarioSchedule(plays, agents, rules, self._send, self._take_back)
+    def __init__(
+        self, jobs: Iterator[ScenarioJob], agents: int, rules: ScenarioRecord = RULES
+    ) -> None:
+        self.schedule = ScenarioSchedule(jobs, agents, rules, self._send, self._take_back)
         self.requests: list[tuple[str, int, float]] = []
         """Program, turn, and when it was due in seconds."""
         self._under_way: list[tuple[int, int, ActiveProgram]] = []
@@ -141,15 +143,17 @@ class OneSecond:
         heapify(self._under_way)
 
 
-def plays(*jobs: tuple[Program, ...], warm: dict[str, int] | None = None) -> Iterator[Play]:
+def endless(
+    *jobs: tuple[Program, ...], warm: dict[str, int] | None = None
+) -> Iterator[ScenarioJob]:
     """Yield the jobs, then others without end."""
     others = ((session(f"other {n}", (1000,)),) for n in count())
-    yield from (Play(members, warm or {}, 0) for members in chain(jobs, others))
+    yield from (ScenarioJob(members, warm or {}, 0) for members in chain(jobs, others))
 
 
 def test_the_window_begins_with_the_earliest_turn_after_the_warm_up() -> None:
     a, b = session("a", (20, 5)), session("b", (23, 5))
-    server = OneSecond(plays((a,), (b,), warm={"a": 1, "b": 1}), 2, RULES)
+    server = OneSecond(endless((a,), (b,), warm={"a": 1, "b": 1}), 2, RULES)
     assert server.requests[:4] == [("a", 0, 0), ("b", 0, 0), ("a", 1, 1), ("b", 1, 4)]
     done = DoneRecord(finished_programs=0, failed_turns=0)
     server.schedule.record_in(done)
@@ -159,7 +163,7 @@ def test_the_window_begins_with_the_earliest_turn_after_the_warm_up() -> None:
 
 def test_an_agent_whose_whole_job_has_ended_starts_the_next_one_with_its_first_turn() -> None:
     child = session("a/c", (7,), Fork("a", 0))
-    jobs = plays(
+    jobs = endless(
         (session("a", ()), child),
         (session("b", (5,)),),
     )
@@ -173,14 +177,14 @@ def test_an_agent_whose_whole_job_has_ended_starts_the_next_one_with_its_first_t
 
 def test_no_turn_that_is_due_after_the_window_is_sent() -> None:
     busy = session("busy", (8,) * 20)  # a request every 9 s, which keeps the system awake
-    server = OneSecond(plays((busy,), (session("late", (100,)),)), 2)
+    server = OneSecond(endless((busy,), (session("late", (100,)),)), 2)
     assert max(at_s for _, _, at_s in server.requests) == 99
     assert ("late", 1, 101) not in server.requests
 
 
 def test_if_no_request_is_under_way_all_further_ones_come_earlier() -> None:
     # From 1 s on, none would be due until 31 s: both come 20 s earlier.
-    server = OneSecond(plays((session("a", (30,)),), (session("b", (34,)),)), 2)
+    server = OneSecond(endless((session("a", (30,)),), (session("b", (34,)),)), 2)
     later = [request for request in server.requests if request[1] == 1]
     assert later[:2] == [("a", 1, 11), ("b", 1, 15)]
 
@@ -190,13 +194,13 @@ def test_a_job_without_a_request_for_too_long_goes_on_earlier_beside_busy_ones()
         name="test", window_s=100, start=(0.5, 0.5), warm_up_requests=0, job_idle_s=30
     )
     busy = session("busy", (8,) * 20)
-    server = OneSecond(plays((busy,), (session("idle", (50,)),)), 2, rules)
+    server = OneSecond(endless((busy,), (session("idle", (50,)),)), 2, rules)
     assert ("idle", 1, 31) in server.requests
 
 
 def test_a_failed_warm_up_request_ends_the_cell() -> None:
     with pytest.raises(CellFailed, match="a warm-up request of fails failed"):
-        OneSecond(plays((session("fails", (1,)),), warm={"fails": 1}), 1)
+        OneSecond(endless((session("fails", (1,)),), warm={"fails": 1}), 1)
 
 
 # With servers -------------------------------------------------------------------------------------
@@ -210,10 +214,10 @@ def test_a_live_server_gets_the_same_requests_as_one_in_virtual_time() -> None:
         for n in range(3)
     ]
     rules = ScenarioRecord(name="test", window_s=30, start=(0.25, 0.75), warm_up_requests=2)
-    plays_of_cell = Plays(DrawnJobs(Workload("w", tuple(jobs), "", ()), 42), 2, rules)
+    jobs_of_cell = ScenarioJobs(DrawnJobs(Workload("w", tuple(jobs), "", ()), 42), 2, rules)
     virtual: list[Line] = []
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits())
-    in_virtual_time = replay_scenario(plays_of_cell, engine, into(virtual))
+    in_virtual_time = replay_scenario(jobs_of_cell, engine, into(virtual))
     live: list[Line] = []
     server = Server()
 
@@ -221,7 +225,7 @@ def test_a_live_server_gets_the_same_requests_as_one_in_virtual_time() -> None:
         async with serving(server) as url:
             service = Service([LiveServer(url)], "m", range(2**31), seed=0, turn_timeout_s=30)
             return await replay_live(
-                (), None, None, service, on_turn=into(live), plays=plays_of_cell
+                (), None, None, service, on_turn=into(live), scenario_jobs=jobs_of_cell
             )
 
     on_server = simulated_time.run(replay())

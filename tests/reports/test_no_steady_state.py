@@ -144,8 +144,12 @@ def test_machines_without_any_steady_state_have_the_remedy_and_not_an_unfinished
 ) -> None:
     run = write_sweep(tmp_path / "a", ["fcfs"], jps=[1.0], steady_state=True)
     steady_cell(run, [stream_turn(0, 0.0, 1.0)], WINDOW, unstable="it grew")
-    assert of_machines(member_runs([(MEMBER, write(run))])) == (
-        "No scheduler has a steady state at the rates of this run: run lower rates."
+    sentence = "No scheduler has a steady state at the rates of this run: run lower rates."
+    own = (MEMBER, write(run))
+    assert of_machines(member_runs([own])) == sentence
+    other = MEMBER._replace(hardware="h100"), write(write_sweep(tmp_path / "b", ["fcfs"]))
+    assert of_machines(member_runs([own, other])) == (
+        f"a100-80g: {sentence} h100: No cell has finished: there is no answer yet."
     )
 
 
