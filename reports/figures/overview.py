@@ -30,7 +30,7 @@ from servers.basics.phrasing import listed, seconds, share, times
 NO_HITS = "The cache-hit ratio is not drawn: this server does not report it."
 
 
-class Curve(NamedTuple):
+class MetricCurve(NamedTuple):
     id: str
     column: str
     """Of the cells."""
@@ -46,39 +46,39 @@ class Curve(NamedTuple):
 
 
 MEASURES = (
-    Curve(
+    MetricCurve(
         *("jct-mean", "jct_mean_s", "Mean JCT", "seconds"),
         *(lambda p: p.jct_mean_s.value, True, True),
         "Mean time from a job's arrival to its last token: less is better.",
         ("JCT", "95% CI"),
         "mean",
     ),
-    Curve(
+    MetricCurve(
         *("jct-p95", "jct_p95_s", "P95 JCT", "seconds"),
         *(lambda p: p.jct_s["jct_p95_s"], False, True),
         "95% of the jobs finish within this time. Less is better.",
         ("JCT", "P95"),
         "p95",
     ),
-    Curve(
+    MetricCurve(
         *("throughput", "throughput_jobs_per_s", "Throughput", "jobs/s"),
         *(lambda p: p.throughput_jobs_per_s, False, False),
         "Jobs that finish per second: equal to the rate as long as the machine keeps up.",
         ("Job", "Saturation"),
     ),
-    Curve(
+    MetricCurve(
         *("hits", "hit_ratio", "Cache-hit ratio", "of prompt tokens"),
         *(lambda p: p.hit_ratio, False, False),
         "Prompt tokens that are not computed, because their KV is in the cache or a tier.",
         ("Prefix-cache hit", "Tier"),
     ),
-    Curve(
+    MetricCurve(
         *("goodput-turns", "goodput_turns", "Turns within the SLO", "share of the turns"),
         *(lambda p: p.pooled.get("goodput_turns", math.nan), False, False),
         "Goodput: turns whose own latencies meet the limits. More is better.",
         ("SLO", "TTFT"),
     ),
-    Curve(
+    MetricCurve(
         *("goodput-jobs", "goodput_jobs", "Jobs within the SLO", "share of the jobs"),
         *(lambda p: p.pooled.get("goodput_jobs", math.nan), False, False),
         "Goodput: jobs that meet the limits, with all of their turns. More is better.",
@@ -100,14 +100,14 @@ def figures(
     has_rates = len({p.load for p in points}) > 1 and all(p.amount is not None for p in points)
     by_rate = knees is not None or has_rates
 
-    def draw(measure: Curve) -> Spec:
+    def draw(measure: MetricCurve) -> Spec:
         if not by_rate:
             return _by_variant(measure, points, style, emphasised)
         if knees is not None:
             return _with_knees(measure, points, style, emphasised, knees)
         return _against_rate(measure, points, style, emphasised)
 
-    def spread(measure: Curve) -> list[float]:
+    def spread(measure: MetricCurve) -> list[float]:
         values = [measure.value(point) for point in points]
         return values if knees is None or not by_rate else values + knees.values(measure.column)
 
@@ -125,7 +125,7 @@ def figures(
 
 
 def _against_rate(
-    measure: Curve,
+    measure: MetricCurve,
     points: Sequence[Point],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
@@ -140,7 +140,7 @@ def _against_rate(
 
 
 def _with_knees(
-    measure: Curve,
+    measure: MetricCurve,
     points: Sequence[Point],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
@@ -167,7 +167,7 @@ def _with_knees(
 
 
 def _bands(
-    measure: Curve,
+    measure: MetricCurve,
     by_variant: Mapping[str, Sequence[Point]],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
@@ -185,7 +185,7 @@ def _bands(
     return bands, f"{word}: 95% CI of {listed(list(found))}." if found else ""
 
 
-def _lines(measure: Curve, points: Sequence[Point], traces: list[Trace], note: str) -> Spec:
+def _lines(measure: MetricCurve, points: Sequence[Point], traces: list[Trace], note: str) -> Spec:
     return {
         "data": traces,
         "layout": {
@@ -199,7 +199,7 @@ def _lines(measure: Curve, points: Sequence[Point], traces: list[Trace], note: s
     }
 
 
-def _line(measure: Curve, name: str, mine: Sequence[Point], style: Style) -> Trace:
+def _line(measure: MetricCurve, name: str, mine: Sequence[Point], style: Style) -> Trace:
     marks = [p for p in sorted(mine, key=lambda p: p.amount or 0.0) if p.amount is not None]
     symbols = [f"{style.marker}-open" if p.saturated else style.marker for p in marks]
     x, y = [p.amount for p in marks], [number(measure.value(p)) for p in marks]
@@ -219,7 +219,7 @@ def _band(mine: Sequence[Point], colour: str) -> Trace:
 
 
 def _by_variant(
-    measure: Curve,
+    measure: MetricCurve,
     points: Sequence[Point],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
@@ -242,7 +242,7 @@ def _by_variant(
     }
 
 
-def _dot(measure: Curve, point: Point, look: Style, strong: bool) -> Trace:
+def _dot(measure: MetricCurve, point: Point, look: Style, strong: bool) -> Trace:
     marker = {
         "symbol": f"{look.marker}-open" if point.saturated else look.marker,
         "size": 12 if strong else 9,
@@ -269,7 +269,7 @@ def _hover(point: Point) -> str:
     return "<br>".join(lines)
 
 
-def _alt(measure: Curve, points: Sequence[Point], kind: str) -> str:
+def _alt(measure: MetricCurve, points: Sequence[Point], kind: str) -> str:
     shown = [p for p in points if p.load == points[-1].load]
     low, high = (pick(shown, key=measure.value) for pick in (min, max))
     return (

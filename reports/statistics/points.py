@@ -40,7 +40,7 @@ class Comparison:
     p95: Estimate
 
 
-class Compared(NamedTuple):
+class PairedJcts(NamedTuple):
     """The mean of JCTs, or a percentile, on two sides."""
 
     above_s: float
@@ -56,7 +56,7 @@ def compare_jcts(
     *,
     steady: bool,
     confidence: float = CONFIDENCE,
-) -> tuple[int, list[Compared]]:
+) -> tuple[int, list[PairedJcts]]:
     """Return the number of pairs, and a comparison per percentile (None: the mean), none without
     pairs. Frames have job_id, seed and jct_s.
 
@@ -69,18 +69,18 @@ def compare_jcts(
         return len(both), [_over_seeds(both, p, confidence) for p in percentiles if len(both)]
     one, other = paired(above, below)
     return len(one) if one.size else 0, [
-        Compared(float(of(one, p)), float(of(other, p)), ratio(one, other, p, confidence))
+        PairedJcts(float(of(one, p)), float(of(other, p)), ratio(one, other, p, confidence))
         for p in percentiles
         if one.size
     ]
 
 
-def _over_seeds(both: pd.DataFrame, percentile: float | None, confidence: float) -> Compared:
+def _over_seeds(both: pd.DataFrame, percentile: float | None, confidence: float) -> PairedJcts:
     by_seed = both.groupby("seed")[["jct_s_above", "jct_s_below"]]
     values = by_seed.mean() if percentile is None else by_seed.quantile(percentile / 100)
     above, below = (values[name] for name in values)
     sides = (geometric_mean(each).value for each in (above, below))
-    return Compared(*sides, geometric_mean(above / below, confidence))
+    return PairedJcts(*sides, geometric_mean(above / below, confidence))
 
 
 def compare(
