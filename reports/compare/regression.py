@@ -126,10 +126,12 @@ def _changes(
         ]
         if not both:
             continue
-        of_both = [jobs[key][jobs[key]["seed"].isin(both)] for jobs in (new_jobs, base_jobs)]
+        after_jobs, before_jobs = (
+            jobs[key][jobs[key]["seed"].isin(both)] for jobs in (new_jobs, base_jobs)
+        )
         percentiles = [METRICS[metric] for metric in metrics]
         size, compared = compare_jcts(
-            *of_both, percentiles, steady=base.steady, confidence=confidence
+            after_jobs, before_jobs, percentiles, steady=base.steady, confidence=confidence
         )
         identical = not any(Place(*key, seed) in different for seed in both)
         for metric, (after, before, relative) in zip(metrics, compared, strict=bool(size)):

@@ -79,8 +79,11 @@ def _over_seeds(both: pd.DataFrame, percentile: float | None, confidence: float)
     by_seed = both.groupby("seed")[["jct_s_above", "jct_s_below"]]
     values = by_seed.mean() if percentile is None else by_seed.quantile(percentile / 100)
     above, below = (values[name] for name in values)
-    sides = (geometric_mean(each).value for each in (above, below))
-    return PairedJcts(*sides, geometric_mean(above / below, confidence))
+    return PairedJcts(
+        geometric_mean(above).value,
+        geometric_mean(below).value,
+        geometric_mean(above / below, confidence),
+    )
 
 
 def compare(
