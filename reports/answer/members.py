@@ -260,7 +260,7 @@ def after_bursts(runs: Sequence[MemberRun]) -> str:
         by_winners.setdefault(tuple(run.answer.winners), []).append(run.label)
     if list(by_winners) == [()]:
         return "No scheduler sustains any rate that was tried."
-    own = _by_variant(runs)
+    own = by_burst(runs)
     rates = [rate for rate in runs[0].sweep.jps if rate is not None]
     each_best = [f"{listed(best) or 'none'} ({listed(of)})" for best, of in by_winners.items()]
     highest = f"The highest capacity: {'; '.join(each_best)}."
@@ -269,8 +269,8 @@ def after_bursts(runs: Sequence[MemberRun]) -> str:
     return " ".join([highest, *(recoveries(own, rate) for rate in rates)])
 
 
-def _by_variant(runs: Sequence[MemberRun]) -> dict[str, Capacities]:
-    """Return the variants in the order of the sweep."""
+def by_burst(runs: Sequence[MemberRun]) -> dict[str, Capacities]:
+    """Return the capacities of each variant, in the order of the sweep."""
     bursts = {run.member.burst or 0: {c.variant: c for c in run.capacities} for run in runs}
     names = dict.fromkeys(name for own in bursts.values() for name in own)
     return {name: {n: bursts[n].get(name) for n in sorted(bursts)} for name in names}

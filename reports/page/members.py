@@ -21,6 +21,7 @@ from reports.answer.left_out import programs_left_out, so_far
 from reports.answer.members import (
     MemberRun,
     after_bursts,
+    by_burst,
     by_load,
     headline,
     member_runs,
@@ -32,6 +33,7 @@ from reports.answer.report import REPORT, Report
 from reports.figures.legend import legend
 from reports.figures.styles import styles
 from reports.numbers import digits
+from reports.page.bursts import burst_figure
 from reports.page.environment import write_page
 from reports.page.per_gpu import capacity_figures
 from reports.page.write import write, write_cells
@@ -111,10 +113,12 @@ def draw(found: MembersReport, out: Path) -> None:
     runs, sweep = found.runs, found.runs[0].sweep
     variants = {v.name: v for run in runs for v in run.sweep.variants}
     style = styles(variants.values())
-    figures = capacity_figures(runs, style) if found.capacities else []
     workloads = {workload(run.sweep) for run in runs}
     same = workloads.pop() if len(workloads) == 1 else ""
     has_bursts = runs[0].member.burst is not None
+    figures = capacity_figures(runs, style) if found.capacities and not has_bursts else []
+    if has_bursts and (drawn := burst_figure(by_burst(runs), style)):
+        figures = [drawn]
     write_page(
         out,
         "members.html.j2",

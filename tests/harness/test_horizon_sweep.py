@@ -132,7 +132,7 @@ def test_a_list_of_bursts_that_cannot_run_is_refused(given: dict[str, Any], mess
     assert str(error.value).startswith(message)
 
 
-def test_the_page_of_several_bursts_has_the_capacities_after_each(tmp_path: Path) -> None:
+def test_the_page_of_several_bursts_draws_capacity_against_the_burst(tmp_path: Path) -> None:
     each = {n: horizon_plan("fcfs,continuum", burst=n, slo="mean<=3x") for n in (0, 9)}
     plans = {f"burst{n}": plan for n, plan in each.items()}
     machines = MembersPlan(replace(each[0].settings, load=Load(burst="0,9")), plans)
@@ -148,6 +148,7 @@ def test_the_page_of_several_bursts_has_the_capacities_after_each(tmp_path: Path
     assert found[9]["fcfs"].sustained_at(0.2).is_all == (
         "0.2 jobs/s are sustained with every seed after bursts of up to 9 jobs" in report.headline
     )
+    assert 'id="bursts" role="img"' in report.path.read_text()
     table = report.capacities
     assert table is not None
     assert {row.group for row in table.rows} == {"no burst", "after a burst of 9 jobs"}
