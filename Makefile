@@ -200,13 +200,16 @@ sdist: .venv-wheels/installed  ## build the source distribution, and the package
 	.venv-wheels/bin/python -m build --sdist
 	.venv-wheels/bin/python -m build --outdir dist plugins/turnstile-vllm
 
-# Of the dependencies that pip installs now, each in an environment that has nothing else.
-sbom: .venv-wheels/installed  ## list what each distribution in dist installs, as CycloneDX, in build/sbom
+# Of the dependencies that pip installs now, each in an environment that has nothing else. dist may have
+# files of several versions.
+sbom: .venv-wheels/installed  ## list what each distribution of this version in dist installs, as CycloneDX, in build/sbom
 	@for name in bench vllm; do \
-		set -e; folder=build/sbom/$$name; $(PYTHON) -m venv --clear --without-pip $$folder; \
-		.venv-wheels/bin/python -m pip --python $$folder/bin/python install --disable-pip-version-check -q -q dist/turnstile_$$name-*.tar.gz; \
+		set -e; folder=build/sbom/$$name; project=$$([ $$name = bench ] || echo plugins/turnstile-$$name/)pyproject.toml; \
+		version=$$(sed -n 's/^version = "\(.*\)"/\1/p' $$project); \
+		$(PYTHON) -m venv --clear --without-pip $$folder; \
+		.venv-wheels/bin/python -m pip --python $$folder/bin/python install --disable-pip-version-check -q -q dist/turnstile_$$name-$$version.tar.gz; \
 		.venv-wheels/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom/turnstile-$$name.cdx.json \
-			--pyproject $$([ $$name = bench ] || echo plugins/turnstile-$$name/)pyproject.toml $$folder/bin/python; \
+			--pyproject $$project $$folder/bin/python; \
 	done
 
 clean:  ## remove all environments and caches; runs/ stays
@@ -315,7 +318,8 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-audit/bin/python $(COMPILE) .venv-audit/lib || true
 	@touch $@
 
-.venv-wheels/installed:
+# The versions are in this file.
+.venv-wheels/installed: Makefile
 	@$(PYTHON) -m venv .venv-wheels
 	@.venv-wheels/bin/python $(PIP_INSTALL) cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD) cyclonedx-bom==$(CYCLONEDX)
 	@touch $@

@@ -136,14 +136,14 @@ class EnginePrograms:
             self._idle.move_to_end(program_id)
         return goes_on
 
-    def end(self, program_id: str, *, is_internal: bool = False) -> list[str]:
-        """End the program; return its conversations. `is_internal`: it is no program of a client,
-        and not reported."""
+    def end(self, program_id: str, *, counts: bool = True) -> list[str]:
+        """End the program; return its conversations. `counts`: whether a client named it, so that
+        its end is reported."""
         ended_s = self._idle.pop(program_id, None)
         program = self._programs.pop(program_id, None)
         if program is None:
             return []
-        if self._on_end is not None and ended_s is not None and not is_internal:
+        if self._on_end is not None and ended_s is not None and counts:
             self._on_end(ended_s - program.arrival_s)
         return [one.id for one in program.conversations]
 

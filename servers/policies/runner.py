@@ -233,10 +233,10 @@ class PolicyRunner(Generic[Turn, KV]):
         """End the turn's program if this was its last turn, or if the client named no program."""
         if not turn.view.is_last and turn.has_program:
             return
-        if turn.is_internal:
-            self._programs.end(turn.program_id, is_internal=True)
-        else:
-            self.end_program(turn.program_id)
+        counts = turn.has_program and not turn.is_internal
+        for conversation_id in self._programs.end(turn.program_id, counts=counts):
+            if not turn.is_internal:
+                self._end_conversation(conversation_id)
 
     def _policy_for(self, turn: Turn) -> Policy:
         return self._internal_policy if turn.is_internal else self.policy

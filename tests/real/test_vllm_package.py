@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,13 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
+from harness.gateway import Gateway, serve_gateway
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import ServerFailed
+from servers.processes.metrics_page import samples
 from servers.processes.server import launch as launch_server
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.server import VllmServer
+from tests.lines import Line, into
 from tests.processes import group_of, wait_until
 from tests.real.conftest import forked
 from tests.real.test_launcher import READY_WITHIN_S, post
@@ -107,16 +114,68 @@ def chat(server: VllmServer, messages: object = ASK, **headers: str) -> tuple[st
     return arrived(server, "/v1/chat/completions", {"messages": messages}, **headers)
 
 
-def test_claude_code_is_known_by_its_header(server: VllmServer) -> None:
-    headers = {"X-Claude-Code-Session-Id": "claude", "anthropic-version": "2023-06-01"}
-    for turn in range(2):
-        assert arrived(server, "/v1/messages", {"messages": ASK}, **headers) == ("claude", turn)
+def claude_code(url: str, session: str) -> None:
+    """Two turns, of which the second repeats the first and its answer, as those of the next two."""
+    sent: list[Any] = list(ASK)
+    with anthropic.Anthropic(base_url=url, api_key="none") as client:
+        for _turn in range(2):
+            answer = client.messages.create(
+                model="tiny", max_tokens=8, messages=sent,
+                extra_headers={"X-Claude-Code-Session-Id": session},
+            )  # fmt: skip
+            sent += [{"role": "assistant", "content": answer.content}, *ASK]
 
 
-def test_codex_is_known_by_its_header(server: VllmServer) -> None:
-    body = {"input": "List the files.", "max_output_tokens": 8}
-    for turn, header in enumerate(("session_id", "Session-Id")):
-        assert arrived(server, "/v1/responses", body, **{header: "codex"}) == ("codex", turn)
+def codex(url: str, session: str) -> None:
+    sent: list[Any] = list(ASK)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        for header in ("session_id", "Session-Id"):
+            answer = client.responses.create(
+                model="tiny", max_output_tokens=8, input=sent, extra_headers={header: session}
+            )
+            sent += [*(item.model_dump(exclude_none=True) for item in answer.output), *ASK]
+
+
+def chat_client(url: str, session: str) -> None:
+    sent: list[Any] = list(ASK)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        for _turn in range(2):
+            answer = client.chat.completions.create(
+                model="tiny", max_tokens=8, messages=sent, extra_headers={"X-Session-Id": session}
+            )
+            content = answer.choices[0].message.content or ""
+            sent += [{"role": "assistant", "content": content}, *ASK]
+
+
+def programs_on_metrics_page(server: VllmServer) -> int:
+    page = server.request("/metrics")[1].decode()
+    return int(sum(sample.value for sample in samples(page, "turnstile:programs")))
+
+
+def test_clients_that_send_only_headers_are_the_same_programs_to_events_metrics_and_recorder(
+    server: VllmServer,
+) -> None:
+    """The plug-in identifies those that are sent to the server, and the gateway those that it
+    records."""
+    clients = {"claude": claude_code, "codex": codex, "chat": chat_client}
+    before, programs = len(arrivals(server)), programs_on_metrics_page(server)
+    for name, client in clients.items():
+        client(server.base_url, name)
+    lines: list[Line] = []
+
+    async def record() -> None:
+        backend = LiveServer(server.base_url, server.events_path, tagged=True)
+        async with serve_gateway(Gateway([backend], into(lines))) as url:
+            for name, client in clients.items():
+                await asyncio.to_thread(client, url, f"{name}-recorded")
+
+    asyncio.run(record())
+    sent = [(name, turn) for name in clients for turn in range(2)]
+    recorded = [(f"{name}-recorded", turn) for name, turn in sent]
+    wait_until(lambda: len(arrivals(server)) == before + len(sent + recorded))
+    assert arrivals(server)[before:] == sent + recorded
+    assert [(line["program_id"], line["turn"]) for line in lines] == recorded
+    wait_until(lambda: programs_on_metrics_page(server) == programs + 2 * len(clients))
 
 
 def test_other_clients_are_known_by_a_field_before_a_header_before_nothing(

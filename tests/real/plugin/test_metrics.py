@@ -123,3 +123,7 @@ def test_the_time_of_a_program_is_counted_once_it_has_ended(
     server.vllm.runner.end_program("reported")
     assert value("program_seconds_count") == 2
     assert value("program_seconds_sum") == pytest.approx(took_s + 0.02)
+    # A request without an id, and too short to be known by its prompt, is no program.
+    server.send(None, 20, 1)
+    server.drain()
+    assert value("program_seconds_count") == 2
