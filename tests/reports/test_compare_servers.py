@@ -12,6 +12,9 @@ from servers.basics.errors import InvalidInput
 from tests.harness.in_process import bench
 
 E2E = "vllm:e2e_request_latency_seconds"
+PAGES = Path(__file__).parent / "pages"
+"""Pages of two vLLM 0.32 on a CPU, `fcfs` and `turnstile`, before and after four runs of 12
+programs of five turns each. Only the metrics that are compared are left."""
 
 
 def page(requests: int, seconds: float, engines: int = 1) -> str:
@@ -37,6 +40,26 @@ def test_one_page_of_each_server_compares_means_since_their_starts_without_an_in
     assert row("requests", found.rows) == ("10", "30")
     assert row("request, s", found.rows) == ("2.000", "1.500", "0.750", "")
     assert found.periods == 1
+
+
+def test_pages_of_vllm_give_what_its_clients_measured() -> None:
+    """The `usage` of their 240 answers: 438,550 and 438,423 prompt tokens, of which 70,656 and
+    313,760 were cached, and 5,614 and 5,538 tokens generated. They waited 39.7 and 18.8 s for a
+    request, and those of the first three runs 181.9 s for a program of `fcfs`: the fourth run's
+    had not been idle for long enough to have ended."""
+    sides = [
+        [counters((PAGES / side / name).read_text(), name) for name in ("0.txt", "1.txt")]
+        for side in ("stock", "turnstile")
+    ]
+    rows = compare_servers(*sides).rows
+    assert row("requests", rows) == ("240", "240")
+    assert row("prompt tokens", rows)[:2] == ("1,827.3", "1,826.8")
+    assert row("prefix-cache hits", rows)[:2] == ("0.161", "0.716")
+    assert row("output tokens", rows)[:2] == ("23.4", "23.1")
+    request_s = [float(value) for value in row("request, s", rows)[:2]]
+    assert request_s == pytest.approx([39.7, 18.8], rel=0.03)
+    assert row("programs", rows)[0] == "36"
+    assert float(row("program, s", rows)[0]) == pytest.approx(181.9, rel=0.01)
 
 
 def test_an_interval_is_that_of_the_ratios_of_paired_periods() -> None:

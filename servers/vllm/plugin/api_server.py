@@ -1,5 +1,6 @@
 """What the plug-in does in vLLM's API servers: it passes the programs that headers name on to the
-scheduler, and refuses invalid options before the engine starts.
+scheduler, sends all requests of a program to the same rank of data parallelism, and refuses invalid
+options before the engine starts.
 
 In: HTTP requests, in any of the headers of `servers.identity`. Out: the same requests, with the
 program's id as `X-Session-ID`, from which vLLM 0.32 sets the session of a request. vLLM calls
@@ -21,7 +22,7 @@ Scope = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 """As in ASGI: names in lower case."""
 PACKAGE = __name__.partition(".")[0]
-SESSION, RANK = b"x-session-id", b"x-data-parallel-rank"
+SESSION = b"x-session-id"
 SEEN = "turnstile"
 """Marks requests whose headers are set."""
 
@@ -35,36 +36,22 @@ class ProgramHeaders:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and SEEN not in scope:
-            headers = with_session(list(scope["headers"]), _ranks(scope))
+            headers = with_session(list(scope["headers"]))
             scope = {**scope, "headers": headers, SEEN: True}
         await self._app(scope, receive, send)
 
 
-def with_session(headers: Headers, ranks: int = 1) -> Headers:
-    """Return the headers with the program's id as session. With several ranks of data parallelism,
-    each of which has a scheduler and KV of its own, all requests of a program go to the same."""
+def with_session(headers: Headers) -> Headers:
+    """Return the headers with the program's id as session."""
     by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers[::-1]}
     program = program_in(by_name)
     if program is None:
         return headers
     session = program + LAST * is_final(by_name)
-    kept = [(name, value) for name, value in headers if name != SESSION]
-    kept.append((SESSION, session.encode("latin-1")))
-    if ranks > 1 and RANK.decode() not in by_name:
-        kept.append((RANK, str(crc32(program.encode()) % ranks).encode()))
-    return kept
-
-
-def _ranks(scope: Scope) -> int:
-    """Return the number of ranks among which this API server distributes requests."""
-    args = getattr(getattr(scope.get("app"), "state", None), "args", None)
-    if getattr(args, "data_parallel_external_lb", False) or (
-        getattr(args, "data_parallel_rank", None) is not None
-    ):
-        return 1
-    hybrid = getattr(args, "data_parallel_hybrid_lb", False)
-    ranks = getattr(args, "data_parallel_size_local" if hybrid else "data_parallel_size", 1)
-    return int(ranks or 1)
+    return [
+        *((name, value) for name, value in headers if name != SESSION),
+        (SESSION, session.encode("latin-1")),
+    ]
 
 
 def register() -> None:
@@ -88,6 +75,8 @@ def register() -> None:
                 sys.stderr.write(f"{PACKAGE}: {error}\n")
                 raise SystemExit(2) from None
             _add_middleware()
+            if config.parallel_config.data_parallel_size > 1:
+                _keep_programs_on_their_ranks()
         return config
 
     arguments.EngineArgs.create_engine_config = create_checked
@@ -105,3 +94,25 @@ def _add_middleware() -> None:
 
     build = FastAPI.build_middleware_stack
     FastAPI.build_middleware_stack = lambda app: ProgramHeaders(build(app))
+
+
+@cache
+def _keep_programs_on_their_ranks() -> None:
+    """With data parallelism, each rank has a scheduler and KV of its own. A rank that the client or
+    a router has chosen stays, and vLLM chooses for requests that name no program."""
+    from vllm.v1.engine.core_client import DPLBAsyncMPClient
+
+    from servers.vllm.plugin.request_tags import read_tags
+
+    choose = DPLBAsyncMPClient.get_core_engine_for_request
+
+    @wraps(choose)
+    def choose_by_program(client: Any, request: Any) -> Any:
+        xargs = request.sampling_params and request.sampling_params.extra_args
+        tags = read_tags(xargs, getattr(request, "session_id", None))
+        program = tags.program_id or tags.ended
+        if request.data_parallel_rank is None and program is not None:
+            request.data_parallel_rank = crc32(program.encode()) % len(client.core_engines)
+        return choose(client, request)
+
+    DPLBAsyncMPClient.get_core_engine_for_request = choose_by_program

@@ -394,7 +394,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return self.runner.displaces and len(self.waiting) > 0 and not declined
 
     def _fits(self, head: Request) -> bool:
-        return len(self.running) < self.max_num_running_reqs and self._reclaiming_manager.fits(head)
+        # Before 0.32, vLLM has one limit for the slots of the model runner and for admissions.
+        most = getattr(self, "max_num_active_reqs", self.max_num_running_reqs)
+        return len(self.running) < most and self._reclaiming_manager.fits(head)
 
 
 def _server_timings(turn: VllmTurn, request: Request) -> dict[str, Any]:

@@ -144,6 +144,16 @@ def test_turns_are_displaced_only_for_the_turn_that_is_admitted_next() -> None:
     assert (running(server), waiting(server)) == (["small"], ["big", "first"])
 
 
+def test_a_turn_is_displaced_where_max_num_active_seqs_admits_no_other() -> None:
+    server = Server(Displaces())
+    server.vllm.max_num_active_reqs = 1
+    server.send("first", 16, 50)
+    step(server.vllm)
+    server.send("second", 16, 5)
+    step(server.vllm)
+    assert (running(server), waiting(server)) == (["second"], ["first"])
+
+
 def test_nothing_is_displaced_while_all_waiting_turns_are_held_back() -> None:
     server = Server(Displaces(big="stop"), blocks=10)
     server.send("first", 6 * 16, 3)

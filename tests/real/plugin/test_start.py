@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
 from servers.basics.errors import InvalidInput, UnsupportedVllm
+from servers.identity import LAST
 from servers.policies.base import Policy
+from servers.vllm.plugin import api_server
 from servers.vllm.plugin import scheduler as plugin
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.settings import Options, check, read_options
@@ -167,3 +172,34 @@ def test_a_schedule_without_the_expected_line_is_refused_with_that_line() -> Non
 
     with pytest.raises(UnsupportedVllm, match=r"does not have `SchedulingPolicy\.PRIORITY`"):
         check_scheduler(Changed, "0.99")
+
+
+def test_all_requests_of_a_program_go_to_the_same_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = "get_core_engine_for_request"
+    monkeypatch.setattr(DPLBAsyncMPClient, method, getattr(DPLBAsyncMPClient, method))
+    api_server._keep_programs_on_their_ranks.__wrapped__()
+    client = DPLBAsyncMPClient.__new__(DPLBAsyncMPClient)
+    client.core_engines = [b"0", b"1", b"2", b"3"]
+    client.lb_engines = [[0, 0, 0.0] for _ in client.core_engines]
+    client.reqs_in_flight, client.engine_inflight, client.streaming_reqs = {}, Counter(), set()
+    client.client_count, client.eng_start_index = 1, 0
+
+    def engine(session: str | None = None, rank: int | None = None, **xargs: Any) -> Any:
+        request = SimpleNamespace(
+            request_id=str(len(client.reqs_in_flight)),
+            session_id=session,
+            data_parallel_rank=rank,
+            sampling_params=headless.sampling(1, **xargs),
+            pooling_params=None,
+            resumable=False,
+        )
+        return client.get_core_engine_for_request(request)
+
+    chosen = {program: engine(program) for program in "abcdefgh"}
+    assert len(set(chosen.values())) > 1
+    for program, first in chosen.items():
+        assert engine(program) == engine(None, program_id=program) == first
+        assert engine(program + LAST) == engine(None, ended=program) == first
+    assert [engine("a", rank) for rank in range(4)] == client.core_engines
+    fewest = min(client.engine_inflight[each] for each in client.core_engines)
+    assert client.engine_inflight[engine()] == fewest + 1, "vLLM chooses for the others"
