@@ -395,7 +395,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _fits(self, head: Request) -> bool:
         # Before 0.32, vLLM has one limit for the slots of the model runner and for admissions.
-        most: int = getattr(self, "max_num_active_reqs", None) or self.max_num_running_reqs
+        limit = "max_num_active_reqs"
+        most = getattr(self, limit if hasattr(self, limit) else "max_num_running_reqs")
         return len(self.running) < most and self._reclaiming_manager.fits(head)
 
 
