@@ -26,9 +26,9 @@ from servers.processes.metrics_page import KV_USAGE, samples
 from servers.profiles import analytic_profile
 from servers.records.turns import EventRecord, TurnRecord
 from servers.sim import Engine, Limits
-from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.metrics_page import CACHE_CONFIG
 from servers.vllm.launch.server import ServerInfo
+from servers.vllm.plugin.cost_curve import CostCurve
 from traces import Program, Turn
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LENGTHS = ((66, 7), (131, 9), (279, 12), (397, 8), (503, 7))
 """Prompt and output tokens of the note's turns. Each prompt repeats the whole previous context."""
 TOOLS = ("ls", "cat", "grep", "git", "pytest")
-EXPENSIVE_PREFILL = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
+EXPENSIVE_PREFILL = CostCurve(base_s=0.0, linear_s=1.0, quadratic_s=0.0)
 """One second per token, so that policies that compare costs with a short tool gap pin."""
 EXPENSIVE_COSTS = Costs(prefill_s=float)
 """The same costs for virtual time."""

@@ -17,7 +17,7 @@ from servers.foreign_routers.installation import RouterInstallation, find_instal
 from servers.foreign_routers.process import RouterProcess, launch_router
 from servers.routing import ForeignRouter
 from servers.variants import Variant
-from servers.vllm.launch.cost_curve import CostCurve
+from servers.vllm.plugin.cost_curve import CostCurve
 
 TEXT_ONLY = ("sglang-router", "thunderagent-org")
 """Routers that refuse prompts of token ids."""

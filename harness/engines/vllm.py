@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 
+from msgspec import to_builtins
+
 from harness.cells.job import Job
 from harness.engines.base import (
     OWN_SCHEDULING,
@@ -112,7 +114,7 @@ class VllmEngine(LiveEngine):
 
     def _costs(self, variant: Variant) -> dict[str, Scalar | Numbers]:
         curve, costs_from = command_line.policy_costs(self.config_for(variant), self.vllm)
-        return {**curve.model_dump(), "from": costs_from}
+        return {**to_builtins(curve), "from": costs_from}
 
     def check(self, variant: Variant) -> None:
         """Raise a ValueError if the variant cannot run here."""
@@ -145,6 +147,7 @@ class VllmEngine(LiveEngine):
             info = servers[0].info
             kv_tokens = info.kv_blocks * info.block_size
             curve, _ = command_line.policy_costs(config, self.vllm)
+            costs = replace(curve.costs(), reload_s=None, kv_tokens=kv_tokens)
             on_stage("warming up")
             for server in servers:
                 warm_up(
@@ -160,7 +163,7 @@ class VllmEngine(LiveEngine):
                     each.base_url,
                     each.events_path,
                     kv_tokens,
-                    costs=curve.costs(kv_tokens),
+                    costs=costs,
                     tagged=True,
                 )
                 for each in servers

@@ -38,6 +38,9 @@ def line_problem(line: bytes, error: Exception, kind: Any) -> str:
         return str(error.__cause__)
     what, _, field = str(error).partition(" - at ")
     field = field.replace("`key` in ", "").replace("`$", "").strip("`.")
+    if unknown := re.search(r"unknown field `(.+)`", what):
+        name = f"{field}.{unknown[1]}" if field else unknown[1]
+        return f"{brief(name)} is not a field of this format; remove it"
     if missing := re.search(r"missing required field `(\w+)`", what):
         return f"lacks {field}.{missing[1]}" if field else f"lacks {missing[1]}"
     if not field:

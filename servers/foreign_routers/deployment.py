@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from servers.vllm.launch.cost_curve import CostCurve
+from servers.vllm.plugin.cost_curve import CostCurve
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,15 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import anthropic
 import openai
@@ -21,13 +25,14 @@ from harness.replay.live_server import LiveServer
 from servers.basics.errors import ServerFailed
 from servers.processes.metrics_page import samples
 from servers.processes.server import launch as launch_server
+from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.server import VllmServer
 from tests.lines import Line, into
-from tests.processes import group_of, wait_until
+from tests.processes import group_of, wait_until, wait_until_gone
 from tests.real.conftest import forked
-from tests.real.test_launcher import READY_WITHIN_S, post
+from tests.real.test_launcher import READY_WITHIN_S, complete, post
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -35,6 +40,12 @@ from servers.policies.turnstile import Turnstile
 
 class Mine(Turnstile):
     name = "mine"
+    steps = 0
+
+    def wake_s(self, now_s):  # each step calls it
+        self.steps += 1
+        if self.steps % 100 == 0:
+            raise RuntimeError("the policy fails in each 100th step")
 """
 ASK = [{"role": "user", "content": "List the files of this folder, one by one."}]
 
@@ -210,6 +221,42 @@ def test_a_client_that_says_nothing_is_known_by_its_conversation(server: VllmSer
     # An id of 300 characters counts as absent.
     one += [{"role": "assistant", "content": "cat"}, {"role": "user", "content": "text " * 20}]
     assert chat(server, one, **{"X-Session-ID": "x" * 300}) == (program, 2)
+
+
+def test_the_server_goes_on_although_its_policy_fails_in_each_100th_step(
+    server: VllmServer,
+) -> None:
+    before = failures(server)
+    answer = complete(server, list(range(100)), max_tokens=300)
+    assert len(answer["choices"][0]["token_ids"]) == 300
+    wait_until(lambda: failures(server) >= before + 2)
+    log = (server.folder / "server.log").read_text()
+    assert log.count("mine.wake_s failed; the server goes on without its decision") == 1
+    assert "RuntimeError: the policy fails in each 100th step" in log
+
+
+def failures(server: VllmServer) -> float:
+    """Return the failures of the policy that Prometheus would read."""
+    with urllib.request.urlopen(server.base_url + "/metrics") as page:  # noqa: S310
+        counters = samples(page.read().decode(), "turnstile:policy_failures_total")
+    return sum(sample.value for sample in counters if sample.labels["method"] == "wake_s")
+
+
+def test_of_a_killed_engine_its_client_sees_an_error_and_no_process_is_left(
+    server: VllmServer,
+) -> None:
+    running, sent = descendants(server.pid), len(arrivals(server))
+    (engine,) = (p for p in running if b"EngineCore" in Path(f"/proc/{p}/cmdline").read_bytes())
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(complete, server, list(range(100)), max_tokens=5000)
+        wait_until(lambda: len(arrivals(server)) > sent)
+        os.kill(engine, signal.SIGKILL)
+        with pytest.raises(HTTPError) as failure:
+            waiting.result()
+    with failure.value as answer:
+        assert answer.code == 500
+        assert "EngineCore encountered an issue" in answer.read().decode()
+    wait_until_gone(running)
 
 
 def test_an_invalid_option_ends_the_start_with_one_line(site: Path, tmp_path: Path) -> None:

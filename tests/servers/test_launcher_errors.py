@@ -25,15 +25,15 @@ from servers.basics.refused_flags import check_flags
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, flags
-from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer, launch
 from servers.vllm.models.model_folder import resolve_model
+from servers.vllm.plugin.cost_curve import CostCurve
 from tests.processes import wait_until_none
 from tests.servers.substitute_vllm import living, substitute_vllm
 
-NO_RELOADS = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
+NO_RELOADS = CostCurve(base_s=0.0, linear_s=1.0, quadratic_s=0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -182,7 +182,20 @@ def test_a_faster_machine_has_lower_costs() -> None:
     assert seconds("b200") < seconds("h100") < seconds("a100-80g")
 
 
-def test_an_invalid_cost_file_is_reported_by_field(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text('{"base_s": -1, "linear_s": 0, "quadratic_s": 0}')
-    with pytest.raises(InvalidInput, match=r"c.json: base_s: .* greater than or equal to 0"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"base_s": -1, "linear_s": 0, "quadratic_s": 0}', "base_s is -1: expected float >= 0.0"),
+        ('{"base_s": 1, "linear_s": 0}', "lacks quadratic_s"),
+        ('{"base_s": 1, "linear_s": 0, "quadratic_s": 0, "lin": 1}', "'lin' is not a field of th"),
+        (
+            '{"base_s": 1, "linear_s": 0, "quadratic_s": 0, "decode_step": {"base_s": "x"}}',
+            "decode_step.base_s is 'x': expected float",
+        ),
+        ('{"base_s": NaN, "linear_s": 0, "quadratic_s": 0}', "not a JSON object"),
+    ],
+)
+def test_an_invalid_cost_file_is_reported_by_field(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InvalidInput, match=f"c.json: {message}"):
         read_costs(tmp_path / "c.json")

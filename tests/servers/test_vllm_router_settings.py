@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from servers.foreign_routers.deployment import Deployment
 from servers.foreign_routers.vllm_router import (
@@ -11,7 +12,7 @@ from servers.foreign_routers.vllm_router import (
     failure_cause,
     program_scheduling,
 )
-from servers.vllm.launch.cost_curve import CostCurve, DecodeStep
+from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 COSTS = CostCurve(
     base_s=0.01,
@@ -40,7 +41,7 @@ def test_costs_are_given_per_1000_tokens() -> None:
 
 
 def test_without_a_known_decode_step_the_router_uses_its_own() -> None:
-    costs = COSTS.model_copy(update={"decode_step": None})
+    costs = replace(COSTS, decode_step=None)
     assert "decode_throughput_model" not in program_scheduling(Deployment(URLS, 1, costs, 1.0))
 
 

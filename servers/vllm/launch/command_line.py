@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission, Headroom
 from servers.basics.errors import InvalidInput
 from servers.basics.json_object import JsonObject
@@ -24,11 +27,12 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 from servers.sim import Limits
 from servers.variants import variant, variants
-from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
+from servers.vllm.launch.cost_curve import TINY_ON_CPU, costs_on, fit_decode_step
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
 from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.models.model_folder import ResolvedModel
 from servers.vllm.plugin.compatibility import TESTED
+from servers.vllm.plugin.cost_curve import CostCurve
 
 SCHEDULER = "servers.vllm.plugin.scheduler.TurnstileScheduler"
 MIDDLEWARE = "servers.vllm.plugin.api_server.ProgramHeaders"
@@ -256,7 +260,7 @@ def plugin_options(config: ServerConfig, vllm: VllmInstallation, folder: Path) -
     """Return the options of the plug-in for a server with a policy."""
     return {
         "policy": config.policy,
-        "costs": policy_costs(config, vllm)[0].model_dump(),
+        "costs": to_builtins(policy_costs(config, vllm)[0]),
         "events": str(folder / "engine.jsonl"),
         # As in virtual time, programs end only with their last turn.
         "idle_s": None,
@@ -267,7 +271,7 @@ def policy_costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurv
     """Return the cost curve and its source. Without an offload tier it has no reload cost."""
     curve, source = _costs(config, vllm)
     if config.offload is None:
-        return curve.model_copy(update={"reload_s_per_token": None}), source
+        return replace(curve, reload_s_per_token=None), source
     if curve.reload_s_per_token is None:
         raise InvalidInput(
             f"--policy {config.policy} with an offload tier: the costs ({source}) have no reload "
@@ -300,7 +304,7 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         gpu = find_gpu(hardware).name
         return curve, f"costs from the {provenance} profile of {config.model} on {gpu}"
     if config.model == "tiny":
-        curve = TINY_ON_CPU.model_copy(update={"step_tokens": config.step_tokens})
+        curve = replace(TINY_ON_CPU, step_tokens=config.step_tokens)
         differs = "" if vllm.cpu else ", which this machine is not"
         return curve, f"costs are constants for tiny on two CPU cores{differs}"
     raise InvalidInput(

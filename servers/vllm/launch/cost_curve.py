@@ -1,21 +1,14 @@
-"""The cost of rebuilding a context and of a decode step, as the option `costs` of the plug-in.
-
-prefill_s(n) = base_s + linear_s · n + quadratic_s · n², for a prompt of n tokens alone in the
-engine (Continuum v3, §5.2 fits the same curve); reload_s(n) = reload_s_per_token · n, null without
-an offload tier. A step that generates one token for each of n turns, which have m tokens of context
-in total, takes base_s + turn_s · n + context_token_s · m of `decode_step`, null if unknown. In: the
-profile of a machine, a file, or constants for the tiny model on a CPU.
-"""
+"""Where a `CostCurve` comes from: a machine's profile, a file, or constants for the tiny model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from msgspec.json import decode
 
-from servers.admission import STEP_TOKENS
 from servers.basics.errors import InvalidInput
+from servers.basics.text import MALFORMED, line_problem
 from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.profiles import model as model_named
@@ -23,44 +16,10 @@ from servers.profiles.files import profile_for
 from servers.profiles.fit import least_squares
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
+from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 FIT_FROM_TOKENS = 256
 FIT_TO_TURNS = 256
-
-
-class DecodeStep(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    base_s: float = Field(ge=0)
-    turn_s: float = Field(ge=0)
-    context_token_s: float = Field(ge=0)
-
-
-class CostCurve(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    base_s: float = Field(ge=0)
-    linear_s: float = Field(ge=0)
-    quadratic_s: float = Field(ge=0)
-    reload_s_per_token: float | None = Field(default=None, ge=0)
-    step_tokens: int = Field(default=STEP_TOKENS, ge=1)
-    decode_step: DecodeStep | None = None
-
-    def costs(self, kv_tokens: int) -> Costs:
-        """Return the costs of prefills and decode steps, without those of a tier."""
-        step = self.decode_step
-
-        def prefill_s(tokens: int) -> float:
-            return self.base_s + (self.linear_s + self.quadratic_s * tokens) * tokens
-
-        def decode_step_s(turns: int, context_tokens: int) -> float:
-            if step is None:
-                return prefill_s(turns)
-            return step.base_s + step.turn_s * turns + step.context_token_s * context_tokens
-
-        return Costs(
-            prefill_s, None, self.step_tokens, kv_tokens, None if step is None else decode_step_s
-        )
 
 
 TINY_ON_CPU = CostCurve(
@@ -78,13 +37,13 @@ measures the user's machine."""
 
 def read_costs(path: Path) -> CostCurve:
     try:
-        return CostCurve.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"--costs {path}: {(error.strerror or str(error)).lower()}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise InvalidInput(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
+    try:
+        return decode(text, type=CostCurve)
+    except MALFORMED as error:
+        raise InvalidInput(f"{path}: {line_problem(text, error, CostCurve)}") from None
 
 
 def costs_on(

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from msgspec import to_builtins
+
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
 from servers.basics.json_object import JsonObject
@@ -140,7 +142,8 @@ class Recipe:
         if stock or config.policy not in (None, STOCK):
             options: JsonObject = {"policy": STOCK if stock else config.policy}
             if config.costs is not None and not stock:
-                options["costs"] = config.costs.model_dump(exclude_none=True)
+                costs = to_builtins(config.costs)
+                options["costs"] = {k: v for k, v in costs.items() if v is not None}
             words += ["--scheduler-cls", SCHEDULER]
             words += ["--additional-config", json.dumps({"turnstile": options})]
         return [*words, *config.flags]

@@ -1,4 +1,7 @@
-"""The option `costs` of the plug-in: curves of prefills, decode steps and reloads, in seconds."""
+"""The costs that a policy knows, as the option `costs` of the plug-in and of `bench`, in seconds.
+
+Standard library and msgspec only, since vLLM loads this module.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from servers.admission import STEP_TOKENS
 from servers.policies.base import Costs
 
 Cost = Annotated[float, Meta(ge=0)]
@@ -21,14 +25,15 @@ class DecodeStep(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CostCurve(Struct, frozen=True, forbid_unknown_fields=True):
-    """Prefilling n tokens takes base_s + linear_s · n + quadratic_s · n²."""
+    """Prefilling n tokens alone in the engine takes base_s + linear_s · n + quadratic_s · n²
+    (Continuum v3, §5.2 fits the same curve), and reloading them reload_s_per_token · n."""
 
     base_s: Cost
     linear_s: Cost
     quadratic_s: Cost
-    step_tokens: Annotated[int, Meta(ge=1)]
     reload_s_per_token: Cost | None = None
     """None without an offload tier."""
+    step_tokens: Annotated[int, Meta(ge=1)] = STEP_TOKENS
     decode_step: DecodeStep | None = None
     """None: policies do not know it."""
 
