@@ -6,7 +6,7 @@ Standard library only, since vLLM loads this too. Times are the engine's whole p
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from servers.policies.base import Pin
@@ -46,6 +46,8 @@ class PinTable(Generic[Turn, KV]):
         self._waiting_turns: dict[str, int] = {}
         """Number of waiting turns by program; programs without any are absent."""
         self._serial = 0
+        self._offered: list[Pin] | None = None
+        """The pins, oldest first, until one is added or popped: each step may offer them."""
         self.blocks = 0
         """Blocks retained by all pins."""
 
@@ -59,15 +61,25 @@ class PinTable(Generic[Turn, KV]):
         """Iterate over a copy, oldest pin first, so that the caller may remove pins."""
         return iter(list(self._pins.values()))
 
-    def by_program(self) -> dict[str, ActivePin[Turn, KV]]:
-        """Return a copy of the pins by program id, oldest pin first."""
-        return dict(self._pins)
+    def offered(self, spare: str | None = None) -> list[Pin]:
+        """Return the pins without that of program `spare`, oldest pin first."""
+        if self._offered is None:
+            self._offered = [active.pin for active in self._pins.values()]
+        spared = None if spare is None else self._pins.get(spare)
+        if spared is None:
+            return self._offered[:]
+        return [pin for pin in self._offered if pin is not spared.pin]
+
+    def blocks_of(self, program_ids: Iterable[str]) -> int:
+        """Return the blocks that the pins of these programs retain."""
+        return sum([self._pins[program_id].blocks for program_id in program_ids])
 
     def add(self, active: ActivePin[Turn, KV]) -> None:
         program_id = active.pin.program_id
         if program_id in self._pins:
             raise ValueError(f"program {program_id} is pinned already")
         self._pins[program_id] = active
+        self._offered = None
         self.blocks += active.blocks
         if program_id not in self._waiting_turns:
             self._queue_expiry(active)
@@ -75,6 +87,7 @@ class PinTable(Generic[Turn, KV]):
     def pop(self, program_id: str) -> ActivePin[Turn, KV] | None:
         active = self._pins.pop(program_id, None)
         if active is not None:
+            self._offered = None
             self.blocks -= active.blocks
         return active
 

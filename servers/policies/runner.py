@@ -328,7 +328,7 @@ class PolicyRunner(Generic[Turn, KV]):
                 self.unpin(program_id, "expired")
             if self._attributes.reviews_pins and self._may_decide_differently():
                 self._events_at_review = self.events
-                pins = [active.pin for active in self.pins]
+                pins = self.pins.offered()
                 for pin in list(self.policy.review(pins, batch_tokens(), self.now_s)):
                     self.unpin(pin.program_id, "review")
         if self._wakes:
@@ -396,17 +396,19 @@ class PolicyRunner(Generic[Turn, KV]):
         none if they would not suffice. The pin of program `spare` is never released.
 
         `alone`: no other turn can free blocks, so that the policy cannot keep a pin."""
-        pins = self.pins.by_program()
-        spared = None if spare is None else pins.pop(spare, None)
-        blocks = self.pins.blocks - (0 if spared is None else spared.blocks)
-        if not pins or blocks < missing():
+        offered = self.pins.offered(spare)
+        spared = [] if spare is None or spare not in self.pins else [spare]
+        if not offered:
+            return False
+        lacking = missing()
+        if self.pins.blocks - self.pins.blocks_of(spared) < lacking:
             return False
         policy = self._policy_for(turn)
-        offered = [active.pin for active in pins.values()]
         chosen = [pin.program_id for pin in policy.reclaim(offered, turn.view, self.now_s)]
         if alone:
-            chosen += [program_id for program_id in pins if program_id not in chosen]
-        elif sum(pins[program_id].blocks for program_id in chosen) < missing():
+            rest = [pin.program_id for pin in self.pins.offered(spare)]
+            chosen += [program_id for program_id in rest if program_id not in chosen]
+        elif self.pins.blocks_of(chosen) < lacking:
             return False
         for program_id in chosen:
             self.unpin(program_id, "pressure")

@@ -110,6 +110,9 @@ class ReclaimingKVManager:
         self._needed_names = check_kv(self._manager, vllm.__version__)
         self._one_group = len(scheduler.kv_cache_config.kv_cache_groups) == 1
         self._victim: Request | None = None
+        self.steps_that_fit = 0
+        """Steps, from the next one on, in which the running turns certainly get their blocks, if
+        only `schedule` computes tokens and each step one of each turn; 0: not known."""
 
     def __getattr__(self, name: str) -> Any:
         """Forward to vLLM's manager. Methods are stored, since this lookup costs half a
@@ -128,6 +131,7 @@ class ReclaimingKVManager:
             blocks = self._manager.allocate_slots(request, num_new_tokens, **kwargs)
             if blocks is not None:
                 if not running:
+                    self.steps_that_fit = 0
                     self._on_admitted(request, kwargs)
                 return blocks
             if running:
@@ -272,6 +276,9 @@ class ReclaimingKVManager:
         scheduler = self._scheduler
         if getattr(scheduler, "kv_holding_waiting", None) or not self._one_group:
             return False
+        if self.steps_that_fit:
+            self.steps_that_fit -= 1
+            return True
         block, running, free = scheduler.block_size, scheduler.running, self._free_blocks()
         if prefills := len(scheduler._inflight_prefills):
             # Each but one may open a block more than its share of the step's tokens fills.
@@ -283,6 +290,9 @@ class ReclaimingKVManager:
             return False
         if free >= len(running):
             return True
-        # A decode needs a block if all of its blocks are full.
-        opening = [request.num_computed_tokens % block for request in running].count(0)
-        return free >= opening
+        # A decode opens a block if all of its blocks are full. Until a turn is admitted, only
+        # decodes take free blocks: all steps fit before the one that opens one too many.
+        steps: int = sorted([-request.num_computed_tokens % block for request in running])[free]
+        if not prefills:
+            self.steps_that_fit = max(steps - 1, 0)
+        return steps > 0

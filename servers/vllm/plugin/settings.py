@@ -53,7 +53,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         try:
             chosen = variants(self.policy)
         except InvalidInput as error:
-            raise InvalidInput(f"policy {str(error).removeprefix('--policies ')}") from None
+            reason = str(error).removeprefix("--policies ").removeprefix(f"{self.policy}: ")
+            raise InvalidInput(f"policy {self.policy}: {reason}") from None
         reason = ""
         if len(chosen) != 1:
             reason = "a server runs one policy; name one"

@@ -117,6 +117,10 @@ class VirtualScheduler(TurnstileScheduler):
     def _open_log(self) -> Any:
         return self._events
 
+    def forget_fit(self) -> None:
+        """Count the blocks of running turns again, since tokens were computed without a step."""
+        self._reclaiming_manager.steps_that_fit = 0
+
 
 class VirtualVllm:
     """Submit turns, then call `run`. `on_end` may submit more turns, for its time or later."""
@@ -371,6 +375,7 @@ class VirtualVllm:
             if manager.allocate_slots(request, steps) is None:
                 raise RuntimeError(f"no blocks for {steps} tokens of {request.request_id}")
             request.num_computed_tokens += steps
+        self.vllm.forget_fit()
         self._elapse(steps, step_ps, increment_ps)
 
     def _steps_that_fit(self, max_steps: int) -> int:

@@ -1,12 +1,15 @@
 """Measures the cost of a scheduling step with the plug-in against stock vLLM.
 
     python -m servers.vllm.virtual_time.overhead [--json] [ROUNDS]        under vLLM's interpreter
+    python -m servers.vllm.virtual_time.overhead --bytecodes
 
 64 turns decode, 500 wait, 200 programs are pinned, and in each step the head of the queue does not
 fit. Each arm runs in a separate process, since the interpreter specialises code by the types it
 executes. The arms are measured sequentially, in a new random order in each round. The processes are
 restarted every 20 rounds, since each has a constant offset of up to 3%. The result is the CPU time
 of `schedule()` alone. `stock again` is the same as `stock`: their difference is noise.
+`--bytecodes` counts Python's bytecodes in `schedule()` instead, which a busy machine does not
+change.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from servers.policies.base import Costs, pin
@@ -34,7 +38,8 @@ RUNNING, WAITING, PINNED = 64, 500, 200
 KV_BLOCKS = 100_000
 FREE_BLOCKS = 12
 """Fewer than any waiting prompt needs, and more than the decodes of a step need."""
-STEPS = 20
+STEPS = 16
+"""In each of them a sixteenth of the turns opens a block."""
 ROUNDS_PER_PROCESS = 20
 
 
@@ -97,18 +102,53 @@ def _fill(scheduler: Any) -> None:
 
 def measure(scheduler: Any) -> float:
     """Return the microseconds per step."""
-    from servers.vllm.virtual_time.stepping import compute
+    total_ns = 0
 
-    pool, total_ns = scheduler.kv_cache_manager.block_pool, 0
-    for _ in range(STEPS):
-        missing = FREE_BLOCKS - pool.get_num_free_blocks()
-        pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
+    def schedule() -> Any:
+        nonlocal total_ns
         begin_ns = time.thread_time_ns()
         output = scheduler.schedule()
         total_ns += time.thread_time_ns() - begin_ns
+        return output
+
+    _run_steps(scheduler, schedule)
+    return total_ns / STEPS / 1000
+
+
+def count_bytecodes(scheduler: Any) -> float:
+    """Return the bytecodes per step."""
+    total = 0
+
+    def on_event(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal total
+        total += event == "opcode"
+        return on_event
+
+    def on_call(frame: FrameType, _event: str, _argument: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return on_event
+
+    def schedule() -> Any:
+        sys.settrace(on_call)
+        try:
+            return scheduler.schedule()
+        finally:
+            sys.settrace(None)
+
+    _run_steps(scheduler, schedule)
+    return total / STEPS
+
+
+def _run_steps(scheduler: Any, schedule: Callable[[], Any]) -> None:
+    from servers.vllm.virtual_time.stepping import compute
+
+    pool = scheduler.kv_cache_manager.block_pool
+    for _ in range(STEPS):
+        missing = FREE_BLOCKS - pool.get_num_free_blocks()
+        pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
+        output = schedule()
         _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
         compute(scheduler, output, lambda _: 7)
-    return total_ns / STEPS / 1000
 
 
 def _serve(name: str) -> None:
@@ -191,6 +231,12 @@ def show(times_us: Mapping[str, Sequence[float]]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--arm"]:
         _serve(sys.argv[2])
+    elif sys.argv[1:2] == ["--bytecodes"]:
+        stock = count_bytecodes(build_arm("stock"))
+        print(f"{'stock':14} {stock:7.0f} bytecodes")
+        for name in POLICIES:
+            bytecodes = count_bytecodes(build_arm(name))
+            print(f"{name:14} {bytecodes:7.0f} bytecodes, {bytecodes / stock:.3f} of stock")
     else:
         as_json = "--json" in sys.argv
         numbers = [int(word) for word in sys.argv[1:] if word != "--json"]

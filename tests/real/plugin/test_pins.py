@@ -19,7 +19,7 @@ from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.variants import make_policy, variant
-from servers.vllm.virtual_time.stepping import build_plugged, free_blocks, request, step
+from servers.vllm.virtual_time.stepping import build_plugged, compute, free_blocks, request, step
 from tests.lines import read_lines
 
 EXPENSIVE = Costs(prefill_s=float)
@@ -162,6 +162,23 @@ def test_a_side_request_leaves_the_pin_of_its_program_to_the_turn_that_continues
     output = server.vllm.schedule()
     assert sum(output.num_scheduled_tokens.values()) == 100 - 64
     assert (server.pinned, [name for _, name, _ in policy.calls]) == (1, ["a", "a#2"])
+
+
+def test_a_client_that_names_the_program_of_another_takes_its_pin_but_reads_no_kv() -> None:
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    assert (server.pinned, server.held) == (1, 4)
+    del server.context["a"]  # the other client's prompts are its own
+    server.send("a", 40, 3, is_last=0)
+    output = server.vllm.schedule()
+    assert sum(output.num_scheduled_tokens.values()) == 40
+    assert server.pinned == 0
+    compute(server.vllm, output, lambda _: 7)
+    server.drain()
+    assert (server.pinned, server.held) == (1, 2)
+    server.send(None, 16, 1, ended="a")
+    assert server.pinned == 0
 
 
 def test_warm_up_turns_reach_neither_the_policy_nor_the_events(

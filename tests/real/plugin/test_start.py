@@ -93,7 +93,11 @@ def test_a_file_has_the_same_options_as_the_command_line(config: Any, tmp_path: 
             r"unknown field `polcy`; did you mean policy\? \(fields: p",
         ),
         ("continuum", r"--additional-config: turnstile: Expected `object`, got `str`"),
-        ({"policy": "continum"}, "did you mean continuum"),
+        (
+            {"policy": "continum"},
+            r"^policy continum: no policy is .* did you mean continuum",
+        ),
+        ({"policy": "continuum(kk=3)"}, r"^policy continuum\(kk=3\): kk is not an argument"),
         ({"policy": "fcfs,continuum"}, "policy fcfs,continuum: a server runs one policy"),
         ({"policy": "clairvoyant"}, "knows the trace's future"),
         ({"policy": "unlimited-kv"}, "unlimited KV memory"),
