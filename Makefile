@@ -31,6 +31,7 @@ PROGRAMS ?= 10000
 REPLICAS ?= 100
 SOAK_TURNS ?= 50000
 KILLS ?= 200
+EXAMPLES ?= few
 OUT ?=
 RUNS ?=
 SEEDS ?= 1..60
@@ -44,7 +45,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check -q -q --no-compile
 COMPILE := -m compileall -qq -j 0 -x /tests/
 PLUGINS := -e plugins/turnstile-formats
 CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
-PYTEST := $(BIN)/pytest -q --benchmark-disable
+PYTEST := $(BIN)/pytest -q --benchmark-disable --hypothesis-profile=$(EXAMPLES)
 # One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
 # the order of tests/conftest.py, the longest first.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n
@@ -108,13 +109,14 @@ results: .venv/installed  ## check that a sweep in virtual time equals .ci/basel
 baseline: .venv/installed  ## regenerate .ci/baseline.json.gz after an intended change of results
 	@.ci/results --renew
 
-# Tests in parallel first; then, one at a time, those that measure time or memory.
-test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/core.json)  ## run linters, type checks and all tests but the slow ones: some minutes
+# Tests in parallel first, beside mypy, which uses one core for a minute; then, one at a time, those
+# that measure time or memory.
+test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/core.json)  ## run linters, type checks and all tests but the slow ones: EXAMPLES=few|many, some minutes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(CORE) $(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial'
+	$(BIN)/mypy & types=$$!; $(CORE) $(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial' \
+		&& tests=0 || tests=1; wait $$types && exit $$tests
 	$(PYTEST) -m 'serial and not acceptance'
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so

@@ -8,17 +8,18 @@ below; a single test of a file can also be marked `acceptance` there.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from servers.basics.compiled_core import find_core, offered_to_workers
 
@@ -58,6 +59,8 @@ MEASURES = "bench"
 """A folder that measures time too, but not with `--benchmark-disable`."""
 SERIAL_RUNS = ("serial", "serial and not acceptance", "acceptance and serial")
 """Expressions of `-m` that the Makefile runs serial tests with."""
+WITHOUT_SLOW = ("not acceptance and not serial", "serial and not acceptance")
+"""Expressions of `-m` that the Makefile leaves slow tests out with."""
 FIRST = (
     "real/test_sweep.py",
     "real/test_agents.py",
@@ -75,10 +78,18 @@ FIRST = (
 )
 """The longest files, which run first, so that at the end no worker waits for a long file."""
 
-# Hypothesis draws the same examples each time, so that results are reproducible. Use
-# --hypothesis-profile=default to draw others, and twice as many.
-settings.register_profile("same", derandomize=True, max_examples=50)
-settings.load_profile("same")
+# Hypothesis draws the same examples each time, so that results are reproducible: few on each push,
+# and every night `make test EXAMPLES=many`. --hypothesis-profile=default draws others.
+SLOW_EXAMPLES = (HealthCheck.too_slow, HealthCheck.data_too_large)
+for profile, examples in (("few", 15), ("many", 200)):
+    settings.register_profile(
+        profile,
+        derandomize=True,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=(*SLOW_EXAMPLES, HealthCheck.function_scoped_fixture),
+    )
+settings.load_profile("few")
 
 if sys.platform == "linux":
     from tests.leaks import (  # noqa: F401 (fixtures)
@@ -93,8 +104,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the tests' modules and items, half a million objects, out of garbage collections."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Of a run of serial tests, import nothing else; all tests take five seconds to import."""
+    """Import no slow file of which no test runs, and of a run of serial tests nothing else."""
+    is_slow = any(collection_path == HERE / path for path in ACCEPTANCE)
+    if is_slow and config.option.markexpr in WITHOUT_SLOW:
+        return True
     if config.option.markexpr not in SERIAL_RUNS:
         return None
     paths = [HERE / path for path in _serial(config)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.capacity.chain import next_load
@@ -58,7 +58,6 @@ MACHINES = st.one_of(
 
 
 @given(MACHINES, SOME_RATES, st.lists(SOME_RATES, max_size=4, unique=True))
-@settings(max_examples=200, deadline=None)
 def test_every_search_ends_at_neighbouring_rungs_around_the_capacity(
     machine: Machine, start: float, given: list[float]
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_search_that_starts_far_away_needs_not_many_more() -> None:
 
 
 @given(MACHINES, SOME_RATES, st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_search_resumed_from_any_finished_cells_runs_no_other_cells(
     machine: Machine, start: float, data: st.DataObject
 ) -> None:
@@ -111,7 +109,6 @@ def test_a_search_resumed_from_any_finished_cells_runs_no_other_cells(
 
 
 @given(MACHINES, SOME_RATES, st.sets(SOME_RATES, max_size=5))
-@settings(max_examples=100, deadline=None)
 def test_cells_that_the_search_did_not_ask_for_do_not_change_it(
     machine: Machine, start: float, others: set[float]
 ) -> None:
@@ -170,7 +167,6 @@ def test_outcomes_that_are_not_monotone_end_at_the_first_rate_that_is_not_sustai
 
 
 @given(st.floats(1.5, 1000), st.floats(0.5, 12), st.floats(1, 1000))
-@settings(max_examples=100, deadline=None)
 def test_a_search_for_agents_tries_whole_numbers_and_ends_at_neighbours(
     limit: float, sharpness: float, start: float
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.capacity.estimate import Kind, Outcome
@@ -125,7 +125,6 @@ def test_a_users_rates_run_alone_beside_the_searches_and_narrow_them() -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
 def test_a_search_resumed_from_any_finished_cells_ends_with_the_same_cells(
     data: st.DataObject,
 ) -> None:

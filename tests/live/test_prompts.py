@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations, count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay.token_prompts import TokenPrompts
@@ -39,7 +39,6 @@ def expected(programs: list[Program]) -> Iterator[tuple[str, int, list[object]]]
             context = prompt + [(program.id, i, n) for n in range(turn.output_tokens)]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(turns(), st.sampled_from([None, 5, 37, 64])),

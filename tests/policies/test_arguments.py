@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from policy_turns import COSTS, turn
 
@@ -148,7 +148,6 @@ literals = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["a", "b_c", "k"]), literals))
 def test_the_canonical_text_is_parsed_as_the_same_values(arguments: dict[str, Any]) -> None:
     text = arguments_text(sorted(arguments.items()))
@@ -157,7 +156,6 @@ def test_the_canonical_text_is_parsed_as_the_same_values(arguments: dict[str, An
     assert arguments_text(sorted(parsed.items())) == text
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=40))
 def test_any_text_is_a_valid_variant_or_refused(text: str) -> None:
     with suppress(InvalidInput):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import settings
 from policy_turns import COSTS, order, run, turn
 
 from servers.policies.base import Policy, Request
@@ -166,8 +167,8 @@ def test_wrong_arguments_are_refused() -> None:
         Las(COSTS, weight_wait=-0.1)
 
 
-def test_the_next_turn_has_the_highest_score_of_llm_ds_formula_on_1000_random_worlds() -> None:
-    for seed in range(1000):
+def test_the_next_turn_has_the_highest_score_of_llm_ds_formula_on_random_worlds() -> None:
+    for seed in range(10 * settings().max_examples):
         draw = random.Random(seed)
         half_life = draw.choice([5.0, 60.0, 600.0])
         weights = draw.choice([(0.8, 0.2), (1.0, 0.0), (0.5, 0.5), (0.2, 2.0)])

@@ -9,7 +9,7 @@ from itertools import chain, count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.load.arrivals import Arrivals
@@ -86,7 +86,6 @@ def test_without_a_background_nothing_is_recorded_about_one() -> None:
 GAPS_S = st.lists(st.floats(0.001, 2.0), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(GAPS_S, GAPS_S, st.integers(1, 3))
 def test_a_background_moves_no_arrival_of_a_job(
     jobs_s: list[float], requests_s: list[float], turns: int

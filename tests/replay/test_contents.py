@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, count, takewhile
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay.contents import Contents
@@ -34,7 +34,6 @@ def contexts(programs: list[Program]) -> list[list[object]]:
     return generated
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(turns(), st.sampled_from([None, 5, 37, 64])),

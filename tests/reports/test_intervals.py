@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.statistics.bootstrap import (
@@ -18,7 +18,6 @@ JCTS = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 999)).map
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(jct_s=JCTS, percentile=st.sampled_from([None, 0, 50, 90, 95, 99, 100]))
 def test_a_draw_is_the_metric_of_the_jobs_drawn(
     jct_s: np.ndarray, percentile: float | None

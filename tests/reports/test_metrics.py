@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from make_run import seal, simulate, turn, workload, write_cell, write_sweep
 
@@ -259,7 +259,6 @@ def test_the_steady_window_leaves_out_the_first_and_the_last_fifth_of_the_jobs(
     assert (row["drain_s"], row["drain_ratio"]) == (512.0, pytest.approx(512 / 521))
 
 
-@settings(deadline=None, max_examples=15)
 @given(jps=st.floats(0.02, 3.0), seed=st.integers(0, 99))
 def test_parts_sum_to_the_jct_and_shares_to_one(
     tmp_path_factory: pytest.TempPathFactory, jps: float, seed: int

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.capacity.estimate import Kind
@@ -85,7 +85,6 @@ def test_noise_about_zero_is_not_reported_as_a_change() -> None:
     assert outcome(JCT_S, shaken * JCT_S.mean() / shaken.mean(), most=0.0) == "noise"
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_equal_runs_with_noise_rarely_regress(seed: int) -> None:
     """An interval of 95% excludes zero upwards in 2.5%, and a regression must also exceed 5%."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from make_run import simulate, turn, write_cell, write_sweep
 
@@ -139,7 +139,6 @@ def test_time_that_no_part_explains_fails_the_residual_gate(tmp_path: Path) -> N
     assert "the parts of" in row["failed_gates"]
 
 
-@settings(deadline=None, max_examples=15)
 @given(jps=st.floats(0.02, 3.0), seed=st.integers(0, 99), hit=st.floats(0, 1))
 def test_parts_are_never_negative_and_sum_to_the_jct(
     tmp_path_factory: pytest.TempPathFactory, jps: float, seed: int, hit: float

@@ -18,7 +18,7 @@ from servers.routers.sticky import Sticky
 from servers.sim import DisaggregatedFleet, Engine, Limits, Transfer
 from tests.lines import into
 from tests.sim.accounts import check_blocks
-from tests.sim.test_engine_invariants import FEW_EXAMPLES, policy_for
+from tests.sim.test_engine_invariants import policy_for
 from tests.sim.test_fleet import ROUTERS, Build, world_of
 from tests.sim.worlds import World, profile, worlds
 from traces import Program, Provenance, Turn
@@ -154,7 +154,6 @@ LINKS = st.builds(Transfer, st.sampled_from([2e4, 1e6, 1e12]), st.sampled_from([
 NAMES = ("sticky", "round-robin", "prefix-aware", "thunderagent", "program-scheduling")
 
 
-@FEW_EXAMPLES
 @given(
     world=worlds(offload=False),
     split=SPLITS,
@@ -180,7 +179,6 @@ def test_every_program_finishes_and_strides_change_nothing(
         assert 1 <= turn["transfer_tokens"] <= turn["prompt_tokens"]
 
 
-@FEW_EXAMPLES
 @given(
     world=worlds(offload=False),
     split=SPLITS,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from msgspec import structs
 
-from harness.replay.virtual import Replay, replay
+from harness.replay.virtual import replay
 from servers.policies.base import Policy
 from servers.profiles import Profile, costs
 from servers.records.done import DoneRecord
 from servers.sim import Engine, Limits, Sequence
+from servers.sim.scheduler import Scheduler
 from servers.variants import make_policy, variants
 from tests.lines import into
 from tests.sim.accounts import check_blocks
@@ -27,7 +27,6 @@ EAGER = (
     "progress-ttl(most_rounds=2,resume_after_s=0.5,window=2)",
 )
 """Policies with settings that matter in worlds of a few seconds."""
-FEW_EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def policy_for(name: str, profile: Profile, step_tokens: int, offload: bool) -> Policy:
@@ -36,46 +35,20 @@ def policy_for(name: str, profile: Profile, step_tokens: int, offload: bool) -> 
 
 
 def run(
-    world: World, name: str, *, strides: bool = True
+    world: World,
+    name: str,
+    *,
+    strides: bool = True,
+    check: Callable[[Scheduler], None] = lambda _: None,
 ) -> tuple[list[dict[str, object]], list[dict[str, object]], DoneRecord]:
+    """Replay a world under a policy, with a check of the engine's blocks when a turn ends."""
     turns: list[dict[str, object]] = []
     events: list[dict[str, object]] = []
     oracle = bool(variants(name)[0].reference)
-    engine = partial(
-        Engine,
-        policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
-        world.profile,
-        world.limits,
-        world.offload,
-        on_event=into(events),
-        strides=strides,
-    )
-    done = replay(world.programs, world.starts_s, None, engine, into(turns), oracle=oracle)
-    return turns, events, done
-
-
-@pytest.mark.parametrize("name", [*VARIANTS, *EAGER, HOLDS_BACK])
-@FEW_EXAMPLES
-@given(world=worlds())
-def test_every_program_finishes_and_strides_change_nothing(name: str, world: World) -> None:
-    turns, events, done = run(world, name)
-    assert done.finished_programs == len(world.programs)
-    assert done.failed_turns == 0
-    single_turns, single_events, single_done = run(world, name, strides=False)
-    assert turns == single_turns
-    assert events == single_events
-    assert structs.replace(done, strides=single_done.strides) == single_done
-
-
-@pytest.mark.parametrize("name", [*VARIANTS, HOLDS_BACK])
-@FEW_EXAMPLES
-@given(world=worlds())
-def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -> None:
-    engines: list[Engine] = []
 
     def build(*, on_end: Callable[[Sequence], None]) -> Engine:
         def ended(sequence: Sequence) -> None:
-            check_blocks(engine.scheduler)
+            check(engine.scheduler)
             on_end(sequence)
 
         engine = Engine(
@@ -84,27 +57,40 @@ def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -
             world.limits,
             world.offload,
             on_end=ended,
+            on_event=into(events),
+            strides=strides,
         )
-        engines.append(engine)
         return engine
 
-    replaying = Replay(
-        world.programs, build, lambda _: None, oracle=bool(variants(name)[0].reference)
-    )
-    engines[0].run(replaying.starting(world.starts_s, None))
-    scheduler = engines[0].scheduler
-    check_blocks(scheduler)
-    assert len(scheduler.runner.pins) == 0
-    assert scheduler.kv.used == 0
+    done = replay(world.programs, world.starts_s, None, build, into(turns), oracle=oracle)
+    return turns, events, done
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@FEW_EXAMPLES
+@pytest.mark.parametrize("name", [*VARIANTS, *EAGER, HOLDS_BACK])
+@settings(max_examples=settings().max_examples // 3)
 @given(world=worlds())
-def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
-    name: str, world: World
-) -> None:
-    turns, _, _ = run(world, name)
+def test_programs_finish_blocks_add_up_and_strides_change_nothing(name: str, world: World) -> None:
+    turns, events, done = run(world, name)
+    assert done.finished_programs == len(world.programs)
+    assert done.failed_turns == 0
+    check_parts(turns)
+    schedulers: list[Scheduler] = []
+
+    def check(scheduler: Scheduler) -> None:
+        check_blocks(scheduler)
+        schedulers.append(scheduler)
+
+    single_turns, single_events, single_done = run(world, name, strides=False, check=check)
+    assert turns == single_turns
+    assert events == single_events
+    assert structs.replace(done, strides=single_done.strides) == single_done
+    check_blocks(schedulers[-1])
+    assert len(schedulers[-1].runner.pins) == 0
+    assert schedulers[-1].kv.used == 0
+
+
+def check_parts(turns: list[dict[str, object]]) -> None:
+    """Check that the parts of a turn's time add up to it, and those of a job's turns to its JCT."""
     parts = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
     jobs: dict[object, list[dict[str, object]]] = {}
     for turn in turns:
@@ -118,7 +104,6 @@ def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
         assert total == pytest.approx(jct, abs=1e-9)
 
 
-@FEW_EXAMPLES
 @given(world=worlds())
 def test_without_contention_every_policy_gives_the_same_job_times(world: World) -> None:
     """Prefixes are removed too, since the first of two simultaneous turns would compute them."""

@@ -28,7 +28,7 @@ from servers.sim.fleet import Fleet
 from servers.sim.sequence import Sequence as Served
 from tests.lines import into
 from tests.sim.accounts import check_blocks
-from tests.sim.test_engine_invariants import FEW_EXAMPLES, policy_for, run
+from tests.sim.test_engine_invariants import policy_for, run
 from tests.sim.worlds import World, profile, worlds
 from traces import Program, Provenance, Turn
 
@@ -90,7 +90,6 @@ def play(
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-@FEW_EXAMPLES
 @given(world=worlds(offload=True), replicas=st.integers(2, 3), policy=st.sampled_from(POLICIES))
 def test_every_program_finishes_and_strides_change_nothing(
     name: str, world: World, replicas: int, policy: str
@@ -103,7 +102,6 @@ def test_every_program_finishes_and_strides_change_nothing(
     assert done.steps == single_done.steps
 
 
-@FEW_EXAMPLES
 @given(world=worlds(offload=True), policy=st.sampled_from(POLICIES))
 def test_one_replica_behind_a_router_is_an_engine_without_one(world: World, policy: str) -> None:
     turns, done = play(world, policy, RoundRobin, replicas=1)
@@ -121,7 +119,6 @@ def world_fields(world: World) -> tuple[Any, ...]:
     return world.programs, world.starts_s, world.profile, world.limits
 
 
-@FEW_EXAMPLES
 @given(world=worlds(), name=st.sampled_from(list(ROUTERS)), policy=st.sampled_from(POLICIES[:3]))
 def test_no_replica_loses_a_block_and_all_are_free_at_the_end(
     world: World, name: str, policy: str
@@ -138,7 +135,6 @@ def test_no_replica_loses_a_block_and_all_are_free_at_the_end(
     assert [replica.turns for replica in ran.engine.replicas] == [0, 0, 0]
 
 
-@FEW_EXAMPLES
 @given(world=worlds(offload=True), name=st.sampled_from(list(ROUTERS)))
 def test_the_usage_of_a_fleet_is_the_sum_of_its_engines_at_any_end_of_a_turn(
     world: World, name: str
@@ -165,7 +161,6 @@ def test_the_usage_of_a_fleet_is_the_sum_of_its_engines_at_any_end_of_a_turn(
     assert sampled == sum(len(program.turns) for program in world.programs)
 
 
-@FEW_EXAMPLES
 @given(
     world=worlds(offload=True),
     policy=st.sampled_from(POLICIES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.sim.kv import BlockOwner, DeviceKV, Path, Segment
@@ -80,7 +80,6 @@ def tree() -> list[Path]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 14), st.integers(0, 2), st.booleans()),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
 from msgspec.json import encode
@@ -65,7 +65,6 @@ def table(base: Profile) -> TableProfile:
     return TableProfile(**asdict(base), knots=knots, **numbers)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=worlds(), name=st.sampled_from(VARIANTS), tables=st.booleans())
 def test_no_policy_beats_the_bound_and_no_job_its_least_time(
     tmp_path_factory: pytest.TempPathFactory, name: str, tables: bool, world: World
@@ -79,7 +78,6 @@ def test_no_policy_beats_the_bound_and_no_job_its_least_time(
     assert jobs["jct_s"].mean() >= lower_bound(turns, machine).mean_jct_s * (1 - ROUNDING)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     world=worlds(),
     name=st.sampled_from(("fcfs", "turnstile")),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import InvalidInput
@@ -166,7 +166,6 @@ def test_kv_tokens_count_two_states_of_a_turn_and_one_more_if_kernels_save_them_
     st.sampled_from([BLOCK, 48]),
     st.sampled_from(["fcfs", "continuum", "infercept"]),
 )
-@settings(max_examples=25, deadline=None)
 def test_strides_equal_single_steps_and_leave_no_blocks(
     world: World, groups: Groups, block: int, policy: str
 ) -> None:

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 
 from servers.profiles import profile_of
-from tests.sim.test_engine_invariants import FEW_EXAMPLES, run
+from tests.sim.test_engine_invariants import run
 from tests.sim.worlds import World, worlds
 
 KNOTS = ((1, 9_000_000_000), (3, 9_100_000_001), (7, 9_900_000_000), (64, 12_345_678_901))
 
 
 @pytest.mark.parametrize("name", ["fcfs", "continuum", "infercept"])
-@FEW_EXAMPLES
 @given(world=worlds())
 def test_strides_change_nothing_with_operator_tables(name: str, world: World) -> None:
     tables = {

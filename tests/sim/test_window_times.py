@@ -16,7 +16,7 @@ from servers.policies.fcfs import Fcfs
 from servers.profiles import WindowTimes, costs
 from servers.sim import Engine, Limits, Segment, Sequence, Submission
 from servers.sim.batching import Batch
-from tests.sim.test_engine_invariants import FEW_EXAMPLES, run
+from tests.sim.test_engine_invariants import run
 from tests.sim.worlds import World, profile, worlds
 
 WINDOWS = st.builds(
@@ -54,7 +54,6 @@ class Checked(Engine):
 
 
 @pytest.mark.parametrize("name", ["fcfs", "continuum", "continuum+", "infercept"])
-@FEW_EXAMPLES
 @given(world=worlds(), window=WINDOWS)
 def test_strides_with_a_window_equal_single_steps(
     name: str, world: World, window: WindowTimes

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay.virtual import replay
@@ -164,7 +164,6 @@ def test_the_longest_turn_fits_and_one_more_block_does_not(
     st.sampled_from(WINDOWS),
     st.sampled_from(["fcfs", "continuum", "infercept"]),
 )
-@settings(max_examples=30, deadline=None)
 def test_strides_equal_single_steps_and_leave_no_blocks(
     world: World, groups: Groups, window: WindowTimes | None, policy: str
 ) -> None:

@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from harness.load.arrivals import choose_programs
 from harness.replay.contents import Contents
@@ -85,7 +85,6 @@ def test_a_sub_agent_that_continues_its_parents_context_also_hits_the_parents_an
     assert prefix_hits(result) == {("p", 0): 0, ("p", 1): 64, ("q", 0): 80}
 
 
-@settings(deadline=None)
 @given(hashed_worlds())
 def test_a_virtual_replay_shares_at_least_the_hashed_and_at_most_the_true_prefixes(
     world: HashedWorld,
@@ -104,7 +103,6 @@ def test_a_virtual_replay_shares_at_least_the_hashed_and_at_most_the_true_prefix
         assert found == len(set(shared[a]) & set(shared[b]))
 
 
-@settings(deadline=None)
 @given(hashed_worlds())
 def test_live_prompts_share_at_least_the_hashed_and_at_most_the_true_prefixes(
     world: HashedWorld,
@@ -123,7 +121,6 @@ def test_live_prompts_share_at_least_the_hashed_and_at_most_the_true_prefixes(
         assert common_prefix(sent[a], sent[b]) <= common_prefix(world.prompts[a], world.prompts[b])
 
 
-@settings(deadline=None)
 @given(hashed_worlds())
 def test_prefixes_survive_packing_writing_and_cutting(world: HashedWorld) -> None:
     result = world.programs

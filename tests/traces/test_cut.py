@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import InvalidTrace
@@ -87,7 +87,6 @@ def test_factors_that_would_give_an_invalid_trace_are_refused() -> None:
         cut([PARENT], gap_scale=1e9)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     tokens=st.floats(0, 3),
     gaps=st.floats(0, 3),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.traces.exported_worlds import jobs
 from tests.traces.sample import load_bytes
@@ -18,7 +18,6 @@ from traces.lenient import Repairs
 from turnstile_formats import aiperf_dag
 
 MEASURED = Provenance.MEASURED
-FEW = settings(max_examples=25, deadline=None)
 
 
 def read_back(name: str, programs: Sequence[Program]) -> dict[str, Program]:
@@ -45,7 +44,6 @@ def origins(program: Program) -> list[Provenance]:
     return [turn.gap_provenance for turn in program.turns[:-1]]
 
 
-@FEW
 @given(jobs())
 def test_agentic_mooncake_keeps_lengths_gaps_starts_and_forks(programs: list[Program]) -> None:
     read = read_back("agentic-mooncake", programs)
@@ -63,7 +61,6 @@ def test_agentic_mooncake_keeps_lengths_gaps_starts_and_forks(programs: list[Pro
             assert back.fork == expected
 
 
-@FEW
 @given(jobs())
 def test_agentic_mooncake_keeps_what_prompts_repeat_up_to_a_block(
     programs: list[Program],
@@ -80,7 +77,6 @@ def test_agentic_mooncake_keeps_what_prompts_repeat_up_to_a_block(
     assert same == exact
 
 
-@FEW
 @given(jobs(append_only=True))
 def test_aiperf_dag_keeps_lengths_gaps_and_sub_agents(programs: list[Program]) -> None:
     read = read_back("aiperf-dag", programs)
@@ -97,7 +93,6 @@ def test_aiperf_dag_keeps_lengths_gaps_and_sub_agents(programs: list[Program]) -
             assert back.fork == Fork(fork.program_id, fork.after_turn, fork.delay_s, joined)
 
 
-@FEW
 @given(jobs())
 def test_aiperf_dag_keeps_the_tokens_of_all_jobs(programs: list[Program]) -> None:
     read = read_back("aiperf-dag", programs).values()
@@ -106,7 +101,6 @@ def test_aiperf_dag_keeps_the_tokens_of_all_jobs(programs: list[Program]) -> Non
     )
 
 
-@FEW
 @given(jobs())
 def test_weka_keeps_lengths_gaps_and_which_were_measured(programs: list[Program]) -> None:
     read = read_back("weka", programs)
@@ -122,7 +116,6 @@ def test_weka_keeps_lengths_gaps_and_which_were_measured(programs: list[Program]
             assert gaps_s(back) == pytest.approx(gaps_s(program), abs=0.0011)
 
 
-@FEW
 @given(jobs())
 def test_otel_keeps_lengths_kept_tokens_tools_and_origins(programs: list[Program]) -> None:
     read = read_back("otel", programs)
@@ -141,7 +134,6 @@ def test_otel_keeps_lengths_kept_tokens_tools_and_origins(programs: list[Program
             assert gaps_s(back) == pytest.approx(gaps_s(program), abs=0.0011)
 
 
-@FEW
 @given(jobs())
 def test_mooncake_keeps_the_tokens_of_all_requests(programs: list[Program]) -> None:
     read = read_back("mooncake", programs).values()
@@ -150,7 +142,6 @@ def test_mooncake_keeps_the_tokens_of_all_requests(programs: list[Program]) -> N
     )
 
 
-@FEW
 @given(jobs())
 def test_native_keeps_everything(programs: list[Program]) -> None:
     assert list(read_back("native", programs).values()) == programs

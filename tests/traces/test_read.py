@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import InvalidTrace
@@ -209,9 +209,6 @@ def corrupt(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
 @given(
     st.sampled_from([WEKA, mini("m", 1_763_511_859), OPENHANDS]),
     st.lists(st.tuples(st.integers(0, 10_000), BAD, st.booleans()), min_size=1, max_size=6),
-)
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None
 )
 def test_corrupted_files_give_valid_programs_or_an_error(
     tmp_path: Path, original: dict[str, Any], changes: list[tuple[int, Any, bool]]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -102,7 +102,6 @@ def test_an_invalid_turn_is_refused(tmp_path: Path, field: str, value: float, me
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
 def test_a_damaged_file_is_refused_or_valid(data: st.DataObject) -> None:
     original = DAMAGED
     at = data.draw(st.integers(0, len(original) - 1))

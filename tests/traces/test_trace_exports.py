@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import UnknownName
@@ -40,7 +40,6 @@ CHILD = Program(
     SYSTEM,
     Fork("p", 0, 0.5, 1, MEASURED),
 )
-FEW = settings(max_examples=25, deadline=None)
 SECONDS_OF = {program.id: [estimated_api_s(t.prompt_tokens, t.output_tokens) for t in program.turns]
               for program in (PARENT, CHILD)}  # fmt: skip
 
@@ -58,7 +57,6 @@ def losses_of(name: str, *programs: Program) -> str:
 # What prompts share
 
 
-@FEW
 @given(hashed_worlds())
 def test_ids_of_blocks_say_what_prompts_share(world: HashedWorld) -> None:
     """Programs whose sharing came from hashes have the same sharing if it comes from our ids."""
@@ -248,7 +246,6 @@ def test_an_unknown_format_is_refused_with_the_nearest_one() -> None:
         load_export("moncake")
 
 
-@FEW
 @given(st.sampled_from(sorted(EXPORTS)), jobs())
 def test_equal_programs_give_equal_bytes(name: str, programs: list[Program]) -> None:
     first, again = (list(load_export(name).write(programs, Losses())) for _ in range(2))
