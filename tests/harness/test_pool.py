@@ -18,8 +18,6 @@ from servers.basics.errors import CannotWrite
 from tests.leaks import has_ended
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.usefixtures("spawned_workers")
-
 
 def work(shared: str, job: str, tick: Tick) -> None:
     """Do what the job's name says."""
@@ -44,7 +42,8 @@ def outcomes(jobs: list[str], workers: int) -> dict[str, str | None]:
     return {end.job: end.error and end.error.splitlines()[0] for end in ends}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.usefixtures("spawned_workers")
+@pytest.mark.parametrize("workers", [1, 5])
 def test_every_job_starts_ticks_and_ends_once(workers: int) -> None:
     events = list(run_jobs(["a", "b", "c"], work, "1234", workers))
     for job in "abc":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from test_report import EVIL, Page
 from typer.testing import CliRunner
 
 from harness.cli.main import app
+from tests.harness.in_process import bench
 
 POLICIES = ("fcfs", "continuum")
 MEASURED = {"provenance": "measured", "kv_blocks": 399, "block_tokens": 16}
@@ -34,14 +34,17 @@ def runs(tmp_path: Path) -> Callable[..., list[str]]:
     return build
 
 
-def test_two_runs_give_a_card(bench: str, runs: Callable[..., list[str]], tmp_path: Path) -> None:
-    command = [bench, "fidelity", *runs(), "--out", "card"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
+def test_two_runs_give_a_card(
+    runs: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["fidelity", *runs(), "--out", "card"]
+    code, out, err = bench(*command)
+    assert (code, err) == (0, "")
     # The same toy server made both: nothing differs.
-    assert "fcfs\t0.05 jobs/s\t" in result.stdout
-    assert "met\tKendall's tau at least 0.9 under each load\tlowest 1.00" in result.stdout
-    assert result.stdout.splitlines()[-2:] == [
+    assert "fcfs\t0.05 jobs/s\t" in out
+    assert "met\tKendall's tau at least 0.9 under each load\tlowest 1.00" in out
+    assert out.splitlines()[-2:] == [
         "Virtual time can be trusted for vLLM 0.32.0, llama-3.1-8b, on a100-80g: "
         "all targets are met.",
         "fidelity card: card/fidelity.html",
@@ -61,7 +64,7 @@ def test_two_runs_give_a_card(bench: str, runs: Callable[..., list[str]], tmp_pa
     assert str(tmp_path) not in page.text
 
     before = (tmp_path / "card/fidelity.html").read_bytes()
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert bench(*command)[0] == 0
     assert (tmp_path / "card/fidelity.html").read_bytes() == before
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +20,7 @@ from harness.gateway.forwarding import MAX_ANSWER_BYTES
 from harness.gateway.serving import program_socket
 from harness.replay.live_server import LiveServer
 from tests.gateway.upstream import Upstream, serving
+from tests.harness.in_process import bench
 from tests.lines import into
 from tests.loopback import on_loopback
 
@@ -367,20 +366,14 @@ def test_loopback_needs_no_token_and_other_addresses_are_allowed_with_one(
 
 
 def test_bench_gateway_refuses_to_listen_on_all_addresses_without_a_token(
-    bench: str, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = {name: value for name, value in os.environ.items() if name != TOKEN}
-    ran = subprocess.run(
-        [bench, "gateway", "http://127.0.0.1:9", "--listen", "0.0.0.0"],  # noqa: S104
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=env,
-        check=False,
-    )
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("bench: --listen 0.0.0.0: accessible from other machines; set")
-    assert ran.stderr.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(TOKEN, raising=False)
+    code, out, err = bench("gateway", "http://127.0.0.1:9", "--listen", "0.0.0.0")  # noqa: S104
+    assert (code, out) == (2, "")
+    assert err.startswith("bench: --listen 0.0.0.0: accessible from other machines; set")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import urllib.request
@@ -13,30 +12,20 @@ from pathlib import Path
 import pytest
 
 from servers.processes.port import Port
+from tests.harness.in_process import bench as bench_here
 from tests.servers.substitute_vllm import living, substitute_vllm
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def run(bench: str, *options: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [bench, *options],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.chdir(tmp_path)
 
 
 def test_bench_serve_runs_until_ctrl_c_and_leaves_no_process(bench: str, tmp_path: Path) -> None:
     python = substitute_vllm(tmp_path, "healthy")
     with subprocess.Popen(
         [bench, "serve", "--policy", "fcfs", "--vllm-python", python, "--out", "here"],
-        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -61,12 +50,11 @@ def test_the_url_of_each_replica_is_printed_and_no_process_is_left(
     bench: str, tmp_path: Path
 ) -> None:
     python = substitute_vllm(tmp_path, "healthy")
-    both = run(bench, "serve", "--replicas", "2", "--port", "8000", cwd=tmp_path)
-    assert (both.returncode, both.stdout) == (2, "")
-    assert "--port 8000: 2 replicas need different ports; remove --port" in both.stderr
+    code, out, err = bench_here("serve", "--replicas", "2", "--port", "8000")
+    assert (code, out) == (2, "")
+    assert "--port 8000: 2 replicas need different ports; remove --port" in err
     with subprocess.Popen(
         [bench, "serve", "--replicas", "2", "--vllm-python", python, "--out", "here"],
-        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -90,7 +78,6 @@ def test_a_router_gives_all_replicas_one_url_on_the_given_port(bench: str, tmp_p
         closing(port),
         subprocess.Popen(
             [bench, "serve", *options],
-            cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -119,40 +106,38 @@ def test_a_router_gives_all_replicas_one_url_on_the_given_port(bench: str, tmp_p
     ],
 )
 def test_a_router_that_cannot_be_used_is_refused_before_a_server_starts(
-    bench: str, tmp_path: Path, options: tuple[str, ...], message: str
+    tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    refused = run(bench, "serve", *options, cwd=tmp_path)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert message in refused.stderr
+    code, out, err = bench_here("serve", *options)
+    assert (code, out) == (2, "")
+    assert message in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_dies_gives_exit_code_1_and_the_end_of_its_log(
-    bench: str, tmp_path: Path
-) -> None:
-    result = run(bench, "serve", "--vllm-python", substitute_vllm(tmp_path, "exits"), cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "  nothing to add\n" in result.stderr
-    last = result.stderr.splitlines()[-1]
+def test_a_server_that_dies_gives_exit_code_1_and_the_end_of_its_log(tmp_path: Path) -> None:
+    code, out, err = bench_here("serve", "--vllm-python", substitute_vllm(tmp_path, "exits"))
+    assert (code, out) == (1, "")
+    assert "  nothing to add\n" in err
+    last = err.splitlines()[-1]
     assert last.startswith("bench: vLLM exited with code 1: ValueError: the KV cache is too small")
-    assert "Traceback" not in result.stderr
+    assert "Traceback" not in err
 
 
-def test_invalid_input_gives_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
+def test_invalid_input_gives_exit_code_2_and_one_line(tmp_path: Path) -> None:
     python = substitute_vllm(tmp_path, "healthy")
-    options = ("--policy", "clairvoyant", "--vllm-python", python)
-    result = run(bench, "serve", *options, cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == (
+    assert bench_here("serve", "--policy", "clairvoyant", "--vllm-python", python) == (
+        2,
+        "",
         "bench: --policy clairvoyant: it knows the trace's future, "
-        "so it runs in virtual time only\n"
+        "so it runs in virtual time only\n",
     )
 
 
-def test_doctor_finds_the_given_vllm(bench: str, tmp_path: Path) -> None:
+def test_doctor_finds_the_given_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = substitute_vllm(tmp_path, "healthy")
-    good = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON=python)
-    assert f"ok\tengine vllm\t0.32.0 for CPUs at {python}" in good.stdout
-    bad = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON="/bin/true")
-    assert bad.returncode == 1
-    assert "bench: engine vllm: --vllm-python /bin/true is not a usable Python" in bad.stderr
+    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", python)
+    assert f"ok\tengine vllm\t0.32.0 for CPUs at {python}" in bench_here("doctor")[1]
+    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", "/bin/true")
+    code, _, err = bench_here("doctor")
+    assert code == 1
+    assert "bench: engine vllm: --vllm-python /bin/true is not a usable Python" in err
