@@ -44,6 +44,16 @@ CELL = "continuum_jps0.5_seed1"
 TOOK = "took 1 finished cell with the same settings from"
 
 
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep over a list."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("listed"))
+        write_programs(Path("three.jsonl"), programs(3))
+        run(*LIST, "--out", "all")
+        return Path("all").absolute()
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -67,19 +77,20 @@ def read(path: Path | str) -> Any:
     return json.loads(Path(path).read_text())
 
 
-def cells(folder: str) -> dict[str, bytes]:
+def cells(folder: Path | str) -> dict[str, bytes]:
     """Return the files of the cells of a run folder."""
     return {name: data for name, data in contents(Path(folder)).items() if "_seed" in name}
 
 
-def test_each_pair_of_hardware_and_model_is_a_run_with_the_same_programs_and_arrivals() -> None:
-    run(*LIST, "--out", "all")
-    assert sorted(path.name for path in Path("all").iterdir() if path.is_dir()) == FOLDERS
+def test_each_pair_of_hardware_and_model_is_a_run_with_the_same_programs_and_arrivals(
+    listed: Path,
+) -> None:
+    assert sorted(path.name for path in listed.iterdir() if path.is_dir()) == FOLDERS
     turns = []
     for name in FOLDERS:
-        cell = read(f"all/{name}/{CELL}/cell.json")
+        cell = read(listed / name / CELL / "cell.json")
         assert f"{cell['hardware']}_{cell['model']}" == name
-        lines = read_lines(Path(f"all/{name}/{CELL}/turns.jsonl"))
+        lines = read_lines(listed / name / CELL / "turns.jsonl")
         records = sorted(lines, key=lambda turn: turn["program_id"])
         fields = ("program_id", "prompt_tokens", "output_tokens", "gap_s")
         first = [r["scheduled_at_s"] for r in records if r["turn"] == 0]
@@ -88,14 +99,14 @@ def test_each_pair_of_hardware_and_model_is_a_run_with_the_same_programs_and_arr
 
 
 def test_a_run_in_a_list_equals_a_sweep_on_that_machine_and_each_reuses_the_cells_of_the_other(
-) -> None:  # fmt: skip
+    listed: Path,
+) -> None:
     run("sweep", *LOAD, "--hardware", "h100", "--out", "runs/one")
     alone = cells("runs/one")
     assert f"{TOOK} runs/one\n" in run(*LIST, "--out", "runs/all")
     gemma = ("--hardware", "a100-80g", "--model", "gemma-3-12b")
     assert f"{TOOK} runs/all/a100-80g_gemma-3-12b" in run("sweep", *LOAD, *gemma, "--out", "two")
-    run(*LIST, "--out", "runs/all-fresh", "--fresh")
-    assert alone == cells("runs/all-fresh/h100_llama-3.1-8b")
+    assert alone == cells(listed / "h100_llama-3.1-8b")
 
 
 def test_only_programs_that_fit_every_machine_run_on_any_of_them() -> None:
@@ -184,8 +195,8 @@ def test_a_config_json_may_be_an_element_and_is_copied() -> None:
     assert Path("again/sweep.toml").read_text() == toml
 
 
-def test_a_folder_can_get_more_machines_and_resumes_unfinished_ones() -> None:
-    run(*LIST, "--out", "all")
+def test_a_folder_can_get_more_machines_and_resumes_unfinished_ones(listed: Path) -> None:
+    shutil.copytree(listed, "all")
     Path("all/h100_gemma-3-12b", CELL, "done.json").unlink()
     more = [word.replace("a100-80g,h100", "a100-80g,h100,l40s") for word in LIST]
     out = run(*more, "--out", "all")

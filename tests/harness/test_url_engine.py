@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, chdir
 from pathlib import Path
@@ -36,17 +35,13 @@ def _cells_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.engines.live_engine.end_on_sigterm", lambda: None)
 
 
-def command(folder: Path, url: str, *options: str, programs: Sequence[Program]) -> list[str]:
-    write_programs(folder / "t.jsonl", programs)
-    given = ["sweep", "--engine", url, "--traces", "t.jsonl", "--jps", "20", *options]
-    return [*given, "--out", "o"]
-
-
 def sweep(
     folder: Path, url: str, *options: str, programs: Sequence[Program] = PROGRAMS
 ) -> tuple[int, str, str]:
+    write_programs(folder / "t.jsonl", programs)
+    given = ("sweep", "--engine", url, "--traces", "t.jsonl", "--jps", "20", *options)
     with chdir(folder):
-        return in_process.bench(*command(folder, url, *options, programs=programs))
+        return in_process.bench(*given, "--out", "o")
 
 
 def succeeded(code: int, err: str) -> bool:
@@ -60,17 +55,11 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return read_lines(folder / "turns.jsonl")
 
 
-def test_every_turn_is_recorded_and_the_report_is_written(bench: str, tmp_path: Path) -> None:
+def test_every_turn_is_recorded_and_the_report_is_written(tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3))) as url:
-        result = subprocess.run(
-            [bench, *command(tmp_path, url, "--seeds", "1,2", programs=PROGRAMS)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert succeeded(result.returncode, result.stderr), result.stderr
-    assert result.stdout.startswith(f"engine {url}: a running server, m;")
+        code, out, err = sweep(tmp_path, url, "--seeds", "1,2")
+    assert succeeded(code, err), err
+    assert out.startswith(f"engine {url}: a running server, m;")
     for seed in (1, 2):
         turns = lines(tmp_path / f"o/as-served_jps20_seed{seed}")
         assert len(turns) == 8

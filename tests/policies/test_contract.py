@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_turns import COSTS, TIERED
 
@@ -168,6 +168,7 @@ def reachable(state: object) -> Iterator[object]:
 
 @pytest.mark.parametrize("costs", [COSTS, TIERED, SMALL], ids=["no tier", "tier", "little memory"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+@settings(max_examples=settings().max_examples // 3)
 @given(events=event_lists)
 def test_any_legal_sequence_of_events_is_handled_and_ended_programs_are_forgotten(
     policy: type[Policy], costs: Any, events: list[Any]

@@ -265,18 +265,19 @@ def test_a_program_that_has_been_idle_for_too_long_ends_when_another_turn_arrive
     assert again.view.index == 1
 
 
-def test_of_programs_that_never_end_the_latest_100_000_and_their_pins_remain() -> None:
+def test_of_programs_that_never_end_only_the_latest_and_their_pins_remain() -> None:
     runner = PolicyRunner[Turn, None](
         Pinning(Costs(prefill_s=float)),
         retain_blocks=lambda *_: (None, 3),
         release_blocks=lambda _: None,
         emit=None,
+        max_programs=1_000,
     )
-    for number in range(100_500):
+    for number in range(1_500):
         turn = Turn(number, str(number))
         runner.arrived(turn)
         runner.finished(turn, 48)
-    assert len(runner.pins) == 100_000
+    assert len(runner.pins) == 1_000
     assert "500" in runner.pins
     assert "499" not in runner.pins
 
