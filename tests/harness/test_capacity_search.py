@@ -221,14 +221,14 @@ def test_a_finished_search_runs_nothing_again(run: Path) -> None:
 
 
 def test_another_folder_takes_the_cells_of_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run_sweep(search_plan(), Path("runs/first"), workers=1)
-    run_sweep(search_plan("fcfs,continuum"), Path("runs/second"), workers=1)
+    shutil.copytree(run, "runs/first")
     second = Path("runs/second")
+    run_sweep(search_plan(seeds=(1, 2)), second, workers=1)
     taken = {path.parent.name for path in second.glob("*/taken_from.json")}
-    assert taken == cells_of(Path("runs/first"))
+    assert taken == cells_of(second) < cells_of(run)
 
 
 def test_a_users_rates_run_as_given_beside_the_search(tmp_path: Path) -> None:

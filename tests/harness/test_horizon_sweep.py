@@ -133,7 +133,7 @@ def test_a_list_of_bursts_that_cannot_run_is_refused(given: dict[str, Any], mess
 
 
 def test_the_page_of_several_bursts_draws_capacity_against_the_burst(tmp_path: Path) -> None:
-    each = {n: horizon_plan("fcfs,continuum", burst=n, slo="mean<=3x") for n in (0, 9)}
+    each = {n: horizon_plan(burst=n, slo="mean<=3x") for n in (0, 9)}
     plans = {f"burst{n}": plan for n, plan in each.items()}
     machines = MembersPlan(replace(each[0].settings, load=Load(burst="0,9")), plans)
     claim = machines.claimed(tmp_path, (), None)

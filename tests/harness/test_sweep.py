@@ -49,7 +49,6 @@ def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
     assert len(read_lines(tmp_path / "run/fcfs_jps0.5_seed1/turns.jsonl")) == 3 * 3
 
 
-@pytest.mark.usefixtures("spawned_workers")
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     plan = small_plan("fcfs,continuum,infercept+", (0.2, 1.0))
     for workers in (1, 2):

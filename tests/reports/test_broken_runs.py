@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from make_run import seal, turn, write_cell, write_lines, write_sweep
 
@@ -44,7 +44,6 @@ def results_of(run: Path) -> Results:
     return results
 
 
-@settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(FILES), kept=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_costs_at_most_its_cell(
     tmp_path_factory: pytest.TempPathFactory, name: str, kept: float
@@ -63,7 +62,7 @@ def test_a_change_of_any_byte_in_a_finished_cell_is_noticed(tmp_path: Path, name
     path, whole = cell / name, (cell / name).read_bytes()
     # A checksum that was changed is taken for a change of its file.
     expected = re.escape(str(cell if name == CHECKSUMS else path))
-    for at in range(len(whole)):
+    for at in range(0, len(whole), 7):
         changes = (bytes([whole[at] ^ (1 << at % 8)]), b"", whole[at : at + 1] + b" ")
         path.write_bytes(whole[:at] + changes[at % 3] + whole[at + 1 :])
         with pytest.raises(InvalidRunFolder, match=expected):
@@ -73,11 +72,12 @@ def test_a_change_of_any_byte_in_a_finished_cell_is_noticed(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("content", FOREIGN, ids=repr)
-def test_a_foreign_file_costs_at_most_its_cell(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_foreign_file_costs_at_most_its_cell(tmp_path: Path, name: str) -> None:
     cell = two_cells(tmp_path)
-    (cell / name).write_bytes(content)
-    results_of(tmp_path)
+    for content in FOREIGN:
+        (cell / name).write_bytes(content)
+        if not results_of(tmp_path).missing:  # then the report reads it
+            write(tmp_path)
     write(tmp_path)
 
 
