@@ -67,9 +67,3 @@ def test_bench_list_and_completion_know_the_policy(installed: Path, tmp_path: Pa
     refused = bench(installed, tmp_path, "sweep", "--policies", "short-prompt-first")
     assert refused.returncode == 2
     assert "did you mean short-prompts-first?" in refused.stderr
-
-
-def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
-    refused = bench(Path(), tmp_path, "sweep", "--policies", "short-prompts-first")
-    assert refused.returncode == 2
-    assert "no policy is called 'short-prompts-first'" in refused.stderr
