@@ -62,11 +62,13 @@ SERIAL_RUNS = ("serial", "serial and not acceptance", "acceptance and serial")
 WITHOUT_SLOW = ("not acceptance and not serial", "serial and not acceptance")
 """Expressions of `-m` that the Makefile leaves slow tests out with."""
 FIRST = (
-    "real/test_sweep.py",
-    "real/test_agents.py",
     "real/test_plugin.py",
-    "real/test_crash.py",
+    "real/test_launcher.py",
+    "real/test_sweep.py",
+    "real/test_faults.py",
+    "real/test_agents.py",
     "real/test_offload.py",
+    "real/test_crash.py",
     "faults",
     "docs",
     "agents/test_runs.py",

@@ -59,7 +59,7 @@ RUN_ELSEWHERE = {
     "profile --from": "tests/harness/test_profile_cli.py",
     "profile": "tests/real/test_profile.py",
     "--hardware here.json": "tests/real/test_profile.py",
-    "fidelity": "tests/real/test_fidelity.py",
+    "fidelity": "tests/real/test_sweep.py",
     "gateway": "tests/gateway/test_recording.py",
     "experiment --all": "tests/harness/test_experiment.py",
     "experiment world-": "tests/harness/test_experiment.py",

@@ -26,6 +26,8 @@ from servers.basics.errors import ServerFailed
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
+from tests.crash import trials
+from tests.crash.live import survives
 from tests.lines import Line, into
 from tests.processes import group_of, wait_until, wait_until_gone, wait_until_none
 from tests.real.conftest import forked
@@ -178,6 +180,14 @@ def test_the_libraries_of_agents_are_recorded_and_scheduled_by_program(server: V
         assert second["kept_tokens"] == first["prompt_tokens"] + 9
         assert second["device_hit_tokens"] > 0
         assert f'"{first["program_id"]}"' in server.events_path.read_text()
+
+
+def test_sweeps_killed_at_random_moments_measure_each_turn_once(
+    server: VllmServer, tmp_path: Path
+) -> None:
+    """`make crash-live KILLS=200` sets the number of kills."""
+    with trials.warm() as warm:
+        survives(int(os.environ.get("TURNSTILE_KILLS", "2")), warm, server.base_url, tmp_path)
 
 
 def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -> None:

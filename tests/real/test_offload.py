@@ -29,7 +29,7 @@ READY_WITHIN_S = 300.0
 POOL_BLOCKS = 50
 """Blocks of 32 tokens: enough for one context of 1,200 tokens, but not for two."""
 TIERS = {
-    "lmcache": OffloadTier("lmcache", dram_gb=0.5),
+    # Memory for one of the prompts below; the others are on disk.
     "lmcache, disk": OffloadTier("lmcache", dram_gb=0.002, ssd_gb=1),
     "native": OffloadTier("native", dram_gb=0.5),
 }

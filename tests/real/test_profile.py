@@ -113,7 +113,7 @@ def test_virtual_time_with_the_profile_is_within_a_factor_of_two_of_a_live_repla
 @pytest.mark.usefixtures("forked_vllm")
 def test_bench_profile_starts_and_ends_a_server_if_no_url_is_given(tmp_path: Path) -> None:
     result = subprocess.run(
-        [BENCH, "profile", "--within-s", "20", "--kv-blocks", "200", "--max-model-len", "3000"],
+        [BENCH, "profile", "--within-s", "10", "--kv-blocks", "200", "--max-model-len", "3000"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.CompletedProcess[str]:
-    load = ("--once", "--traces", "t.jsonl", "--jps", "50", "--kv-blocks", "70", "--seeds", "1..2")
+    load = ("--once", "--traces", "t.jsonl", "--jps", "50", "--kv-blocks", "70", "--seeds", "1")
     alone = ("--workers", "1")  # each worker imports vLLM
     return subprocess.run(
         [BENCH, "sweep", "--engine", engine, "--policies", policies, *load, *alone, *more],
