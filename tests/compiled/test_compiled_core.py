@@ -94,8 +94,8 @@ SWEEPS = {
     "a steady state, and more jobs than finish": SweepSettings(
         policies="autellix+", jps="0.02,0.2", no_capacity=True, seeds="1"
     ),
-    "a steady state beside a background": SweepSettings(
-        policies="continuum", jps="0.03", no_capacity=True, seeds="1"
+    "jobs beside a background": SweepSettings(
+        policies="continuum", jps="0.1", load=Load(programs=24, once=True)
     ),
     "sliding windows": SweepSettings(
         policies="fcfs,continuum,infercept",
@@ -105,7 +105,7 @@ SWEEPS = {
     ),
     "replicas behind routers, of which one is from outside": replace(
         SHORT_OF_MEMORY,
-        policies="fcfs,turnstile",
+        policies="turnstile",
         jps="0.2",
         server=Server(
             replicas=3,
@@ -116,7 +116,7 @@ SWEEPS = {
     ),
     "prefill and decode engines, short of memory": replace(
         SHORT_OF_MEMORY,
-        policies="fcfs,infercept",
+        policies="infercept",
         jps="0.2",
         server=Server(
             disaggregate="1P2D,2P1D",
@@ -137,7 +137,7 @@ REQUESTS = tuple(Program(f"background/{k}", (Turn(500 * k, 10 * k),)) for k in (
 BACKGROUNDS = {
     name: Background("requests", REQUESTS, 0.2, "")
     for name in (
-        "a steady state beside a background",
+        "jobs beside a background",
         "replicas behind routers, of which one is from outside",
     )
 }

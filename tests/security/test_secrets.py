@@ -33,6 +33,7 @@ from servers.basics.redact import (
 from servers.vllm.launch.container import container_command
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.test_runs import AGENT, WITHOUT_SANDBOX
+from tests.harness import in_process
 from tests.loopback import on_loopback
 from tests.threaded import threaded
 
@@ -235,9 +236,10 @@ URL = "http://user:planted-url-key@127.0.0.1:9/v1"
     ],
 )
 def test_a_url_with_a_key_is_refused_without_printing_the_key(
-    bench: str, tmp_path: Path, command: tuple[str, ...]
+    tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = run(tmp_path, bench, *command, URL)
+    monkeypatch.chdir(tmp_path)
+    ran = subprocess.CompletedProcess(command, *in_process.bench(*command, URL))
     assert ran.returncode == 2
     assert "remove the part before @ and after ?" in ran.stderr
     assert ran.stderr.count("\n") == 1
