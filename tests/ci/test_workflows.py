@@ -178,3 +178,26 @@ def test_nightly_refuses_an_unknown_kind_in_one_line() -> None:
     ran = subprocess.run([ROOT / ".ci/nightly", "often"], capture_output=True, text=True)
     assert ran.returncode == 2
     assert ran.stderr == "nightly: unknown kind often; use virtual, cpu or gpu\n"
+
+
+def test_uv_gets_the_settings_of_pip(tmp_path: Path) -> None:
+    def script(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    settings = (":env:.index-url='http://one/'", "global.index-url='http://two/'")
+    more = ("global.extra-index-url='file:///a file:///b'", "install.constraint='limits.txt'")
+    for folder, lines in (("pinned", (*settings, *more)), ("plain", ())):
+        text = "\n".join(lines)
+        script(tmp_path / folder / "bin/python", f'[ "$3" = config ] && cat <<E\n{text}\nE\ntrue')
+    script(tmp_path / ".venv-uv/bin/uv", f'echo "$@" >> {tmp_path}/called')
+    for folder in ("pinned", "plain"):
+        command = [ROOT / ".ci/install", folder, "vllm==1"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    given, plain = (tmp_path / "called").read_text().splitlines()
+    assert given.partition("unsafe-best-match ")[2] == (
+        "--default-index http://one/ --index file:///a --index file:///b "
+        "--constraints limits.txt vllm==1"
+    )
+    assert plain.endswith("--python plain/bin/python --index-strategy unsafe-best-match vllm==1")
