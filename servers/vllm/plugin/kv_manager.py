@@ -9,6 +9,7 @@ are in tokens and blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import vllm
@@ -108,6 +109,11 @@ class ReclaimingKVManager:
         self._loading = loading
         self._on_admitted = on_admitted
         self._needed_names = check_kv(self._manager, vllm.__version__)
+        self._needed_values = itemgetter(*self._needed_names)
+        managers = enumerate(self._manager.coordinator.single_type_managers)
+        self._state_groups = [
+            each for each in managers if hasattr(each[1], "cached_blocks_this_step")
+        ]
         self._one_group = len(scheduler.kv_cache_config.kv_cache_groups) == 1
         self._victim: Request | None = None
         self.steps_that_fit = 0
@@ -177,11 +183,13 @@ class ReclaimingKVManager:
     def _is_computing_state(self, kwargs: dict[str, Any]) -> bool:
         """Return whether the step computes the state at the end of the request's hit. vLLM then
         refuses the allocation however many blocks are free."""
+        if not self._state_groups:
+            return False
         found = kwargs.get("new_computed_blocks") or self._manager.empty_kv_cache_blocks
-        managers = self._manager.coordinator.single_type_managers
         return any(
-            blocks and blocks[-1].block_hash in getattr(manager, "cached_blocks_this_step", ())
-            for manager, blocks in zip(managers, found.blocks, strict=True)
+            found.blocks[group]
+            and found.blocks[group][-1].block_hash in manager.cached_blocks_this_step
+            for group, manager in self._state_groups
         )
 
     def _missing_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
@@ -221,7 +229,7 @@ class ReclaimingKVManager:
             "apply_admission_cap": cap,
             "prefill_end": max(request.num_prompt_tokens, request.num_tokens - 1),
         }
-        known = {name: values[name] for name in self._needed_names}
+        known = dict(zip(self._needed_names, self._needed_values(values), strict=True))
         return (
             int(self._manager.coordinator.get_num_blocks_to_allocate(**known)) - self._free_blocks()
         )
