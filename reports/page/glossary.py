@@ -112,7 +112,7 @@ TERMS: dict[str, str] = {
         "Computing prompt tokens again that the program's previous turn contained, because "
         "their KV is gone."
     ),
-    "Preemption loss": "The time from a turn's preemption until it has computed its lost KV again.",
+    "Preemption loss": "The time from a turn's preemption until its lost KV is recomputed.",
     "Hit ratio": "Prompt tokens that were prefix-cache hits divided by all prompt tokens.",
     "Saturation": (
         "The state in which jobs arrive faster than they finish, so that the mean JCT grows "
