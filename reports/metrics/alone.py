@@ -2,7 +2,7 @@
 
 In: the turns of a cell, and the step times, the KV memory and the limits of its machine. Out:
 seconds per turn and per job that no schedule can beat. A job without sub-agents needs little more
-if it runs alone. docs/design/statistics.md, "Lower bound", has the derivation.
+if it runs alone. `lower_bound` has the formula.
 """
 
 from __future__ import annotations

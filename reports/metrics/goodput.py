@@ -90,12 +90,12 @@ GOODPUT = Group(
     (
         Metric("goodput_turns", SHARE, HIGHER, "Turns in SLO", pool="mean").means(
             "Share of the measured turns that are within the SLO.",
-            "Each limit applies to each turn by itself: with `ttft_p95<=5s` its TTFT is at"
-            " most 5 s. Unknown without a limit of turns, and without a steady state.",
+            "With `ttft_p95<=5s` the TTFT of such a turn is at most 5 s. Unknown without a limit of"
+            " turns, and without a steady state.",
         ),
         Metric("goodput_jobs", SHARE, HIGHER, "Jobs in SLO", pool="mean").means(
             "Share of the measured jobs that are within the SLO, with all of their turns.",
-            "Low at capacity with a limit on turns, since one of many turns easily exceeds it.",
+            "Low at capacity with a limit on turns, which one of many turns easily exceeds.",
         ),
     ),
 )

@@ -51,9 +51,8 @@ IN_FLIGHT = Group(
         ),
         Metric("little_ratio", NONE).means(
             "Jobs in flight that were counted ÷ those by Little's law.",
-            "Counted: jobs that measured ones find in the system (`jobs_in_system` of"
-            " `done.json`), or agents without those that think. Not 1 while the system fills"
-            " or empties. Unknown within a horizon, and without Poisson arrivals.",
+            "Counted: `jobs_in_system` of `done.json`, or agents that do not think. Unknown"
+            " within a horizon, and without Poisson arrivals.",
         ),
     ),
 )

@@ -108,8 +108,8 @@ INTERACTIVITY = Group(
     (
         Metric("interactivity_p50", TOKENS_PER_S, HIGHER).means(
             "Output tokens per second from sending a request to its last token, median.",
-            "Only with `--scenario`, like the following. The requests are those due in the"
-            " window that ended without an error.",
+            "Only with `--scenario`, like the following, of requests due in the window that"
+            " ended without an error.",
         ),
         Metric("interactivity_p90", TOKENS_PER_S, HIGHER, "Interactivity P90").means(
             "90% of the requests get this many output tokens per second or more."
@@ -125,10 +125,9 @@ INTERACTIVITY = Group(
         ),
         Metric("broken_rules", TEXT).means(
             "The rules of the scenario that the cell did not keep.",
-            "A window of at least 15 minutes, 393 sessions (the corpus), seed 42, at most 10%"
-            " failed requests, a last answer after 95% of the window (our reading of AIPerf's"
-            " `minimum_profile_metric_coverage_ratio`), and a live server. The contents of"
-            " the sessions are not checked.",
+            "A window of at least 15 minutes, 393 sessions (the corpus, whose contents are not"
+            " checked), seed 42, at most 10% failed requests, a last answer after 95% of the"
+            " window, and a live server.",
         ),
     ),
 )

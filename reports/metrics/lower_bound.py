@@ -1,14 +1,32 @@
 """Computes what no schedule of the same jobs can beat: a lower bound on the mean JCT, and a rate.
 
 In: the measured turns of a cell in virtual time with open-loop arrivals, and its machine. Out:
-seconds, and jobs per second. docs/design/statistics.md derives both.
+seconds, and jobs per second.
 
-Each job is charged for what it needs of two resources under any schedule: the time of the engine's
-steps, and the KV memory over time. The work of the job on a machine of unit speed is a share
-`compute` of the first plus 1 − `compute` of the second, as a fraction of the device. No schedule
-finishes such jobs sooner on average than SRPT, the shortest remaining processing time first
-(Schrage, 1968). After a cut in each job, the least time of its turns counts instead of their work.
-Any prices, shares and cuts give a bound; the largest is returned.
+A step with T tokens of S turns, of which D decode contexts of C tokens in all, and with P
+query-key pairs, takes f(T) + s S + c C + p P, and has at most B = `step_tokens` tokens and N =
+`max_num_seqs` turns. The device holds K tokens of KV. A prompt of n tokens hits at most h, whole
+blocks of its program's previous context and of other prompts. A turn with o output tokens takes
+at least
+
+    L = q + F(n − h) + p Σ_{i=h+1..n} i + Σ_{k=1..o−1} (f(≥1) + s + c (n + k))
+
+with q, the time of a request outside the engine, f(≥T), the least f of a step with at least T
+tokens, and F(m) = f(≥m) for a prompt that fits one step, else m times the best f(T) / T. Prices α
+per prompt token, β per decode and κ per token of a decode's context that no other program shares
+are feasible if, for all T ≤ B and D ≤ min(T, N) (without κ K for D = 0),
+
+    α (T − D) + β D + κ K ≤ f(T)
+
+A decode is charged β + s + c · context + κ · own context, a prompt token α + p · its position,
+and a prompt s for each of its ⌈(n − h) / B⌉ steps; one decode per preemption is free. As all
+contexts that a step decodes are on the device, these charges accrue at a rate of at most 1. So
+does the share of K that a program's own tokens hold, in its steps and, unless computing them
+again or reloading them is cheaper, in the gap before a turn. So does the work, `compute` of the
+first plus 1 − `compute` of the second. No schedule finishes such jobs sooner on average than
+SRPT, the shortest remaining processing time first (Schrage, 1968). After a cut in each job, the
+least time of its turns counts instead of their work. Any prices, shares and cuts give a bound;
+the largest is returned.
 """
 
 from __future__ import annotations

@@ -127,9 +127,7 @@ TREND = Group(
         Metric("steady", FLAG).means("Whether a stream is stable; false for a fixed set."),
         Metric("unstable", TEXT).means(
             "Why a stream is unstable; empty if it is stable.",
-            "It has no steady state, or too many jobs are in the system before the horizon"
-            " ends. An unstable cell has no jobs and no JCT, since both would depend on when"
-            " it ended.",
+            "An unstable cell has no jobs and no JCT.",
         ),
     ),
 )

@@ -37,9 +37,8 @@ THROUGHPUT = Group(
     (
         Metric("throughput_jobs_per_s", PER_S, HIGHER, "Jobs/s").means(
             "Jobs that finish per second.",
-            "Of a stream, all that finish in the time of the cell (`finished_jobs`) ÷ that"
-            " time. Of a fixed set, finished jobs ÷ the time, which includes start and drain,"
-            " so that it is below λ.",
+            "All that finish in the time of the cell ÷ that time; of a fixed set it includes start"
+            " and drain.",
         ),
         Metric("throughput_ratio", NONE, HIGHER).means("Throughput ÷ λ."),
         Metric("throughput_turns_per_min", Unit("turns/min"), HIGHER).means(

@@ -111,9 +111,7 @@ HITS_OF_CELL = Group(
         Metric("hit_bound_ratio", SHARE, title="Hit bound").means(
             "Largest share of prompt tokens that a cache of any size could hit.",
             "H∞ = (Σ `kept_tokens` + shared prefixes) ÷ Σ `prompt_tokens` of finished turns."
-            " Shared prefixes of first turns count, except for the first program with each."
-            " Only whole blocks are hit, so a cache that never evicts is slightly below;"
-            " recorded texts may share more than the trace says.",
+            " Only whole blocks are hit, so a cache that never evicts is slightly below.",
         ),
     ),
 )

@@ -189,7 +189,7 @@ class WorkloadRecord(Record, kw_only=True, frozen=True):
     distinct_programs: Count | None = None
     """Their number if they are repeated under new ids."""
     recipe: Name | None = None
-    """Recipe of a stream, whose programs are not those counted here."""
+    """Recipe of a stream."""
     about: str | None = None
     private: bool = False
     """Whether the traces are a person's sessions."""
@@ -212,9 +212,9 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     gpus: Count | None = None
     """GPUs of all replicas; absent on a CPU and if unknown."""
     gpu: Numbers | None = None
-    """Contents of the GPU file (`servers.profiles.Hardware`). Only with a GPU file."""
+    """Contents of the GPU file (`servers.profiles.Hardware`)."""
     profile: ProfileRecord = ProfileRecord()
-    """The fields of `servers.profiles.Profile`. Only in virtual time and `dynamo-mocker`."""
+    """`servers.profiles.Profile`. Only in virtual time and `dynamo-mocker`."""
     replicas: Count | None = None
     """Their number in virtual time, if there are several."""
     transfer: TransferRecord | None = None
@@ -259,7 +259,7 @@ class ScenarioRecord(Record, kw_only=True, frozen=True):
     window_s: Seconds
     """For how long requests are measured after the warm-up."""
     start: tuple[Number, Number]
-    """Shares of its recorded time between which the first job of each agent starts."""
+    """Shares of the recorded time between which first jobs start."""
     warm_up_requests: Count
     """Warm-up requests per agent, after that of each program."""
     job_idle_s: Seconds | None = None

@@ -104,8 +104,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "index of the server that served the turn, from 0",
-            "with one replica in virtual time; if no router sent the turn, or no event of a server "
-            "has it",
+            "with one replica in virtual time; if no router or event has the turn",
         ),
     ] = UNSET
     prefill_replica: Annotated[
@@ -119,7 +118,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Seconds | UnsetType,
         meaning(
             "how long routers held the turn back, part of `queue_s` and `decode_queue_s`; behind a "
-            "router of another project the time until the turn arrived in the engine",
+            "router of another project until it arrived in the engine",
             "with one server; without `replica`",
         ),
     ] = UNSET
