@@ -170,7 +170,9 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+    ids=["ctrl-c", "term", "hangup", "quit"],
 )
 def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
     bench: str, trace: str, tmp_path: Path, number: int, code: int

@@ -28,7 +28,6 @@ from traces import Program, Provenance, Turn
 
 ROUNDING = 1e-9
 CELL = {"variant": "fcfs", "jps": 1.0, "seed": 1, "arrivals": "poisson", "workload": {}}
-EXAMPLES = 40
 
 
 def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, IdleMachine]:
