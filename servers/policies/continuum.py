@@ -11,6 +11,7 @@ The paper leaves these open; here
 - a program has finished when the client marks its turn as the last, or marks none and the turn
   calls no tool (§5.2), or when the engine reports the end of the program. A program that continues
   after a turn without a tool call counts as another one;
+- eta has one pair (k, N - k) per turn of a finished program, k = 0 .. N - 1;
 - eta is 1 before any program has finished, or when all had one turn, as in T_default;
 - of equally good TTLs the smallest is taken;
 - a turn that is not the last and has no readable tool is judged by the times of all tools;

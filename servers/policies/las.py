@@ -81,7 +81,7 @@ class Las(Policy):
 
     name = "las"
     source = "llm-d-router, flow control, program-aware fairness"
-    checked: ClassVar[str] = "yes: against its formula in other words, on 1,000 random queues"
+    checked: ClassVar[str] = "yes: against its formula in other words, on random queues each night"
     reranks: ClassVar[bool] = True
 
     def __init__(

@@ -46,9 +46,9 @@ Departures from the router's code:
   paused; to a waiting turn it does not;
 - hints of clients (priority, deadline, output length, retention) and sub-agents are left out, and
   several machines, which are the router `program-scheduling`'s.
-The TTL, the order, the reserve and the gain were checked against a restatement of the router's
-formulas on 1,000 random worlds (tests/policies/test_progress_ttl_worlds.py), not against a run of
-the code, which is Rust.
+The TTL, the order, the reserve and the gain are checked against a restatement of the router's
+formulas on 2,000 random worlds each night (tests/policies/test_progress_ttl_worlds.py), not against
+a run of the code, which is Rust.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ProgressTtl(Policy):
     name = "progress-ttl"
     source = "vllm-project/router, RFC #285, PR #286"
     needs: ClassVar[tuple[Need, ...]] = ("ends of programs",)
-    checked: ClassVar[str] = "yes: against its rules in other words, on 1,000 random worlds"
+    checked: ClassVar[str] = "yes: against its rules in other words, on random worlds each night"
     reviews_pins: ClassVar[bool] = True
 
     def __init__(

@@ -45,8 +45,8 @@ Departures from the source's code:
 - of a program with several open turns, the one that ends first begins the segment;
 - hints of clients (priority, deadline, output length, retention), `binding_only`, the binding
   `cache_aware` and the programs' forest are left out.
-Checked against a restatement of the source's code, which is Rust, on 3,000 random worlds, of which
-tests/servers/test_program_scheduling_worlds.py plays 250, not against a run of it.
+Checked once against a restatement of the source's code, which is Rust, on 3,000 random worlds, of
+which tests/servers/test_program_scheduling_worlds.py plays 100, not against a run of it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ProgramScheduling(Router):
     source = "vllm-project/router, RFC #285, PR #286"
     needs_kv = True
     needs_costs = True
-    checked: ClassVar[str] = "yes: against its rules in other words, on 3,000 random worlds"
+    checked: ClassVar[str] = "yes: once against its rules in other words, on 3,000 random worlds"
 
     def __init__(
         self,
