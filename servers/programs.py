@@ -137,8 +137,8 @@ class EnginePrograms:
         return goes_on
 
     def end(self, program_id: str, *, counts: bool = True) -> list[str]:
-        """End the program; return its conversations. `counts`: whether a client named it, so that
-        its end is reported."""
+        """End the program; return its conversations. `counts`: whether its requests belong to a
+        program, so that its end is reported."""
         ended_s = self._idle.pop(program_id, None)
         program = self._programs.pop(program_id, None)
         if program is None:

@@ -212,7 +212,7 @@ ROUTER_KILLED = Fault(
 """Checked by `tests/foreign_routers/test_sweep.py`, which needs a router that is installed."""
 BEHIND_THE_GATEWAY = [
     Fault(
-        "The same, for agents behind the gateway",
+        "A replica killed, for agents behind the gateway",
         "killed",
         "no answer from the server: …",
         Outcome.FAILED,

@@ -51,7 +51,8 @@ LONGEST_WAIT = Gauge(
 )
 PROGRAM_SECONDS = Histogram(
     "turnstile:program_seconds",
-    "Seconds from the arrival of a program's first turn to the end of its last, of ended programs",
+    "Seconds from the arrival of a program's first turn to the end of its last, of ended programs, "
+    "without requests that belong to no program",
     LABELS,
     buckets=(1, 3, 10, 20, 30, 60, 120, 180, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800),
 )
