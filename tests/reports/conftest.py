@@ -2,7 +2,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from make_run import make_run
+
+from tests.reports.make_run import make_run
 
 
 @pytest.fixture(scope="session")

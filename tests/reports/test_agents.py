@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from make_run import turn, write_cell, write_lines, write_sweep
 
 from reports import write_report
 from reports.figures.gantt import gantt
 from reports.metrics.agents import keep_evaluation, unequal_work
 from reports.run_folder.read import load_run
 from servers.basics.errors import InvalidRunFolder
+from tests.reports.make_run import turn, write_cell, write_lines, write_sweep
 
 AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
 CELL = "fcfs_jps0.5_seed1"

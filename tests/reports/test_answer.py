@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from make_run import turn, workload, write_cell, write_sweep
 from msgspec import structs
 
 from reports.answer.caveats import caveats_of, of_results
@@ -14,6 +13,7 @@ from reports.answer.verdict import Answer, answer
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from reports.statistics.points import points
+from tests.reports.make_run import turn, workload, write_cell, write_sweep
 
 
 def answer_of(run: Path) -> Answer:

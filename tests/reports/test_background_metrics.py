@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 import pandas as pd
 import pytest
-from make_run import seal, turn, write_cell, write_sweep
 from rich.console import Console
 from test_fairness import GAIN, POINTS, point
 
@@ -25,6 +24,7 @@ from reports.page.tables import background
 from reports.page.write import write
 from reports.run_folder.read import load_run
 from reports.statistics.points import Comparison, points
+from tests.reports.make_run import seal, turn, write_cell, write_sweep
 
 OFFERED = {"name": "chat.jsonl", "requests_per_s": 0.5, "requests": 9}
 JOBS = [turn("p0", at_s=10.0, decode_s=20.0), turn("p1", at_s=20.0, decode_s=10.0)]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_run import seal, turn, write_cell, write_lines, write_sweep
 
 from reports.metrics.cells import Results, collect
 from reports.page.write import write
@@ -17,6 +16,7 @@ from reports.run_folder.checksums import CHECKSUMS
 from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN
 from reports.run_folder.read import load_run, read_cell
 from servers.basics.errors import InvalidRunFolder
+from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
 FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", b"[]\n", b"{}\n")

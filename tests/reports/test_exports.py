@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_run import seal, turn, write_cell, write_lines, write_sweep
 from msgspec import convert, to_builtins
 from pyarrow import parquet
 
@@ -24,6 +23,7 @@ from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_turns
 from servers.basics.errors import InvalidInput
 from servers.records.turns import EventRecord, TurnRecord
+from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
 
 
 def events_of(*named: tuple[float, str], **lengths: Any) -> list[EventRecord]:

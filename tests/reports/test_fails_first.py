@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from make_run import turn, write_cell, write_sweep
 
 from reports.answer.fails_first import FailsFirst, fails_first
 from reports.capacity.estimate import Capacity, Kind
@@ -19,6 +18,7 @@ from reports.metrics.cells import collect
 from reports.metrics.turn_time import TURN_TIME
 from reports.run_folder.read import load_run
 from reports.statistics.capacities import VariantCapacity
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 SLO = parse_slo("ttft_p95<=5s,speed_p90>=30")
 PARTS = dict.fromkeys(TURN_TIME.columns, 0.0)

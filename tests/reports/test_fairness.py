@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from make_run import turn, write_cell, write_sweep
 
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.starvation import starvation
@@ -23,6 +22,7 @@ from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities
 from reports.statistics.points import Comparison, Point
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 GAIN = Comparison(Estimate(1.5, 1.3, 1.7), Estimate(1.2, 1.1, 1.3))
 

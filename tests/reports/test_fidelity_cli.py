@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import make_run, seal, turn, workload, write_cell, write_sweep
 from test_report import EVIL, Page
 from typer.testing import CliRunner
 
 from harness.cli.main import app
 from tests.harness.in_process import bench
+from tests.reports.make_run import make_run, seal, turn, workload, write_cell, write_sweep
 
 POLICIES = ("fcfs", "continuum")
 MEASURED = {"provenance": "measured", "kv_blocks": 399, "block_tokens": 16}

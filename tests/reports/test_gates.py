@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 import pytest
-from make_run import seal, turn, workload, write_cell, write_sweep
 
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
+from tests.reports.make_run import seal, turn, workload, write_cell, write_sweep
 
 
 def failed_gates(run: Path, turns: list[dict[str, Any]], **done: Any) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import turn, write_cell, write_sweep
 
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 SUMMARY = dict.fromkeys(("p50", "p90", "p95", "p99"), 1.0)
 IDLE = {"jct": {"mean": 4.0, **SUMMARY}}

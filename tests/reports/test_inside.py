@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import turn, write_cell, write_sweep
 
 from reports.figures.drawing import Spec
 from reports.figures.gantt import gantt
 from reports.figures.memory import memory
 from reports.run_folder.read import CellRun, load_run
 from servers.policies.unlimited_kv import KV_BLOCKS
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 
 def cell(tmp_path: Path, turns: Sequence[dict[str, Any]], **fields: Any) -> CellRun:

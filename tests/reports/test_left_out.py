@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from make_run import workload, write_cell, write_sweep
 from test_answer import answer_of, idle, run_of
 
 from reports.answer.left_out import valid_capacities
@@ -17,6 +16,7 @@ from reports.run_folder.read import load_run
 from reports.statistics.best import winners
 from reports.statistics.capacities import capacities
 from reports.statistics.points import points
+from tests.reports.make_run import workload, write_cell, write_sweep
 
 GATE = "1 failed turn in 1 job (first: connection reset)"
 

@@ -2,12 +2,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from make_run import seal, turn, write_cell, write_sweep
 
 from reports.run_folder.lines import PIECE_BYTES
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_columns, read_turns
 from servers.basics.errors import InvalidRunFolder
+from tests.reports.make_run import seal, turn, write_cell, write_sweep
 
 
 def test_cells_are_ordered_by_rate_then_as_the_sweep_lists_its_variants(tmp_path: Path) -> None:

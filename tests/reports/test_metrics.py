@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_run import seal, simulate, turn, workload, write_cell, write_sweep
 
 from reports.metrics.cells import collect
 from reports.metrics.measure import METRICS
@@ -14,6 +13,7 @@ from reports.metrics.metric import FLAG, TEXT
 from reports.metrics.throughput import usd_per_job
 from reports.run_folder.read import load_run
 from servers.records.sweep import PriceRecord
+from tests.reports.make_run import seal, simulate, turn, workload, write_cell, write_sweep
 
 
 def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict[str, Any]:

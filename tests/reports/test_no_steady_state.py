@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import orjson
 import pandas as pd
 import pytest
-from make_run import write_cell, write_sweep
 from test_across import machine
 from test_answer import answer_of as answer_of_run
 from test_answer import idle, swamped
@@ -34,6 +33,7 @@ from reports.page.tiles import Tile, tiles
 from reports.page.write import stable_jobs, write
 from reports.run_folder.members import Member
 from reports.run_folder.read import load_run
+from tests.reports.make_run import write_cell, write_sweep
 
 Lost = dict[str, Sequence[int]]
 """Seeds without a steady state at 1 job/s, by variant."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from make_run import turn, write_cell, write_sweep
 
 from reports.answer.other_units import OtherUnits, other_units
 from reports.capacity.estimate import Capacity, Kind
@@ -17,6 +16,7 @@ from reports.loads import AGENTS, RATES
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from reports.statistics.capacities import VariantCapacity
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 WINDOW = {"first_job": 0, "jobs": 2, "from_s": 0.0, "to_s": 10.0, "finished_jobs": 4}
 

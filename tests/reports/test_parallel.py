@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from make_run import write_lines
 from pandas.testing import assert_frame_equal
 
 from reports import parallel
@@ -19,6 +18,7 @@ from reports.parallel import each
 from reports.run_folder.read import load_run
 from tests.leaks import descendants, has_ended
 from tests.processes import wait_until
+from tests.reports.make_run import write_lines
 
 
 @pytest.mark.parametrize("trial_s", [parallel.TRIAL_S, 0.0])

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import seal, turn, write_cell, write_lines, write_sweep
 
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
+from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
 
 
 def event(t: float, name: str, program: str = "p", **fields: Any) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-from make_run import seal, turn, workload, write_cell, write_sweep
 from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
 from reports import write_report
 from reports.page.environment import PLOTLY, environment
 from reports.page.glossary import TERMS
+from tests.reports.make_run import seal, turn, workload, write_cell, write_sweep
 
 ROOT = Path(__file__).parents[2]
 EVIL = "</script><script>alert(1)</script>"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_run import turn, workload, write_cell, write_sweep
 from msgspec import convert
 
 from reports.figures.memory import replica_memory
@@ -24,6 +23,7 @@ from reports.table import TableCell as Shown
 from reports.table import TableRow
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord
+from tests.reports.make_run import turn, workload, write_cell, write_sweep
 
 
 def columns(*turns: tuple[str, int, int, float, float, int, int]) -> dict[str, Any]:

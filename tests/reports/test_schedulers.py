@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from make_run import make_run, turn, write_cell, write_sweep
 from msgspec import convert
 
 from reports.page.schedulers import Schedulers
 from reports.page.write import write
 from servers.records.sweep import VariantRecord
+from tests.reports.make_run import make_run, turn, write_cell, write_sweep
 
 DRAM = {"dram_gb": 100.0, "ssd_gb": 0.0}
 FCFS = {"name": "fcfs", "description": "Stock vLLM.", "policy_source": "v3"}

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 import pytest
-from make_run import workload, write_cell, write_sweep
 from msgspec import convert
 from test_answer import answer_of, idle
 from test_capacity_answer import SWEEP, chains
@@ -17,6 +16,7 @@ from reports.answer.capacity_context import capacity_context
 from reports.capacity.slo import parse_slo
 from reports.statistics.capacities import capacities
 from servers.records.sweep import SweepRecord
+from tests.reports.make_run import workload, write_cell, write_sweep
 
 
 def variants(*names: str) -> list[dict[str, Any]]:

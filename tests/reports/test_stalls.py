@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import turn, workload, write_cell, write_sweep
 
 from reports.metrics.cells import collect, failed_gates_of
 from reports.page.write import write
 from reports.run_folder.read import load_run
+from tests.reports.make_run import turn, workload, write_cell, write_sweep
 
 STALL = [10.0, 12.0]
 """The client did not run from 10 to 12 s."""

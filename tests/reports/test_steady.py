@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 import pytest
-from make_run import seal, turn, write_cell, write_lines, write_sweep
 from rich.console import Console
 
 from reports import write_report
@@ -20,6 +19,7 @@ from reports.exports.write import export
 from reports.metrics.cells import Results, collect
 from reports.metrics.steady import grows_beyond_chance
 from reports.run_folder.read import load_run
+from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
 
 IDLE = {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_run import turn, write_cell, write_sweep
 
 from reports import write_report
 from reports.experiment.arms import ArmRun
@@ -18,6 +17,7 @@ from reports.figures.drawing import short
 from reports.figures.styles import COLOURS, OURS, Style, styles
 from servers.records.sweep import VariantRecord
 from servers.variants import ALL
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 CSS = (Path(__file__).parents[2] / "reports/templates/report.css").read_text()
 SYSTEMS = ("fcfs", "lmcache", "continuum", "autellix", "infercept")

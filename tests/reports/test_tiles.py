@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from make_run import make_run, turn, write_cell, write_sweep
 from test_capacity_answer import NEVER, answer_of, chains, point
 
 from reports.answer.costs import JobCost
@@ -16,6 +15,7 @@ from reports.page.page import MOST_CAVEATS
 from reports.page.tiles import Tile, tiles
 from reports.page.write import write
 from reports.statistics.bootstrap import Estimate
+from tests.reports.make_run import make_run, turn, write_cell, write_sweep
 
 
 def test_a_clear_winner_has_its_capacity_and_its_ratio_to_the_baseline() -> None:

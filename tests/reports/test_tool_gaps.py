@@ -2,11 +2,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from make_run import turn, write_cell, write_sweep
-
 from reports.figures.drawing import Figure
 from reports.figures.tool_gaps import tool_gaps
 from reports.run_folder.read import load_run
+from tests.reports.make_run import turn, write_cell, write_sweep
 
 
 def drawn(tmp_path: Path, turns: Sequence[dict[str, Any]]) -> Figure | None:

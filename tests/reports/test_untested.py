@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_run import workload, write_cell, write_sweep
 from test_answer import idle
 
 from reports.answer.report import Report
 from reports.page.write import write
+from tests.reports.make_run import workload, write_cell, write_sweep
 
 
 def live(run: Path, engine: str = "vllm", seeds: int = 1, repeats: int = 1) -> Report:

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_run import simulate, turn, write_cell, write_sweep
 
 from reports.metrics.cells import Results, collect
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.read import load_run
+from tests.reports.make_run import simulate, turn, write_cell, write_sweep
 
 PARTS = list(WATERFALL)
 
