@@ -68,9 +68,10 @@ def print_report(
             refuse_members(folder)
         members = write_members_report(folder)
         print_members(members)
-        for member, each in members.reports:
-            _print_answer(console, [f"{member.label}: {each.answer[0]}"])
-        named = [(f"{member.label}: ", each) for member, each in members.reports]
+        pairs = zip(members.runs, members.reports, strict=True)
+        named = [(f"{run.label}: ", report) for run, (_, report) in pairs]
+        for name, each in named:
+            _print_answer(console, [f"{name}{each.answer[0]}"])
         _print_end(console, members, failed, _unmet(condition, named))
         return
     for evaluation in evaluations:

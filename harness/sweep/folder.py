@@ -143,6 +143,8 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
         if changed := [name for name in before if name in now and before[name] != now[name]]:
             return f"the code or the settings of {', '.join(changed)} differ"
         return f"policies {','.join(before)}, now {','.join(now)}"
+    if field == "members":
+        return f"machines or bursts are {stored}, now {planned}"
     return f"{field} is {stored}, now {planned}"
 
 

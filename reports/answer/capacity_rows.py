@@ -74,23 +74,17 @@ def _row(capacity: VariantCapacity, wins: bool, price: MachinePrice) -> Capacity
     )
 
 
-def number_heads(ladder: Ladder) -> tuple[str, ...]:
-    """Return the headings of the numbers of a `CapacityRow`, from `load` on."""
-    first = ladder.unit[:1].upper() + ladder.unit[1:]
-    gpus = "Agents per GPU" if ladder is AGENTS else "GPUs per job/s"
-    return first, "95% CI", "Ratio", "95% CI", gpus, ladder.cost
-
-
 def capacity_table(answer: Answer, price: MachinePrice) -> Table | None:
     """Return the table for the page; it has no cost column if the hardware has no price. None
     without capacities."""
     rows = capacity_rows(answer, price)
     priced = any(row.usd != DASH for row in rows)
     ladder = answer.capacities[0].ladder if answer.capacities else RATES
-    *numbers, gpus, cost = number_heads(ladder)
+    first = ladder.unit[:1].upper() + ladder.unit[1:]
+    gpus = "Agents per GPU" if ladder is AGENTS else "GPUs per job/s"
     other = "Jobs/s" if ladder is AGENTS else "Jobs in flight"
     limited = ["Limited by"] if answer.limited_by else []
-    heads = ["Variant", *numbers, *limited, "Fails first", other, gpus]
+    heads = ["Variant", first, "95% CI", "Ratio", "95% CI", *limited, "Fails first", other, gpus]
     found = []
     for row in rows:
         ratio = map(TableCell, (row.interval, row.ratio, row.ratio_interval))
@@ -100,7 +94,7 @@ def capacity_table(answer: Answer, price: MachinePrice) -> Table | None:
         by = [_limited_by(answer.limited_by.get(row.variant))] if limited else []
         cells = [TableCell(row.load, row.wins), *ratio, *by, fails, units, *resources]
         found.append(TableRow(row.variant, cells, row.is_reference))
-    return Table([*heads, *([cost] * priced)], found) if found else None
+    return Table([*heads, *([ladder.cost] * priced)], found) if found else None
 
 
 def _other_units(found: OtherUnits | None, ladder: Ladder) -> TableCell:

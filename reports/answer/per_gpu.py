@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from reports.answer.capacity_rows import capacity_rows, number_heads
+from reports.answer.capacity_rows import CapacityRow, capacity_rows
 from reports.answer.members import MemberRun
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
-from reports.numbers import DASH
+from reports.numbers import DASH, digits, limits
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
@@ -130,10 +130,21 @@ def _relative_slo(runs: Sequence[MemberRun]) -> Iterable[str]:
 
 
 def _seeds(runs: Sequence[MemberRun]) -> Iterable[str]:
-    for run in runs:
-        if run.dropped_seeds:
-            seeds = listed([str(seed) for seed in run.dropped_seeds])
-            yield f"Not used, because not all runs have them: seeds {seeds} of {run.label}."
+    dropped = [
+        f"{listed([*map(str, run.dropped_seeds)])} on {run.label}"
+        for run in runs
+        if run.dropped_seeds
+    ]
+    if not dropped:
+        return
+    common = [*map(str, sorted(runs[0].seeds))]
+    used = f"Only the seeds that all runs have are used: {listed(common)}."
+    yield f"{used} Left out: {'; '.join(dropped)}."
+    if len(common) == 1:
+        yield (
+            "One common seed: capacities have no interval, and other arrivals and programs may"
+            " change the order. Use --seeds 1..3 or more."
+        )
 
 
 def _other(runs: Sequence[MemberRun]) -> Iterable[str]:
@@ -150,12 +161,26 @@ def _other(runs: Sequence[MemberRun]) -> Iterable[str]:
 
 def capacities_by_run(runs: Sequence[MemberRun]) -> Table:
     """Return the policies of each run, the highest capacity first."""
-    rows = [
-        TableRow(row.variant, [TableCell(text, row.wins) for text in row[3:]], row[1], run.label)
-        for run in runs
-        for row in capacity_rows(run.answer, run.price)
-    ]
-    return Table(["Policy", *number_heads(runs[0].ladder)], rows)
+    ladder = runs[0].ladder
+    unit = ladder.unit[:1].upper() + ladder.unit[1:]
+    numbers = (unit, "Ratio", f"{unit} per GPU", ladder.cost)
+    heads = ["Policy", *(head for number in numbers for head in (number, "95% CI"))]
+    rows = [_row(run, row) for run in runs for row in capacity_rows(run.answer, run.price)]
+    return Table(heads, rows)
+
+
+def _row(run: MemberRun, row: CapacityRow) -> TableRow:
+    each = next(each for each in run.capacities if each.variant == row.variant)
+    capacity = (row.load, row.interval, row.ratio, row.ratio_interval)
+    texts = (*capacity, *_with_limits(run.per_gpu(each)), *_with_limits(run.usd(each)))
+    cells = [TableCell(text, row.wins) for text in texts]
+    return TableRow(row.variant, cells, row.is_reference, run.label)
+
+
+def _with_limits(value: Estimate | None) -> tuple[str, str]:
+    if value is None:
+        return DASH, DASH
+    return digits(value.value), limits(value.low, value.high)
 
 
 def differing(runs: Sequence[MemberRun]) -> list[tuple[str, list[str]]]:

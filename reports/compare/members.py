@@ -12,7 +12,7 @@ from pathlib import Path
 from reports.compare.baseline import Side, read_side
 from reports.compare.regression import invalid_cells
 from reports.compare.verdict import Verdict
-from reports.run_folder.members import Member, has_members, read_members
+from reports.run_folder.members import has_members, labels, read_members
 from servers.basics.errors import NotComparable
 from servers.basics.phrasing import listed
 
@@ -24,7 +24,10 @@ def compare_paths(base: Path, new: Path, compare: Compare) -> Verdict:
     cannot be compared. Raises InvalidInput or InvalidRunFolder."""
     if not has_members(base) or not has_members(new):
         return _compared(base, new, compare)
-    old, now = _by_label(base), _by_label(new)
+    before, after = read_members(base), read_members(new)
+    names = labels([*before, *after])
+    old = dict(zip(names, before, strict=False))
+    now = dict(zip(names[len(before) :], after, strict=True))
     verdicts = {
         machine: _compared(old[machine].folder, now[machine].folder, compare)
         for machine in old
@@ -72,7 +75,3 @@ def _contexts(verdicts: Iterable[Verdict]) -> Iterable[list[str]]:
     """Yield the different words at each place of the contexts."""
     for words in zip(*(verdict.context for verdict in verdicts), strict=False):
         yield list(dict.fromkeys(words))
-
-
-def _by_label(folder: Path) -> dict[str, Member]:
-    return {member.label: member for member in read_members(folder)}

@@ -24,6 +24,7 @@ from reports.run_folder.turns import Column, Turns
 
 THIRDS = ("jct_short_third_s", "jct_middle_third_s", "jct_long_third_s")
 LONGEST_TENTH = "jct_longest_tenth_s"
+FEW = "Unknown with fewer than ten jobs."
 
 
 def fairness(jobs: Turns, turns: Turns) -> dict[str, Value]:
@@ -60,7 +61,7 @@ def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
 def _third(column: str, which: str) -> Metric:
     meaning = f"Mean JCT of the third of the jobs that need the {which} time alone."
     title = column.split("_")[1].capitalize()
-    return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning)
+    return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning, FEW)
 
 
 FAIRNESS = Group(
@@ -86,7 +87,7 @@ FAIRNESS = Group(
         _third(THIRDS[1], "middle"),
         _third(THIRDS[2], "most"),
         Metric(LONGEST_TENTH, SECONDS, LOWER, "Longest jobs", pool="mean").means(
-            "Mean JCT of the ⌈n/10⌉ jobs that need the most time alone."
+            "Mean JCT of the ⌈n/10⌉ jobs that need the most time alone.", FEW
         ),
     ),
 )

@@ -172,7 +172,10 @@ def _section(run: MemberRun, found: MembersReport, out: Path, provenance: str) -
     return {
         "label": run.label,
         "href": os.path.relpath(page, out.parent) if page.is_file() else "",
-        "headline": run.answer.headline.removeprefix(left_out).lstrip(),
+        # With its further seeds a run may have other numbers than the table.
+        "headline": ""
+        if run.dropped_seeds
+        else run.answer.headline.removeprefix(left_out).lstrip(),
         "caveats": [caveat for caveat in run.answer.caveats if caveat not in shared],
         "provenance": provenance or run.answer.provenance,
     }

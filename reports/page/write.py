@@ -30,7 +30,7 @@ from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.cells import Results
 from reports.page.page import Drawn, MemberLink, page, section
-from reports.run_folder.members import siblings
+from reports.run_folder.members import labels, siblings
 from reports.run_folder.read import CellRun, Run, refuse_unknown
 from reports.run_folder.turns import has_turns, refuse_without_turns
 from reports.spreadsheet import escape_formula
@@ -58,8 +58,8 @@ def _links(run_folder: Path) -> list[MemberLink]:
     links = [MemberLink("All machines", f"../{REPORT}", False)] if members else []
     here = run_folder.resolve()
     return links + [
-        MemberLink(each.label, f"../{each.folder.name}/{REPORT}", each.folder == here)
-        for each in members
+        MemberLink(label, f"../{each.folder.name}/{REPORT}", each.folder == here)
+        for label, each in zip(labels(members), members, strict=True)
     ]
 
 

@@ -28,22 +28,23 @@ class Member(NamedTuple):
     burst: int | None = None
     """Jobs that arrive together at the beginning; None unless the runs differ in it."""
 
-    @property
-    def label(self) -> str:
-        if self.burst is not None:
-            return f"after a burst of {counted(self.burst, 'job')}" if self.burst else "no burst"
-        return f"{self.model} on {gpus_in_words(self.hardware, self.gpus)}"
-
 
 def labels(members: Sequence[Member]) -> list[str]:
-    """Return what distinguishes each of the runs from the others."""
-    if members[0].burst is not None or len({each.model for each in members}) > 1:
-        several = len({(each.hardware, each.gpus) for each in members}) > 1
-        return [each.label if each.burst is not None or several else each.model for each in members]
-    return [gpus_in_words(each.hardware, each.gpus) for each in members]
+    """Return what distinguishes each of the runs from the others: burst, machine or model."""
+    names = [gpus_in_words(each.hardware, each.gpus) for each in members]
+    if len({each.model for each in members}) > 1:
+        several = len(set(names)) > 1
+        pairs = zip(members, names, strict=True)
+        names = [f"{each.model} on {name}" if several else each.model for each, name in pairs]
+    pairs = zip(members, names, strict=True)
+    return [name if each.burst is None else _after(each.burst) for each, name in pairs]
 
 
-class Members(NamedTuple):
+def _after(burst: int) -> str:
+    return f"after a burst of {counted(burst, 'job')}" if burst else "no burst"
+
+
+class ListedRuns(NamedTuple):
     members: tuple[Member, ...]
     argv: tuple[str, ...]
     """The command that made the runs."""
@@ -57,13 +58,13 @@ def read_members(folder: Path) -> tuple[Member, ...]:
     return read_all(folder).members
 
 
-def read_all(folder: Path) -> Members:
+def read_all(folder: Path) -> ListedRuns:
     found = read_document(folder / MEMBERS, MembersRecord, "run the sweep again")
     members = (
         Member(folder / each.folder, each.hardware, each.model, each.gpus, each.burst)
         for each in found.members
     )
-    return Members(tuple(members), found.made_by.argv)
+    return ListedRuns(tuple(members), found.made_by.argv)
 
 
 def siblings(run: Path) -> tuple[Member, ...]:

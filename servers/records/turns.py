@@ -243,7 +243,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
         Seconds | UnsetType | None,
         meaning(
             "time to live of the pin",
-            "if only pressure ends it",
+            f"if only pressure ends it; {NOT_PINNED}",
         ),
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET

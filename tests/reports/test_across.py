@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.compare.across import read_across
 from reports.figures.styles import styles
+from reports.page.members import draw
 from reports.page.per_gpu import capacity_figures
 from reports.run_folder.members import Member
 from reports.statistics.best import winners
@@ -85,7 +87,7 @@ def test_the_cheaper_machine_can_win_per_dollar() -> None:
         "2.0x as many as b200 (95% CI 2.0–2.0)."
     )
     table = capacities_by_run([slow, fast])
-    assert [(row.group, row.cells[5].text) for row in table.rows] == [("h100", "1"), ("b200", "2")]
+    assert [(row.group, row.cells[6].text) for row in table.rows] == [("h100", "1"), ("b200", "2")]
 
 
 def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
@@ -105,6 +107,23 @@ def test_a_cost_has_its_interval_the_other_way_round() -> None:
     assert cost is not None
     assert cost.low < cost.value < cost.high
     assert cost.value == pytest.approx(1 / math.sqrt(2))
+
+
+def test_the_table_has_all_values_of_the_figures_also_those_of_references() -> None:
+    """Two GPUs sustain 2 and 3 jobs/s, each half of that. At 3.6 USD per hour and GPU a thousand
+    jobs at 2 jobs/s cost 1 USD."""
+    pair = machine("h100", 3.6, gpus=2, fcfs=(2.0, 2.0, 2.0), best=(3.0, 3.0, 3.0))
+    fcfs, best = pair.capacities
+    answer = replace(pair.answer, capacities=(fcfs, replace(best, reference="clairvoyant")))
+    table = capacities_by_run([replace(pair, answer=answer)])
+    assert table.heads[1:] == [
+        "Jobs/s", "95% CI", "Ratio", "95% CI",
+        "Jobs/s per GPU", "95% CI", "USD per 1,000 jobs", "95% CI",
+    ]  # fmt: skip
+    reference, own = table.rows
+    assert reference.is_reference
+    assert [cell.text for cell in reference.cells[4:]] == ["1.5", "1.5–1.5", "0.667", "0.667–0.667"]
+    assert [cell.text for cell in own.cells[4:]] == ["1", "1–1", "1", "1–1"]
 
 
 def test_a_relative_slo_and_a_missing_price_are_caveats() -> None:
@@ -160,11 +179,21 @@ def test_runs_are_read_with_the_seeds_that_all_have(tmp_path: Path) -> None:
     one, other = run(tmp_path / "one", "h100", (1, 2)), run(tmp_path / "two", "b200", (2, 3))
     found = read_across([one, other], ["hardware"], {"h100": 3.6, "b200": None})
     assert [run.dropped_seeds for run in found.runs] == [[1], [3]]
-    assert "Not used, because not all runs have them: seeds 1 of h100." in found.caveats
+    _, seeds, one_seed, _ = found.caveats
+    assert seeds == (
+        "Only the seeds that all runs have are used: 2. Left out: 1 on h100; 3 on b200."
+    )
+    assert one_seed.startswith("One common seed: capacities have no interval")
     assert found.runs[0].price.usd_per_h == 3.6
     (capacity,) = found.runs[0].capacities
     assert list(capacity.by_seed) == [2]
     assert 1.0 <= capacity.loads[2] < 1.05
+    draw(found, tmp_path / "across.html")
+    page = (tmp_path / "across.html").read_text()
+    assert page.count('scope="rowgroup"') == 2
+    assert page.count("</tbody><tbody>") == 1
+    assert "It is compared with no other scheduler" in found.runs[0].answer.headline
+    assert "It is compared with no other scheduler" not in page  # those are of other seeds
 
 
 @pytest.mark.parametrize(

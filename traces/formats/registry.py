@@ -125,8 +125,8 @@ def load_format(name: str) -> TraceFormat | IncompleteFormat:
 
 
 def formats() -> Iterator[tuple[str, TraceFormat | IncompleteFormat]]:
-    """Yield all formats and their names. Formats of installed packages come first, since the
-    built-in ones recognise files by a single field."""
+    """Yield all formats and their names. Formats of installed packages come first, so that they
+    can take files that ours would."""
     known = known_formats()
     for name in [*known.installed(), *known.built_in]:
         yield name, load_format(name)

@@ -16,8 +16,8 @@ from traces.lenient import Repairs
 SHELL = tool("t", "run_shell_command", command="cd src && pytest -q")
 
 
-def answer(uuid: str, parent: str, at_s: float, prompt: int, *blocks: Line) -> Line:
-    usage = {"input_tokens": prompt, "output_tokens": prompt and 20}
+def answer(uuid: str, parent: str, at_s: float, prompt: int, *blocks: Line, **counts: int) -> Line:
+    usage = {"input_tokens": prompt, "output_tokens": prompt and 20, **counts}
     message = {"id": f"i{uuid}", "model": "glm-5", "content": list(blocks), "usage": usage}
     return line("assistant", uuid, parent, at_s, message=message)
 
@@ -59,6 +59,14 @@ def test_a_session_has_the_counts_and_tool_times_of_its_lines(tmp_path: Path) ->
     ]
     assert (program.turns[0].tools, program.turns[0].tool_gap_s) == (("cd", "pytest"), 5.5)
     assert program.turns[1].kept_tokens == 1020
+
+
+def test_cached_tokens_are_part_of_the_prompt_tokens() -> None:
+    repairs = Repairs()
+    cached = answer("b", "r", 12, 1100, written("done"), cache_read_input_tokens=1000)
+    (program,) = load(session("1", *LINES[:3], cached), "f", repairs)
+    assert [turn.prompt_tokens for turn in program.turns] == [1000, 1100]
+    assert repairs.reasons() == []
 
 
 def test_counts_of_0_are_unknown() -> None:
