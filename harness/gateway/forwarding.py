@@ -21,7 +21,7 @@ from harness.gateway.access import refusal
 from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap
 from harness.gateway.anthropic_messages import MESSAGES
 from harness.gateway.client_request import Caller, read_body, rewrite_body
-from harness.gateway.conversations import prompt_of
+from harness.gateway.conversations import DigestedPrompt, prompt_of
 from harness.gateway.messages import add_messages
 from harness.gateway.openai_responses import RESPONSES
 from harness.gateway.responses import (
@@ -42,6 +42,8 @@ from servers.basics.errors import InvalidRouter
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import MIN_CHARS, is_distinctive, redact
 from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
+from traces.formats.shared.chat_messages import messages
+from traces.token_counts import TokenCounter
 
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 """Headers of a turn that the gateway sets itself."""
@@ -73,6 +75,8 @@ class Forwarding:
     keeps_messages: bool
     strips_client_key: bool
     """The clients' API key is not forwarded to the server."""
+    counter: TokenCounter | None = None
+    """Counts the tokens that a server does not report."""
 
     async def other(
         self, request: web.Request, path: str, turns: Collection[str]
@@ -123,7 +127,8 @@ class Forwarding:
         self, request: web.Request, path: str, body: JsonObject, raw: bytes, caller: Caller
     ) -> web.StreamResponse:
         api = APIS[path]
-        answer, chat = api.answer(secrets=self._secrets(request)), api.chat(body)
+        answer = api.answer(secrets=self._secrets(request), counter=self.counter)
+        chat = api.chat(body)
         turn = self.turns.start(caller, body.get("model"), prompt_of(chat))
         streamed = web.StreamResponse()
         error: str | None = None
@@ -211,6 +216,8 @@ class Forwarding:
         error: str | None,
     ) -> TurnRecord:
         record, program = copy(turn.record), turn.started.program
+        if error is None and self.counter is not None:
+            _count(answer, chat, turn.prompt)
         kept = self.turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
         measure(record, answer, answer.prompt_tokens, turn.sent_s, finished_s)
         record.kept_tokens, record.tools = max(kept, 0), tuple(answer.tools)
@@ -252,6 +259,16 @@ def _is_forwarded(method: str, path: str) -> bool:
     if any(part in ("", ".", "..") for part in rest):
         return False
     return (method, kind) == ("GET", "models") or (method == "POST" and path in FORWARDED)
+
+
+def _count(answer: ForwardedAnswer, chat: JsonObject, prompt: DigestedPrompt) -> None:
+    """Count the tokens of a turn that the server has not reported."""
+    if prompt.in_tokens:
+        answer.usage = {"prompt_tokens": prompt.ends[-1], **answer.usage}
+    given = chat.get("prompt")
+    texts = given if isinstance(given, list) else [given]
+    texts = [text for text in texts if isinstance(text, str)]
+    answer.count(texts or [message.content for message in messages(chat)])
 
 
 def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
