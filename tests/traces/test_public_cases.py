@@ -166,7 +166,7 @@ def test_a_file_of_another_tool_is_named_with_what_to_do(file: str, what: str, r
     assert str(refused.value).partition(": ")[2] == f"{what} cannot be read here; {remedy}"
 
 
-def test_a_run_of_langsmith_that_is_in_a_file_twice_is_one_call() -> None:
+def test_runs_of_langsmith_are_read_with_their_counts() -> None:
     loaded = read("24-refusals/langsmith.jsonl")
     assert loaded.formats == {"langsmith.jsonl": "langsmith"}
     ((turn,),) = (program.turns for program in loaded.programs)

@@ -186,9 +186,12 @@ def test_the_tools_in_an_answer_are_named_if_no_run_of_a_tool_was_recorded(outpu
     assert program.turns[0].tools == ("look",)
 
 
-def test_a_run_that_has_not_ended_is_left_out() -> None:
+def test_a_run_that_has_not_ended_or_is_in_the_file_twice_is_left_out() -> None:
     repairs = Repairs()
-    data = json_lines([*CHILDREN, {**llm("4", 7, 8, 200, 9), "end_time": None}])
+    data = json_lines([*CHILDREN, CHILDREN[0], {**llm("4", 7, 8, 200, 9), "end_time": None}])
     (program,) = load_with(data, "file", repairs, Assumptions())
     assert len(program.turns) == 2
-    assert "a run without its start or its end: left out" in repairs.reasons()
+    assert repairs.reasons()[:2] == [
+        "a run without its start or its end: left out",
+        "a span with the id of an earlier one: left out",
+    ]
