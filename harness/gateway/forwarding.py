@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.access import refusal
-from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap
+from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap, json_text
 from harness.gateway.anthropic_messages import MESSAGES
 from harness.gateway.client_request import Caller, read_body, rewrite_body
 from harness.gateway.conversations import DigestedPrompt, prompt_of
@@ -34,7 +34,7 @@ from harness.gateway.responses import (
     without_key,
 )
 from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
-from harness.replay.completion import measure, shortened
+from harness.replay.completion import call_texts, measure, shortened
 from harness.replay.http import FAILURES, known_keys, refuse_compressed
 from harness.replay.identity import IDENTITY_HEADERS, identity_headers
 from harness.replay.live_server import LiveServer
@@ -42,7 +42,8 @@ from servers.basics.errors import InvalidRouter
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import MIN_CHARS, is_distinctive, redact
 from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
-from traces.formats.shared.chat_messages import messages
+from traces.formats.shared.chat_messages import plain_text
+from traces.lenient import items, mapping
 from traces.token_counts import TokenCounter
 
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
@@ -262,13 +263,14 @@ def _is_forwarded(method: str, path: str) -> bool:
 
 
 def _count(answer: ForwardedAnswer, chat: JsonObject, prompt: DigestedPrompt) -> None:
-    """Count the tokens of a turn that the server has not reported."""
+    """Count the tokens of a turn that the server has not reported. Images count as none."""
     if prompt.in_tokens:
         answer.usage = {"prompt_tokens": prompt.ends[-1], **answer.usage}
-    given = chat.get("prompt")
-    texts = given if isinstance(given, list) else [given]
-    texts = [text for text in texts if isinstance(text, str)]
-    answer.count(texts or [message.content for message in messages(chat)])
+    tools = chat.get("tools")
+    texts = [json_text(tools) if tools else "", plain_text(chat.get("prompt"))]
+    for message in map(mapping, items(chat.get("messages"))):
+        texts += plain_text(message.get("content")), *call_texts(message)
+    answer.count(texts)
 
 
 def _redact(record: TurnRecord, keys: Sequence[str]) -> None:

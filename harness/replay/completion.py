@@ -357,10 +357,16 @@ def _sampled_texts(content: JsonObject) -> Iterator[str]:
     """Yield the texts that the model sampled. Some servers send reasoning under two names."""
     reasoning = content.get("reasoning_content") or content.get("reasoning")
     texts = [reasoning, *(content.get(name) for name in ("content", "text", "refusal"))]
-    for call in map(mapping, items(content.get("tool_calls"))):
+    yield from (text for text in texts if text and isinstance(text, str))
+    yield from call_texts(content)
+
+
+def call_texts(message: JsonObject) -> Iterator[str]:
+    """Yield the names and the arguments of the tools that a message calls."""
+    for call in map(mapping, items(message.get("tool_calls"))):
         function = mapping(call.get("function"))
-        texts += function.get("name"), function.get("arguments")
-    return (text for text in texts if text and isinstance(text, str))
+        texts = function.get("name"), function.get("arguments")
+        yield from (text for text in texts if text and isinstance(text, str))
 
 
 def _count(value: object) -> int | None:

@@ -108,7 +108,9 @@ def replayed(*parts: bytes) -> PartialAnswer:
     return asyncio.run(go())
 
 
-def recorded(*parts: bytes, counter: TokenCounter | None = None) -> Line:
+def recorded(
+    *parts: bytes, chat: dict[str, Any] = CHAT, counter: TokenCounter | None = None
+) -> Line:
     """Return the record of a gateway whose client does not ask for usage."""
 
     async def go() -> Line:
@@ -116,7 +118,7 @@ def recorded(*parts: bytes, counter: TokenCounter | None = None) -> Line:
         async with sending(*parts) as url:
             gateway = Gateway([LiveServer(url, tagged=True)], into(lines), counter=counter)
             async with serve_gateway(gateway) as base_url:
-                _, body, _ = await post(f"{base_url}/v1/chat/completions", {**CHAT, "stream": True})
+                _, body, _ = await post(f"{base_url}/v1/chat/completions", {**chat, "stream": True})
         assert b"usage" not in body
         return lines[0]
 
@@ -242,6 +244,19 @@ def test_a_gateway_counts_the_text_that_the_client_sent_and_got(tmp_path: Path) 
     assert (line["prompt_tokens"], line["output_tokens"], line["counted"]) == (3, 4, True)
     whole = recorded(*parts, event(usage=USAGE), DONE, counter=by_tokenizer(words(tmp_path)))
     assert (whole["prompt_tokens"], "counted" in whole) == (40, False)
+
+
+def test_a_gateway_counts_tools_and_calls_in_a_prompt_but_no_images(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA BB CC"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "see it"}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [BASH]},
+    ]
+    chat = {"model": "m", "messages": messages, "tools": ["look"]}
+    counter = by_tokenizer(words(tmp_path))
+    line = recorded(delta(content="a b"), ENDS, DONE, chat=chat, counter=counter)
+    # `["`, `look`, `"]`; `see it`; `bash`, `ls`
+    assert line["prompt_tokens"] == 3 + 2 + 2
 
 
 def part(**fields: Any) -> bytes:
