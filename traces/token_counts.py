@@ -1,8 +1,9 @@
-"""Counts the tokens of text, for files that record text without usage.
+"""Counts the tokens of text, for files that record text without usage, and for servers without it.
 
 In: text. Out: tokens, by a tokenizer that the user names, or else by the number of characters per
 token. `read_traces` creates one counter for a set of files: it fits the characters per token to the
-files of the set that have text and usage, or else uses that of 80 mini-swe-agent trajectories.
+files of the set that have text and usage, or else uses that of 80 mini-swe-agent trajectories. The
+answers of servers are counted only by a tokenizer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +28,8 @@ MIN_OBSERVED = 20
 PLAUSIBLE = (1.0, 10.0)
 """Outside this range of characters per token, a text and its usage do not belong together, as with
 an abbreviated prompt."""
+MAX_REMEMBERED = 1024
+"""Number of texts that are not counted again. A prompt repeats those of the prompt before."""
 
 
 @dataclass(slots=True)
@@ -93,8 +97,10 @@ def by_tokenizer(path: Path) -> TokenCounter:
             "give a model's tokenizer.json"
         ) from None
 
+    @lru_cache(MAX_REMEMBERED)
     def count(text: str) -> float:
-        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+        # A batch, because other threads can run while it is encoded.
+        return len(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
 
     basis = f"counted by the tokenizer {one_line(path.name)}"
     return TokenCounter(count, basis, sha256=hashlib.sha256(data).hexdigest())

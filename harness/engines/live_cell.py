@@ -55,10 +55,12 @@ def replay_on(
     monitor = ServerMonitor(service.servers, timeouts, api_key(), failure)
     first_error: str | None = None
     answered = False
+    counted = 0
     turns = [0] * _servers(service.servers)
 
     def turn_ended(record: TurnRecord) -> None:
-        nonlocal first_error, answered
+        nonlocal first_error, answered, counted
+        counted += record.counted is True
         if record.replica is not UNSET:
             turns[record.replica] += 1
         if (index := _sent_to(service.servers, record)) is not None:
@@ -109,6 +111,7 @@ def replay_on(
     cuts_programs = job.scenario_jobs is not None and answered  # by the window of a scenario
     if not done.finished_programs and first_error is not None and not cuts_programs:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
+    done.counted_turns = counted or None
     if any(turns):
         done.turns_per_replica = turns
     return done

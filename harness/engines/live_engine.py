@@ -16,6 +16,7 @@ from servers.records.done import DoneRecord
 from servers.records.settings import OffloadRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.variants import Variant
+from traces.token_counts import TokenCounter
 
 
 class CellReplay(Protocol):
@@ -45,11 +46,13 @@ class LiveEngine(ABC):
         *,
         cache_salt: str | None = None,
         replays_answers: bool = False,
+        counter: TokenCounter | None = None,
     ) -> Service:
         return Service(
             *(servers, model, range(*vocabulary), seed, self.text, self.server.turn_timeout_s),
             cache_salt=cache_salt,
             replays_answers=replays_answers,
+            counter=counter,
         )
 
     @abstractmethod

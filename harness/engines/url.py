@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.cells.job import Job
 from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind
@@ -35,6 +36,7 @@ from servers.records.settings import EngineSettings, ServerRecord
 from servers.records.sweep import Unsupported
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
+from traces.token_counts import by_tokenizer
 
 AS_SERVED = "as-served"
 
@@ -55,6 +57,8 @@ class UrlEngine(LiveEngine):
     """How the server learns that a program has ended."""
     is_dynamo: bool = False
     """Whether the server is a frontend of Dynamo, which rejects the fields that vLLM knows."""
+    tokenizer: Path | None = None
+    """Counts the tokens of texts that the server does not report."""
     hardware: str = "unknown"
 
     def describe(self) -> str:
@@ -91,6 +95,7 @@ class UrlEngine(LiveEngine):
         service = self.service(
             *([server], self.model, vocabulary_of(self.model), seed),
             cache_salt=nonce if self.is_vllm else None,
+            counter=None if self.tokenizer is None else by_tokenizer(self.tokenizer),
         )
         done = replay(service)
         done.prompt_seed = seed
@@ -121,6 +126,7 @@ def url_engine(
         is_sglang=is_sglang(model),
         session_ends=session_ends(url),
         is_dynamo=is_dynamo(model),
+        tokenizer=settings.load.reading.tokenizer,
     )
     return (_as_served(settings.policies),), engine, ()
 

@@ -18,10 +18,10 @@ from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.access import refusal
-from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap
+from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap, json_text
 from harness.gateway.anthropic_messages import MESSAGES
 from harness.gateway.client_request import Caller, read_body, rewrite_body
-from harness.gateway.conversations import prompt_of
+from harness.gateway.conversations import DigestedPrompt, prompt_of
 from harness.gateway.messages import add_messages
 from harness.gateway.openai_responses import RESPONSES
 from harness.gateway.responses import (
@@ -34,7 +34,7 @@ from harness.gateway.responses import (
     without_key,
 )
 from harness.gateway.turns import CLIENT_DISCONNECTED, ActiveTurn, Turns, client_left
-from harness.replay.completion import measure, shortened
+from harness.replay.completion import call_texts, measure, shortened
 from harness.replay.http import FAILURES, known_keys, refuse_compressed
 from harness.replay.identity import IDENTITY_HEADERS, identity_headers
 from harness.replay.live_server import LiveServer
@@ -42,6 +42,9 @@ from servers.basics.errors import InvalidRouter
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import MIN_CHARS, is_distinctive, redact
 from servers.records.turns import ChatMessage, PromptPrefix, TurnRecord
+from traces.formats.shared.chat_messages import plain_text
+from traces.lenient import items, mapping
+from traces.token_counts import TokenCounter
 
 REPLACED = HOP_BY_HOP | IDENTITY_HEADERS
 """Headers of a turn that the gateway sets itself."""
@@ -73,6 +76,8 @@ class Forwarding:
     keeps_messages: bool
     strips_client_key: bool
     """The clients' API key is not forwarded to the server."""
+    counter: TokenCounter | None = None
+    """Counts the tokens that a server does not report."""
 
     async def other(
         self, request: web.Request, path: str, turns: Collection[str]
@@ -123,7 +128,8 @@ class Forwarding:
         self, request: web.Request, path: str, body: JsonObject, raw: bytes, caller: Caller
     ) -> web.StreamResponse:
         api = APIS[path]
-        answer, chat = api.answer(secrets=self._secrets(request)), api.chat(body)
+        answer = api.answer(secrets=self._secrets(request), counter=self.counter)
+        chat = api.chat(body)
         turn = self.turns.start(caller, body.get("model"), prompt_of(chat))
         streamed = web.StreamResponse()
         error: str | None = None
@@ -211,6 +217,8 @@ class Forwarding:
         error: str | None,
     ) -> TurnRecord:
         record, program = copy(turn.record), turn.started.program
+        if error is None and self.counter is not None:
+            _count(answer, chat, turn.prompt)
         kept = self.turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
         measure(record, answer, answer.prompt_tokens, turn.sent_s, finished_s)
         record.kept_tokens, record.tools = max(kept, 0), tuple(answer.tools)
@@ -252,6 +260,17 @@ def _is_forwarded(method: str, path: str) -> bool:
     if any(part in ("", ".", "..") for part in rest):
         return False
     return (method, kind) == ("GET", "models") or (method == "POST" and path in FORWARDED)
+
+
+def _count(answer: ForwardedAnswer, chat: JsonObject, prompt: DigestedPrompt) -> None:
+    """Count the tokens of a turn that the server has not reported. Images count as none."""
+    if prompt.in_tokens:
+        answer.usage = {"prompt_tokens": prompt.ends[-1], **answer.usage}
+    tools = chat.get("tools")
+    texts = [json_text(tools) if tools else "", plain_text(chat.get("prompt"))]
+    for message in map(mapping, items(chat.get("messages"))):
+        texts += plain_text(message.get("content")), *call_texts(message)
+    answer.count(texts)
 
 
 def _redact(record: TurnRecord, keys: Sequence[str]) -> None:

@@ -39,6 +39,7 @@ from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import Replica
 from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
+from traces.token_counts import TokenCounter
 
 MAX_BODY_BYTES = 32 << 20
 HEALTH = "/health"
@@ -58,15 +59,17 @@ class Gateway:
         on_event: Callable[[EventRecord], None] | None = None,
         access: Access | None = None,
         router: BuildRouter = Sticky,
+        counter: TokenCounter | None = None,
     ) -> None:
         """`guide`: reply with recorded answers. `keeps_messages`: record the messages of turns.
         `on_event`: called with each event of the servers' event files. `router`: distributes the
-        turns over the servers."""
+        turns over the servers. `counter`: counts the tokens that a server does not report."""
         self._backends = backends
         self._on_turn = on_turn
         self._api_key = api_key
         self._guide = guide
         self._keeps_messages = keeps_messages
+        self._counter = counter
         self._on_event = on_event
         self._logs: EngineLogs | None = None
         self._router = LiveRouter(router, replicas_of(backends), self._now_s, self._report)
@@ -84,7 +87,8 @@ class Gateway:
         self._loads = LoadReports(self._session, self._backends, self._api_key, self._now_s)
         self._routing = asyncio.create_task(self._run_router())
         common = self._backends, self._session, self._api_key, self._turns
-        self._forwarding = Forwarding(*common, self._keeps_messages, self.access.strips_client_key)
+        strips_key = self.access.strips_client_key
+        self._forwarding = Forwarding(*common, self._keeps_messages, strips_key, self._counter)
         self._complete, self._paths = self._forwarding.complete, frozenset(APIS)
         if self._guide is not None:
             self._complete, self._paths = Guided(self._guide, *common).complete, PATHS

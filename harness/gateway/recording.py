@@ -35,6 +35,7 @@ from servers.routers.sticky import Sticky
 from servers.variants import one_router
 from traces import TraceSet, read_traces
 from traces.formats.native import write_programs
+from traces.token_counts import TokenCounter
 
 
 @dataclass(slots=True)
@@ -49,6 +50,8 @@ class Recording:
     """Turns whose clients disconnected before the end of the answer."""
     uncounted: int = 0
     """Turns that succeeded, but whose token counts the server did not send."""
+    counted: int = 0
+    """Turns whose tokens were counted instead."""
     without_messages: int = 0
     """Turns that succeeded, but have no messages, because they were not chats."""
 
@@ -115,8 +118,9 @@ async def recording(
     keeps_messages: bool = False,
     token: str | None = None,
     router: BuildRouter = Sticky,
+    counter: TokenCounter | None = None,
 ) -> AsyncIterator[Recording]:
-    """Run a gateway until the block ends.
+    """Run a gateway until the block ends. `counter`: counts tokens that a server does not report.
 
     Raises an OSError if the port is in use, and InvalidInput if the folder contains a sweep.
     """
@@ -137,6 +141,7 @@ async def recording(
                 recorded.failed += 1
             is_counted = bool(record.prompt_tokens and record.output_tokens)
             recorded.uncounted += record.error is None and not is_counted
+            recorded.counted += record.counted is True
             recorded.without_messages += (
                 record.error is None and keeps_messages and record.messages is UNSET
             )
@@ -149,6 +154,7 @@ async def recording(
             keeps_messages=keeps_messages,
             access=access,
             router=router,
+            counter=counter,
         )
         recorded = Recording(folder, gateway, keeps_messages=keeps_messages)
         async with serve_gateway(gateway, host, port) as base_url:

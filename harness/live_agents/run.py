@@ -246,6 +246,7 @@ async def run_agents(
         on_event=on_event,
         access=Access(keyed=True),
         router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
+        counter=service.counter,
     )
     folder = job.folder.absolute() / "agents"
     make_folder(folder)

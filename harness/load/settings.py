@@ -82,8 +82,9 @@ class Reading:
     tokenizer: Annotated[
         Path | None,
         Option(
-            "A model's tokenizer.json, which counts tokens where a file records only text. "
-            "Default: by the number of characters.",
+            "A model's tokenizer.json, which counts tokens where a file records only text, and "
+            "where the server of --engine URL reports none. Default: by the number of characters, "
+            "and turns without usage fail.",
             "FILE",
         ),
     ] = None

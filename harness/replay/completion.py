@@ -10,7 +10,7 @@ length. Times in seconds on the clock of the caller, who reads the stream.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -25,6 +25,7 @@ from servers.basics.redact import redact
 from servers.records.turns import TurnRecord
 from traces import Message, Turn
 from traces.lenient import items, mapping, seconds, tokens
+from traces.token_counts import TokenCounter
 
 MAX_MESSAGE_CHARS = 200
 SAMPLED = ("content", "text", "reasoning_content", "reasoning", "tool_calls", "refusal")
@@ -152,32 +153,56 @@ class MeasuredAnswer:
 
     secrets: tuple[str, ...] = ()
     """Keys that error messages must not contain."""
+    counter: TokenCounter | None = None
+    """Counts the tokens that the server does not report."""
+    is_counted: bool = False
+    """Whether the token counts are those of `counter`."""
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
     complete: bool = False
     """Whether the whole answer has arrived; the end of a stream is `[DONE]`."""
-    finished: bool = False
-    """Whether the server said why the answer ends. Some servers end the stream without `[DONE]`."""
+    finish_reason: str = ""
+    """Why the answer ends. Some servers end the stream without `[DONE]` after it."""
     refusals: int = 0
     """How often the server's full queue refused the request before it took it."""
     refused_s: float = 0.0
     """Time until it was sent for the last time."""
     usage: JsonObject = field(default_factory=dict)
     metrics: JsonObject = field(default_factory=dict)
+    _sampled: list[str] = field(default_factory=list)
+    """The text of the answer, with its reasoning and its tool calls, if there is a counter."""
 
     @property
     def is_whole(self) -> bool:
-        return self.complete or self.finished
+        return self.complete or bool(self.finish_reason)
 
     def _read(self, chunk: JsonObject, at_s: float) -> list[JsonObject]:
         """Take the measurements of a chunk, which may lack choices, and return its choices."""
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.metrics = mapping(chunk.get("metrics")) or self.metrics
         choices = [mapping(choice) for choice in items(chunk.get("choices"))]
-        self.finished |= any(choice.get("finish_reason") for choice in choices)
+        for choice in choices:
+            self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
+            if self.counter is not None:
+                self._sampled += _sampled_texts(content_of(choice))
+        if len(self._sampled) > MAX_OUTPUT_TOKENS:
+            raise ValueError(f"more than {MAX_OUTPUT_TOKENS:,} tokens")
         if self.first_token_at_s is None and any(map(_is_sampled, choices)):
             self.first_token_at_s = at_s
         return choices
+
+    def count(self, prompt: Sequence[str]) -> None:
+        """Count the tokens of the answer and of the prompt, from its texts, if the server has not
+        reported both and there is a counter."""
+        reported = self._counted("prompt_tokens"), self.output_tokens
+        if self.counter is None or all(reported):
+            return
+        answer = "".join(self._sampled)
+        self.usage |= {
+            "prompt_tokens": reported[0] or self.counter.length(prompt),
+            "completion_tokens": reported[1] or (self.counter.length([answer]) if answer else 0),
+        }
+        self.is_counted = True
 
     def _counted(self, name: str) -> int | None:
         return _count(self.usage.get(name))
@@ -260,20 +285,24 @@ class PartialAnswer(MeasuredAnswer):
         self.refusals += 1
         self.complete, self._events = False, Events()
 
-    def check(self, turn: Turn) -> None:
+    def check(self, turn: Turn, prompt: Sequence[str] = ()) -> None:
         """Raise TurnFailed unless the stream, which has ended, is complete and prompt and answer
-        have the recorded lengths."""
+        have the recorded lengths. `prompt`: its texts, in case that its tokens must be counted."""
         self._take(self._events.end(), self.last_byte_at_s)
         if not self.is_whole:
             raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
+        self.count(prompt)
         if not self.usage and self.text:
             raise TurnFailed(
-                "the stream ended without usage, so the tokens of its answer are unknown; use a "
-                "server that supports stream_options.include_usage, or --prompts tokens if it can "
-                "return token ids"
+                "the stream ended without usage, so the tokens of its answer are unknown; count "
+                "them with --tokenizer FILE, or use a server that supports "
+                "stream_options.include_usage, or --prompts tokens if it can return token ids"
             )
         if not self.usage:  # the prompt is token ids, and so is the answer
             self.usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": len(self.ids)}
+        if self.is_counted and not self.ids:
+            self._check_end(turn)
+            return
         counted = self._counted("prompt_tokens"), self._counted("completion_tokens")
         prompt_tokens = counted[0] if self.text else turn.prompt_tokens
         if counted != (prompt_tokens, turn.output_tokens):
@@ -284,6 +313,16 @@ class PartialAnswer(MeasuredAnswer):
         if len(self.ids) != turn.output_tokens and (self.ids or not self.text):
             raise TurnFailed(
                 f"the server counted {counted[1]} output tokens, but sent {len(self.ids)} token ids"
+            )
+
+    def _check_end(self, turn: Turn) -> None:
+        """Raise TurnFailed if the server ended the answer before its length was reached. Tokens
+        counted in the text differ from those that were sampled."""
+        reason = self.finish_reason
+        if reason not in ("", "length") and self.output_tokens < turn.output_tokens:
+            raise TurnFailed(
+                f"the server ended the answer ({shortened(reason)}) after {self.output_tokens} "
+                f"tokens, counted with --tokenizer, but the trace has {turn.output_tokens}"
             )
 
     def check_recorded(self, ids: Sequence[int]) -> None:
@@ -314,6 +353,22 @@ def _is_sampled(choice: JsonObject) -> bool:
     return any(content_of(choice).get(name) for name in SAMPLED)
 
 
+def _sampled_texts(content: JsonObject) -> Iterator[str]:
+    """Yield the texts that the model sampled. Some servers send reasoning under two names."""
+    reasoning = content.get("reasoning_content") or content.get("reasoning")
+    texts = [reasoning, *(content.get(name) for name in ("content", "text", "refusal"))]
+    yield from (text for text in texts if text and isinstance(text, str))
+    yield from call_texts(content)
+
+
+def call_texts(message: JsonObject) -> Iterator[str]:
+    """Yield the names and the arguments of the tools that a message calls."""
+    for call in map(mapping, items(message.get("tool_calls"))):
+        function = mapping(call.get("function"))
+        texts = function.get("name"), function.get("arguments")
+        yield from (text for text in texts if text and isinstance(text, str))
+
+
 def _count(value: object) -> int | None:
     return tokens(value) if type(value) is int else None
 
@@ -332,6 +387,7 @@ def measure(
     record.finished_at_s = finished_s
     record.prompt_tokens = prompt_tokens
     record.output_tokens = answer.output_tokens
+    record.counted = answer.is_counted or UNSET
     record.device_hit_tokens = answer.cached_tokens
     waited_s = (record.held_s or 0.0) + answer.refused_s
     record.queue_s = None if answer.queue_s is None else answer.queue_s + waited_s

@@ -47,7 +47,7 @@ from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import RoutedTurn
 from servers.routers.runner import BuildRouter
 from servers.routers.sticky import Sticky
-from traces import Program, Turn
+from traces import Message, Program, Turn
 
 if TYPE_CHECKING:
     from harness.load.scenario import ScenarioJobs
@@ -177,7 +177,7 @@ class _Live:
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(service.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        answer, error = self._api.answer(self._now_s(), service.text, secrets=self._secrets), None
+        answer, error = self._answer(), None
         routed = await self._route(run, record, answer)
         serving, liveness = self._servers[routed.replica], self.liveness[routed.replica]
         url = f"{serving.root}{self._api.path}"
@@ -187,7 +187,11 @@ class _Live:
             async with asyncio.timeout(service.turn_timeout_s):
                 received_s = partial(self._received_s, liveness)
                 await self._complete(url, body, answer, received_s, headers)
-            answer.check(turn)
+            if answer.counter is None:
+                answer.check(turn)
+            else:
+                texts = [message.content for message in prompt if isinstance(message, Message)]
+                await asyncio.to_thread(answer.check, turn, texts)
             answer.check_recorded(recorded)
         except asyncio.CancelledError:
             self._cancelled(run, record, answer, self.lost_reason())
@@ -210,6 +214,11 @@ class _Live:
         else:
             conversation.answered(answer.ids)
         self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+
+    def _answer(self) -> PartialAnswer:
+        text = self.service.text
+        counter = self.service.counter if text else None
+        return self._api.answer(self._now_s(), text, secrets=self._secrets, counter=counter)
 
     async def _complete(
         self,

@@ -10,6 +10,7 @@ from harness.replay.api import OPENAI, Apis
 from harness.replay.dynamo import Frontend
 from harness.replay.identity import SessionEnd
 from servers.policies.base import Costs
+from traces.token_counts import TokenCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,5 @@ class Service:
     """In text mode: vLLM shares KV only between turns with the same salt."""
     replays_answers: bool = False
     """In text mode: the servers take recorded answers."""
+    counter: TokenCounter | None = None
+    """For texts and agents: counts the tokens that the servers do not report."""

@@ -76,7 +76,7 @@ class GeneratedAnswer(PartialAnswer):
         if reason.get("type") == "abort":
             message = error_message(orjson.dumps(reason), self.secrets)
             raise TurnFailed(f"the engine failed: {message}")
-        self.finished |= bool(reason)
+        self.finish_reason = str(reason.get("type") or self.finish_reason)
         counted = meta["completion_tokens"]
         new = ids[len(self.ids) :] if len(ids) >= counted else ids
         if new and self.first_token_at_s is None:

@@ -106,6 +106,7 @@ def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> 
         *_by_other_code(results),
         *_stalls(results),
         *_refusals(results),
+        *_counted_turns(results),
         *starvation(points, results, sweep.baseline),
         *pauses(results.jobs, sweep),
         *_growing(points, results),
@@ -181,6 +182,17 @@ def _refusals(results: Results) -> list[str]:
         f"A full queue refused requests in {counted(len(refused), 'cell')}, at most"
         f" {refused[most]:,} in {most}. They were sent again when the server allowed it, and JCTs"
         " include that wait."
+    ]
+
+
+def _counted_turns(results: Results) -> list[str]:
+    rows = results.cells.to_dict("records")
+    turns = sum(int(row["counted_turns"]) for row in rows if row.get("counted_turns", 0) > 0)
+    if not turns:
+        return []
+    return [
+        f"The server reported no usage in {counted(turns, 'turn')}. --tokenizer counted the tokens"
+        " in their text: inferred, not measured."
     ]
 
 

@@ -58,6 +58,8 @@ def _validity(facts: Facts) -> dict[str, Value]:
         found |= {"client_stalls": len(stalls), "stalled_jobs": facts.left_out}
     if (refusals := facts.cell.done.refusals) is not None:
         found["refusals"] = refusals
+    if (counted_turns := facts.cell.done.counted_turns) is not None:
+        found["counted_turns"] = counted_turns
     return found
 
 
@@ -75,6 +77,9 @@ VALIDITY = Group(
         Metric("stalled_jobs", COUNT).means("Jobs that are left out because of stalls."),
         Metric("refusals", COUNT, LOWER).means(
             "Requests that a full queue refused and that were sent again, in live cells."
+        ),
+        Metric("counted_turns", COUNT, LOWER).means(
+            "Turns whose tokens `--tokenizer` counted, because the server reports no usage."
         ),
     ),
 )

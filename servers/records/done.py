@@ -101,6 +101,8 @@ class DoneRecord(Struct, kw_only=True, omit_defaults=True):
     """Programs by the way in which they ended. Only with real agents."""
     refusals: Count | None = None
     """Requests that a full queue refused and that were sent again."""
+    counted_turns: Count | None = None
+    """Turns whose tokens were counted with `--tokenizer`."""
     client_stalls: list[tuple[Seconds, Seconds]] | None = None
     """`[from, to]` of each time in which the client got no CPU. Only in live cells."""
     turns_per_replica: list[Count] | None = None

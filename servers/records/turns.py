@@ -128,6 +128,13 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     finished_at_s: Annotated[Seconds | None, meaning("when the last token arrived")] = None
     prompt_tokens: Annotated[Tokens | None, meaning("length of the prompt")] = None
     output_tokens: Annotated[Tokens | None, meaning("length of the answer")] = None
+    counted: Annotated[
+        bool | UnsetType,
+        meaning(
+            "whether `--tokenizer` counted a length that the server does not report",
+            "if not",
+        ),
+    ] = UNSET
     device_hit_tokens: Annotated[
         Tokens | None,
         meaning("prompt tokens found in HBM at first admission", NOT_REPORTED),

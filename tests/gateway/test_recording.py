@@ -26,6 +26,7 @@ from tests.gateway.upstream import Upstream, serving
 from tests.harness import in_process
 from tests.lines import read_lines
 from tests.threaded import threaded
+from tests.traces.test_token_counts import words as tokenizer_of_words
 from traces import read_traces
 from traces.formats.native import write_programs
 
@@ -193,10 +194,37 @@ def test_turns_of_a_server_that_sends_no_usage_are_said_to_lack_it() -> None:
     assert done == (
         1,
         "",
-        "3 turns left out of the trace: the server sent no usage; record from a server that"
-        " supports stream_options.include_usage\n"
+        "3 turns left out of the trace: the server sent no usage; count them with --tokenizer FILE,"
+        " or record from a server that supports stream_options.include_usage\n"
         "no turn can be replayed; 3 recorded in o/turns.jsonl\n",
     )
+
+
+@pytest.mark.usefixtures("here")
+def test_turns_without_usage_are_counted_with_a_tokenizer_and_marked_as_inferred() -> None:
+    Path("agent.py").write_text(AGENT)
+    agent = sys.executable, "agent.py", "0"
+    options = "--out", "o", "--tokenizer", str(tokenizer_of_words(Path()))
+    with threaded(serving(Upstream(fault="no usage", words="it is done"))) as url:
+        code, out, err = in_process.bench("record", url, *options, "--", *agent)
+    assert (code, out.splitlines()[0]) == (0, "1 program, 3 turns")
+    assert err == (
+        "the tokens of 3 turns were counted with --tokenizer: the server sent no usage\n"
+    )
+    (program,) = read_traces("o/trace.jsonl").programs
+    # "be brief" and "list it", then with each turn the answer and "observation N"
+    assert [turn.prompt_tokens for turn in program.turns] == [4, 9, 14]
+    assert [turn.output_tokens for turn in program.turns] == [3, 3, 3]
+    assert program.inferred_tokens
+
+
+@pytest.mark.usefixtures("here")
+def test_a_file_that_is_no_tokenizer_is_refused_before_the_recording() -> None:
+    Path("t.json").write_text("{}")
+    code, _, err = in_process.bench(
+        "record", "http://127.0.0.1:9", "--tokenizer", "t.json", "--", "x"
+    )
+    assert (code, err.partition(" (")[0]) == (2, "bench: --tokenizer t.json: not a tokenizers file")
 
 
 @pytest.mark.usefixtures("here")

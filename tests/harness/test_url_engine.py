@@ -21,6 +21,7 @@ from tests.loopback import on_loopback
 from tests.sglang.server import Sglang
 from tests.sglang.server import serving as sglang_serving
 from tests.threaded import threaded
+from tests.traces.test_token_counts import words
 from traces import Message, Program, Turn
 from traces.formats.native import write_programs
 
@@ -298,16 +299,30 @@ def test_of_several_models_the_first_is_used_and_named() -> None:
     assert "server, b; its" in named
 
 
+MESSAGES = Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py")
+TEXT = Program(
+    "text", (Turn(9, 3, 0, ("ls",)), Turn(30, 3, 12)), messages=MESSAGES, prompt_messages=(1, 3)
+)
+
+
+def test_lengths_that_a_tokenizer_counted_are_a_caveat_of_the_answer(tmp_path: Path) -> None:
+    options = "--prompts", "text", "--tokenizer", str(words(tmp_path))
+    with threaded(serving(Server(reports_usage=False))) as url:
+        code, out, err = sweep(tmp_path, url, *options, programs=[TEXT])
+    assert succeeded(code, err), err
+    said = "The server reported no usage in 2 turns. --tokenizer counted the tokens in their text:"
+    assert said in out
+    turns = lines(tmp_path / "o/as-served_jps20_seed1")
+    assert [turn["prompt_tokens"] for turn in turns] == [2, 2 + 1 + 3]  # "a", ".", "py"
+
+
 def test_texts_of_different_cells_have_different_cache_salts_on_vllm(tmp_path: Path) -> None:
-    messages = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
-    turns = (Turn(9, 3, 0, ("ls",)), Turn(30, 3, 12))
-    jobs = [Program("text", turns, messages=messages, prompt_messages=(1, 3))]
     for owner, cells in (("vllm", 2), ("somebody", 0)):
         folder, server = tmp_path / owner, Server(owned_by=owner)
         folder.mkdir()
         with threaded(serving(server)) as url:
             options = ("--prompts", "text", "--seeds", "1,2")
-            code, _, err = sweep(folder, url, *options, programs=jobs)
+            code, _, err = sweep(folder, url, *options, programs=[TEXT])
         assert succeeded(code, err), err
         salts = [salt for salt in server.salts if salt is not None]
         assert len(set(salts)) == cells

@@ -11,6 +11,7 @@ from tests.lines import Line, into
 from tests.live import simulated_time
 from tests.live.server import Server, serving
 from traces import Fork, Program, Turn
+from traces.token_counts import TokenCounter
 
 
 def program(id: str, turns: int = 2, gap_s: float = 0.0, fork: Fork | None = None) -> Program:
@@ -30,6 +31,7 @@ def replayed(
     api_key: str | None = None,
     background: Iterable[tuple[Program, int]] = (),
     replays_answers: bool = False,
+    counter: TokenCounter | None = None,
 ) -> tuple[dict[tuple[object, object], Line], DoneRecord]:
     """Replay in simulated time; return records by (program, turn), and done.json. By default all
     start at once."""
@@ -52,6 +54,7 @@ def replayed(
                     turn_timeout_s=turn_timeout_s,
                     text=text,
                     replays_answers=replays_answers,
+                    counter=counter,
                 ),
                 on_turn=into(lines),
                 api_key=api_key,

@@ -30,6 +30,8 @@ class Server:
     """Delay before each further chunk."""
     chunk_tokens: int = 3
     cached_tokens: int | None = 7
+    reports_usage: bool = True
+    """Whether chats have usage."""
     queue_ms: float | None = 0.25
     faults: dict[Turn, str] = field(default_factory=dict)
     full: dict[Turn, list[dict[str, str] | None]] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Server:
             event = {"choices": [choice]}
             await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
         usage = {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}
-        last = {"choices": [], "usage": usage}
+        last = {"choices": [], "usage": usage if self.reports_usage else None}
         await response.write(b"data: " + orjson.dumps(last) + b"\n\ndata: [DONE]\n\n")
         return response
 

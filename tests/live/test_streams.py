@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,9 @@ from tests.gateway.test_proxy import post
 from tests.lines import Line, into
 from tests.live.server import Server, serving
 from tests.threaded import threaded
+from tests.traces.test_token_counts import words
 from traces import Turn
+from traces.token_counts import TokenCounter, by_tokenizer
 
 TURN = Turn(40, 8)
 USAGE = {"prompt_tokens": 40, "completion_tokens": 8}
@@ -55,9 +58,14 @@ ENDS = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
 CALL = [{"index": 0, "id": "c", "function": {"name": "bash", "arguments": ""}}]
 
 
-def received(*parts: bytes, text: bool = True) -> PartialAnswer:
+BASH = {"index": 0, "id": "c", "function": {"name": "bash", "arguments": " ls"}}
+
+
+def received(
+    *parts: bytes, text: bool = True, counter: TokenCounter | None = None
+) -> PartialAnswer:
     """Return the answer of parts that arrive at 1 s, 2 s, and so on."""
-    answer = PartialAnswer(0.0, text=text)
+    answer = PartialAnswer(0.0, text=text, counter=counter)
     for second, part in enumerate(parts, 1):
         answer.take(part, second)
     return answer
@@ -100,15 +108,17 @@ def replayed(*parts: bytes) -> PartialAnswer:
     return asyncio.run(go())
 
 
-def recorded(*parts: bytes) -> Line:
+def recorded(
+    *parts: bytes, chat: dict[str, Any] = CHAT, counter: TokenCounter | None = None
+) -> Line:
     """Return the record of a gateway whose client does not ask for usage."""
 
     async def go() -> Line:
         lines: list[Line] = []
         async with sending(*parts) as url:
-            gateway = Gateway([LiveServer(url, tagged=True)], into(lines))
+            gateway = Gateway([LiveServer(url, tagged=True)], into(lines), counter=counter)
             async with serve_gateway(gateway) as base_url:
-                _, body, _ = await post(f"{base_url}/v1/chat/completions", {**CHAT, "stream": True})
+                _, body, _ = await post(f"{base_url}/v1/chat/completions", {**chat, "stream": True})
         assert b"usage" not in body
         return lines[0]
 
@@ -190,13 +200,63 @@ def test_token_ids_are_counts_if_the_server_sends_no_usage() -> None:
 
 
 def test_text_without_usage_says_what_to_do() -> None:
-    said = "the stream ended without usage, so the tokens of its answer are unknown; use a server"
+    said = "so the tokens of its answer are unknown; count them with --tokenizer FILE, or use"
     parts = delta(content="a"), ENDS, DONE
     with pytest.raises(TurnFailed, match=re.escape(said)):
         replayed(*parts).check(TURN)
     # An agent gets its answer; `bench record` says which turns lack counts.
     line = recorded(*parts)
     assert (line["prompt_tokens"], line["output_tokens"], line["error"]) == (0, 0, None)
+
+
+LENGTH = event(choices=[{"index": 0, "delta": {}, "finish_reason": "length"}])
+
+
+def test_a_tokenizer_counts_what_the_server_does_not_report(tmp_path: Path) -> None:
+    """The text of the answer, its reasoning once, and its tool calls; a chunk may cut a word."""
+    counter = by_tokenizer(words(tmp_path))
+    thinks = delta(reasoning="so it is ", reasoning_content="so it is ")
+    parts = ROLE, thinks, delta(content="a b"), delta(content="b c "), delta(tool_calls=[BASH])
+    answer = received(*parts, LENGTH, DONE, counter=counter)
+    answer.check(TURN, ["be brief", "fix it now"])
+    assert answer.is_counted
+    assert (answer.prompt_tokens(TURN), answer.output_tokens) == (5, 3 + 3 + 2)
+    ids = event(choices=[{"index": 0, "delta": {"content": "ab"}, "token_ids": [*range(8)]}])
+    exact = received(ids, LENGTH, DONE, counter=counter)
+    exact.check(TURN, ["be brief"])
+    assert (exact.prompt_tokens(TURN), exact.output_tokens) == (2, 8)
+    reported = received(*parts, ENDS, event(usage=USAGE), DONE, counter=counter)
+    reported.check(TURN, ["be brief"])
+    assert (reported.is_counted, reported.prompt_tokens(TURN)) == (False, 40)
+
+
+def test_an_answer_that_the_server_ended_too_early_fails_by_its_count(tmp_path: Path) -> None:
+    answer = received(delta(content="a b"), ENDS, DONE, counter=by_tokenizer(words(tmp_path)))
+    said = "the server ended the answer (stop) after 2 tokens, counted with --tokenizer, but"
+    with pytest.raises(TurnFailed, match=re.escape(said)):
+        answer.check(TURN, ["be brief"])
+
+
+def test_a_gateway_counts_the_text_that_the_client_sent_and_got(tmp_path: Path) -> None:
+    """The text of `CHAT` is "fix the bug"."""
+    parts = delta(content="a b "), delta(tool_calls=[BASH]), ENDS
+    line = recorded(*parts, DONE, counter=by_tokenizer(words(tmp_path)))
+    assert (line["prompt_tokens"], line["output_tokens"], line["counted"]) == (3, 4, True)
+    whole = recorded(*parts, event(usage=USAGE), DONE, counter=by_tokenizer(words(tmp_path)))
+    assert (whole["prompt_tokens"], "counted" in whole) == (40, False)
+
+
+def test_a_gateway_counts_tools_and_calls_in_a_prompt_but_no_images(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA BB CC"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "see it"}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [BASH]},
+    ]
+    chat = {"model": "m", "messages": messages, "tools": ["look"]}
+    counter = by_tokenizer(words(tmp_path))
+    line = recorded(delta(content="a b"), ENDS, DONE, chat=chat, counter=counter)
+    # `["`, `look`, `"]`; `see it`; `bash`, `ls`
+    assert line["prompt_tokens"] == 3 + 2 + 2
 
 
 def part(**fields: Any) -> bytes:

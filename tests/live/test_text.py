@@ -11,7 +11,9 @@ from harness.replay.completion import text_body
 from servers.basics.errors import InvalidTrace
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
+from tests.traces.test_token_counts import words
 from traces import Message, Program, Turn, read_traces
+from traces.token_counts import by_tokenizer
 
 MESSAGES = (
     Message("system", "be brief"),
@@ -44,6 +46,16 @@ def test_each_turn_sends_the_messages_before_it() -> None:
         (5, 4),
         (8, 6),
     ]
+
+
+def test_a_tokenizer_counts_prompts_and_answers_for_a_server_without_usage(tmp_path: Path) -> None:
+    server, counter = Server(reports_usage=False), by_tokenizer(words(tmp_path))
+    lines, done = replayed([PROGRAM], server, text=True, counter=counter)
+    assert (done.finished_programs, done.failed_turns) == (1, 0)
+    counts = [(line["prompt_tokens"], line["output_tokens"]) for line in lines.values()]
+    # The server's answers are one word, "xxxx" and "xxxxxx"; "a.py b.py" are six for the tokenizer.
+    assert counts == [(5, 1), (12, 1)]
+    assert all(line["counted"] for line in lines.values())
 
 
 def test_a_router_that_drops_fields_of_chats_gets_the_messages_as_one_text() -> None:

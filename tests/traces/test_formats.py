@@ -194,11 +194,11 @@ def test_an_installed_package_can_add_a_format(custom_trace: Path) -> None:
 def test_an_installed_format_may_read_the_files_of_a_tool_that_ours_do_not(
     custom_trace: Path,
 ) -> None:
-    run = {"input_length": 90, "output_length": 5, "run_type": "llm", "trace_id": "t"}
-    path = custom_trace.parent / "runs.jsonl"
-    path.write_bytes(json_lines(run))  # runs of LangSmith, by their keys
+    record = {"input_length": 90, "output_length": 5, "span_name": "x", "otel_scope_name": "y"}
+    path = custom_trace.parent / "records.jsonl"
+    path.write_bytes(json_lines(record))  # records of Logfire, by their keys
     install(custom_trace.parent / "site")
-    assert read_traces(path).formats == {"runs.jsonl": "lengths"}
+    assert read_traces(path).formats == {"records.jsonl": "lengths"}
 
 
 @pytest.mark.parametrize("others", [{"timestamp": 1, "payload": {}}, {"text": "hi"}])

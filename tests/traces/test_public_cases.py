@@ -154,7 +154,6 @@ SPANS = "export the traces as OpenTelemetry spans"
          "and", "give its rollout in ~/.codex/sessions"),
         ("copilot.jsonl", "a session of Copilot CLI, which has no prompt lengths and", RECORD),
         ("goose.jsonl", "a session of goose, which", RECORD),
-        ("langsmith.jsonl", "runs of LangSmith, which", SPANS),
         ("opencode.json", "a session of OpenCode, which", RECORD),
         ("qwen.jsonl", "a session of Qwen Code, which", RECORD),
         ("streamjson.jsonl", "the output of claude -p, which has no times and",
@@ -165,6 +164,13 @@ def test_a_file_of_another_tool_is_named_with_what_to_do(file: str, what: str, r
     with pytest.raises(InvalidTrace) as refused:
         read_traces(CASES / "24-refusals" / file)
     assert str(refused.value).partition(": ")[2] == f"{what} cannot be read here; {remedy}"
+
+
+def test_runs_of_langsmith_are_read_with_their_counts() -> None:
+    loaded = read("24-refusals/langsmith.jsonl")
+    assert loaded.formats == {"langsmith.jsonl": "langsmith"}
+    ((turn,),) = (program.turns for program in loaded.programs)
+    assert (turn.prompt_tokens, turn.output_tokens) == (100, 20)
 
 
 def test_a_file_with_messages_alone_is_not_taken_for_a_trajectory() -> None:

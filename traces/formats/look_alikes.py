@@ -78,8 +78,6 @@ OTHERS = tuple(
         (CLAUDE[0], "type subtype session_id uuid", CLAUDE[1]),
         (CLAUDE[0], "type message session_id parent_tool_use_id", CLAUDE[1]),
         (CODEX[0], "type thread_id", CODEX[1]),
-        ("runs of LangSmith", "run_type trace_id", SPANS),
-        ("runs of LangSmith", "run_type parent_run_id", SPANS),
         ("records of Logfire", "span_name otel_scope_name", SPANS),
         ("a session of AgentOps", "session_id events.event_type", SPANS),
     )

@@ -28,7 +28,7 @@ ABOUT = About(
     order=1,
     keys=(("program_id", "turn", "sent_at_s", "prompt_tokens"),),
     holds="turns of a run or of `bench record`",
-    tokens="recorded",
+    tokens="recorded, or counted by `--tokenizer`",
     tool_times="as in the run",
     repeats=STATED,
     starts=True,
@@ -37,7 +37,7 @@ ABOUT = About(
     title="`turns.jsonl`",
     rules=(
         "Failed turns, turns without counts and incomplete lines are left out; of a stream, the "
-        "first job that had not finished and all later ones"
+        "first job that had not finished and all later ones. Counts of `--tokenizer` are inferred"
     ),
 )
 
@@ -63,6 +63,8 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
         elif record.error:
             repairs.add("a turn that failed: left out")
         elif tokens(record.prompt_tokens) and tokens(record.output_tokens):
+            if record.counted is True:
+                repairs.add_inferred_count("a turn whose tokens --tokenizer counted: inferred")
             by_program.setdefault(identifier(record.program_id) or "program", []).append(record)
         else:
             repairs.add("a turn without token counts: left out")

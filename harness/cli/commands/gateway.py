@@ -49,6 +49,16 @@ Router = Annotated[
     ),
 ]
 
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="A model's tokenizer.json, which counts the tokens of turns for which the server "
+        "reports none. Default: the trace leaves them out.",
+    ),
+]
+
 HELP = """Run an OpenAI-compatible proxy that identifies programs and records their turns.
 
 The program of a request is given by its path ([bold]/programs/NAME/v1/…[/bold]), a header
@@ -84,16 +94,20 @@ def gateway(
         ),
     ] = "127.0.0.1",
     router: Router = None,
+    tokenizer: Tokenizer = None,
     out: Out = None,
 ) -> None:
     from harness.gateway.access import TOKEN, check_listen
     from harness.gateway.recording import backends, default_folder, recording, router_for
     from harness.gateway.serving import tune_garbage_collector
+    from traces.token_counts import by_tokenizer
 
     started: list[Recording] = []
 
     async def run() -> None:
-        async with recording(servers, folder, listen, port, token=token, router=chosen) as recorded:
+        async with recording(
+            *(servers, folder, listen, port), token=token, router=chosen, counter=counter
+        ) as recorded:
             started.append(recorded)
             print(f"{recorded.base_url}/v1")
             print(f"{recorded.base_url}/programs/NAME/v1", flush=True)
@@ -106,6 +120,7 @@ def gateway(
         check_listen(listen, token)
         servers = backends(urls)
         chosen = router_for(router, servers)
+        counter = None if tokenizer is None else by_tokenizer(tokenizer)
         folder = out or default_folder("gateway")
         try:
             asyncio.run(run())
@@ -124,7 +139,14 @@ def print_recording(recorded: Recording) -> bool:
     if recorded.uncounted:
         print(
             f"{counted(recorded.uncounted, 'turn')} left out of the trace: the server sent no "
-            "usage; record from a server that supports stream_options.include_usage",
+            "usage; count them with --tokenizer FILE, or record from a server that supports "
+            "stream_options.include_usage",
+            file=sys.stderr,
+        )
+    if recorded.counted:
+        print(
+            f"the tokens of {counted(recorded.counted, 'turn')} were counted with --tokenizer: the "
+            "server sent no usage",
             file=sys.stderr,
         )
     if trace is None:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import typer
 
+from harness.cli.commands.gateway import Tokenizer, print_recording
 from harness.cli.errors import one_line_errors
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import server_url
@@ -64,6 +65,7 @@ def record(
             "--messages", help="Record messages too, for guided replay. They may be private."
         ),
     ] = False,
+    tokenizer: Tokenizer = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -73,13 +75,13 @@ def record(
         ),
     ] = None,
 ) -> None:
-    from harness.cli.commands.gateway import print_recording
     from harness.gateway.recording import Recording, backends, default_folder, recording
     from harness.gateway.serving import tune_garbage_collector
     from harness.replay.served_models import served_models
+    from traces.token_counts import by_tokenizer
 
     async def run() -> tuple[int, Recording]:
-        async with recording(servers, folder, keeps_messages=messages) as recorded:
+        async with recording(servers, folder, keeps_messages=messages, counter=counter) as recorded:
             program = Path(command[0]).name
             path = "" if many else f"/programs/{quote(program)}"
             code = await _run(command, f"{recorded.base_url}{path}", model)
@@ -89,6 +91,7 @@ def record(
     tune_garbage_collector()
     with one_line_errors():
         url, command = _server_and_command(arguments)
+        counter = None if tokenizer is None else by_tokenizer(tokenizer)
         servers = backends([url])
         model = next((str(m.get("id")) for m in served_models(url, "the server")), "")
         folder = out or default_folder("record")
