@@ -279,7 +279,7 @@ def test_a_full_stdout_is_named_in_the_error(bench: str, command: str, tmp_path:
 def test_a_second_sweep_in_a_folder_in_use_is_refused(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
-    load = ("--programs", "2000", "--once", "--jps", "5", "--policies", "fcfs")
+    load = ("--programs", "2000", "--once", "--jps", "5")
     command = [bench, "sweep", "--traces", trace, *load, "--out", "o"]
     with subprocess.Popen(
         command,
