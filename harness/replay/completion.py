@@ -22,6 +22,7 @@ from harness.replay.token_prompts import Ids
 from servers.basics.errors import TurnFailed
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import redact
+from servers.basics.text import text
 from servers.records.turns import TurnRecord
 from traces import Message, Turn
 from traces.lenient import items, mapping, seconds, tokens
@@ -356,8 +357,8 @@ def _is_sampled(choice: JsonObject) -> bool:
 def _sampled_texts(content: JsonObject) -> Iterator[str]:
     """Yield the texts that the model sampled. Some servers send reasoning under two names."""
     reasoning = content.get("reasoning_content") or content.get("reasoning")
-    texts = [reasoning, *(content.get(name) for name in ("content", "text", "refusal"))]
-    yield from (text for text in texts if text and isinstance(text, str))
+    texts = (reasoning, *(content.get(name) for name in ("content", "text", "refusal")))
+    yield from filter(None, map(text, texts))
     yield from call_texts(content)
 
 
@@ -365,8 +366,7 @@ def call_texts(message: JsonObject) -> Iterator[str]:
     """Yield the names and the arguments of the tools that a message calls."""
     for call in map(mapping, items(message.get("tool_calls"))):
         function = mapping(call.get("function"))
-        texts = function.get("name"), function.get("arguments")
-        yield from (text for text in texts if text and isinstance(text, str))
+        yield from filter(None, map(text, (function.get("name"), function.get("arguments"))))
 
 
 def _count(value: object) -> int | None:

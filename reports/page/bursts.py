@@ -15,11 +15,11 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 
 
-def burst_figure(capacities: Mapping[str, Capacities], style: Mapping[str, Style]) -> Figure | None:
-    """Draw capacity against the burst, a line per variant; None without a number."""
+def burst_figures(capacities: Mapping[str, Capacities], style: Mapping[str, Style]) -> list[Figure]:
+    """Draw capacity against the burst, a line per variant; nothing without a number."""
     lines = [drawn for name, own in capacities.items() if (drawn := _line(name, own, style[name]))]
     if not lines:
-        return None
+        return []
     spec: Spec = {
         "data": lines,
         "layout": {
@@ -34,7 +34,7 @@ def burst_figure(capacities: Mapping[str, Capacities], style: Mapping[str, Style
         "sustain a rate.",
     }
     title = "Capacity against the burst"
-    return Figure("bursts", title, {"": spec}, None, terms=("Capacity", "SLO"))
+    return [Figure("bursts", title, {"": spec}, None, terms=("Capacity", "SLO"))]
 
 
 def _line(name: str, own: Capacities, look: Style) -> Trace | None:

@@ -33,7 +33,7 @@ from reports.answer.report import REPORT, Report
 from reports.figures.legend import legend
 from reports.figures.styles import styles
 from reports.numbers import digits
-from reports.page.bursts import burst_figure
+from reports.page.bursts import burst_figures
 from reports.page.environment import write_page
 from reports.page.per_gpu import capacity_figures
 from reports.page.write import write, write_cells
@@ -116,9 +116,8 @@ def draw(found: MembersReport, out: Path) -> None:
     workloads = {workload(run.sweep) for run in runs}
     same = workloads.pop() if len(workloads) == 1 else ""
     has_bursts = runs[0].member.burst is not None
-    figures = capacity_figures(runs, style) if found.capacities and not has_bursts else []
-    if has_bursts and (drawn := burst_figure(by_burst(runs), style)):
-        figures = [drawn]
+    figures = burst_figures(by_burst(runs), style) if has_bursts else capacity_figures(runs, style)
+    capacities = found.capacities
     write_page(
         out,
         "members.html.j2",
@@ -131,8 +130,8 @@ def draw(found: MembersReport, out: Path) -> None:
         context=_heading(runs),
         figures=figures,
         legend=legend(list(variants), style, list(variants)),
-        capacities=found.capacities,
-        by_load=None if found.capacities else by_load(runs),
+        capacities=capacities,
+        by_load=None if capacities else by_load(runs),
         settings=_settings(runs),
         workload=same,
         noun="burst" if has_bursts else "machine",
