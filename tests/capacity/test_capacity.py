@@ -72,7 +72,17 @@ def test_rates_between_which_a_rung_was_not_run_leave_the_capacity_open() -> Non
 def test_rates_off_the_ladder_count_too() -> None:
     # No rung is between 1.01 and 1.04.
     assert capacity([Outcome(1.01, 0.9), Outcome(1.04, 1.1)], ENDS).kind is Kind.FOUND
-    assert capacity([Outcome(1.01, 0.9), Outcome(1.06, 1.1)], ENDS).kind is Kind.OPEN
+    assert capacity([Outcome(1.01, 0.9), Outcome(1.06, 1.2)], ENDS).kind is Kind.OPEN
+
+
+def test_close_rates_at_which_the_slo_is_nearly_met_need_no_rung_between_them() -> None:
+    """ln(1 / 0.94) = 0.0619 and ln(1.04) = 0.0392, so the crossing is 61% of the way from 1."""
+    found = capacity([at(0, 0.94), at(2, 1.04)], ENDS)
+    assert found.kind is Kind.FOUND
+    assert found.load == pytest.approx(1.05 ** (2 * 0.612), rel=1e-3)
+    for above in at(2, 1.13), at(3, 1.04), at(2, None):
+        assert capacity([at(0, 0.94), above], ENDS).kind is Kind.OPEN
+    assert capacity([at(0, 0.88), at(2, 1.04)], ENDS).kind is Kind.OPEN
 
 
 def test_an_unsustained_rate_ends_the_search_even_if_a_higher_one_seems_to_be_sustained() -> None:

@@ -57,8 +57,15 @@ MACHINES = st.one_of(
 )
 
 
+def is_located(found: Capacity, machine: Machine) -> bool:
+    """Return whether the SLO is nearly met at both ends, which are less than 11% apart."""
+    below, above = machine(found.sustained or 0), machine(found.not_sustained or 0)
+    near = below is not None and above is not None and above / 1.12 <= 1 <= below * 1.12
+    return near and (found.not_sustained or 0) <= 1.11 * (found.sustained or 0)
+
+
 @given(MACHINES, SOME_RATES, st.lists(SOME_RATES, max_size=4, unique=True))
-def test_every_search_ends_at_neighbouring_rungs_around_the_capacity(
+def test_every_search_ends_at_close_rates_around_the_capacity(
     machine: Machine, start: float, given: list[float]
 ) -> None:
     found, ran = search(machine, start, given)
@@ -67,7 +74,7 @@ def test_every_search_ends_at_neighbouring_rungs_around_the_capacity(
     assert found.not_sustained is not None
     assert Outcome(found.sustained, machine(found.sustained)).sustained
     assert not Outcome(found.not_sustained, machine(found.not_sustained)).sustained
-    assert found.not_sustained <= found.sustained * 1.051
+    assert found.not_sustained <= found.sustained * 1.051 or is_located(found, machine)
     assert found.sustained <= found.load <= found.not_sustained
     assert len(ran) <= len(given) + 23
 
@@ -167,7 +174,7 @@ def test_outcomes_that_are_not_monotone_end_at_the_first_rate_that_is_not_sustai
 
 
 @given(st.floats(1.5, 1000), st.floats(0.5, 12), st.floats(1, 1000))
-def test_a_search_for_agents_tries_whole_numbers_and_ends_at_neighbours(
+def test_a_search_for_agents_tries_whole_numbers_and_ends_at_close_ones(
     limit: float, sharpness: float, start: float
 ) -> None:
     machine = queue(limit, sharpness)
@@ -179,6 +186,7 @@ def test_a_search_for_agents_tries_whole_numbers_and_ends_at_neighbours(
     assert found.kind is Kind.FOUND
     assert found.sustained is not None
     assert found.not_sustained is not None
-    assert found.not_sustained - found.sustained <= max(1, 0.051 * found.sustained)
+    are_neighbours = found.not_sustained - found.sustained <= max(1, 0.051 * found.sustained)
+    assert are_neighbours or is_located(found, machine)
     assert found.sustained <= found.load <= found.not_sustained
     assert len(ran) <= 22
