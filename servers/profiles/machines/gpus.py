@@ -251,6 +251,55 @@ HARDWARE = {
             link_bytes_per_s=448e9,
             source="AMD Instinct MI325X data sheet, OAM 256 GB; links: seven of 64 GB/s each",
         ),
+        Hardware(
+            "mi355x",
+            bf16_flops=2516.6e12,
+            fp8_flops=5033.2e12,
+            memory_bytes_per_s=8000e9,
+            memory_bytes=int(287.98 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=537.6e9,
+            source="AMD Instinct MI355X data sheet, OAM 288 GB; links: seven of 76.8 GB/s each; "
+            "memory: 16 MiB less than 288 GiB, like the MI300X and MI325X (inferred)",
+        ),
+        Hardware(
+            "h20",
+            bf16_flops=148e12,
+            fp8_flops=296e12,
+            memory_bytes_per_s=4000e9,
+            memory_bytes=int(94.50 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=450e9,
+            capability=9,
+            source="NVIDIA H20 datasheet, 96 GB HBM3; memory: as the GH200's 96 GB (inferred)",
+            driver_name="H20",
+        ),
+        Hardware(
+            "a10g",
+            bf16_flops=70e12,
+            memory_bytes_per_s=600e9,
+            memory_bytes=int(22.03 * GIB),
+            pcie_bytes_per_s=PCIE4_X16,
+            source="NVIDIA A10G datasheet, 24 GB (half of the sparse figures); memory: as the L4's "
+            "24 GB with ECC on (inferred)",
+            driver_name="A10G",
+        ),
+        Hardware(
+            "dgx-spark",
+            bf16_flops=125e12,
+            fp8_flops=250e12,
+            memory_bytes_per_s=273e9,
+            memory_bytes=128_000_000_000,
+            pcie_bytes_per_s=136.5e9,
+            link_bytes_per_s=25e9,
+            offload_gb=8.0,
+            capability=12,
+            source="NVIDIA DGX Spark datasheet, 128 GB LPDDR5X; FLOP/s: a quarter and a half of the "
+            "500 TFLOP/s in dense FP4 (inferred); GPU link: ConnectX-7, 200 Gbit/s",
+            note="dgx-spark has one memory for CPU and GPU, so --gpu-memory-utilization leaves "
+            "little for an offload tier: 8 GB unless --offload-gb is given",
+            driver_name="GB10",
+        ),
     )
 }
 OPERATOR_TABLES = {
