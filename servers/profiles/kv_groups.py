@@ -2,8 +2,9 @@
 
 vLLM (0.32, `vllm/v1/core/kv_cache_utils.py`) splits the layers of each kind into groups of equal
 numbers of layers, so that a block has the same size in every group, and all groups take blocks from
-one pool. A group is written as its window in tokens, None for full attention, or `STATE` or
-`STATE_INSIDE` for layers that keep a state of constant size. Counts are in blocks of the pool.
+one pool. A group is written as its window in tokens, None for full attention, `STATE` or
+`STATE_INSIDE` for layers that keep a state of constant size, or -n for layers that attend within
+chunks of n tokens, n > 1. Counts are in blocks of the pool.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ them when it reports the KV memory in tokens."""
 
 def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
     """Return the maximum number of blocks that one turn needs in a window group: the blocks of a
-    window and of the tokens in flight, and one because the window may begin inside a block. In a
-    state group: those with the states before, after and perhaps inside a step."""
+    window and of the tokens in flight, and one because the window may begin inside a block, as a
+    chunk does not. In a state group: those with the states before, after and perhaps inside a
+    step."""
     if is_state(window):
         return 2 - window
+    if is_chunk(window):
+        return -(-(step_tokens - window) // block_tokens)
     return -(-(window - 1 + step_tokens) // block_tokens) + 1
 
 
@@ -85,6 +89,9 @@ def kv_tokens(
             per_turn += -(-max_model_len // block_tokens)
         elif is_state(window):
             per_turn += most_window_blocks(window, step_tokens, block_tokens)
+        elif is_chunk(window):
+            kept = min(CONCURRENT_STEPS * step_tokens - window, max_model_len)
+            per_turn += -(-kept // block_tokens)
         else:
             kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, max_model_len)
             per_turn += -(-kept // block_tokens) + 1
@@ -92,7 +99,11 @@ def kv_tokens(
 
 
 def is_state(group: int | None) -> bool:
-    return group is not None and group <= STATE
+    return group in (STATE, STATE_INSIDE)
+
+
+def is_chunk(group: int | None) -> bool:
+    return group is not None and group < STATE_INSIDE
 
 
 def keeps_states(groups: Groups) -> bool:
@@ -131,7 +142,7 @@ def groups_of(llm: Model) -> tuple[Groups, int]:
     if len(full) == len(local) == 1 and _entry_bytes(full[0]) == _entry_bytes(local[0]):
         layers = _group_layers(full[0].layers, local[0].layers)
         if full[0].layers <= layers:
-            found = (-(-kind.layers // layers) * (kind.window,) for kind in llm.kinds)
+            found = (-(-kind.layers // layers) * (kind.kv_group,) for kind in llm.kinds)
             return tuple(window for group in found for window in group), layers
     return FULL_ATTENTION, llm.layers
 
@@ -166,4 +177,10 @@ def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> t
         return groups, llm.kinds[0].bytes_of_layer(gpus) * layers * block_tokens
     if len(groups) == 1 or not windows:
         return FULL_ATTENTION, token_bytes * block_tokens
+    for group in groups:
+        if is_chunk(group) and group is not None and -group % block_tokens:
+            raise InvalidInput(
+                f"{llm.name}: its attention_chunk_size of {-group} tokens is no multiple of the "
+                f"{block_tokens} tokens of a block, with which vLLM's prefix hits are wrong"
+            )
     return groups, token_bytes // llm.layers * layers * block_tokens

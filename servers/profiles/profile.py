@@ -20,25 +20,41 @@ from servers.basics.nearest import did_you_mean
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
     """Step times of the layers that attend only to the last `tokens` tokens, including the computed
-    one. They are added to the times of the layers that attend to all tokens."""
+    one, or to the tokens of the same chunk. They are added to the times of the layers that attend
+    to all tokens."""
 
     tokens: int
     context_ps: int
     """For each token that a decode reads: its context, or the window if that is less."""
     pair_ps: int
     """For each query-key pair of a prefill chunk within the window."""
+    chunked: bool = False
+    """Whether a token attends to those before it in its chunk of `tokens` tokens."""
+
+    def read(self, context: int) -> int:
+        """Return how many tokens the last token of a context of `context` tokens attends to."""
+        if self.chunked:
+            return (context - 1) % self.tokens + 1
+        return min(context, self.tokens)
 
     def pairs(self, computed: int, chunk: int) -> int:
         """Return the pairs of `chunk` tokens after `computed` ones: the last token of a context of
         n tokens has n pairs, or the window if that is less."""
+        if self.chunked:
+            return self._pairs_before(computed + chunk) - self._pairs_before(computed)
         growing = min(max(self.tokens - computed, 0), chunk)
         return growing * computed + growing * (growing + 1) // 2 + (chunk - growing) * self.tokens
 
     def step_ps(self, chunks: Iterable[tuple[int, int]], contexts: Iterable[int]) -> int:
         """Return the time of a step; see `Profile.batch_ps`."""
-        read = sum(min(context, self.tokens) for context in contexts)
+        read = sum(map(self.read, contexts))
         pairs = sum(self.pairs(computed, chunk) for chunk, computed in chunks)
         return read * self.context_ps + pairs * self.pair_ps
+
+    def _pairs_before(self, tokens: int) -> int:
+        """Return the pairs of the first `tokens` tokens of a sequence, in chunks."""
+        chunks, rest = divmod(tokens, self.tokens)
+        return chunks * (self.tokens * (self.tokens + 1) // 2) + rest * (rest + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +93,7 @@ class Profile:
     ssd_bytes_per_s: float
     kv_groups: tuple[int | None, ...] = field(default=(None,), kw_only=True)
     """The groups of layers with their own KV blocks, in vLLM's order: the sliding window in tokens,
-    None for full attention, or a state (`servers.profiles.kv_groups`)."""
+    None for full attention, a state or a chunk (`servers.profiles.kv_groups`)."""
     load_ps: int = field(default=0, kw_only=True)
     """CPU time of the admission of a turn that loads KV from a tier. The step of its batch takes
     this much longer, and the read starts after it."""

@@ -125,6 +125,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
         and {
             "tokens": llm.window,
             **_attention_ps(gpu, llm, n, windows=True),
+            **({"chunked": True} if any(kind.chunked for kind in llm.kinds) else {}),
         },
     }
 

@@ -55,11 +55,12 @@ class OffloadRecord(Record, kw_only=True, frozen=True):
 
 
 class WindowTimesRecord(Record, kw_only=True, frozen=True):
-    """Step times of layers with a sliding window."""
+    """Step times of layers with a sliding window, or with chunks."""
 
     tokens: Count
     context_ps: Count
     pair_ps: Count
+    chunked: bool = False
 
 
 class ProfileRecord(Record, kw_only=True, frozen=True):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def decodes_of(profile: Profile) -> Decodes:
     if profile.window is None:
         return Decodes(profile.block_tokens)
-    return WindowDecodes(profile.block_tokens, profile.window)
+    kind = ChunkDecodes if profile.window.chunked else WindowDecodes
+    return kind(profile.block_tokens, profile.window)
 
 
 class Decodes:
@@ -141,7 +142,12 @@ class WindowDecodes(Decodes):
     def advance(self, steps: int) -> None:
         super().advance(steps)
         self._read += steps * self._growing
-        self._growing -= self._full_at.pop(self.tick, 0)
+        if reached := self._full_at.pop(self.tick, 0):
+            self._reach(reached)
+
+    def _reach(self, decodes: int) -> None:
+        """Count that the contexts of so many decodes fill the window."""
+        self._growing -= decodes
 
     def window_ps(self, chunks: list[tuple[Sequence, int]]) -> tuple[int, int]:
         """Return the time of the next step with these prefill chunks in the layers with a window,
@@ -157,3 +163,26 @@ class WindowDecodes(Decodes):
         if any(sequence.computed < self._window.tokens - 1 for sequence, _ in chunks):
             return 1
         return min(most, min(self._full_at) - self.tick) if self._full_at else most
+
+
+class ChunkDecodes(WindowDecodes):
+    """Decodes of a model with chunked local attention: what those layers read grows until a turn's
+    context fills its chunk, and begins again with one token."""
+
+    def _count(self, sequence: Sequence, change: int) -> None:
+        """Count a decode, and when it begins a chunk: at that tick it reads one token."""
+        read = self._window.read(sequence.computed + 1)
+        self._read += change * read
+        self._growing += change
+        begins_at = self.tick + self._window.tokens - read + 1
+        self._full_at[begins_at] += change
+        if not self._full_at[begins_at]:
+            del self._full_at[begins_at]
+
+    def _reach(self, decodes: int) -> None:
+        """Count that so many decodes begin a chunk."""
+        self._read -= decodes * self._window.tokens
+        self._full_at[self.tick + self._window.tokens] += decodes
+
+    def window_steps(self, chunks: list[tuple[Sequence, int]], most: int) -> int:
+        return 1 if chunks else super().window_steps(chunks, most)

@@ -1,4 +1,5 @@
-"""The scheduler of a model with sliding-window layers (see `servers.sim.windows`).
+"""The scheduler of a model with sliding-window layers (see `servers.sim.windows`), or with chunked
+local attention (`servers.sim.chunks`).
 
 In addition to what `Scheduler` does, the running turns free blocks that leave the window, in every
 step and before their next slot is allocated, and the admission of a turn needs two checks as in
@@ -11,8 +12,9 @@ from __future__ import annotations
 from typing import cast
 
 from servers.profiles import Profile
-from servers.profiles.kv_groups import most_window_blocks
+from servers.profiles.kv_groups import is_chunk, most_window_blocks
 from servers.sim.batching import Batch, RunningTurns
+from servers.sim.chunks import ChunkKV
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.reloads import BlockDemand
 from servers.sim.scheduler import Scheduler
@@ -90,7 +92,7 @@ class WindowTurns(RunningTurns):
             owner = owner_of(sequence)
             first = computed + steps.start
             opens = range(first + -first % block, computed + steps.stop, block)
-            leaves = list(range(kv.next_leave(first), computed + steps.stop, block))
+            leaves = list(range(kv.next_leave(first), computed + steps.stop, kv.leave_every))
             if not steps.start and kv.passed(computed) > owner.low:
                 leaves.append(computed)
             changes += [(tokens - computed, order, 1, owner) for tokens in opens]
@@ -106,10 +108,12 @@ class WindowTurns(RunningTurns):
 
 class WindowScheduler(Scheduler):
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
-        kv = WindowKV(profile.kv_blocks, profile.kv_groups, profile.block_tokens)
+        groups, block = profile.kv_groups, profile.block_tokens
+        chunks = any(map(is_chunk, groups))
+        kv = (ChunkKV if chunks else WindowKV)(profile.kv_blocks, groups, block)
         self._windows = kv
         self._most_window_blocks = most_window_blocks(
-            kv.window, self.limits.step_tokens, profile.block_tokens
+            next(group for group in groups if group is not None), self.limits.step_tokens, block
         )
         return kv, WindowTurns(kv, profile, self.limits.step_tokens)
 

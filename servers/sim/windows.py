@@ -87,6 +87,8 @@ class WindowKV(DeviceKV):
         self._is_full = [window is None for window in windows]
         self.window = next((window for window in windows if window is not None), _NO_WINDOW)
         self._block = block_tokens
+        self.leave_every = block_tokens
+        """Number of tokens after which further blocks of a turn leave the window."""
         self._hit_blocks = -(-(self.window - 1) // block_tokens)
         """Number of window blocks that a hit needs."""
         self._lru: OrderedDict[Block, None] = OrderedDict()

@@ -9,6 +9,7 @@ import pytest
 
 from servers.basics.errors import InvalidInput
 from servers.profiles import MODELS, Model, analytic_profile
+from servers.profiles.kv_groups import pool
 from servers.profiles.models.config import ARCHITECTURES, OTHER_MEMORY, model_of
 
 DENSE: Mapping[str, Any] = {
@@ -367,7 +368,7 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
         ({"hidden_size": True}, "hidden_size is true"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3: must divide the 8"),
         ({"model_type": "llamma"}, r"is 'llamma', which is not supported; did you mean llama\? "),
-        ({"model_type": "llama4"}, r"not supported: its layers have chunked local attention; sup"),
+        ({"model_type": "gemma4"}, r"not supported: its layers have KV of other sizes with a win"),
         ({"model_type": "qwen3_omni"}, r"is 'qwen3_omni', which is not supported; supported are"),
         ({"model_type": None}, "lacks model_type; supported are llama, "),
         ({"model_type": ["llama"]}, "model_type .*not supported"),
@@ -401,6 +402,51 @@ def test_an_unusable_field_is_refused_with_its_value(changes: dict[str, Any], me
     with pytest.raises(InvalidInput, match=f"^a-model: .*{message}") as caught:
         of(**changes)
     assert "\n" not in str(caught.value)
+
+
+LLAMA_4: Mapping[str, Any] = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 48,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16_384,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 1,
+    "attention_chunk_size": 8192,
+    "use_qk_norm": True,
+    "vocab_size": 202_048,
+    "max_position_embeddings": 10_485_760,
+}
+"""The text part of meta-llama/Llama-4-Scout-17B-16E-Instruct, from aiconfigurator-core 0.12."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "params", "per_token"),
+    [
+        ({}, 107.8e9, 17e9),
+        ({"num_local_experts": 128, "interleave_moe_layer_step": 2}, 400e9, 17e9),
+    ],
+    ids=["scout", "maverick"],
+)
+def test_llama_4_has_the_published_parameters(
+    changes: dict[str, Any], params: float, per_token: float
+) -> None:
+    llm = model_of({**LLAMA_4, **changes}, "a-model")
+    assert llm.params == pytest.approx(params, rel=0.01)
+    tables = 2 * 202_048 * 5120  # counted in the published number
+    assert llm.token_params + tables == pytest.approx(per_token, rel=0.02)
+
+
+def test_three_of_four_layers_of_llama_4_attend_within_a_chunk() -> None:
+    llm = model_of(LLAMA_4, "a-model")
+    assert [(kind.layers, kind.kv_group) for kind in llm.kinds] == [(36, -8192), (12, None)]
+    assert pool(llm, 1, 16) == ((-8192, -8192, -8192, None), 12 * 16 * 8 * 2 * 128 * 2)
+    with pytest.raises(InvalidInput, match="attention_chunk_size of 8000 tokens is no multiple of"):
+        pool(model_of({**LLAMA_4, "attention_chunk_size": 8000}, "a-model"), 1, 128)
 
 
 @pytest.mark.parametrize("name", OTHER_MEMORY)

@@ -24,9 +24,20 @@ from servers.variants import make_policy, variant
 from tests.lines import into
 from tests.sim.worlds import BLOCK, World, profile, worlds
 
-WINDOWS = (None, WindowTimes(40, 91_000, 11_000), WindowTimes(128, 91_000, 11_000))
+WINDOWS = (
+    None,
+    WindowTimes(40, 91_000, 11_000),
+    WindowTimes(128, 91_000, 11_000),
+    WindowTimes(40, 91_000, 11_000, chunked=True),
+)
 """Times of windows need not be those of the groups."""
-GROUPS: tuple[Groups, ...] = ((128, None), (None, 33), (40, 40, 40, None))
+GROUPS: tuple[Groups, ...] = (
+    (128, None),
+    (None, 33),
+    (40, 40, 40, None),
+    (-48, None),
+    (None, -128),
+)
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
 
 

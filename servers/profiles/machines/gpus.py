@@ -294,7 +294,7 @@ HARDWARE = {
             link_bytes_per_s=25e9,
             offload_gb=8.0,
             capability=12,
-            source="NVIDIA DGX Spark datasheet, 128 GB LPDDR5X; FLOP/s: a quarter and a half of the "
+            source="NVIDIA DGX Spark datasheet, 128 GB LPDDR5X; FLOP/s: a quarter and a half of "
             "500 TFLOP/s in dense FP4 (inferred); GPU link: ConnectX-7, 200 Gbit/s",
             note="dgx-spark has one memory for CPU and GPU, so --gpu-memory-utilization leaves "
             "little for an offload tier: 8 GB unless --offload-gb is given",

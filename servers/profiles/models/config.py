@@ -47,6 +47,8 @@ class Architecture:
     windows: int = 0
     """If n > 0, every n-th layer attends to all tokens and the others to a window; `layer_types` in
     the config takes precedence."""
+    chunks: bool = False
+    """Whether these layers attend to the tokens in the same chunk instead of a window."""
     window_switch: bool = False
     """Whether windows need `use_sliding_window`."""
     latent: bool = False
@@ -59,8 +61,11 @@ class Architecture:
     """Whether some layers keep a state instead of KV."""
     gated: bool = False
     """Whether queries have a gate of the same size, unless `attn_output_gate` is false."""
-    sparse_block: bool = False
-    """Whether the module of experts is named `block_sparse_moe` instead of `mlp`."""
+    block: str = "mlp"
+    """Name of the module of experts; `feed_forward` is also that of other MLPs."""
+    shared_expert: bool = False
+    """Whether each layer with experts has another one of their size for all tokens, without a
+    gate."""
     shared_mlp: bool = False
     """Whether each layer has an MLP of `shared_intermediate_size`, beside any experts."""
     mixers: bool = False
@@ -111,7 +116,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3_5_moe_text": replace(_DELTA, experts="everywhere"),
     "nemotron_h": Architecture(norms=1, defaults={"head_dim": 128}, states=True, mixers=True),
     "granitemoehybrid": Architecture(
-        qkv_bias=True, out_bias=True, states=True, shared_mlp=True, sparse_block=True
+        qkv_bias=True, out_bias=True, states=True, shared_mlp=True, block="block_sparse_moe"
+    ),
+    "llama4_text": Architecture(
+        fixed_bias=True,
+        windows=4,
+        chunks=True,
+        block="feed_forward",
+        shared_expert=True,
+        experts="stated",
+        defaults={"attention_chunk_size": 8192, "interleave_moe_layer_step": 1},
     ),
     "phi3": Architecture(fixed_bias=True),
     "gemma2": Architecture(
@@ -135,7 +149,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "glm4_moe": Architecture(qkv_bias=True, wide_router=True),
     "minimax_m2": Architecture(qkv_bias=True, qk_norm_of_layer=True, wide_router=True),
     "minimax_m3_text": Architecture(
-        qk_norm=True, wide_router=True, indexed=True, sparse_block=True
+        qk_norm=True, wide_router=True, indexed=True, block="block_sparse_moe"
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
@@ -147,6 +161,7 @@ TEXT_PARTS = {
     "gemma3": "gemma3_text",
     "mistral3": "mistral",
     "kimi_k25": "kimi_k2",
+    "llama4": "llama4_text",
     "minimax_m3_vl": "minimax_m3_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
@@ -154,19 +169,21 @@ TEXT_PARTS = {
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """Multimodal architectures, with the default architecture of their text part."""
-_STATES = "states of a kind that was not compared with vLLM's"
+_STATES = "states of"
+_KIMI = f"{_STATES} Kimi delta attention beside latent attention"
+_SHORT = f"{_STATES} short convolutions"
 _UNEVEN = "KV of other sizes with a window than without, so that blocks have several lengths"
-_COMPRESSED = "latent vectors of several tokens, in blocks of several lengths"
+_COMPRESSED = "one latent vector for 4 or for 128 tokens, in blocks of several lengths"
 _HEADS = "other numbers of heads with a window than without"
 OTHER_MEMORY = {
-    "kimi_linear": _STATES,
-    "kimi_k3": _STATES,
-    "jamba": _STATES,
-    "falcon_h1": _STATES,
-    "zamba2": _STATES,
-    "lfm2": _STATES,
-    "lfm2_moe": _STATES,
-    "olmo_hybrid": _STATES,
+    "kimi_linear": _KIMI,
+    "kimi_k3": _KIMI,
+    "jamba": f"{_STATES} Mamba 1",
+    "falcon_h1": f"{_STATES} Mamba 2 and attention at once",
+    "zamba2": f"{_STATES} Mamba 2 beside attention whose weights they share",
+    "lfm2": _SHORT,
+    "lfm2_moe": _SHORT,
+    "olmo_hybrid": f"{_STATES} a gated delta net with other projections than Qwen's",
     "deepseek_v4": _COMPRESSED,
     "deepseek_v41": _COMPRESSED,
     "deepseek_ref": _COMPRESSED,
@@ -178,8 +195,6 @@ OTHER_MEMORY = {
     "mimo_v2_flash": _UNEVEN,
     "step3p5": _HEADS,
     "step3p7": _HEADS,
-    "llama4": "chunked local attention",
-    "llama4_text": "chunked local attention",
     "nemotron-nas": "MLPs of several sizes, and some of them no attention",
 }
 """What known architectures keep that is not supported."""
@@ -190,7 +205,8 @@ def keeps_states(config: Mapping[str, Any]) -> bool:
     text = config.get("text_config")
     architecture = str((text if isinstance(text, Mapping) else config).get("model_type"))
     known = ARCHITECTURES.get(architecture)
-    return OTHER_MEMORY.get(architecture) == _STATES or (known is not None and known.states)
+    unsupported = OTHER_MEMORY.get(architecture, "").startswith(_STATES)
+    return unsupported or (known is not None and known.states)
 
 
 def model_of(
@@ -330,7 +346,7 @@ def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer,
     others += hidden if biases and traits.out_bias else 0
     if traits.qk_norm_of_layer:
         others += queries + keys
-    elif traits.qk_norm or fields.flag("use_qk_norm"):
+    elif traits.qk_norm or (fields.flag("use_qk_norm") and not traits.chunks):
         others += 2 * size
     if fields.values.get("model_type") == "gpt_oss":
         others += heads  # sinks
@@ -369,11 +385,13 @@ def _dense(fields: Fields, traits: Architecture) -> Layer:
             Matrix("shared_mlp.output_linear", inner, hidden),
         ]
         return Layer(joined if inner else [], 0)
-    inner = fields.count("dense_intermediate_size", "intermediate_size")
+    inner = fields.count("dense_intermediate_size", "intermediate_size_mlp", "intermediate_size")
     if traits.mixers:
         biases = inner + hidden if fields.flag("mlp_bias") else 0
         return Layer(_plain("mixer", hidden, inner), biases)
-    return Layer(_gated("mlp", hidden, inner), 2 * inner + hidden if fields.flag("mlp_bias") else 0)
+    biases = 2 * inner + hidden if fields.flag("mlp_bias") else 0
+    module = "feed_forward" if traits.block == "feed_forward" else "mlp"
+    return Layer(_gated(module, hidden, inner), biases)
 
 
 def _gated(module: str, hidden: int, inner: int, use: Use = "layers", n: int = 1) -> list[Matrix]:
@@ -411,7 +429,7 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         return _mixer_experts(fields, experts)
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
-    block = "block_sparse_moe" if traits.sparse_block else "mlp"
+    block = traits.block
     matrices = _gated(f"{block}.experts.0", hidden, inner, "experts", experts)
     others, wide = experts * hidden, 0
     if _corrected(fields):
@@ -423,6 +441,8 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         module = "shared_expert"
         shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
         others += hidden if shared else 0  # gate of the shared expert
+        if traits.shared_expert:
+            shared = inner
     if shared:
         matrices += _gated(f"{block}.{module}", hidden, shared)
     if traits.shared_mlp:
@@ -448,7 +468,9 @@ def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: 
     if isinstance(fields.get("moe_layer_freq"), list):
         return flags(fields, "moe_layer_freq", layers)
     first = fields.count("first_k_dense_replace", default=0, least=0)
-    every = fields.count("moe_layer_freq", "decoder_sparse_step", default=1)
+    every = fields.count(
+        "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", default=1
+    )
     dense = fields.get("mlp_only_layers") or []
     if not isinstance(dense, list):
         raise fields.problem("mlp_only_layers", dense, "must be a list of layers")
@@ -551,7 +573,10 @@ def _kept(
         return [kind for kind in (own, other) if kind.layers]
     if found is None:
         windows = _windows(fields, traits, layers)
-        return [LayerKind(n, window, 0, 0, 0) for window, n in windows.items()]
+        return [
+            LayerKind(n, window, 0, 0, 0, chunked=traits.chunks and window is not None)
+            for window, n in windows.items()
+        ]
     if traits.mixers and (window := fields.get("sliding_window")) is not None:
         raise fields.problem(
             "sliding_window", window, "must be null; no windows are supported beside states"
@@ -564,18 +589,23 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | No
     key of layers that attend to all tokens."""
     if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
         return {None: layers}
-    unset = "sliding_window" in fields.values and fields.values["sliding_window"] is None
-    if unset or fields.get("sliding_window") is None:
+    size, pattern = "sliding_window", "sliding_window_pattern"
+    if traits.chunks:
+        size, pattern = "attention_chunk_size", "no_rope_layer_interval"
+    unset = size in fields.values and fields.values[size] is None
+    if unset or fields.get(size) is None:
         return {None: layers}
-    window = fields.count("sliding_window")
+    window = fields.count(size, least=2 if traits.chunks else 1)
     kinds = fields.get("layer_types")
-    if kinds is not None:
+    if traits.chunks and fields.get("no_rope_layers"):
+        local = flags(fields, "no_rope_layers", layers)
+    elif kinds is not None and not traits.chunks:
         if not isinstance(kinds, list) or len(kinds) != layers:
             raise fields.problem(
                 "layer_types", kinds, f"must be a list of {layers} kinds of layers"
             )
         local = [kind == "sliding_attention" for kind in kinds]
-    elif every := fields.count("sliding_window_pattern", default=traits.windows, least=0):
+    elif every := fields.count(pattern, default=traits.windows, least=0):
         local = [bool((layer + 1) % every) for layer in range(layers)]
     elif traits.window_switch:
         first = fields.count("max_window_layers", default=0, least=0)

@@ -37,7 +37,7 @@ class LayerKind:
 
     layers: int
     window: int | None
-    """Number of last tokens that these layers attend to; None for all."""
+    """Number of last tokens that these layers attend to, or of tokens in a chunk; None for all."""
     kv_heads: int
     """1 for multi-head latent attention, whose one entry serves all heads."""
     entries: int
@@ -48,6 +48,13 @@ class LayerKind:
     """Further bytes per token and layer on each GPU: scales, and the key of an indexer."""
     sparse: bool = False
     """Whether these layers attend to the tokens that an indexer chooses."""
+    chunked: bool = False
+    """Whether these layers attend to the tokens in the same chunk."""
+
+    @property
+    def kv_group(self) -> int | None:
+        """The layers as a group of `servers.profiles.kv_groups`."""
+        return -self.window if self.chunked and self.window is not None else self.window
 
     def bytes_per_token(self, gpus: int = 1) -> int:
         """Return the KV bytes of one token in these layers, on all GPUs of a tensor-parallel group.

@@ -69,6 +69,18 @@ def _qwen3(fields: Fields, hidden: int) -> int:
     return params + projector + len(deep) * (projector + 2 * merged)
 
 
+def _llama4(fields: Fields, hidden: int) -> int:
+    """The tower of Llama 4, with an embedding of the class and one position for it. An MLP without
+    biases joins patches before the projector."""
+    width, inner, layers, pixels = _sizes(fields)
+    positions = (fields.count("image_size") // fields.count("patch_size")) ** 2 + 1
+    layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+    params = layers * layer + pixels * width + width + positions * width + 4 * width
+    joined = fields.count("projector_input_dim")
+    params += inner * joined + joined * fields.count("projector_output_dim")
+    return params + fields.count("vision_output_dim") * hidden
+
+
 def _minimax(fields: Fields, hidden: int) -> int:
     """The tower of MiniMax-M3, whose patches have two frames. A second projector merges 2 × 2."""
     width, inner, layers, pixels = _sizes(fields)
@@ -90,6 +102,7 @@ TOWERS: Mapping[str, Callable[[Fields, int], int]] = {
     "gemma3": _siglip,
     "mistral3": _pixtral,
     "kimi_k25": _moonvit,
+    "llama4": _llama4,
     "minimax_m3_vl": _minimax,
     "qwen3_vl": _qwen3,
     "qwen3_vl_moe": _qwen3,

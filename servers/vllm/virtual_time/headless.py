@@ -24,6 +24,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -34,7 +35,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from servers.admission import Admission, Headroom
-from servers.profiles.kv_groups import STATE_INSIDE, is_state, keeps_states
+from servers.profiles.kv_groups import STATE_INSIDE, is_chunk, is_state, keeps_states
 from servers.speculation import Speculation
 
 MAX_MODEL_LEN = 1 << 24
@@ -158,6 +159,8 @@ def _spec(window: int | None, block_tokens: int) -> Any:
     }
     if window is None:
         return FullAttentionSpec(**sizes)
+    if is_chunk(window):
+        return ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=-window)
     return SlidingWindowSpec(**sizes, sliding_window=window)
 
 

@@ -7,10 +7,10 @@ under vLLM's interpreter.
 Both take single steps with the same clock. The comparison covers the turns and token counts of each
 step, hits, preemptions, pins and why they end, and the times of every turn to the picosecond. Seeds
 rotate through the policies. ADMISSION is whole-prompt (the default) or first-chunk, and does not
-change the workloads. LAYERS is full (the default), or windows or states, which gives the machine
-several KV groups, all but one of them with a sliding window or with states. Virtual time then keeps
-copies of blocks as vLLM does, and no difference is explained by them. LAYERS is also speculation:
-full attention with speculative decoding.
+change the workloads. LAYERS is full (the default), or windows, states or chunks, which gives the
+machine several KV groups, all but one of them with a sliding window, states or local chunks.
+Virtual time then keeps copies of blocks as vLLM does, and no difference is explained by them.
+LAYERS is also speculation: full attention with speculative decoding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,15 @@ from servers.variants import make_policy, variant, variants
 from servers.vllm.plugin.kv_manager import ReclaimingKVManager
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import into
-from tests.real.plugin.random_worlds import World, speculating, stateful, unruly, windowed, world
+from tests.real.plugin.random_worlds import (
+    World,
+    chunked,
+    speculating,
+    stateful,
+    unruly,
+    windowed,
+    world,
+)
 
 GOES_ON = [int(number) for number in re.findall(r"\d+", __version__)[:2]] >= [0, 33]
 """Whether vLLM computes the turns behind one that was preempted for want of its own blocks. Virtual
@@ -208,7 +216,12 @@ class _CountingReasons:
         ReclaimingKVManager._make_room_for_running = self._make_room  # type: ignore[method-assign]
 
 
-GROUPED = {"windows": windowed, "states": stateful, "speculation": speculating}
+GROUPED = {
+    "windows": windowed,
+    "states": stateful,
+    "chunks": chunked,
+    "speculation": speculating,
+}
 
 
 def check(seed: int, admission: Admission, layers: str) -> Verdict:

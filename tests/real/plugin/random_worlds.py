@@ -36,6 +36,14 @@ WINDOWED: tuple[Groups, ...] = (
 gpt-oss has two groups and Gemma 3 six or seven; windows also end inside blocks."""
 
 
+CHUNKED: tuple[Groups, ...] = (
+    (-16, None),
+    (None, -64),
+    (-48, -48, -48, None),
+    (None, -304, -304, -304),
+    (-128, None, -128),
+)
+"""KV groups of models with chunked local attention. Llama 4 has three groups with chunks."""
 STATEFUL: tuple[Groups, ...] = (
     (STATE, None),
     (None, STATE),
@@ -104,6 +112,15 @@ def windowed(played: World, seed: int) -> World:
     grouped = _grouped(played, rng.choice(WINDOWED), rng)
     window = max(filter(None, grouped.kv_groups))
     times = WindowTimes(window, rng.choice((0, 50_000)), 7_000)
+    return played._replace(profile=replace(grouped, window=times))
+
+
+def chunked(played: World, seed: int) -> World:
+    """Return the workload on a machine with chunked local attention and as much spare memory."""
+    rng = random.Random(f"chunks {seed}")
+    grouped = _grouped(played, rng.choice(CHUNKED), rng)
+    chunk = -min(filter(None, grouped.kv_groups))
+    times = WindowTimes(chunk, rng.choice((0, 50_000)), 7_000, chunked=True)
     return played._replace(profile=replace(grouped, window=times))
 
 

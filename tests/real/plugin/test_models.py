@@ -45,7 +45,12 @@ from vllm.v1.core.single_type_kv_cache_manager import (
     SlidingWindowManager,
     register_all_kvcache_specs,
 )
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec, MambaSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+)
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
 try:
@@ -301,6 +306,37 @@ UNLISTED: Mapping[str, Mapping[str, Any]] = {
         "position_embedding_type": "nope",
         "tie_word_embeddings": True,
     },
+    "llama-4": {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "model_type": "llama4",
+        "text_config": {
+            **DENSE,
+            "model_type": "llama4_text",
+            "head_dim": 64,
+            "num_hidden_layers": 8,
+            "intermediate_size": 128,
+            "intermediate_size_mlp": 512,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 1024,
+            "use_qk_norm": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        },
+        "vision_config": {
+            "model_type": "llama4_vision_model",
+            "hidden_size": 128,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "intermediate_size": 512,
+            "image_size": 56,
+            "patch_size": 14,
+            "pixel_shuffle_ratio": 0.5,
+            "projector_input_dim": 96,
+            "projector_output_dim": 160,
+            "vision_output_dim": 160,
+        },
+    },
     "qwen2": {
         **DENSE,
         "architectures": ["Qwen2ForCausalLM"],
@@ -449,7 +485,10 @@ def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None
         if not isinstance(spec, MambaSpec):
             layer = extract_layer_index(name)
             size = spec.page_size_bytes // spec.block_size + found.get(layer, (None, 0))[1]
-            found[layer] = (getattr(spec, "sliding_window", None), size)
+            window = getattr(spec, "sliding_window", None)
+            if isinstance(spec, ChunkedLocalAttentionSpec):
+                window = spec.attention_chunk_size
+            found[layer] = (window, size)
     return Counter(found.values())
 
 
@@ -491,6 +530,13 @@ def test_weights_and_kv_are_those_of_vllm(
         assert_states(llm, config, specs, pool)
     assert weight_bytes(module) == llm.weight_bytes
     assert layers(llm) == layers_of_vllm(specs)
+    if any(kind.chunked for kind in llm.kinds):
+        groups, block_bytes = pool_of(llm, 1, BLOCK_TOKENS)
+        theirs = [
+            getattr(g.kv_cache_spec, "attention_chunk_size", None) for g in pool.kv_cache_groups
+        ]
+        assert list(groups) == [chunk and -chunk for chunk in theirs]
+        assert pool.num_blocks == MEMORY // block_bytes
     if groups_of(llm)[0] == FULL_ATTENTION:
         # vLLM's multi-head latent attention on a CPU without AMX has blocks of 16 tokens.
         assert pool.num_blocks == MEMORY // (
