@@ -181,6 +181,6 @@ def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> t
         if is_chunk(group) and group is not None and -group % block_tokens:
             raise InvalidInput(
                 f"{llm.name}: its attention_chunk_size of {-group} tokens is no multiple of the "
-                f"{block_tokens} tokens of a block, with which vLLM's prefix hits are wrong"
+                f"{block_tokens} tokens of a block; such chunks are not modelled"
             )
     return groups, token_bytes // llm.layers * layers * block_tokens

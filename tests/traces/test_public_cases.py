@@ -6,6 +6,7 @@ The files in `cases` are ours: no text or code of the reports is in them.
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,15 @@ def test_one_field_is_no_mark_of_a_format() -> None:
     values = "x", 1, {}, [], [{}], [{"role": "assistant", "content": "x"}]
     documents = ({name: value} for name in names for value in values)
     assert [each for each in documents if recognise(json.dumps(each).encode())] == []
+
+
+def test_a_sqlite_database_is_refused_with_what_to_export(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "traces.sqlite")
+    connection.execute("create table calls (prompt_tokens)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(InvalidTrace, match=r"a SQLite database, .* as CSV, and give --columns"):
+        read_traces(tmp_path / "traces.sqlite")
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,10 @@ def test_our_format_is_recognised_if_another_field_comes_first(tmp_path: Path) -
         ({"conversations": [{"from": "human", "value": "hi"}]},
          "looks like ShareGPT conversations (has conversations.from, conversations.value), which "
          "have neither token counts nor times"),
+        ({"group": 0, "stream": 1, "prompt_len": 9, "out_lens": [5], "obs_lens": [2]},
+         "looks like rollouts of reinforcement learning (has group, stream, prompt_len, out_lens, "
+         "obs_lens), which have lengths, but neither the times nor the tools of the calls between "
+         "them"),
         ({"event": "action", "run_id": "r", "session_id": "s", "step": 1, "agent_cost": 0.1},
          "looks like a recording of Exgentic (has event, run_id, session_id, step), which has "
          "neither token counts nor times, only the steps; give the OpenTelemetry traces of the "

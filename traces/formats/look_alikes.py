@@ -46,6 +46,11 @@ UNREADABLE = tuple(
             "conversations.from conversations.value",
             "which have neither token counts nor times",
         ),
+        (
+            "rollouts of reinforcement learning",
+            "group stream prompt_len out_lens obs_lens",
+            "which have lengths, but neither the times nor the tools of the calls between them",
+        ),
     )
 )
 """Files that cannot be read, with the keys of an object in them (`keys_of`) and the reason."""
@@ -85,6 +90,7 @@ OTHERS = tuple(
 """Files of other tools, with the keys of an object in them and what to give instead. Readers of
 ours would take some of them for their own."""
 AIDER = b"# aider chat started"
+SQLITE = b"SQLite format 3\0"
 RECIPE = "turnstile-recipe-1"
 
 
@@ -94,6 +100,11 @@ def of_another_tool(data: bytes) -> str | None:
     first_bytes = data[:FIRST_BYTES]
     if first_bytes.lstrip().startswith(AIDER):
         return f"a chat of Aider, which has no times and cannot be read here; {RECORD}"
+    if first_bytes.startswith(SQLITE):
+        return (
+            "a SQLite database, which cannot be read here; export the table with its calls as "
+            "CSV, and give --columns"
+        )
     document = document_start(first_bytes)
     first = next(iter(document), None) if isinstance(document, list) else document
     for found in map(keys_of, (first, *first_lines(first_bytes))):
