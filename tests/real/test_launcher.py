@@ -23,6 +23,7 @@ from harness.gateway import Gateway, serve_gateway
 from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import ServerFailed
+from servers.processes.metrics_page import samples
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
@@ -202,16 +203,32 @@ def test_a_context_longer_than_the_pool_is_reported_with_vllms_message(tmp_path:
         launch(config, tmp_path, ready_within_s=READY_WITHIN_S)
 
 
-def test_bench_serve_leaves_no_process_when_it_is_killed(tmp_path: Path) -> None:
+def test_bench_serve_drafts_as_its_flag_says_and_leaves_no_process_when_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
     command = [str(Path(sys.executable).parent / "bench"), "serve", "--out", str(tmp_path)]
+    command += ["--", "--speculative-config", json.dumps(ngram)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as bench:
         assert bench.stdout is not None
-        assert bench.stdout.readline().startswith("http://127.0.0.1:")
+        url = bench.stdout.readline().split()[0]
+        assert url.startswith("http://127.0.0.1:")
         example = bench.stdout.readline()
         answer = subprocess.run(example, shell=True, capture_output=True, check=True)  # noqa: S602
         assert json.loads(answer.stdout)["usage"]["completion_tokens"] == 16
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+            greedy = client.completions.create(
+                model="tiny", prompt=[7, 8] * 32, max_tokens=64, temperature=0,
+                extra_body={"ignore_eos": True},
+            )  # fmt: skip
+        assert greedy.usage is not None
+        assert greedy.usage.completion_tokens == 64
+        page = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310
+        [drafts] = samples(page, "vllm:spec_decode_num_draft_tokens_total")
+        [accepted] = samples(page, "vllm:spec_decode_num_accepted_tokens_total")
+        assert 0 < accepted.value <= drafts.value
         children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()
         (supervisor,) = [int(child) for child in children if os.getpgid(int(child)) == int(child)]
         assert len(group_of(supervisor)) >= 3  # supervisor, API server, engine
