@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from harness.load.option import elements
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import did_you_mean
+from servers.profiles.machines.gpus import HARDWARE
 from servers.profiles.machines.prices import LIST_PRICES
 from servers.records.settings import Numbers
 from servers.records.sweep import ApiPriceRecord, PriceRecord
@@ -67,6 +68,12 @@ def price_of_gpu(
         return PriceRecord(in_file, "the GPU file")
     listed = None if hardware is None or gpu else LIST_PRICES.get(hardware)
     return None if listed is None else PriceRecord(*listed)
+
+
+def priced_hardware(text: str | None) -> list[str]:
+    """Return the listed GPUs that have a list price or one of `--price`."""
+    prices = parse_prices(text, HARDWARE)
+    return [name for name in HARDWARE if price_of_gpu(prices, name, None)]
 
 
 def own_price(price: PriceRecord | None) -> str | None:

@@ -15,6 +15,7 @@ from test_agents_sweep import agents_plan
 
 from harness.cli.commands.plan import deployment
 from harness.engines.sim import SimEngine
+from harness.load.prices import priced_hardware
 from harness.load.settings import Execution, Machine, Server, SweepSettings
 from harness.sweep import planning
 from harness.sweep.plan import SweepPlan
@@ -37,7 +38,9 @@ from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, read_sweep
 from reports.statistics.capacities import VariantCapacity
 from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.profiles import HARDWARE
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.machines.prices import LIST_PRICES
 from servers.records.sweep import PriceRecord
 
 ONE_USD = PriceRecord(1.0, "--price")
@@ -308,6 +311,12 @@ def test_prices_by_hardware_are_for_the_machines_that_they_name() -> None:
     assert [c.plan.settings.price for c in found] == ["0.1", None]
     with pytest.raises(InvalidInput, match=r"--price h10=1: no run is on this hardware; did you"):
         candidates(replace(given, price="h10=1"), (None,), (None,))
+
+
+def test_a_plan_on_all_hardware_takes_the_gpus_with_a_price() -> None:
+    assert {"h100", "mi300x"} <= {*priced_hardware(None)} == HARDWARE.keys() & LIST_PRICES.keys()
+    assert {*priced_hardware("mi355x=4")} - {*priced_hardware(None)} == {"mi355x"}
+    assert priced_hardware("2.5") == [*HARDWARE]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "4.5", "many", "", "1000001"])

@@ -33,8 +33,8 @@ HELP = """Find the cheapest machines that serve a number of agents at an SLO, in
 Searches how many agents one machine serves, for each combination of hardware, model, GPUs, DRAM and
 policy, with a sweep each; then takes as many whole machines as the agents need. Prints the plans,
 and writes plan.html, with the Pareto front of cost and latency, and plan.json. The same command
-resumes. --hardware all searches every GPU of bench list hardware. Exit code 1: no plan meets the
-SLO.
+resumes. --hardware all searches the GPUs of bench list hardware that have a price there or in
+--price. Exit code 1: no plan meets the SLO.
 
 [bold]Examples[/bold]
 
@@ -102,6 +102,7 @@ def plan(
     ],
     execution: Annotated[Execution, Only("out", "workers", "fresh")],
 ) -> None:
+    from harness.load.prices import priced_hardware
     from harness.sweep.planning import (
         candidates,
         default_folder,
@@ -134,9 +135,8 @@ def plan(
                 raise InvalidInput(
                     f"--hardware {','.join(hardware)}: {ALL} stands alone; remove the other names"
                 )
-            from servers.profiles import HARDWARE as LISTED
-
-            machine = replace(settings.machine, hardware=",".join(LISTED))
+            priced = ",".join(priced_hardware(settings.price))
+            machine = replace(settings.machine, hardware=priced)
             settings = replace(settings, machine=machine)
         found, left_out = candidates(settings, gpus, sizes)
         folder = execution.out or default_folder(found, agents)
