@@ -36,7 +36,7 @@ from reports.compare.plans_page import draw, table
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, read_sweep
 from reports.statistics.capacities import VariantCapacity
-from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.records.sweep import PriceRecord
 
@@ -279,16 +279,24 @@ def test_another_price_is_another_order_in_the_same_folder() -> None:
     assert default_folder(cheap, 40) == default_folder(dear, 40)
 
 
-def test_a_model_that_does_not_fit_a_machine_leaves_it_out_and_one_that_fits_none_is_refused() -> (
-    None
-):
+def test_a_model_that_does_not_fit_a_machine_leaves_it_out() -> None:
     large = settings(hardware="l4,b300", model="qwen3-32b")
     found, left_out = candidates(large, (1,), (None,))
     assert [c.folder for c in found] == ["qwen3-32b_1-b300"]
     assert len(left_out) == 1
     assert "qwen3-32b" in left_out[0]
-    with pytest.raises(DoesNotFit, match="l4"):
-        candidates(settings(hardware="l4", model="qwen3-32b"), (1,), (None,))
+
+
+def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:
+    options = ("--hardware", "l4,a100-80g", "--gpus", "1", "--model", "llama-3.1-70b")
+    code, _, err = bench("plan", "execution-note", "--agents", "4", *options)
+    l4, a100, refusal = err.splitlines()
+    assert l4.startswith("bench: left out: llama-3.1-70b does not fit on 1 x l4: weights of")
+    assert a100.endswith("; use --gpus 2")
+    assert (code, refusal) == (
+        2,
+        "bench: no machine of --hardware is left; change --gpus or --model",
+    )
 
 
 def test_hardware_without_a_price_is_refused_with_the_remedy(tmp_path: Path) -> None:

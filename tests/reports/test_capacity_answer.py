@@ -405,10 +405,29 @@ def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() 
         in answer.findings
     )
     assert answer.findings[0] == (
-        "Sustained: mean JCT at most 2x that of an idle machine, with this many agents at work,"
-        " each of which starts a new job when its last one has ended. On an idle machine the mean"
-        " JCT is 42.0 s."
+        "Sustained: mean JCT at most 2x that of an idle machine, with this many agents, each of"
+        " which starts a new job as soon as its last one has ended. On an idle machine the mean JCT"
+        " is 42.0 s."
     )
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "says"),
+    [
+        ("agents:60", "starts a new job 60.0 s on average after its last one has ended."),
+        (
+            "day:office",
+            "arrive in 24 h, at rates of this mean that follow the hours of day:office, from an ",
+        ),
+        ("day:1,2", "that follow the hours of the given profile, from an empty machine. "),
+    ],
+)
+def test_the_answer_says_how_long_agents_think_and_which_hours_are_busy(
+    arrivals: str, says: str
+) -> None:
+    day = {"arrivals": arrivals, "horizon": {"seconds": 86_400}}
+    sweep = convert(SWEEP | day, SweepRecord)
+    assert says in meaning(capacity_context(sweep, parse_slo("mean<=2x"), 65.8))
 
 
 def test_a_machine_serves_a_whole_number_of_agents() -> None:
