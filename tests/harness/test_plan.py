@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from in_process import bench
+from msgspec import structs
 from small import GPU
 from test_agents_sweep import agents_plan
 
@@ -160,7 +161,7 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
     sweep = plan_on(1).sweep_record()
     price = PriceRecord(usd_per_gpu_hour, "--price")
     return Fleet(
-        type(sweep)(**{n: getattr(sweep, n) for n in sweep.__struct_fields__} | {"price": price}),
+        structs.replace(sweep, price=price, seeds=more.get("seeds", sweep.seeds)),
         Path("run"),
         "fcfs",
         None,
@@ -168,6 +169,7 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
         serves,
         more.get("limit", "mean<=2x"),
         more.get("times", {P95_JCT: p95_s}),
+        more.get("predicted"),
     )
 
 
@@ -187,6 +189,19 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
         " missed first."
     )
     assert seeds.startswith("One seed: with other jobs this plan may miss the SLO.")
+
+
+def test_a_plan_says_how_many_agents_it_serves_with_jobs_that_were_not_simulated() -> None:
+    """Three machines, each of which is predicted to serve 12 or 14 agents."""
+    few, enough = (fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=n) for n in (12, 14))
+    assert findings([few], P95_SLO)[1] == (
+        "With other jobs it serves at least 36 agents with a probability of 95%, predicted from 3"
+        " seeds. For a margin, ask for more --agents."
+    )
+    assert findings([enough], P95_SLO)[1].endswith(
+        "at least 42 agents with a probability of 95%, predicted from 3 seeds."
+    )
+    assert few.document()["predicted"] == 36
 
 
 def test_a_machine_that_sustains_all_that_a_search_tries_misses_nothing() -> None:
