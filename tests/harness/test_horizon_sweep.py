@@ -77,18 +77,19 @@ def test_all_variants_have_the_same_jobs_all_of_which_finish(tmp_path: Path) -> 
 def test_jobs_of_a_day_arrive_in_its_busy_hours_and_all_finish(tmp_path: Path) -> None:
     profile = "day:" + ",".join("0" * 18 + "31" + "0" * 4)
     plan = replace(
-        horizon_plan(jps=(0.002,)),
+        horizon_plan(jps=(0.001,)),
         horizon=HorizonRecord(seconds=86_400.0),
         arrivals=parse_arrivals(profile),
         arrivals_text=profile,
     )
     run_sweep(plan, tmp_path, workers=1)
-    turns = read_lines(tmp_path / "fcfs_jps0.002_seed1/turns.jsonl")
+    turns = read_lines(tmp_path / "fcfs_jps0.001_seed1/turns.jsonl")
     hours = Counter(t["scheduled_at_s"] // 3600 for t in turns if not t["turn"])
-    # 86,400 s · 0.002 jobs/s: 129.6 jobs in one hour and 43.2 in the next, +- three deviations.
+    # 86,400 s · 0.001 jobs/s: 64.8 jobs in one hour and 21.6 in the next, give or take three
+    # deviations.
     assert set(hours) == {18, 19}
-    assert abs(hours[18] - 129.6) < 34
-    assert abs(hours[19] - 43.2) < 20
+    assert abs(hours[18] - 64.8) < 24.1
+    assert abs(hours[19] - 21.6) < 13.9
     assert all(t["finished_at_s"] for t in turns)
 
 
