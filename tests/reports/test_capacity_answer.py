@@ -223,6 +223,13 @@ def test_a_search_that_ends_at_25_jobs_within_a_horizon_says_that_a_longer_one_g
     assert "is missed even by jobs that hardly ever overlap. " in said(24)
 
 
+def test_an_slo_that_nothing_meets_after_a_burst_is_missed_by_the_burst() -> None:
+    found = chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3)
+    said = answer_of(found, horizon={"seconds": 86_400.0, "burst": 50}).headline
+    assert "the SLO mean<=2x is missed even by a burst of 50 jobs that few others follow. " in said
+    assert said.endswith("A smaller --burst, or a looser --slo such as 'p50<=2x', may help.")
+
+
 def test_without_a_capacity_with_every_seed_the_seeds_that_sustain_nothing_are_counted() -> None:
     answer = answer_of(chains(fcfs=(0.2, 0.25, NEVER), a=(NEVER,) * 3))
     assert answer.headline.startswith("No scheduler sustains a rate on b200 with every seed")
