@@ -97,8 +97,7 @@ def parse_numbers(option: str, text: str | None, least: int) -> tuple[int | None
 def candidates(
     settings: SweepSettings, gpus: Sequence[int | None], offload_gb: Sequence[int | None]
 ) -> tuple[list[Candidate], list[str]]:
-    """Return the combinations, the cheapest first, and why others are left out. Raise DoesNotFit if
-    no machine is left."""
+    """Return the combinations, the cheapest first, and why others are left out."""
     plans: list[tuple[SweepPlan, int | None]] = []
     left_out: list[str] = []
     for each in each_machine(settings):
@@ -111,12 +110,10 @@ def candidates(
                 except (DoesNotFit, CannotShare) as error:
                     left_out.append(str(error))
     left_out = list(dict.fromkeys(left_out))
-    if not plans:
-        raise DoesNotFit("; ".join(left_out))
     named = [*elements(settings.machine.hardware), *(plan.engine.hardware for plan, _ in plans)]
     prices = parse_prices(settings.price, named)
     found = [_candidate(plan, size, prices) for plan, size in plans]
-    least = min(len(c.plan.workload.left_out) for c in found)
+    least = min((len(c.plan.workload.left_out) for c in found), default=0)
     kept: dict[str, Candidate] = {}
     for candidate in sorted(found, key=lambda c: (c.usd_per_month, c.gpus)):
         missing = len(candidate.plan.workload.left_out)

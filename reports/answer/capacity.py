@@ -22,6 +22,7 @@ from reports.answer.tuned_baseline import capacities_against_tuned
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS
+from reports.metrics.in_flight import think_s
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import (
@@ -116,15 +117,20 @@ def meaning(context: CapacityContext) -> str:
     idle = f"On an idle machine the mean JCT is {seconds(context.idle_mean_s)}."
     if context.ladder is AGENTS:
         other = "" if context.agents else " With --arrivals poisson the search is for jobs/s."
+        pause_s = think_s(context.arrivals)
+        when = f"{seconds(pause_s)} on average after" if pause_s else "as soon as"
         return (
-            f"Sustained: {context.slo.describe()}, with this many agents at work, each of which"
-            f" starts a new job when its last one has ended.{other} {idle}"
+            f"Sustained: {context.slo.describe()}, with this many agents, each of which"
+            f" starts a new job {when} its last one has ended.{other} {idle}"
         )
     if (horizon := context.horizon) is not None:
         begin = "" if horizon.burst else ", from an empty machine"
+        kind, _, profile = context.arrivals.partition(":")
+        name = "the hours of the given profile" if "," in profile else f"the hours of day:{profile}"
+        hours = f", at rates of this mean that follow {name}" if kind == "day" else ""
         return (
             f"Sustained: {context.slo.describe()}, over all jobs that arrive in"
-            f" {horizon.in_words}{begin}. {idle}"
+            f" {horizon.in_words}{hours}{begin}. {idle}"
         )
     return (
         f"Sustained: {context.slo.describe()}, and a queue that does not grow, even after a burst"

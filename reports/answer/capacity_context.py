@@ -70,6 +70,8 @@ class CapacityContext:
     """How many agents the user wants to serve, if the user said so."""
     horizon: HorizonRecord | None = None
     """For how long jobs arrive in a cell; None: until a steady state."""
+    arrivals: str = "poisson"
+    """As in `sweep.json`."""
 
     @property
     def begins_with_burst(self) -> bool:
@@ -91,6 +93,7 @@ def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> Capaci
         ladder_of(sweep.arrivals),
         max(sweep.agents, default=None),
         sweep.horizon,
+        sweep.arrivals or "",
     )
 
 

@@ -149,7 +149,10 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
     if kinds == {Kind.NEVER}:
         least, horizon = load.least, context.horizon
         remedy = "A looser --slo would give capacities."
-        if horizon is not None and least_rate(horizon.seconds) * context.idle_mean_s > LEAST_JOBS:
+        if horizon is not None and horizon.burst:
+            least = f"a burst of {counted(horizon.burst, 'job')} that few others follow"
+            remedy = "A smaller --burst, or a looser --slo such as 'p50<=2x', may help."
+        elif horizon is not None and least_rate(horizon.seconds) * context.idle_mean_s > LEAST_JOBS:
             least = f"{MIN_JOBS} jobs in {time_span(horizon.seconds)}, the lowest rate of a search"
             remedy = "A longer --horizon, which has lower rates, or a looser --slo may help."
         if any(c.never.is_mixed for c in capacities):

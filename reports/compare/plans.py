@@ -49,6 +49,9 @@ class Fleet:
     times: Mapping[Limit, float]
     """`statistics_of` the SLO with `each` agents, mean over seeds, in seconds, and of a speed in
     seconds per token. Empty if that cell has not run yet."""
+    predicted: int | None = None
+    """Agents that one machine serves with a probability of 95% with jobs of another seed; None with
+    one seed, and if a capacity is no number."""
 
     @property
     def machines(self) -> int:
@@ -66,6 +69,10 @@ class Fleet:
     @property
     def could_serve(self) -> int:
         return self.machines * self.serves
+
+    @property
+    def could_serve_by_prediction(self) -> int | None:
+        return None if self.predicted is None else self.machines * self.predicted
 
     @property
     def machine(self) -> str:
@@ -88,6 +95,7 @@ class Fleet:
             "usd_per_month": self.usd_per_month,
             "agents_per_machine": self.each,
             "could_serve": self.could_serve,
+            "predicted": self.could_serve_by_prediction,
             "fails_first": self.limit,
             "statistics": {each.name: shown(each, time_s) for each, time_s in self.times.items()},
             "folder": self.folder.name,
@@ -129,6 +137,7 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
             min(most),
             capacity.missed[0][0] or NO_STEADY_STATE if capacity.missed else None,
             {},
+            None if capacity.on_most is None else int(capacity.on_most),
         )
         if not fleet.serves:
             without.append(f"{fleet.name}: fails with one agent: {_missed(capacity)}")
@@ -212,10 +221,7 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
         f"A month has {HOURS_PER_MONTH} hours; a GPU with its share of the host costs"
         f" {price_in_words(best.sweep.price)}. More DRAM costs nothing extra here.",
     ]
-    if len(best.sweep.seeds) == 1:
-        sentences.insert(
-            1, "One seed: with other jobs this plan may miss the SLO. Use --seeds 1..3 or more."
-        )
+    sentences[1:1] = _with_other_jobs(best)
     first = statistics_of(slo)[0]
     faster = front(found, lambda f: f.times.get(first, math.inf))[1:]
     if faster:
@@ -233,6 +239,19 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
             " the same of all."
         )
     return sentences
+
+
+def _with_other_jobs(fleet: Fleet) -> list[str]:
+    seeds, likely = len(fleet.sweep.seeds), fleet.could_serve_by_prediction
+    if seeds == 1:
+        return ["One seed: with other jobs this plan may miss the SLO. Use --seeds 1..3 or more."]
+    if likely is None:
+        return []
+    remedy = "" if likely >= fleet.asked else " For a margin, ask for more --agents."
+    return [
+        f"With other jobs it serves at least {counted(likely, 'agent')} with a probability of 95%,"
+        f" predicted from {seeds} seeds.{remedy}"
+    ]
 
 
 def fails_first(fleet: Fleet) -> str:

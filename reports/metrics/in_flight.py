@@ -23,7 +23,7 @@ def _in_flight(facts: Facts) -> dict[str, Value]:
         per_s = facts.span.jobs / length_s
         in_flight = per_s * jct_s
         # The others are between two jobs.
-        counted = config.agents - per_s * _think_s(config.arrivals)
+        counted = config.agents - per_s * think_s(config.arrivals)
     elif config.horizon is not None:
         # Until the last job has ended, so that the law holds by definition.
         in_flight = len(facts.jobs["jct_s"]) / (done.virtual_s or math.nan) * jct_s
@@ -35,7 +35,7 @@ def _in_flight(facts: Facts) -> dict[str, Value]:
     return dict(zip(IN_FLIGHT.columns, (in_flight, counted / in_flight), strict=True))
 
 
-def _think_s(arrivals: str) -> float:
+def think_s(arrivals: str) -> float:
     """Return the mean think time of `agents` or `agents:SECONDS`."""
     return float(arrivals.partition(":")[2] or 0.0)
 

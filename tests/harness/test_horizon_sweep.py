@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from msgspec import structs
 from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
+from harness.load.arrivals import parse_arrivals
 from harness.load.settings import Execution, Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.members import MembersPlan, resolve_members
@@ -70,6 +72,25 @@ def test_all_variants_have_the_same_jobs_all_of_which_finish(tmp_path: Path) -> 
     assert all(at_s < 600 for _, at_s in starts[0])
     # 600 s · 0.2 jobs/s, give or take three deviations.
     assert 120 - 33 < len(starts[0]) < 120 + 33
+
+
+def test_jobs_of_a_day_arrive_in_its_busy_hours_and_all_finish(tmp_path: Path) -> None:
+    profile = "day:" + ",".join("0" * 18 + "31" + "0" * 4)
+    plan = replace(
+        horizon_plan(jps=(0.001,)),
+        horizon=HorizonRecord(seconds=86_400.0),
+        arrivals=parse_arrivals(profile),
+        arrivals_text=profile,
+    )
+    run_sweep(plan, tmp_path, workers=1)
+    turns = read_lines(tmp_path / "fcfs_jps0.001_seed1/turns.jsonl")
+    hours = Counter(t["scheduled_at_s"] // 3600 for t in turns if not t["turn"])
+    # 86,400 s · 0.001 jobs/s: 64.8 jobs in one hour and 21.6 in the next, give or take three
+    # deviations.
+    assert set(hours) == {18, 19}
+    assert abs(hours[18] - 64.8) < 24.1
+    assert abs(hours[19] - 21.6) < 13.9
+    assert all(t["finished_at_s"] for t in turns)
 
 
 def test_the_same_rates_after_another_horizon_or_burst_are_other_cells(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from in_process import bench
+from msgspec import structs
 from small import GPU
 from test_agents_sweep import agents_plan
 
@@ -37,7 +38,7 @@ from reports.compare.plans_page import draw, table
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, read_sweep
 from reports.statistics.capacities import VariantCapacity
-from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.profiles import HARDWARE
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.prices import LIST_PRICES
@@ -163,7 +164,7 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
     sweep = plan_on(1).sweep_record()
     price = PriceRecord(usd_per_gpu_hour, "--price")
     return Fleet(
-        type(sweep)(**{n: getattr(sweep, n) for n in sweep.__struct_fields__} | {"price": price}),
+        structs.replace(sweep, price=price, seeds=more.get("seeds", sweep.seeds)),
         Path("run"),
         "fcfs",
         None,
@@ -171,6 +172,7 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
         serves,
         more.get("limit", "mean<=2x"),
         more.get("times", {P95_JCT: p95_s}),
+        more.get("predicted"),
     )
 
 
@@ -190,6 +192,19 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
         " missed first."
     )
     assert seeds.startswith("One seed: with other jobs this plan may miss the SLO.")
+
+
+def test_a_plan_says_how_many_agents_it_serves_with_jobs_that_were_not_simulated() -> None:
+    """Three machines, each of which is predicted to serve 12 or 14 agents."""
+    few, enough = (fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=n) for n in (12, 14))
+    assert findings([few], P95_SLO)[1] == (
+        "With other jobs it serves at least 36 agents with a probability of 95%, predicted from 3"
+        " seeds. For a margin, ask for more --agents."
+    )
+    assert findings([enough], P95_SLO)[1].endswith(
+        "at least 42 agents with a probability of 95%, predicted from 3 seeds."
+    )
+    assert few.document()["predicted"] == 36
 
 
 def test_a_machine_that_sustains_all_that_a_search_tries_misses_nothing() -> None:
@@ -282,16 +297,24 @@ def test_another_price_is_another_order_in_the_same_folder() -> None:
     assert default_folder(cheap, 40) == default_folder(dear, 40)
 
 
-def test_a_model_that_does_not_fit_a_machine_leaves_it_out_and_one_that_fits_none_is_refused() -> (
-    None
-):
+def test_a_model_that_does_not_fit_a_machine_leaves_it_out() -> None:
     large = settings(hardware="l4,b300", model="qwen3-32b")
     found, left_out = candidates(large, (1,), (None,))
     assert [c.folder for c in found] == ["qwen3-32b_1-b300"]
     assert len(left_out) == 1
     assert "qwen3-32b" in left_out[0]
-    with pytest.raises(DoesNotFit, match="l4"):
-        candidates(settings(hardware="l4", model="qwen3-32b"), (1,), (None,))
+
+
+def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:
+    options = ("--hardware", "l4,a100-80g", "--gpus", "1", "--model", "llama-3.1-70b")
+    code, _, err = bench("plan", "execution-note", "--agents", "4", *options)
+    l4, a100, refusal = err.splitlines()
+    assert l4.startswith("bench: left out: llama-3.1-70b does not fit on 1 x l4: weights of")
+    assert a100.endswith("; use --gpus 2")
+    assert (code, refusal) == (
+        2,
+        "bench: no machine of --hardware is left; change --gpus or --model",
+    )
 
 
 def test_hardware_without_a_price_is_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -223,6 +223,13 @@ def test_a_search_that_ends_at_25_jobs_within_a_horizon_says_that_a_longer_one_g
     assert "is missed even by jobs that hardly ever overlap. " in said(24)
 
 
+def test_an_slo_that_nothing_meets_after_a_burst_is_missed_by_the_burst() -> None:
+    found = chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3)
+    said = answer_of(found, horizon={"seconds": 86_400.0, "burst": 50}).headline
+    assert "the SLO mean<=2x is missed even by a burst of 50 jobs that few others follow. " in said
+    assert said.endswith("A smaller --burst, or a looser --slo such as 'p50<=2x', may help.")
+
+
 def test_without_a_capacity_with_every_seed_the_seeds_that_sustain_nothing_are_counted() -> None:
     answer = answer_of(chains(fcfs=(0.2, 0.25, NEVER), a=(NEVER,) * 3))
     assert answer.headline.startswith("No scheduler sustains a rate on b200 with every seed")
@@ -405,10 +412,29 @@ def test_capacities_in_agents_have_the_gpus_and_the_cost_of_the_wanted_agents() 
         in answer.findings
     )
     assert answer.findings[0] == (
-        "Sustained: mean JCT at most 2x that of an idle machine, with this many agents at work,"
-        " each of which starts a new job when its last one has ended. On an idle machine the mean"
-        " JCT is 42.0 s."
+        "Sustained: mean JCT at most 2x that of an idle machine, with this many agents, each of"
+        " which starts a new job as soon as its last one has ended. On an idle machine the mean JCT"
+        " is 42.0 s."
     )
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "says"),
+    [
+        ("agents:60", "starts a new job 60.0 s on average after its last one has ended."),
+        (
+            "day:office",
+            "arrive in 24 h, at rates of this mean that follow the hours of day:office, from an ",
+        ),
+        ("day:1,2", "that follow the hours of the given profile, from an empty machine. "),
+    ],
+)
+def test_the_answer_says_how_long_agents_think_and_which_hours_are_busy(
+    arrivals: str, says: str
+) -> None:
+    day = {"arrivals": arrivals, "horizon": {"seconds": 86_400}}
+    sweep = convert(SWEEP | day, SweepRecord)
+    assert says in meaning(capacity_context(sweep, parse_slo("mean<=2x"), 65.8))
 
 
 def test_a_machine_serves_a_whole_number_of_agents() -> None:

@@ -19,7 +19,7 @@ from harness.console import print_message
 from harness.load.option import build, elements, option_name, values_of
 from harness.load.settings import LOAD, MACHINE, SERVED, Execution, Machine, SweepSettings
 from servers.admission import Limits
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import DoesNotFit, InvalidInput
 
 if TYPE_CHECKING:
     from reports.compare.plans import Fleet
@@ -139,10 +139,12 @@ def plan(
             machine = replace(settings.machine, hardware=priced)
             settings = replace(settings, machine=machine)
         found, left_out = candidates(settings, gpus, sizes)
+        for sentence in left_out:
+            print_message(f"left out: {sentence}")
+        if not found:
+            raise DoesNotFit("no machine of --hardware is left; change --gpus or --model")
         folder = execution.out or default_folder(found, agents)
         refuse_run(folder)
-    for sentence in left_out:
-        print_message(f"left out: {sentence}")
     with one_line_errors(resume_hint(sys.argv[1:])):
         searched = search(found, agents, folder, execution, sys.argv[1:])
         every = [*left_out, *searched.left_out]
