@@ -76,6 +76,8 @@ POLICIES = Registry(
         "residual-sjf": "servers.policies.residual_sjf:ResidualSjf",
         "session-affinity": "servers.policies.session_affinity:SessionAffinity",
         "soft-ttl": "servers.policies.soft_ttl:SoftTtl",
+        "learned-ttl": "servers.policies.learned_ttl:LearnedTtl",
+        "trajectory": "servers.policies.trajectory:Trajectory",
         "unlimited-kv": "servers.policies.unlimited_kv:UnlimitedKv",
         "clairvoyant": "servers.policies.clairvoyant:Clairvoyant",
     },
@@ -91,8 +93,8 @@ PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
 ONLY_OVER_TIER = ("mori",)
 OURS_OVER_TIER = "turnstile+"
 REFERENCES = ("unlimited-kv", "clairvoyant")
-PROPOSED = ("residual-sjf", "session-affinity", "soft-ttl")
-"""Of open RFCs of vLLM (docs/design/upstream.md). They run if they are named."""
+PROPOSED = ("residual-sjf", "session-affinity", "soft-ttl", "learned-ttl", "trajectory")
+"""Of open RFCs and pull requests (docs/design/upstream.md). They run if they are named."""
 ALL = (
     *(name for name in POLICIES.built_in if name not in (*ONLY_OVER_TIER, *REFERENCES, *PROPOSED)),
     *PUBLISHED_OVER_TIER,

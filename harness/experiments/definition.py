@@ -74,6 +74,8 @@ class Synthesis(Strict):
     """Instead of a recipe."""
     shared_tokens: int = Field(default=0, ge=0)
     """Leading tokens that are the same in the prompts of all jobs."""
+    shared_prefixes: int = Field(default=1, ge=1)
+    """How many such prefixes there are, which the jobs have in turn."""
     programs: int = Field(default=100, ge=1)
     seed: int = 1
     turn_scale: int = 1
@@ -98,15 +100,19 @@ class Synthesis(Strict):
                 tokens=self.tokens,
                 output_tokens=self.output_tokens,
             )
-        return [_sharing(program, self.shared_tokens) for program in programs]
+        return [
+            _sharing(program, self.shared_tokens, number % self.shared_prefixes)
+            for number, program in enumerate(programs)
+        ]
 
 
-def _sharing(program: Program, tokens: int) -> Program:
-    """Return the program with prompts whose first `tokens` tokens all jobs share."""
+def _sharing(program: Program, tokens: int, group: int) -> Program:
+    """Return the program with prompts whose first `tokens` tokens all jobs of a group share."""
     if not tokens:
         return program
+    name = f"common-{group}" if group else "common"
     turns = tuple(
-        replace(turn, prefixes=(SharedPrefix("common", min(tokens, turn.prompt_tokens)),))
+        replace(turn, prefixes=(SharedPrefix(name, min(tokens, turn.prompt_tokens)),))
         for turn in program.turns
     )
     return replace(program, turns=turns, prefix=None)

@@ -32,6 +32,11 @@ Dynamo's port (`ai-dynamo` 1.6.1, `thunderagent_router`) pauses above 0.95 of th
 0.80, and resumes up to 0.85 of it: `thunderagent(pause_above=0.95, pause_to=0.8, resume_to=0.85)`.
 Its lower priority for all active programs from 0.80 on is left out.
 
+`shared_once=true` counts a prompt prefix that programs share once (dynamo #15105): what the first
+turn of a program finds in the cache counts with the program that computed it, and no longer once
+that one has ended. Until its first turn is admitted, a program is taken to share as much as the
+last one did that was. In the issue the sharing is known in advance, and a reserve is added.
+
 Departures from the authors' code:
 - tokens are the engine's; the router estimates prompts from characters, and adds streamed output
   every 20 tokens, while here the output counts when a turn has finished, as for clients that do not
@@ -77,6 +82,8 @@ class Resumable(ThunderAgentProgram):
         self.resumed_s = 0.0
         self.held: list[int] = []
         """Ids of the turns that have arrived since it was paused."""
+        self.shared_tokens = 0
+        """Leading tokens of its prompts that count with another program."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -100,6 +107,7 @@ class ThunderAgent(Policy):
         pause_above: float = 1.0,
         pause_to: float = 1.0,
         resume_to: float = 1.0,
+        shared_once: bool = False,
     ) -> None:
         super().__init__(costs)
         if interval_s <= 0 or resume_after_s <= 0:
@@ -114,6 +122,9 @@ class ThunderAgent(Policy):
         self._acting_decay = acting_decay
         self._resume_after_s = resume_after_s
         self._resume_to = resume_to * costs.kv_tokens
+        self._shared_once = shared_once
+        self._latest_shared_tokens = 0
+        """Tokens that the first turn admitted last found in the cache."""
         self._machine = ThunderAgentMachine(
             costs.kv_tokens, self._by_arrival, acting_weight, acting_decay, pause_above, pause_to
         )
@@ -135,10 +146,11 @@ class ThunderAgent(Policy):
         program_id = request.program_id
         program = self._programs.get(program_id)
         if program is not None:
-            program.arrived(request.prompt_tokens)
+            program.arrived(max(request.prompt_tokens - program.shared_tokens, 0))
         else:
             program = Resumable(request.id, request.program_arrival_s)
-            program.arrived(request.prompt_tokens)
+            program.shared_tokens = min(self._latest_shared_tokens, request.prompt_tokens)
+            program.arrived(request.prompt_tokens - program.shared_tokens)
             self._remember(program_id, program)
             if len(self._paused) or not self._machine.has_room(program):
                 self._pause(program_id, program)
@@ -153,8 +165,13 @@ class ThunderAgent(Policy):
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self._change(now_s)
         program = self._programs.get(request.program_id)
-        if program is not None and program.machine is None:
+        if program is None:
+            return
+        if program.machine is None:
             self._resume(request.program_id, program, now_s)
+        if self._shared_once and not request.index and not request.preempted:
+            self._latest_shared_tokens = program.shared_tokens = cached_tokens
+            program.recount(request.prompt_tokens - cached_tokens)
 
     def finished(self, request: Request, now_s: float) -> Retention:
         self._close_turn(request, request.prompt_tokens + request.output_tokens, now_s)
@@ -254,7 +271,7 @@ class ThunderAgent(Policy):
         program = self._programs.get(request.program_id)
         if program is None:
             return
-        is_due = program.finished(tokens, now_s)
+        is_due = program.finished(max(tokens - program.shared_tokens, 0), now_s)
         if not program.open_turns:
             self._time_outs_s.pop(request.program_id, None)
         if is_due:

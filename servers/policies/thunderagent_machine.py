@@ -48,6 +48,10 @@ class ThunderAgentProgram:
         self.acting_since_s = now_s
         return self.marked
 
+    def recount(self, tokens: int) -> None:
+        """Correct the tokens of a program with an open turn."""
+        self._set(self.open_turns, tokens)
+
     def pause(self, program_id: str) -> None:
         if self.machine is not None:
             self.machine.count(self, -1)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiments.definition import load, names, plans, with_engine
+from harness.experiments.definition import Synthesis, load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
 from servers.basics.errors import InvalidInput, NotInstalled
 from tests.harness import in_process
+from traces.synthesis.conversation import Conversation
 
 ROWS = (
     "fig3 fig4 fig5 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus "
@@ -131,6 +132,14 @@ def test_an_experiment_on_a_run_of_others_has_a_source_a_prediction_and_what_is_
     assert experiment.predicts
     assert experiment.assumes.startswith("Known: ")
     assert "Assumed: " in experiment.assumes
+
+
+def test_jobs_have_the_shared_prefixes_in_turn() -> None:
+    lengths = Conversation(turns=1, first_prompt=128, new_tokens=16, output_tokens=4)
+    drawn = Synthesis(conversation=lengths, programs=3, shared_tokens=64, shared_prefixes=2).draw()
+    first, second, third = (program.turns[0].prefixes[0] for program in drawn)
+    assert first == third != second
+    assert (first.tokens, second.tokens) == (64, 64)
 
 
 def test_stated_lengths_run_at_a_number_of_agents_and_give_a_knee(small: Path) -> None:

@@ -1,15 +1,20 @@
-"""The rules of open RFCs of vLLM: victims, residual SJF, session affinity, soft TTL."""
+"""The rules of open RFCs: victims, residual SJF, session affinity, soft and learned TTL, whole
+trajectories."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from policy_turns import COSTS, SMALL, order, run, turn
+from policy_turns import COSTS, SMALL, held, order, run, tool_call, turn
 
 from servers.basics.errors import InvalidPlugin
 from servers.policies.base import FREE, Request
+from servers.policies.learned_ttl import LearnedTtl
 from servers.policies.residual_sjf import ResidualSjf
 from servers.policies.session_affinity import SessionAffinity
 from servers.policies.soft_ttl import SoftTtl
+from servers.policies.trajectory import Trajectory
 from servers.variants import make_policy, variant
 
 
@@ -108,3 +113,39 @@ def test_soft_ttl_keeps_open_sessions_until_a_turn_lacks_blocks_or_the_ttl_is_ov
     assert run(policy, turn("open"), start=0.0, end=1.0).ttl_s == 30.0
     assert run(policy, turn("over", last=True), start=0.0, end=1.0) == FREE
     assert policy.reclaim_when == "pressure"
+
+
+def test_a_learned_ttl_ends_after_the_given_share_of_the_last_gaps() -> None:
+    """The logarithms of 1 s and 100 s have mean ln 10 and deviation ln 10, and 84.13% of a normal
+    distribution is below its mean and one deviation: 10 * 10 = 100 s."""
+    policy = LearnedTtl(COSTS, within=0.8413, window=2, default_ttl_s=60.0)
+    tool_call(policy, "first", "ls", 1.0)
+    assert run(policy, turn("open"), start=0.0, end=1.0).ttl_s == 60.0
+    policy.program_ended("open", 1.0)
+    tool_call(policy, "second", "make", 100.0)
+    assert run(policy, turn("open"), start=0.0, end=1.0).ttl_s == pytest.approx(100.0, rel=1e-3)
+    assert run(policy, turn("over", last=True), start=0.0, end=1.0) == FREE
+    assert policy.reclaim_when == "pressure"
+
+
+def test_a_trajectory_keeps_its_kv_until_it_ends() -> None:
+    policy = Trajectory(SMALL)
+    assert run(policy, turn("open"), start=0.0, end=1.0).ttl_s == math.inf
+    assert run(policy, turn("over", last=True), start=0.0, end=1.0) == FREE
+
+
+def test_a_turn_without_pinned_kv_waits_until_its_prompt_and_the_reserve_fit() -> None:
+    policy = Trajectory(SMALL, reserve=0.1)  # 1,000 of 10,000 tokens
+    new, back = turn("new", tokens=3000), turn("back", at=1.0, tokens=3000, pinned=True)
+    assert order(policy, [new, back]) == ["back", "new"]
+    assert policy.admit(new, 4000, 1.0) == "run"
+    assert policy.admit(new, 3999, 1.0) == "stop"
+    assert policy.admit(back, 0, 1.0) == "run"
+
+
+def test_the_trajectory_that_began_last_loses_its_kv_as_a_whole() -> None:
+    policy = Trajectory(SMALL)
+    early, late = (held(turn("p", program_at=at, tokens=3000)) for at in (1.0, 2.0))
+    assert list(policy.reclaim([early, late], turn("new"), 3.0)) == [late, early]
+    assert policy.victim([late.request, early.request], 3.0) is late.request
+    assert policy.reclaim_when == "stuck"

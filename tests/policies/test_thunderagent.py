@@ -124,6 +124,22 @@ def test_a_turn_resumes_its_program_after_30_minutes_and_then_waits_behind_earli
     assert order(policy, [other, late, running], 1803.0) == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize(("shared_once", "fits"), [(True, True), (False, False)])
+def test_what_first_turns_find_in_the_cache_counts_with_the_program_that_computed_it(
+    shared_once: bool, fits: bool
+) -> None:
+    policy = ThunderAgent(COSTS, shared_once=shared_once)
+    policy.scheduled(arrives(policy, "a", 5000, 0.0), 0.0, 0)  # 5,100
+    policy.scheduled(arrives(policy, "b", 4000, 1.0), 1.0, 3000)  # 1,100, or else 4,100
+    # Of 6,000 tokens, 3,000 are taken to be shared: 3,100 of 3,800 that are left.
+    third = arrives(policy, "c", 6000, 2.0)
+    assert held(policy, third, 2.0) != fits
+    if fits:
+        policy.scheduled(third, 2.0, 2200)  # 3,900: 10,100 in all, so that all are paused
+        policy.finished(third, 6.0)
+        assert held(policy, arrives(policy, "c", 6000, 7.0), 7.0)
+
+
 def test_an_idle_engine_resumes_the_program_of_the_turn_that_it_runs(policy: ThunderAgent) -> None:
     running = arrives(policy, "a", 9000, 0.0)
     waiting = arrives(policy, "b", 9000, 1.0)

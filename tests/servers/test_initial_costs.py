@@ -63,6 +63,12 @@ def test_a_dense_model_computes_all_parameters_for_each_token() -> None:
     assert costs.reload_s is None
 
 
+def test_a_step_computes_no_more_tokens_than_vllm_schedules() -> None:
+    limited = config(**DENSE)
+    limited.scheduler_config.max_num_scheduled_tokens = 2048
+    assert initial_costs(limited).step_tokens == 2048
+
+
 def test_a_decode_step_reads_the_weights_and_the_kv_of_its_context() -> None:
     costs = initial_costs(config(**DENSE))
     # 2 · 36 layers · 8 heads · 128 values of 2 bytes are 147,456 bytes per token.

@@ -284,6 +284,8 @@ def test_unsupported_options_are_reported_before_anything_starts(
     [
         ("--max-num-batched-tokens", "--max-num-batched-tokens: use --step-tokens instead"),
         ("--max_num_seqs", "--max_num_seqs: use --max-num-seqs before the -- instead"),
+        ("--max-num-active-seqs=9", "--max-num-active-seqs: use --max-num-seqs before the --"),
+        ("--prefill-schedule-interval", "it delays prefills only on data-parallel ranks of one"),
         ("--num-gpu-blocks-override=9", "--num-gpu-blocks-override: use --kv-blocks instead"),
         ("--max-model-l=64", "--max-model-l (--max-model-len): use --max-model-len before"),
         ("--kv-cache-dtype", "--kv-cache-dtype: use --kv-cache-dtype before the -- instead"),

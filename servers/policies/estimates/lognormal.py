@@ -1,12 +1,14 @@
 """Times between the turns of a program, fitted by a log-normal distribution (Progress-TTL).
 
-In: seconds, one sample at a time. Out: the time for which keeping a context pays best.
+In: seconds, one sample at a time. Out: the time for which keeping a context pays best, or within
+which a share of the times ends.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from statistics import NormalDist
 from typing import Final
 
 from servers.basics.clock import quotient
@@ -43,9 +45,7 @@ class LogNormalTimes:
         longest_s = min(longest_s, rebuild_s)
         if len(self._zeros) < self._window or not self._logs or longest_s <= 0:
             return 0.0
-        mean = sum(self._logs) / len(self._logs)
-        variance = sum([(log - mean) ** 2 for log in self._logs]) / len(self._logs)
-        fit = LogNormal(mean, max(math.sqrt(variance), 1e-6))
+        fit = LogNormal(*self._fitted())
         shortest_s = min(SHORTEST_S, longest_s)
         ratio = longest_s / shortest_s
         best_s, best = 0.0, 0.0
@@ -55,6 +55,20 @@ class LogNormalTimes:
             if gain >= best:
                 best_s, best = ttl_s, gain
         return min(best_s, longest_s)
+
+    def quantile_s(self, share: float) -> float:
+        """Return the time within which `share` of the times above 0 ends, or 0 before the window is
+        full."""
+        if len(self._zeros) < self._window or not self._logs:
+            return 0.0
+        mean, sigma = self._fitted()
+        return math.exp(mean + sigma * NormalDist().inv_cdf(share))
+
+    def _fitted(self) -> tuple[float, float]:
+        """Return the mean and the deviation of the logarithms."""
+        mean = sum(self._logs) / len(self._logs)
+        variance = sum([(log - mean) ** 2 for log in self._logs]) / len(self._logs)
+        return mean, max(math.sqrt(variance), 1e-6)
 
 
 class LogNormal:

@@ -98,6 +98,20 @@ HARDWARE = {
             operator_tables="h200_sxm",
         ),
         Hardware(
+            "h20",
+            bf16_flops=148e12,
+            fp8_flops=296e12,
+            memory_bytes_per_s=4000e9,
+            memory_bytes=int(95.58 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=450e9,
+            offload_gb=200.0,
+            capability=9,
+            source="willitrunai.com/gpus/h20-96gb (NVIDIA publishes no datasheet); FP8 as INT8 "
+            "there; memory as nvidia-smi reports it, 97,871 MiB; host link: PCIe 5 is assumed",
+            driver_name="H20",
+        ),
+        Hardware(
             "b200",
             bf16_flops=2250e12,
             fp8_flops=4500e12,

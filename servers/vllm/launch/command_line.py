@@ -68,11 +68,16 @@ REFUSED_FLAGS = {
     "--no-async-scheduling": _NEEDED.format("vLLM's default"),
     "--no-enable-prefix-caching": _NEEDED.format("prefix caching"),
     "--max-num-seqs": _USE.format("--max-num-seqs before the --"),
+    "--max-num-active-seqs": _USE.format("--max-num-seqs before the --"),
     "--max-num-batched-tokens": _USE.format("--step-tokens"),
     "--max-num-scheduled-tokens": _USE.format("--step-tokens"),
     "--long-prefill-token-threshold": _USE.format("--long-prefill"),
     "--long-prefill-token-threshold-adaptive": _USE.format("--long-prefill-adaptive"),
     "--watermark": _USE.format("--watermark before the --"),
+    "--prefill-schedule-interval": (
+        "it delays prefills only on data-parallel ranks of one server, and --replicas starts "
+        "separate servers; remove it"
+    ),
     "--max-model-len": _USE.format("--max-model-len before the --"),
     "--num-gpu-blocks-override": _USE.format("--kv-blocks"),
     "--kv-cache-dtype": _USE.format("--kv-cache-dtype before the --"),

@@ -46,13 +46,17 @@ def initial_costs(vllm_config: Any) -> Costs:
     weights_s: float = model.parameters * (1 if quantized else 2) / bytes_per_s
     fp8 = str(vllm_config.cache_config.cache_dtype).startswith("fp8")
     context_token_s = model.kv_values * (1 if fp8 else 2) / bytes_per_s
+    limits = vllm_config.scheduler_config
+    most_tokens = limits.max_num_batched_tokens
+    if scheduled := getattr(limits, "max_num_scheduled_tokens", None):
+        most_tokens = min(most_tokens, scheduled)
     token_s = 2 * model.active_parameters / flops
     return CostCurve(
         base_s=STEP_S,
         linear_s=token_s,
         # Each of n tokens attends to half of the others on average.
         quadratic_s=2 * model.attention / flops,
-        step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
+        step_tokens=int(most_tokens),
         decode_step=DecodeStep(
             base_s=STEP_S + weights_s, turn_s=token_s, context_token_s=context_token_s
         ),

@@ -276,7 +276,7 @@ class ReclaimingKVManager:
         headroom = Headroom(long_prefill=most, long_prefill_adaptive=bool(adaptive))
         loading = getattr(scheduler, "kv_holding_waiting", ())
         turns = len(scheduler.running) + len(scheduler.waiting) + len(loading)
-        return headroom.most_chunk(scheduler.max_num_scheduled_tokens, turns)
+        return headroom.most_chunk(config.max_num_batched_tokens, turns)
 
     def running_turns_fit(self) -> bool:
         """Return True only if all running turns certainly get their blocks without reclaim or

@@ -154,6 +154,22 @@ def test_a_turn_is_displaced_where_max_num_active_seqs_admits_no_other() -> None
     assert (running(server), waiting(server)) == (["second"], ["first"])
 
 
+def test_an_adaptive_cap_is_a_share_of_max_num_batched_tokens() -> None:
+    """A step may compute 100 of 200 tokens, so each of two turns 99, which are 7 blocks; 5 are
+    free. A share of the 100 would be 50 tokens, and 4 blocks."""
+    server = Server(Displaces(), blocks=12)
+    limits, server.vllm.max_num_scheduled_tokens = server.vllm.scheduler_config, 100
+    limits.max_num_batched_tokens, limits.long_prefill_token_threshold = 200, 16
+    limits.long_prefill_token_threshold_adaptive = True
+    server.vllm.adaptive_long_prefill_threshold = True
+    server.vllm.scheduler_reserve_full_isl = False
+    server.send("first", 96, 50)
+    step(server.vllm)
+    server.send("second", 120, 5)
+    step(server.vllm)
+    assert (running(server), waiting(server)) == (["second"], ["first"])
+
+
 def test_nothing_is_displaced_while_all_waiting_turns_are_held_back() -> None:
     server = Server(Displaces(big="stop"), blocks=10)
     server.send("first", 6 * 16, 3)
