@@ -102,13 +102,14 @@ HARDWARE = {
             bf16_flops=148e12,
             fp8_flops=296e12,
             memory_bytes_per_s=4000e9,
-            memory_bytes=int(95.58 * GIB),
+            memory_bytes=int(94.50 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=450e9,
             offload_gb=200.0,
             capability=9,
             source="willitrunai.com/gpus/h20-96gb (NVIDIA publishes no datasheet); FP8 as INT8 "
-            "there; memory as nvidia-smi reports it, 97,871 MiB; host link: PCIe 5 is assumed",
+            "there; memory: as the GH200, of which nvidia-smi reports the same 97,871 MiB "
+            "(inferred); host link: PCIe 5 is assumed",
             driver_name="H20",
         ),
         Hardware(
@@ -275,18 +276,6 @@ HARDWARE = {
             link_bytes_per_s=537.6e9,
             source="AMD Instinct MI355X data sheet, OAM 288 GB; links: seven of 76.8 GB/s each; "
             "memory: 16 MiB less than 288 GiB, like the MI300X and MI325X (inferred)",
-        ),
-        Hardware(
-            "h20",
-            bf16_flops=148e12,
-            fp8_flops=296e12,
-            memory_bytes_per_s=4000e9,
-            memory_bytes=int(94.50 * GIB),
-            pcie_bytes_per_s=PCIE5_X16,
-            link_bytes_per_s=450e9,
-            capability=9,
-            source="NVIDIA H20 datasheet, 96 GB HBM3; memory: as the GH200's 96 GB (inferred)",
-            driver_name="H20",
         ),
         Hardware(
             "a10g",
