@@ -17,7 +17,6 @@ from reports.answer.left_out import valid_points
 from reports.answer.limited_by import limited_by, unlimited_kv_sentences
 from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
-from reports.answer.splits import is_only_axis, splits_by_capacity, splits_of
 from reports.answer.tuned_baseline import capacities_against_tuned
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
@@ -53,10 +52,6 @@ def capacity_answer(
     first above the capacities, by variant."""
     points = [point for point in valid_points(points) if point.reference != UNLIMITED_KV]
     best = winners(capacities)
-    splits = splits_of(sweep)
-    compared = splits_by_capacity(capacities, splits, context.baseline, context.machine)
-    if not compared or not is_only_axis(splits):
-        compared.append(headline(capacities, best, context))
     base = next((c for c in capacities if c.variant == context.baseline), None)
     names = [c.variant for c in best]
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
@@ -76,7 +71,7 @@ def capacity_answer(
         *distance_from_bound(points, load),
     ]
     return Answer(
-        " ".join([*compared, *left_out]),
+        " ".join([headline(capacities, best, context), *left_out]),
         tuple(findings),
         (*_own_caveats(capacities, context), *caveats),
         provenance_of(sweep),

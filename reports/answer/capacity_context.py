@@ -102,6 +102,9 @@ def noun_of(sweep: SweepRecord) -> str:
     own = [v for v in sweep.variants if not v.reference]
     policies = {v.name.partition("@")[0] for v in own}
     routers = {v.router and v.router.name for v in own}
+    splits = {v.disaggregate and v.disaggregate.name for v in own}
+    if len(splits) > 1:
+        return "variant"
     if len(routers) < 2:
         return "scheduler"
     return "router" if len(policies) == 1 else "variant"

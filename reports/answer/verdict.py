@@ -43,7 +43,6 @@ from reports.answer.optimum import distance_from_bound
 from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.speed_headline import headline
-from reports.answer.splits import is_only_axis, splits_by_jct, splits_of
 from reports.answer.tuned_baseline import jcts_against_tuned
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
@@ -143,11 +142,8 @@ def answer(
     lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}."
     alone = "" if lost else _alone(there, measured, sweep)
     sentence = headline([*there, *lost], winner, level, base, lacking, alone, noun, in_words(sweep))
-    sentences = _between_splits(there, results, sweep, versus)
-    if not sentences or not is_only_axis(splits_of(sweep)):
-        sentences.append(sentence)
     return Answer(
-        so_far(" ".join([*sentences, *left_out]), results.missing, len(results.cells)),
+        so_far(" ".join([sentence, *left_out]), results.missing, len(results.cells)),
         tuple(findings),
         caveats,
         provenance,
@@ -167,16 +163,6 @@ def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Compar
     if is_noise_covered(sweep):
         return versus
     return lambda base, own: without_intervals(versus(base, own))
-
-
-def _between_splits(
-    there: Sequence[Point],
-    results: Results,
-    sweep: SweepRecord,
-    versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
-) -> list[str]:
-    jobs = results.jobs[results.jobs["load"] == there[0].load]
-    return splits_by_jct(there, splits_of(sweep), sweep.baseline, jobs, versus)
 
 
 def _one_job(there: Sequence[Point], noun: str) -> str:

@@ -15,7 +15,6 @@ from test_answer import answer_of as answer_of_run
 from test_answer import idle, swamped
 from test_capacity_answer import ALWAYS, NEVER, answer_of, chains
 from test_claims import FAILS, HOLDS, OPEN, gain, gains
-from test_splits import capacity_headline, variants
 from test_steady import WINDOW, steady_cell, stream_turn
 
 from reports.answer.members import by_load, member_runs
@@ -224,30 +223,6 @@ def test_a_tile_shows_the_baseline_that_sustains_no_rate() -> None:
             "of those that were tried with 2 of 3 seeds",
         )
     ]
-
-
-def test_splits_are_compared_with_a_split_of_the_baseline_that_sustains_no_rate() -> None:
-    per_seed: dict[str, Any] = {"fcfs@sticky": (NEVER,) * 3, "fcfs@sticky@1P1D": (0.2,) * 3}
-    assert capacity_headline(per_seed) == (
-        "On 2 x b200, 1P1D sustains 0.2 jobs/s. On 2 x b200, engines that both prefill and decode"
-        " sustain no rate that was tried."
-    )
-
-
-def test_splits_are_compared_with_a_split_of_the_baseline_without_a_steady_state(
-    tmp_path: Path,
-) -> None:
-    names = ("fcfs@sticky", "fcfs@sticky@1P1D")
-    run = write_sweep(tmp_path, names, steady_state=True, baseline=names[0])
-    sweep = orjson.loads((run / "sweep.json").read_bytes()) | {"variants": variants(*names)}
-    (run / "sweep.json").write_bytes(orjson.dumps(sweep))
-    turns = [stream_turn(job, float(job), 2.0) for job in range(8)]
-    for name, unstable in zip(names, ("it grew", None), strict=True):
-        steady_cell(run, turns, WINDOW, name, 0.5, unstable=unstable)
-    assert write(run).result.headline == (
-        "At 0.5 jobs/s the mean job completion time (JCT) is 2.00 s with 1P1D. Engines that both"
-        " prefill and decode have no valid steady state at 0.5 jobs/s."
-    )
 
 
 def test_a_machine_on_which_no_policy_sustains_a_rate_is_the_worst_of_several() -> None:
