@@ -12,7 +12,6 @@ from pathlib import Path
 
 from harness.console import print_message
 from harness.experiments.definition import Change, Experiment, changed_options, plans
-from harness.experiments.scheduler_overhead import scheduler_overhead
 from harness.experiments.workloads import workload_frames
 from harness.load.settings import Execution
 from harness.sweep.run import run_sweeps
@@ -29,10 +28,7 @@ def measure(
     workers: int,
     arguments: Sequence[str],
 ) -> ExperimentReport:
-    """Raise MeasurementUnavailable if what it measures is not installed. `arguments` of the
-    command are recorded."""
-    if experiment.kind == "scheduler-overhead":
-        return finish(about, tuple(scheduler_overhead()), folder)
+    """`arguments` of the command are recorded."""
     if experiment.kind == "workload":
         frames = workload_frames(experiment)
         return finish(about, tuple(judge(check, frames) for check in experiment.checks), folder)

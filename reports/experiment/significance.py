@@ -114,18 +114,3 @@ def _level(probabilities: Sequence[float]) -> float:
     known = sorted(p for p in probabilities if not math.isnan(p))
     count, ranked = len(known), enumerate(known, 1)
     return max((p for rank, p in ranked if p <= rank * TAIL / count), default=-1.0)
-
-
-def within(own: Estimate, least: float | None, most: float | None) -> ClaimOutcome:
-    """Return whether an interval is within bounds."""
-    low, high = -math.inf if least is None else least, math.inf if most is None else most
-    if not own.has_interval:
-        return ClaimOutcome.OPEN
-    slack = ROUNDING * abs(own.value)
-    if own.low >= low - slack and own.high <= high + slack:
-        return ClaimOutcome.HOLDS
-    return (
-        ClaimOutcome.FAILS
-        if own.high < low - slack or own.low > high + slack
-        else ClaimOutcome.OPEN
-    )
