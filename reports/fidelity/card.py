@@ -16,7 +16,6 @@ import orjson
 from msgspec import to_builtins
 
 from reports.fidelity.distance import CellSpread, Fidelity, PairedPoint, Ranking
-from reports.fidelity.dumbbells import dumbbells
 from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, TargetVerdict
 from reports.numbers import DASH
 from reports.page.environment import page_of
@@ -64,7 +63,6 @@ def page(
         tiles=_tiles(found),
         checks=verdict.checks,
         caveats=caveats,
-        plots=dumbbells(found.points),
         columns=COLUMNS,
         rows=[_row(point) for point in found.points],
         rankings=[_ranking(r) for r in found.rankings if r.pairs],

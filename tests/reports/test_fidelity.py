@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from reports.fidelity.distance import CellSpread, Fidelity, fidelity, kendall_tau
-from reports.fidelity.dumbbells import dumbbells, ticks
 from reports.fidelity.targets import judge
 
 Cell = tuple[str, str, int]
@@ -180,23 +179,3 @@ def test_a_load_at_which_no_policies_differ_has_no_ranking_to_judge() -> None:
 def test_the_verdict_names_the_largest_error() -> None:
     found = ranked([[10.0, 20.0]], [10.1, 18.0])
     assert judge(found, 0).checks[0].found == "1 of 2; worst -10.0%, b at 0.5 jobs/s"
-
-
-@pytest.mark.parametrize(
-    ("most", "marks", "end"),
-    [
-        (117.0, [0, 25, 50, 75, 100, 125], 125.0),
-        (0.9, [0, 0.2, 0.4, 0.6, 0.8, 1.0], 1.0),
-        (0.0, [0], 1.0),
-    ],
-)
-def test_an_axis_has_round_ticks_up_to_its_end(most: float, marks: list[float], end: float) -> None:
-    assert ticks(most) == (marks, end)
-
-
-def test_the_dumbbell_figure_lists_the_fastest_first_and_stays_inside_its_frame() -> None:
-    (panel,) = dumbbells(ranked([[30.0, 10.0], [28.0, 10.0]], [40.0, 9.0]).points)
-    assert [row["name"] for row in panel["rows"]] == ["b", "a"]
-    for row in panel["rows"]:
-        assert panel["left"] <= row["low"] <= row["live"] <= row["high"] <= panel["width"]
-        assert panel["left"] <= row["virtual"] <= panel["width"]

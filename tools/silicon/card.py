@@ -19,8 +19,6 @@ from servers.basics.atomic import write_file
 from servers.basics.phrasing import counted
 from tools.silicon.errors import (
     LOADS,
-    MAX_TPOT_ERROR,
-    MAX_TTFT_ERROR,
     ErrorSummary,
     Point,
     by,
@@ -28,7 +26,6 @@ from tools.silicon.errors import (
     summary,
     worst,
 )
-from tools.silicon.scatter import scatter
 
 TEMPLATE = Path(__file__).parent / "end-to-end.html.j2"
 COLUMNS = (
@@ -166,22 +163,6 @@ def _page(
             ],
             checks=verdict.checks,
             caveats=KNOWN,
-            plots=[
-                scatter(
-                    points,
-                    "TTFT, ms",
-                    lambda p: p.measured_ttft_s,
-                    lambda p: p.virtual_ttft_s,
-                    MAX_TTFT_ERROR,
-                ),
-                scatter(
-                    points,
-                    "TPOT, ms",
-                    lambda p: p.measured_tpot_s,
-                    lambda p: p.virtual_tpot_s,
-                    MAX_TPOT_ERROR,
-                ),
-            ],
             tables=[
                 ("Dense models apart", ("Measurements", *COLUMNS), apart_rows(points)),
                 ("By GPU and model", ("GPU", "Model", *COLUMNS), pair_rows(points)),
