@@ -1,4 +1,5 @@
-"""A table of text, which the page and the terminal render.
+"""A table of text, which the page and the terminal render, and texts that spreadsheets do not
+execute.
 
 `templates/parts.html.j2` renders a `Table`. A terminal prints the first `Layout` of a `Fitted`
 table that is not too wide, or else the last one; without a terminal, there are plain columns.
@@ -6,6 +7,7 @@ table that is not too wide, or else the last one; without a terminal, there are 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -14,6 +16,27 @@ from rich import table as rich_table
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
+
+STARTS = ("=", "+", "-", "@")
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a spreadsheet may take a text for a formula.
+
+    Spreadsheets skip blanks and invisible characters before a formula, take its first character in
+    every width (`＝`), and split a cell that begins with a tab or the end of a line (OWASP, CSV
+    injection).
+    """
+    if text[:1] in ("\t", "\r", "\n"):
+        return True
+    # Categories C (control, format) and Z (separators) are not visible.
+    first = next((each for each in text if unicodedata.category(each)[0] not in "CZ"), "")
+    return unicodedata.normalize("NFKC", first).startswith(STARTS)
+
+
+def escape_formula(text: str) -> str:
+    """Put a `'`, which spreadsheets do not show, before a formula."""
+    return f"'{text}" if is_formula(text) else text
 
 
 class TableCell(NamedTuple):

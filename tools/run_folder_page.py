@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from msgspec import Struct
 
-from reports.run_folder.reference import Field, fields_of
+from reports.run_folder.document import Field, fields_of
 from servers.basics.atomic import write_file
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord

@@ -96,7 +96,7 @@ class Program:
 
     id: str
     turns: Sequence[Turn]
-    """A tuple, `traces.packed.PackedTurns`, or `traces.stored.StoredTurns`."""
+    """A tuple, `traces.stored.PackedTurns`, or `traces.stored.StoredTurns`."""
     prefix: SharedPrefix | None = None
     """The part that its first prompt shares with other programs, if it has the same length in all
     of them, such as a system prompt. Otherwise None, and `Turn.prefixes` is used."""

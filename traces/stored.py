@@ -3,6 +3,8 @@
 In: programs, one at a time. Out: a zip file (suffix .packed) with `turns`, fixed-size records of
 all turns; `programs`, a JSON line per program; and `header`, the tools and shared prefixes.
 Commands, messages and prefixes of turns are not stored. In memory a turn takes 25 bytes.
+`packed` keeps programs of other files in little memory: compressed, and decompressed at each access
+to a turn.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, overload
 
 import msgspec
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from servers.basics.errors import TraceRejected
@@ -232,3 +236,55 @@ def _check_turns(turns: Turns, ends: NDArray[np.int64], header: _Header) -> None
         if not valid.all():
             number = int(np.argmin(valid))
             raise TraceRejected(f"turn {number} of the file: {name} is out of range")
+
+
+NUMBERS_AND_NAMES = tuple(field.name for field in fields(Turn) if field.name != "prefixes")
+
+
+class PackedTurns(Sequence[Turn]):
+    __slots__ = ("_bytes", "_size")
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        rows = [_row(turn) for turn in turns]
+        self._bytes = zlib.compress(orjson.dumps(rows), level=1)
+        self._size = len(rows)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Turn]:
+        rows = orjson.loads(zlib.decompress(self._bytes))
+        for prompt, output, kept, tools, command, gap_s, name, *path in rows:
+            prefixes = tuple(SharedPrefix(id, tokens) for id, tokens in path)
+            provenance = Provenance(name)
+            yield Turn(prompt, output, kept, tuple(tools), command, gap_s, provenance, prefixes)
+
+    @overload
+    def __getitem__(self, index: int) -> Turn: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Turn, ...]: ...
+    def __getitem__(self, index: int | slice) -> Turn | tuple[Turn, ...]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedTurns | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+def _row(turn: Turn) -> list[object]:
+    path = [(prefix.id, prefix.tokens) for prefix in turn.prefixes]
+    return [*(getattr(turn, name) for name in NUMBERS_AND_NAMES), *path]
+
+
+def packed(programs: Sequence[Program]) -> tuple[Program, ...]:
+    """Return the programs with packed turns. Programs that share their turns share packed ones."""
+    by_id: dict[int, Sequence[Turn]] = {}
+    result = []
+    for program in programs:
+        turns = by_id.setdefault(id(program.turns), program.turns)
+        if not isinstance(turns, PackedTurns | StoredTurns):
+            turns = by_id[id(program.turns)] = PackedTurns(turns)
+        result.append(replace(program, turns=turns))
+    return tuple(result)

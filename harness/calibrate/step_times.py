@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 
 from harness.calibrate.probe import Probe, Target, open_probe
-from harness.replay.token_prompts import Ids
+from harness.replay.prompts import Ids
 from servers.basics.errors import MeasurementFailed
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 

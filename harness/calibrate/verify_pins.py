@@ -26,8 +26,7 @@ from servers.processes.metrics_page import KV_USAGE, samples
 from servers.profiles import analytic_profile
 from servers.records.turns import EventRecord, TurnRecord
 from servers.sim import Engine, Limits
-from servers.vllm.launch.metrics_page import CACHE_CONFIG
-from servers.vllm.launch.server import ServerInfo
+from servers.vllm.launch.server import CACHE_CONFIG, ServerInfo
 from servers.vllm.plugin.cost_curve import CostCurve
 from traces import Program, Turn
 

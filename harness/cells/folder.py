@@ -23,14 +23,14 @@ from msgspec import Struct, to_builtins
 from msgspec.json import encode
 
 from harness.cells.locks import lock_folder
-from reports.run_folder.checksums import (
+from reports.run_folder.lines import (
     CELL_NUMBERS,
     CHECKSUMS,
+    COMPRESSED,
     LINES,
     checksums,
     without_lines,
 )
-from reports.run_folder.lines import COMPRESSED
 from servers.basics.atomic import make_folder, sync, take_lock, write_all, write_file
 from servers.basics.errors import CannotWrite, InvalidInput
 from servers.basics.json_object import JsonObject

@@ -22,8 +22,7 @@ from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
 from harness.replay.live_server import LiveServer
-from servers.basics.errors import InvalidInput
-from servers.basics.refused_flags import check_flags
+from servers.basics.errors import InvalidInput, check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import launch_dynamo

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from harness.cells.job import Job
 from harness.load.settings import Agents, Prompts, SweepSettings
-from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import RELEASE_PROGRAM
-from harness.replay.live_server import LiveServer
+from harness.replay.live_server import WITHOUT_CHAT, LiveServer
 from servers.basics.errors import InvalidInput
-from servers.foreign_routers.deployment import Deployment
-from servers.foreign_routers.installation import RouterInstallation, find_installation
+from servers.foreign_routers.installation import Deployment, RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
 from servers.routing import ForeignRouter
 from servers.variants import Variant

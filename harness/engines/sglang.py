@@ -23,9 +23,8 @@ from harness.load.workload import Longest
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live_server import LiveServer
 from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.json_object import JsonObject
-from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord

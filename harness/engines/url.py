@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,9 @@ from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
-from harness.replay.api import OPENAI
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.identity import SessionEnd, session_ends
-from harness.replay.live_server import LiveServer
+from harness.replay.live_server import OPENAI, LiveServer
 from harness.replay.served_models import is_vllm, served_models
 from harness.replay.sglang import SGLANG_APIS, flush_cache, is_sglang
 from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
@@ -35,8 +35,43 @@ from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
 from servers.records.sweep import Unsupported
 from servers.variants import Variant, split, variant
+from servers.vllm.launch.server import ServerInfo, cache_config
 from servers.vllm.models.model_folder import vocabulary_of
 from traces.token_counts import by_tokenizer
+
+MAX_BYTES = 1 << 24
+"""Limit of the size of each response."""
+
+
+def describe(base_url: str) -> ServerInfo:
+    """Return the server's configuration. Raises Unavailable if it is not a vLLM server."""
+    from harness.replay.openai_client import fetch
+
+    def get(path: str) -> bytes:
+        return fetch(base_url + path, 10, MAX_BYTES)
+
+    try:
+        model = json.loads(get("/v1/models"))["data"][0]
+        cache = cache_config(get("/metrics").decode())
+        return ServerInfo(
+            model=model["id"],
+            version=json.loads(get("/version"))["version"],
+            device=f"at {base_url}",
+            kv_blocks=int(cache["num_gpu_blocks"]),
+            block_size=int(cache["block_size"]),
+            max_model_len=model["max_model_len"],
+            vocabulary=vocabulary_of(model["id"]),
+            cache_config=cache,
+            flags=(),
+            policy=None,
+            costs_from=None,
+        )
+    except (OSError, LookupError, ValueError, TypeError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise Unavailable(
+            f"--url {base_url}: not a vLLM server that publishes its configuration ({reason})"
+        ) from None
+
 
 AS_SERVED = "as-served"
 

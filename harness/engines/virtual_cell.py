@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from harness.cells.job import Job
 from harness.load.agents import AgentJobs
 from harness.load.stream import ArrivingJob, with_burst
-from harness.replay.agents import AgentsWindow
-from harness.replay.horizon import HorizonWindow
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_scenario, replay_stream
+from harness.replay.window import AgentsWindow, HorizonWindow
 from servers.basics.errors import CellFailed
 from servers.policies.base import Oracle
 from servers.policies.user_code import NeverReturned, call_limit, raised_in, traceback_in

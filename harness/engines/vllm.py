@@ -27,9 +27,8 @@ from harness.load.server_config import limits_record, server_config, server_reco
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
 from harness.load.workload import Longest
 from harness.replay.live_server import LiveServer
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.phrasing import listed
-from servers.basics.refused_flags import check_flags
 from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name

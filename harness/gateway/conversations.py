@@ -1,7 +1,8 @@
 """Finds the program whose conversation a prompt continues, and the part that the prompt repeats.
 
 In: bodies of completion requests. Out: prompts as digests of their pieces. Each digest also covers
-the previous pieces, so two prompts share exactly the pieces with equal digests.
+the previous pieces, so two prompts share exactly the pieces with equal digests. Recordings with
+messages have those of each turn, from which `traces.formats.run_turns` rebuilds the conversation.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from typing import Any
 
 import orjson
 
+from harness.gateway.answers import ForwardedAnswer, command_in
 from servers.basics.json_object import JsonObject
+from servers.records.turns import ChatMessage, TurnRecord
+from traces.formats.mini_swe_agent import bash_blocks
 from traces.formats.shared.chat_messages import plain_text
+from traces.lenient import items, mapping
 
 PIECE = 256
 """Length of a piece in characters or token ids. In a chat, each message is a piece."""
@@ -157,3 +162,53 @@ class Conversations:
                 if end < prompt.ends[-1] and idle(program_id):
                     return program_id
         return None
+
+
+def add_messages(
+    record: TurnRecord, body: JsonObject, repeated: int, answer: ForwardedAnswer
+) -> None:
+    """Add the messages of a chat to the turn's record; a request that is not a chat has none.
+
+    `repeated`: the number of leading messages that repeat the program's last prompt and answer.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return
+    record.messages = [_message(message) for message in messages[repeated:]]
+    record.messages_repeated = repeated
+    record.answer = answer.text
+    record.command = _command(answer, shell_tool(body.get("tools")))
+
+
+def _message(message: object) -> ChatMessage:
+    """Return a message of the request. Outputs of tools become user messages, which all chat
+    templates accept."""
+    fields = mapping(message)
+    role = fields.get("role")
+    role = "system" if role in SYSTEM else "assistant" if role == "assistant" else "user"
+    return ChatMessage(role, plain_text(fields.get("content")))
+
+
+def _command(answer: ForwardedAnswer, shell: str | None) -> str | None:
+    calls = [call["function"] for call in answer.message()["tool_calls"]]
+    if not calls:
+        blocks = bash_blocks(answer.text)
+        return blocks[0] if len(blocks) == 1 else None
+    return "\n".join(command_in(c["arguments"]) for c in calls if c["name"] == shell) or None
+
+
+def shell_tool(tools: object) -> str | None:
+    """Return the name of the offered shell tool: the first one with a free-text `command`."""
+    for name, parameters in functions(tools):
+        command = mapping(mapping(parameters.get("properties")).get("command"))
+        if command.get("type") == "string" and "enum" not in command:
+            return name
+    return None
+
+
+def functions(tools: object) -> Iterator[tuple[str, JsonObject]]:
+    """Yield the names and parameters of the offered functions."""
+    for tool in items(tools):
+        function = mapping(mapping(tool).get("function"))
+        if isinstance(name := function.get("name"), str):
+            yield name, mapping(function.get("parameters"))

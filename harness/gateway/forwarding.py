@@ -21,8 +21,7 @@ from harness.gateway.access import refusal
 from harness.gateway.answers import AnswerApi, ForwardedAnswer, Tap, json_text
 from harness.gateway.anthropic_messages import MESSAGES
 from harness.gateway.client_request import Caller, read_body, rewrite_body
-from harness.gateway.conversations import DigestedPrompt, prompt_of
-from harness.gateway.messages import add_messages
+from harness.gateway.conversations import DigestedPrompt, add_messages, prompt_of
 from harness.gateway.openai_responses import RESPONSES
 from harness.gateway.responses import (
     HOP_BY_HOP,

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from harness.gateway.access import refusal
 from harness.gateway.client_request import Caller
-from harness.gateway.messages import functions, shell_tool
+from harness.gateway.conversations import functions, shell_tool
 from harness.gateway.turns import ActiveTurn, Turns
 from harness.replay.completion import PartialAnswer, completion_body, measure
 from harness.replay.http import (
@@ -34,8 +34,8 @@ from harness.replay.http import (
 )
 from harness.replay.identity import identity_headers
 from harness.replay.live_server import LiveServer
+from harness.replay.prompts import TokenConversation, TokenPrompts
 from harness.replay.schedule import shared_prefix
-from harness.replay.token_prompts import TokenConversation, TokenPrompts
 from servers.basics.errors import InvalidInput, InvalidRouter
 from servers.basics.json_object import JsonObject
 from traces import Program, Turn

@@ -24,8 +24,7 @@ from harness.gateway import Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
 from harness.gateway.serving import program_socket, tune_garbage_collector
-from harness.live_agents.launch import WORKSPACE, Launches, readable
-from harness.live_agents.limits import ProgramLimits
+from harness.live_agents.launch import WORKSPACE, Launches, ProgramLimits, readable
 from harness.live_agents.starts import Starts
 from harness.replay.live_server import Service
 from servers.basics.atomic import make_folder

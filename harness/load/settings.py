@@ -14,9 +14,8 @@ from typing import Annotated, ClassVar
 
 from harness.load.option import Option
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.profiles.cpu_time import Scheduling
+from servers.profiles.cpu_time import Scheduling, StepTimes
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.step_times import StepTimes
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 READING = "How traces are read"

@@ -19,8 +19,8 @@ from servers.basics.errors import InvalidInput
 from servers.basics.text import one_line
 from servers.records.settings import LeftOutProgram, WorkloadRecord
 from traces import Note, Program, Turn
-from traces.packed import packed
 from traces.reuse import SharedPrompts
+from traces.stored import packed
 from traces.synthesis.known import description
 
 DEFAULT_PACK = "swe-bench"

@@ -17,8 +17,8 @@ import orjson
 from msgspec import UNSET
 
 from harness.replay import dynamo
+from harness.replay.prompts import Ids
 from harness.replay.sse import Events, data_of
-from harness.replay.token_prompts import Ids
 from servers.basics.errors import TurnFailed
 from servers.basics.json_object import JsonObject
 from servers.basics.redact import redact

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import aiohttp
 from msgspec import UNSET
 
-from harness.replay.api import DYNAMO
 from harness.replay.completion import PartialAnswer, QueueFull, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
@@ -32,14 +31,18 @@ from harness.replay.http import (
     stream_completion,
 )
 from harness.replay.identity import identity_headers
-from harness.replay.live_server import Service
+from harness.replay.live_server import DYNAMO, Service
 from harness.replay.liveness import Liveness
 from harness.replay.program_routing import ProgramRouting
+from harness.replay.prompts import (
+    RecordedConversation,
+    TextPrompts,
+    TokenConversation,
+    TokenPrompts,
+)
 from harness.replay.recorded_answers import Answers, recorded_answers
 from harness.replay.scenario import ScenarioSchedule
 from harness.replay.schedule import ActiveProgram, TurnSchedule
-from harness.replay.text_prompts import RecordedConversation, TextPrompts
-from harness.replay.token_prompts import TokenConversation, TokenPrompts
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRouter
 from servers.records.done import BackgroundEnd, DoneRecord

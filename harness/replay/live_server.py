@@ -1,16 +1,42 @@
-"""Live servers, and how turns are sent to them."""
+"""Live servers, and the APIs by which they take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from harness.replay.api import OPENAI, Apis
+from harness.replay.completion import PartialAnswer, chat_body, completion_body, text_body
 from harness.replay.dynamo import Frontend
 from harness.replay.identity import SessionEnd
 from servers.policies.base import Costs
 from traces.token_counts import TokenCounter
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    path: str
+    body: Callable[..., bytes]
+    """Returns the request of a turn."""
+    answer: type[PartialAnswer] = PartialAnswer
+
+
+class Apis(NamedTuple):
+    """The APIs of a server, for prompts of token ids and for recorded messages."""
+
+    tokens: Api
+    text: Api
+
+
+OPENAI = Apis(Api("/v1/completions", completion_body), Api("/v1/chat/completions", chat_body))
+WITHOUT_CHAT = OPENAI._replace(text=Api("/v1/completions", text_body))
+"""Of a router that drops fields which it does not know from chat requests."""
+DYNAMO = Apis(
+    Api("/v1/completions", partial(completion_body, is_dynamo=True)),
+    Api("/v1/chat/completions", partial(chat_body, is_dynamo=True)),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.processes.metrics_page import server_load
 from servers.routers.base import UNKNOWN_COSTS, Replica, Router
-from servers.vllm.launch.metrics_page import cache_config
+from servers.vllm.launch.server import cache_config
 
 TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 1 << 24

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from harness.replay.api import OPENAI, Api, Apis
 from harness.replay.completion import PartialAnswer, error_message, without_prompt
 from harness.replay.http import RequestFailed, api_key, known_keys
-from harness.replay.token_prompts import Ids
+from harness.replay.live_server import OPENAI, Api, Apis
+from harness.replay.prompts import Ids
 from servers.basics.errors import CellFailed, TurnFailed
 from servers.basics.json_object import JsonObject
 from traces import Turn

@@ -13,13 +13,11 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from harness.replay.agents import AgentsWindow
 from harness.replay.contents import Contents, ProgramPaths
-from harness.replay.horizon import HorizonWindow
 from harness.replay.scenario import ScenarioSchedule
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
-from harness.replay.window import Window
+from harness.replay.window import AgentsWindow, HorizonWindow, Window
 from servers.basics.clock import seconds
 from servers.policies.base import Future
 from servers.profiles import Profile

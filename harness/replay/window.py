@@ -1,16 +1,21 @@
-"""The measured jobs of a cell in steady state: what a stream of jobs and agents have in common.
+"""The measured jobs of a cell: those of a window in steady state, of agents, or of a horizon.
 
 In: starts and ends of jobs, and their turns. Out: whether the cell is over, and its times in
-done.json. `harness.replay.steady` and `harness.replay.agents` decide whether a window is accepted.
+done.json. `harness.replay.steady` decides whether the window of a stream is accepted. Jobs of
+agents are numbered in the order in which agents become free. After a horizon, such as a day, no job
+arrives, and the cell ends when all have finished.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 
 from harness.cells.job_times import TurnTimes
 from servers.basics.clock import PS_PER_S
-from servers.records.done import DoneRecord, Times
+from servers.basics.errors import CellFailed
+from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
+from servers.records.settings import HorizonRecord
 from servers.records.turns import TurnRecord
 
 MAX_DOUBLINGS = 3
@@ -91,3 +96,124 @@ class Window:
         if jct_s := self._jct_s():
             done.times_s = self._turns.with_jcts(jct_s, self.first_job, self.end_job)
         done.idle_times_s = self._idle
+
+
+MAX_IDLE_JCTS, MAX_BURST = 50, 50
+"""More jobs in the system than a burst, as many more, and those that arrive in this many mean JCTs
+on an idle machine, end the cell. No realistic SLO allows that many."""
+
+
+class HorizonWindow(Window):
+    def __init__(self, jobs_per_s: float, horizon: HorizonRecord, idle: Times) -> None:
+        super().__init__(0, 0, idle)
+        self._until_ps = round(horizon.seconds * PS_PER_S)
+        self._most_jobs = horizon.jobs
+        self._is_past = False
+        self.most_in_system = (
+            horizon.burst + MAX_BURST + math.floor(MAX_IDLE_JCTS * jobs_per_s * idle.jct.mean)
+        )
+
+    def next_arrival(self, at_ps: int, shared_tokens: int) -> bool:
+        """Return whether the next job arrives: it does so within the horizon, and is not one too
+        many."""
+        if at_ps >= self._until_ps or len(self._starts_ps) == self._most_jobs:
+            self._until_ps = min(at_ps, self._until_ps)
+            self._is_past, self.jobs = True, len(self._starts_ps)
+            if not self.jobs:
+                raise CellFailed("no job arrives within the horizon; give a longer --horizon")
+            self._judge()
+            return False
+        arrived = len(self._starts_ps)
+        self._starts_ps.append(at_ps)
+        self._shared_tokens.append(shared_tokens)
+        in_system = arrived - len(self._ends_ps)
+        if in_system > self.most_in_system:
+            self.jobs = arrived
+            self._end(f"{in_system} jobs in the system, more than {self.most_in_system}")
+        return not self.over
+
+    def _has_passed(self) -> bool:
+        return self._is_past
+
+    def _rejected(self) -> str | None:
+        return None
+
+    def record_in(self, done: DoneRecord) -> None:
+        super().record_in(done)
+        starts, ends = self._starts_ps[: self.jobs], self._ends_ps
+        until_ps = self._until_ps if self._is_past else starts[-1]
+        done.window = WindowRecord(
+            first_job=0,
+            jobs=self.jobs,
+            from_s=0.0,
+            to_s=until_ps / PS_PER_S,
+            finished_jobs=bisect_left(ends, until_ps) if self._is_past else None,
+            shared_prefix_tokens=sum(self._shared_tokens[: self.jobs]),
+        )
+        done.jobs_in_system = JobsInSystem(
+            mean=self._found(0, self.jobs), at_end=len(starts) - bisect_left(ends, until_ps)
+        )
+
+
+SETTLING_JOBS, SETTLING_PER_AGENT = 100, 2
+"""Number of jobs before the measured ones, in all or for each agent, whichever is more, after the
+jobs that the agents began before the cell."""
+MEASURED_JOBS, MEASURED_PER_AGENT = 200, 5
+"""The same for the first window, which therefore lasts about five mean JCTs or longer."""
+MAX_DRIFT, MAX_DEVIATIONS = 0.1, 3.0
+"""The halves of an accepted window do not differ in their mean JCT by more than this share of it
+and by more than this many standard deviations of the difference."""
+
+
+class AgentsWindow(Window):
+    def __init__(self, agents: int, idle: Times) -> None:
+        settling = max(SETTLING_JOBS, SETTLING_PER_AGENT * agents)
+        measured = max(MEASURED_JOBS, MEASURED_PER_AGENT * agents)
+        super().__init__(agents + settling, measured, idle)
+        self.agents = agents
+        self._free_ps: list[int] = []
+        """When an agent became free for each job that has been chosen."""
+
+    def job_chosen(self, free_ps: int, start_ps: int, shared_tokens: int) -> None:
+        """Add the next job, for which an agent was free at `free_ps`. `shared_tokens`: tokens of
+        the first prompts of its programs that programs before it have too."""
+        self._free_ps.append(free_ps)
+        self._starts_ps.append(start_ps)
+        self._shared_tokens.append(shared_tokens)
+        self._judge()
+
+    def _has_passed(self) -> bool:
+        return len(self._free_ps) > self.end_job
+
+    def _rejected(self) -> str | None:
+        """Return how the mean JCT drifts; None if it does not."""
+        jct_s = self._jct_s()
+        half = len(jct_s) // 2
+        (early, early_s2), (late, late_s2) = _moments(jct_s[:half]), _moments(jct_s[half:])
+        change = late - early
+        deviation = math.sqrt(early_s2 + late_s2)
+        mean = (early + late) / 2
+        if abs(change) <= max(MAX_DRIFT * mean, MAX_DEVIATIONS * deviation):
+            return None
+        return (
+            f"the mean JCT {'rises' if change > 0 else 'falls'} by {abs(change) / mean:.0%} in a "
+            f"window of {self.jobs:,} jobs"
+        )
+
+    def record_in(self, done: DoneRecord) -> None:
+        super().record_in(done)
+        begin_ps, end_ps = self._free_ps[self.first_job], self._free_ps[self.end_job]
+        done.window = WindowRecord(
+            first_job=self.first_job,
+            jobs=self.jobs,
+            from_s=begin_ps / PS_PER_S,
+            to_s=end_ps / PS_PER_S,
+            finished_jobs=sum(begin_ps <= end < end_ps for end in self._ends_ps),
+            shared_prefix_tokens=sum(self._shared_tokens[self.first_job : self.end_job]),
+        )
+
+
+def _moments(values: list[float]) -> tuple[float, float]:
+    count = len(values)
+    mean = math.fsum(values) / count
+    return mean, math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count

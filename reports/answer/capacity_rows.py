@@ -9,8 +9,7 @@ import math
 from typing import NamedTuple
 
 from reports.answer.capacity_context import MachinePrice
-from reports.answer.fails_first import FailsFirst
-from reports.answer.limited_by import LimitedBy
+from reports.answer.fails_first import FailsFirst, LimitedBy
 from reports.answer.other_units import OtherUnits
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind

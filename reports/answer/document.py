@@ -13,8 +13,7 @@ from msgspec import to_builtins
 
 from reports.answer.capacity_context import MachinePrice, price_of
 from reports.answer.costs import JobCost
-from reports.answer.fails_first import FailsFirst
-from reports.answer.limited_by import Bottleneck, LimitedBy
+from reports.answer.fails_first import Bottleneck, FailsFirst, LimitedBy
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
 from reports.loads import AGENTS, RATES

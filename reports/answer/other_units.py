@@ -13,7 +13,7 @@ import pandas as pd
 
 from reports.loads import AGENTS, Ladder
 from reports.metrics.cells import cells_at
-from reports.metrics.in_flight import LITTLE_WITHIN
+from reports.metrics.throughput import LITTLE_WITHIN
 from reports.statistics.capacities import VariantCapacity
 
 DAY_S = 86_400

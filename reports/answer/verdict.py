@@ -20,15 +20,15 @@ from reports.answer.caveats import (
     short_run,
 )
 from reports.answer.costs import JobCost
-from reports.answer.fails_first import FailsFirst
+from reports.answer.fails_first import FailsFirst, LimitedBy
 from reports.answer.findings import (
     at_load,
+    distance_from_bound,
     mean_s,
     no_difference,
     possible_gain,
 )
 from reports.answer.left_out import points_left_out, so_far, valid_points
-from reports.answer.limited_by import LimitedBy
 from reports.answer.noise import (
     different_times,
     in_words,
@@ -39,7 +39,6 @@ from reports.answer.noise import (
     untested,
     without_intervals,
 )
-from reports.answer.optimum import distance_from_bound
 from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.speed_headline import headline

@@ -9,11 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reports.compare.verdict import Change, Verdict
-from reports.compare.verdict_files import HEAD, headline, notes, row, shown
+from reports.compare.verdict import HEAD, Change, Verdict, headline, notes, row, shown
 from reports.figures.drawing import Figure, Spec, Trace, dot, plain, short
-from reports.figures.legend import legend
-from reports.figures.styles import Style, styles
+from reports.figures.styles import Style, legend, styles
 from reports.page.environment import write_page
 from servers.basics.phrasing import counted
 from servers.records.sweep import VariantRecord

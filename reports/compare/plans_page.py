@@ -20,8 +20,7 @@ from reports.compare.plans import (
     statistics_of,
 )
 from reports.figures.drawing import Figure, Spec, Trace, plain, scatter
-from reports.figures.legend import legend
-from reports.figures.styles import Style, styles
+from reports.figures.styles import Style, legend, styles
 from reports.page.environment import write_page
 from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted

@@ -20,9 +20,8 @@ from reports.experiment.setup import Setup, as_json, notes, setups
 from reports.experiment.significance import ClaimOutcome
 from reports.experiment.verdict import outcome_of, verdict
 from reports.figures.drawing import Figure, Spec, Trace, dot, plain, scatter, wide_spread
-from reports.figures.legend import MAX_ALL_HIGHLIGHTED, Legend, highlighted, legend
 from reports.figures.overview import figures
-from reports.figures.styles import Style, styles
+from reports.figures.styles import MAX_ALL_HIGHLIGHTED, Legend, Style, highlighted, legend, styles
 from reports.page.environment import write_page
 from reports.statistics.points import Point, points
 from servers.basics.atomic import write_file

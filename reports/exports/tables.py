@@ -19,11 +19,11 @@ from reports.metrics.alone import machine_of
 from reports.metrics.jobs import jobs_of
 from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
+from reports.run_folder.document import fields_of
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import CellRun
-from reports.run_folder.reference import fields_of
 from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_turns
-from reports.spreadsheet import escape_formula
+from reports.table import escape_formula
 from servers.basics.errors import Unavailable
 from servers.records.turns import TurnRecord
 

@@ -20,8 +20,7 @@ import zstandard
 from reports.metrics.jobs import job_columns
 from reports.metrics.measure import JOB_COLUMNS, MeasuredCell, Recorded, Row, measure
 from reports.metrics.metric import Value
-from reports.run_folder.checksums import CELL_NUMBERS
-from reports.run_folder.lines import RERUN
+from reports.run_folder.lines import CELL_NUMBERS, RERUN
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Turns, has_turns, read_columns
 from servers.basics.errors import InvalidRunFolder

@@ -16,7 +16,6 @@ from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
 from reports.metrics.gates import VALIDITY, failed_gates
 from reports.metrics.goodput import GOODPUT, latencies
-from reports.metrics.in_flight import IN_FLIGHT
 from reports.metrics.interactivity import INTERACTIVITY
 from reports.metrics.jct import JCT, WAITS
 from reports.metrics.jobs import job_columns
@@ -27,7 +26,7 @@ from reports.metrics.routing import ROUTING
 from reports.metrics.saturation import TREND
 from reports.metrics.stalls import NO_JOBS, stalled_jobs, without
 from reports.metrics.steady import measured_turns, span_of
-from reports.metrics.throughput import THROUGHPUT
+from reports.metrics.throughput import IN_FLIGHT, THROUGHPUT
 from reports.metrics.tokens import HITS_OF_CELL, LATENCY, TOKENS_OF_JOBS
 from reports.metrics.turn_time import TURN_TIME
 from reports.metrics.waterfall import WATERFALL

@@ -30,12 +30,10 @@ from reports.answer.members import (
 from reports.answer.per_gpu import capacities_by_run, caveats, differing, most_per_gpu
 from reports.answer.provenance import timing, workload
 from reports.answer.report import REPORT, Report
-from reports.figures.legend import legend
-from reports.figures.styles import styles
+from reports.figures.styles import legend, styles
 from reports.numbers import digits
-from reports.page.bursts import burst_figures
 from reports.page.environment import write_page
-from reports.page.per_gpu import capacity_figures
+from reports.page.member_figures import burst_figures, capacity_figures
 from reports.page.write import write, write_cells
 from reports.run_folder.members import Member, read_all
 from reports.table import Table

@@ -19,8 +19,7 @@ from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
 from reports.answer.workload import compared_with_agents
 from reports.figures.drawing import NAME_LETTERS, Figure
-from reports.figures.legend import fastest, highlighted, legend
-from reports.figures.styles import Style
+from reports.figures.styles import Style, fastest, highlighted, legend
 from reports.loads import ladder_of
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results

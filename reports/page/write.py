@@ -33,8 +33,8 @@ from reports.page.page import Drawn, MemberLink, page, section
 from reports.run_folder.members import labels, siblings
 from reports.run_folder.read import CellRun, Run, refuse_unknown
 from reports.run_folder.turns import has_turns, refuse_without_turns
-from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point
+from reports.table import escape_formula
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput, InvalidRunFolder
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.loads import ladder_of
-from reports.run_folder.checksums import check_checksums
 from reports.run_folder.document import read_document
-from reports.run_folder.lines import RERUN, read_text
+from reports.run_folder.lines import RERUN, check_checksums, read_text
 from reports.run_folder.members import refuse_members
 from servers.basics.errors import InvalidInput, InvalidRunFolder
 from servers.basics.nearest import did_you_mean

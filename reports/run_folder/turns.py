@@ -17,8 +17,13 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import UNSET
 
-from reports.run_folder.checksums import CELL_NUMBERS
-from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN, find_lines, record_pieces
+from reports.run_folder.lines import (
+    CELL_NUMBERS,
+    DISCARD_AND_RERUN,
+    RERUN,
+    find_lines,
+    record_pieces,
+)
 from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.records.turns import TurnRecord

@@ -28,7 +28,7 @@ from reports.figures.drawing import (
 from reports.figures.styles import Style
 from reports.workload.compared import Compared, Described
 from reports.workload.lines import MAX_POINTS, curve
-from reports.workload.provenance import PACKS
+from reports.workload.phrases import PACKS
 from servers.basics.phrasing import counted, share
 from traces import Program
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reports.figures.drawing import Figure, short
-from reports.figures.legend import legend
+from reports.figures.styles import legend
 from reports.numbers import DASH
 from reports.page.environment import write_page
 from reports.table import Table, texts
@@ -24,14 +24,18 @@ from reports.workload.length_figures import (
     turns_figure,
 )
 from reports.workload.lines import workload_styles
-from reports.workload.phrases import basis, caveats, findings, headline, tiles
-from reports.workload.provenance import (
+from reports.workload.phrases import (
+    basis,
+    caveats,
+    findings,
+    headline,
     of_gaps,
     of_lengths,
     of_names,
     of_repeats,
     of_starts,
     of_turns,
+    tiles,
 )
 from reports.workload.time_figures import starts_figure, tools_figure
 from servers.basics.phrasing import counted, seconds, share

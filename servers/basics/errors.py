@@ -8,7 +8,8 @@ layer, since policies inside vLLM raise these errors too.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -131,3 +132,19 @@ class CellFailed(TurnstileError):
 
 class TurnFailed(TurnstileError):
     """A turn has no usable response."""
+
+
+def check_flags(flags: Sequence[str], refused: Mapping[str, str]) -> None:
+    """Raise InvalidInput for a flag of `refused`, whose values are the reasons."""
+    for flag in flags:
+        given = re.split(r"[=.]", flag, maxsplit=1)[0]
+        name = given.replace("_", "-")
+        if name.strip("-") and (full := _in_full(name, refused)) is not None:
+            raise InvalidInput(f"{given if name == full else f'{given} ({full})'}: {refused[full]}")
+
+
+def _in_full(name: str, flags: Collection[str]) -> str | None:
+    """Return the flag that `name` is or abbreviates; argparse expands abbreviations."""
+    if name in flags:
+        return name
+    return next((full for full in flags if name[0] == "-" and full.startswith(name)), None)

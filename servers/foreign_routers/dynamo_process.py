@@ -3,7 +3,7 @@ request, and stops them.
 
 In: a deployment and the router's policy. Out: a `DynamoCluster`, and a log for each process. All
 processes end when their parent does, even if that is killed (`servers.processes`), and the last one
-to end removes the folder through which they find each other.
+to end removes the folder through which they find each other. The mocker reads step times as tables.
 """
 
 from __future__ import annotations
@@ -17,14 +17,54 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from servers.basics.clock import PS_PER_S
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker
 from servers.foreign_routers.installation import RouterInstallation
-from servers.foreign_routers.mocker_times import write_step_times
 from servers.processes.parallel_start import Progress
 from servers.processes.server import ServerProcess, launch, read_end
 from servers.processes.supervised import SupervisedProcess
+from servers.profiles import Profile
 from servers.vllm.models.tiny_model import TINY_CONFIG, write_model
+
+PREFILL_POINTS, TOTAL_POINTS, MEAN_POINTS = 200, 100, 300
+MS_PER_PS = 1e3 / PS_PER_S
+
+
+def write_step_times(profile: Profile, path: Path, *, prefill_only: bool) -> None:
+    longest = profile.max_model_len
+    prefills = _grid(longest, PREFILL_POINTS)
+    totals = _grid(profile.kv_blocks * profile.block_tokens, TOTAL_POINTS)
+    means = _grid(longest, MEAN_POINTS)
+    fixed_ps = 0 if prefill_only else profile.tokens_ps(1)
+    prefill_ps = [profile.batch_ps([(int(tokens), 0)], []) - fixed_ps for tokens in prefills]
+    decode_ps = [[_decode_ps(profile, total, mean) for mean in means] for total in totals]
+    np.savez(
+        path,
+        prefill_isl=prefills,
+        prefill_ttft_ms=MS_PER_PS * np.maximum(prefill_ps, 0),
+        decode_active_kv_tokens=totals,
+        decode_context_length=means,
+        decode_itl=MS_PER_PS * np.array(decode_ps),
+    )
+
+
+def _grid(last: int, points: int) -> NDArray[np.float64]:
+    """Return whole numbers from 1 to `last`, evenly spaced on a logarithmic scale."""
+    return np.unique(np.geomspace(1, last, points).round())
+
+
+def _decode_ps(profile: Profile, total: float, mean: float) -> float:
+    """Return the time of a decode step, interpolated between whole numbers of turns."""
+    turns, part = divmod(max(1.0, total / mean), 1.0)
+    fewer, more = (
+        profile.step_ps(count, count, round(total), 0) for count in (int(turns), int(turns) + 1)
+    )
+    return fewer + part * (more - fewer)
+
 
 TRIAL_TIMEOUT_S = 10.0
 

@@ -1,4 +1,5 @@
-"""Finds the Python environment that a router of another project is installed in.
+"""Finds the Python environment that a router of another project is installed in, and defines what
+it gets to know about the servers behind it.
 
 Each package has an environment of its own. The search order is its environment variable, its
 folder in the working directory, and its folder next to Turnstile's sources. The package is not
@@ -16,6 +17,19 @@ from pathlib import Path
 from servers.basics.checkout import make_or
 from servers.basics.errors import Unavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
+from servers.vllm.plugin.cost_curve import CostCurve
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    urls: tuple[str, ...]
+    kv_tokens: int
+    """Tokens that fit into the KV memory of each server."""
+    costs: CostCurve | None
+    """Costs of the servers' model; None if unknown."""
+    turn_timeout_s: float
+    """How long a turn may take."""
+
 
 PYTHON = {
     "vllm-router": "TURNSTILE_ROUTERS_PYTHON",

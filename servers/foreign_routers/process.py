@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 
 from servers.foreign_routers import sglang_router, thunderagent_org, vllm_router
-from servers.foreign_routers.deployment import Deployment
-from servers.foreign_routers.installation import RouterInstallation
+from servers.foreign_routers.installation import Deployment, RouterInstallation
 from servers.processes.server import ServerProcess, launch, read_end
 from servers.routing import ForeignRouter
 

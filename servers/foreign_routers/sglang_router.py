@@ -11,8 +11,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from servers.foreign_routers.deployment import Deployment
-from servers.processes.loopback import request
+from servers.foreign_routers.installation import Deployment
+from servers.processes.port import request
 
 MODULE = "sglang_router.launch_router"
 START_TIMEOUT_S = 60

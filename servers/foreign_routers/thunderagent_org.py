@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from servers.foreign_routers import sglang_router
-from servers.foreign_routers.deployment import Deployment
-from servers.processes.loopback import request
+from servers.foreign_routers.installation import Deployment
+from servers.processes.port import request
 
 MODULE = "ThunderAgent"
 

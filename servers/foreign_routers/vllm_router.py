@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from servers.basics.json_object import JsonObject
-from servers.foreign_routers.deployment import Deployment
-from servers.processes.loopback import request
+from servers.foreign_routers.installation import Deployment
+from servers.processes.port import request
 
 MODULE = "vllm_router.launch_router"
 PROGRAM_SCHEDULING = "program_scheduling"

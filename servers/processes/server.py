@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from servers.basics.errors import ServerFailed
-from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.parallel_start import Progress
-from servers.processes.port import Port
+from servers.processes.port import REQUEST_ERRORS, Port, request
 from servers.processes.supervised import SupervisedProcess
 
 POLL_S = 0.1

@@ -1,4 +1,5 @@
-"""CPU time of vLLM between the steps of the GPU, and what an offload tier adds to it.
+"""CPU time of vLLM between the steps of the GPU, what an offload tier adds to it, and the
+sources of step times.
 
 docs/reference/profiles.md has the sources and the measurements. Times are whole picoseconds.
 """
@@ -11,6 +12,13 @@ from enum import StrEnum
 from typing import TypeVar
 
 from servers.profiles.profile import Profile
+
+
+class StepTimes(StrEnum):
+    TABLES = "tables"
+    """Operator tables measured on the GPU, and the analytic formula where none cover it."""
+    ANALYTIC = "analytic"
+    """Published peaks × assumed efficiencies."""
 
 
 class Scheduling(StrEnum):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from servers.admission import STEP_TOKENS
 from servers.basics.errors import DoesNotFit, InvalidInput
-from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
+from servers.profiles.cpu_time import CPU_TIME, Scheduling, StepTimes, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import longest_turn, without_windows
@@ -30,7 +30,6 @@ from servers.profiles.shipped import (
     shipped_steps,
     with_steps,
 )
-from servers.profiles.step_times import StepTimes
 
 TABLES_OF_16_BITS = (
     "KV memory and reloads assume KV in FP8 (--kv-cache-dtype fp8), but step times come from"

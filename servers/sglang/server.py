@@ -8,18 +8,34 @@ is killed (`servers.processes`). All waits have a timeout.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from servers.processes.parallel_start import Progress, start_parallel
-from servers.processes.server import UNUSABLE, ServerProcess, launch
+from servers.processes.server import UNUSABLE, ServerProcess, launch, read_end
 from servers.sglang import command_line
-from servers.sglang.failure_cause import failure_cause, log_lines
 from servers.sglang.find_sglang import SglangInstallation
 from servers.sglang.schedulers import SglangScheduler
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.replicas import gpu_shares
 from servers.vllm.models.model_folder import ResolvedModel, resolve_model
+
+PREFIX = re.compile(r"^\[[\d-]+ [\d:]+[^\]]*\] ")
+ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|error)\b: ")
+
+
+def log_lines(log: Path) -> list[str]:
+    return [PREFIX.sub("", line) for line in read_end(log)]
+
+
+def failure_cause(log: Path) -> str:
+    """Return the last line that begins with the name of an error, or else the last line. The main
+    process prints others after it, when it ends with a failed scheduler."""
+    lines = log_lines(log)
+    errors = [line for line in lines if ERROR.match(line)]
+    return (errors or lines or ["the log is empty"])[-1].strip()
+
 
 MODULE = "sglang.launch_server"
 HEALTH_TIMEOUT_S = 25.0

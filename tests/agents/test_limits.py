@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agents.sandbox.bubblewrap import Bubblewrap, SandboxLimits
-from harness.live_agents import limits as agent_limits
-from harness.live_agents.limits import ProgramLimits
+from harness.live_agents import launch as agent_limits
+from harness.live_agents.launch import ProgramLimits
 
 
 @pytest.mark.parametrize(

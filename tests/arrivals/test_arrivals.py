@@ -11,11 +11,11 @@ from harness.load.arrivals import (
     Arrivals,
     choose_programs,
     drawn_starts,
+    in_numbers,
     parse_arrivals,
     recorded_starts,
     rng_for,
 )
-from harness.load.day import in_numbers
 from servers.basics.errors import InvalidInput
 from traces.program import Fork, Program, Turn
 

@@ -13,8 +13,8 @@ from functools import partial
 from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
 from servers.profiles import costs
+from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import profile_for
-from servers.profiles.step_times import StepTimes
 from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import make_policy, variants

@@ -17,7 +17,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from servers.basics.compiled_core import WORKER, find_core
-from servers.profiles.step_times import StepTimes
+from servers.profiles.cpu_time import StepTimes
 from servers.variants import variants
 from tests.bench.contended_cell import PROGRAMS, load, simulate
 

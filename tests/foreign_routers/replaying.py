@@ -14,15 +14,13 @@ import orjson
 import pytest
 from aiohttp import web
 
-from harness.replay.api import OPENAI, Apis
 from harness.replay.identity import SessionEnd
 from harness.replay.live import replay_live
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import OPENAI, Apis, LiveServer, Service
 from servers.basics.errors import Unavailable
-from servers.foreign_routers.deployment import Deployment
-from servers.foreign_routers.installation import RouterInstallation, find_installation
+from servers.foreign_routers.installation import Deployment, RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
-from servers.processes.loopback import request
+from servers.processes.port import request
 from servers.routing import ForeignRouter
 from servers.vllm.launch.cost_curve import TINY_ON_CPU
 from tests.lines import Line, into

@@ -14,8 +14,7 @@ import pytest
 from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import RouterProcess, launch_router
 from servers.processes import server as server_process
-from servers.processes.loopback import request
-from servers.processes.port import Port
+from servers.processes.port import Port, request
 from servers.processes.supervisor import descendants
 from servers.routing import ForeignRouter
 from tests.bench.trivial_server import trivial_server

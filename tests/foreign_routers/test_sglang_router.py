@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.replay.api import WITHOUT_CHAT
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import replay_live
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import WITHOUT_CHAT, LiveServer, Service
 from harness.replay.sglang import SGLANG_APIS
 from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import launch_router

@@ -12,7 +12,7 @@ import orjson
 
 from reports.metrics.cells import collect
 from reports.page.write import write
-from reports.run_folder.checksums import CHECKSUMS
+from reports.run_folder.lines import CHECKSUMS
 from reports.run_folder.read import load_run
 from servers.basics.errors import InvalidRunFolder
 from tests.fuzz import injected

@@ -12,14 +12,13 @@ from msgspec.json import decode, encode
 
 from harness.gateway.answers import ForwardedAnswer, Tap
 from harness.gateway.client_request import identify_caller, parse_body, rewrite_body
-from harness.gateway.conversations import prompt_of
+from harness.gateway.conversations import add_messages, prompt_of
 from harness.gateway.forwarding import APIS
-from harness.gateway.messages import add_messages
 from harness.gateway.programs import GatewayPrograms
 from harness.replay.completion import PartialAnswer, error_message, measure
+from harness.replay.prompts import TokenConversation
 from harness.replay.sglang import GeneratedAnswer
 from harness.replay.sse import Events
-from harness.replay.token_prompts import TokenConversation
 from servers.basics.errors import InvalidProgramId, TurnFailed
 from servers.records.turns import TurnRecord
 from tests.fuzz.mutations import mutated

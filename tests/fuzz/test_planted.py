@@ -18,7 +18,7 @@ from harness.cli.main import app
 from reports.exports.write import export
 from reports.page.write import write
 from reports.run_folder.read import load_run
-from reports.spreadsheet import escape_formula, is_formula
+from reports.table import escape_formula, is_formula
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import has_control
 from tests.fuzz import injected

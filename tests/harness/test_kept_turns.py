@@ -21,7 +21,7 @@ from harness.sweep.finished import is_finished
 from harness.sweep.plan import Cell, SweepPlan
 from reports import write_report
 from reports.capacity.estimate import Kind
-from reports.run_folder.checksums import CHECKSUMS, LINES, without_lines
+from reports.run_folder.lines import CHECKSUMS, LINES, without_lines
 from reports.run_folder.read import load_run
 from reports.statistics.searched import searched
 from servers.basics.atomic import write_file
@@ -227,7 +227,7 @@ def test_a_cell_that_has_its_turns_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = run(small_plan(), tmp_path / "run", Keep.TURNS)
-    monkeypatch.setattr("harness.sweep.again.run_cell", never)
+    monkeypatch.setattr("harness.sweep.cell.run_cell", never)
     assert run_again(small_plan(), tmp_path / "run", FCFS) == tmp_path / "run" / FCFS
     assert contents(tmp_path / "run") == before
 

@@ -21,8 +21,7 @@ from tests.traces.formats.test_claude_code import SECRETS, private_history
 from tests.traces.formats.test_codex import Counter, asked, called, meta, output, said
 from tests.traces.samples import SAMPLES
 from traces import Program, read_traces
-from traces.anonymize import anonymized
-from traces.known_tools import KNOWN_TOOLS
+from traces.anonymize import KNOWN_TOOLS, anonymized
 
 SWEEP = ("sweep", "--once", "--jps", "1", "--policies", "fcfs", "--no-capacity", "--out", "run")
 

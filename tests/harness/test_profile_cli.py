@@ -18,7 +18,7 @@ from servers.profiles import HARDWARE, MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import ServerInfo
-from servers.vllm.models.served_model import model_at_url
+from servers.vllm.models.model_folder import model_at_url
 from tests.harness.in_process import bench
 from tests.profiles.test_measured import DECODE, PREFILL
 from tests.servers.substitute_vllm import substitute_vllm

@@ -9,7 +9,7 @@ import pytest
 
 from harness.calibrate.probe import Target
 from harness.calibrate.step_times import CalibrationTimes, measure, step_seconds
-from harness.engines.vllm_at_url import describe
+from harness.engines.url import describe
 from servers.basics.errors import MeasurementFailed, Unavailable
 from tests.live.server import Server, serving
 

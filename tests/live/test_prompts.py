@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.replay.token_prompts import TokenPrompts
+from harness.replay.prompts import TokenPrompts
 from tests.live.replaying import replayed
 from tests.live.server import Server, common_prefix
 from tests.sim.worlds import turns

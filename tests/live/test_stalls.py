@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness.engines.live_cell import BEAT_S, record_stalls
+from harness.engines.live_engine import BEAT_S, record_stalls
 
 
 def stalls_while_blocked(blocked_s: float) -> tuple[list[tuple[float, float]], tuple[float, float]]:

@@ -9,9 +9,9 @@ import pytest
 from harness.cli import catalogue
 from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
+from servers.profiles.cpu_time import StepTimes
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
 from servers.profiles.machines.prices import LIST_PRICES
-from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
 

@@ -9,10 +9,10 @@ import pytest
 
 from servers.basics.errors import InvalidInput
 from servers.profiles import Profile, analytic_profile, costs, hardware, model
+from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import measured_for, notes_for, profile_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.roofline import default_gpus, kv_budget_bytes
-from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.cost_curve import costs_on
 from tests.profiles.test_measured import measured
 

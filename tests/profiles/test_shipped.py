@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from servers.basics.errors import InvalidInput
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
-from servers.profiles.cpu_time import Scheduling
+from servers.profiles.cpu_time import Scheduling, StepTimes
 from servers.profiles.end_to_end import EndToEnd
 from servers.profiles.files import notes_for, profile_for
 from servers.profiles.models.listed import model
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import TENSOR_PARALLEL
-from servers.profiles.step_times import StepTimes
 
 SHIPPED = [
     (gpu, llm, n)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from servers.profiles import Profile, TableProfile, profile_of
-from servers.profiles.fit_tables import (
+from servers.profiles.from_tables import (
     KNOTS,
     RISES_FROM,
     TableCoefficients,

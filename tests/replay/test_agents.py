@@ -16,8 +16,8 @@ import pytest
 from harness.load.agents import AgentJobs, from_turn
 from harness.load.stream import ArrivingJob, DrawnJobs
 from harness.load.workload import Workload
-from harness.replay.agents import AgentsWindow
 from harness.replay.virtual import replay_stream
+from harness.replay.window import AgentsWindow
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs

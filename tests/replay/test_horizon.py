@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.load.stream import ArrivingJob, with_burst
-from harness.replay.horizon import HorizonWindow
 from harness.replay.virtual import replay_stream
+from harness.replay.window import HorizonWindow
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CellFailed
 from servers.policies.base import Costs

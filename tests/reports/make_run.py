@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import zstandard
 
-from reports.run_folder.checksums import CELL_NUMBERS, CHECKSUMS, checksums
+from reports.run_folder.lines import CELL_NUMBERS, CHECKSUMS, checksums
 
 SLOTS = 16
 TOOLS = ("grep", "sed", "python")

@@ -20,8 +20,8 @@ from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.compare.across import read_across
 from reports.figures.styles import styles
+from reports.page.member_figures import capacity_figures
 from reports.page.members import draw
-from reports.page.per_gpu import capacity_figures
 from reports.run_folder.members import Member
 from reports.statistics.best import winners
 from reports.statistics.capacities import capacities

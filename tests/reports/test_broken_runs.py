@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from reports.metrics.cells import Results, collect
 from reports.page.write import write
-from reports.run_folder.checksums import CHECKSUMS
-from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN
+from reports.run_folder.lines import CHECKSUMS, DISCARD_AND_RERUN, RERUN
 from reports.run_folder.read import load_run, read_cell
 from servers.basics.errors import InvalidRunFolder
 from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep

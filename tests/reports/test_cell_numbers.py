@@ -28,7 +28,7 @@ from reports.metrics.cell_numbers import (
 from reports.metrics.cells import Results, collect
 from reports.metrics.measure import read_recorded
 from reports.metrics.steady import unstable_cells
-from reports.run_folder.checksums import CELL_NUMBERS
+from reports.run_folder.lines import CELL_NUMBERS
 from reports.run_folder.read import Run, load_run
 from tests.harness.in_process import bench
 from tests.harness.small import contents, run_sweep, small_plan

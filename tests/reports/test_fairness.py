@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
+from reports.answer.findings import distance_from_bound, distance_from_rate_bound
 from reports.answer.starvation import starvation
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain

@@ -13,7 +13,7 @@ from test_capacity_answer import NEVER, SWEEP, answer_of, chains, number, point
 from reports.answer.capacity_context import MachinePrice
 from reports.answer.capacity_rows import capacity_rows, capacity_table
 from reports.answer.document import document
-from reports.answer.limited_by import Bottleneck, limited_by, unlimited_kv_sentences
+from reports.answer.fails_first import Bottleneck, limited_by, unlimited_kv_sentences
 from reports.capacity.estimate import Capacity
 from reports.capacity.search import Chain
 from reports.statistics.capacities import VariantCapacity, capacities

@@ -11,9 +11,8 @@ from test_capacity_answer import SWEEP, answer_of, chains, point
 
 from reports.answer.capacity_context import MachinePrice, also_serves
 from reports.answer.capacity_rows import capacity_rows
-from reports.answer.matrix import RateMatrix
 from reports.answer.speed_ups import grid
-from reports.answer.table import ResultTable
+from reports.answer.table import RateMatrix, ResultTable
 from reports.statistics.points import Point, with_sustained
 from servers.records.sweep import SweepRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from reports.run_folder.reference import fields_of
+from reports.run_folder.document import fields_of
 from servers.records.turns import EventRecord, TurnRecord
 from tools.run_folder_page import PAGE, page
 

@@ -27,8 +27,7 @@ from reports.compare.baseline import (
 from reports.compare.page import draw
 from reports.compare.regression import compare_sides
 from reports.compare.settings import parse_allowed
-from reports.compare.verdict import SUSTAINED, Outcome, Verdict
-from reports.compare.verdict_files import headline, markdown, row
+from reports.compare.verdict import SUSTAINED, Outcome, Verdict, headline, markdown, row
 from servers.basics.errors import InvalidInput, NotComparable
 
 SETTINGS: dict[str, Any] = {

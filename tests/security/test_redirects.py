@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from harness.calibrate.probe import Target, open_probe
-from harness.engines.vllm_at_url import describe
+from harness.engines.url import describe
 from harness.engines.warm_up import warm_up
 from harness.gateway import Gateway, serve_gateway
 from harness.replay.http import API_KEY, client_session

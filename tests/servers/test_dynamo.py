@@ -19,12 +19,11 @@ from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.replay.completion import PartialAnswer, completion_body
 from harness.replay.dynamo import Frontend
-from harness.replay.token_prompts import TokenPrompts
-from servers.basics.errors import InvalidInput
-from servers.basics.refused_flags import check_flags
+from harness.replay.prompts import TokenPrompts
+from servers.basics.errors import InvalidInput, check_flags
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker, worker_ids
-from servers.foreign_routers.mocker_times import write_step_times
+from servers.foreign_routers.dynamo_process import write_step_times
 from servers.profiles import Profile, analytic_profile
 from servers.records.settings import ServerRecord
 from servers.records.turns import TurnRecord

@@ -20,8 +20,7 @@ from pathlib import Path
 import pytest
 
 from servers.admission import Admission
-from servers.basics.errors import InvalidInput, ServerFailed, Unavailable
-from servers.basics.refused_flags import check_flags
+from servers.basics.errors import InvalidInput, ServerFailed, Unavailable, check_flags
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, flags

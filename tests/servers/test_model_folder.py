@@ -14,14 +14,13 @@ import pytest
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles import MODELS
+from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import profile_for
 from servers.profiles.rebuild import decode_step_s
-from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.command_line import ServerConfig, longest_context
 from servers.vllm.launch.cost_curve import costs_on, fit, read_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
-from servers.vllm.models.configs import CONFIGS
-from servers.vllm.models.model_folder import resolve_model
+from servers.vllm.models.model_folder import CONFIGS, resolve_model
 from servers.vllm.models.tiny_model import (
     TINY_CONFIG,
     byte_tokenizer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from servers.foreign_routers.deployment import Deployment
+from servers.foreign_routers.installation import Deployment
 from servers.foreign_routers.vllm_router import (
     command,
     environment,

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from harness.replay import sglang
-from harness.replay.api import Apis
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import replay_live
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import Apis, LiveServer, Service
 from harness.replay.sglang import SGLANG_APIS, flush_cache
 from servers.basics.errors import CellFailed
 from servers.processes.metrics_page import server_load

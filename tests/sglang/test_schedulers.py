@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from servers.basics.errors import InvalidInput
-from servers.basics.refused_flags import check_flags
+from servers.basics.errors import InvalidInput, check_flags
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.command_line import REFUSED_FLAGS, flags

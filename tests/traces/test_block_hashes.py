@@ -10,7 +10,7 @@ from hypothesis import given
 
 from harness.load.arrivals import choose_programs
 from harness.replay.contents import Contents
-from harness.replay.token_prompts import TokenPrompts
+from harness.replay.prompts import TokenPrompts
 from servers.basics.errors import InvalidTrace
 from tests.live.server import common_prefix
 from tests.replay.test_contents import blocks
@@ -22,7 +22,7 @@ from traces.block_hashes import share_blocks
 from traces.check import check
 from traces.cut import cut
 from traces.formats.native import parse_programs, program_line, write_programs
-from traces.packed import PackedTurns, packed
+from traces.stored import PackedTurns, packed
 
 
 def single_turns(*hashes: list[int], block: int = 16) -> list[Program]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces
-from traces.exports.files import write_export
+from traces.exports.registry import write_export
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"DYN_LOG": "error", "HF_HUB_DISABLE_TELEMETRY": "1"}

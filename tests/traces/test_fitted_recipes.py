@@ -15,11 +15,11 @@ from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces, s
 from traces.check import check
 from traces.synthesis.figures import Distance, distances, figure, figures
 from traces.synthesis.fit import fit
+from traces.synthesis.fit_series import case_of
 from traces.synthesis.fitted import FittedRecipe, Origin
 from traces.synthesis.known import FOLDER, fitted_recipe, shipped
 from traces.synthesis.quantiles import AT, fit_quantiles
 from traces.synthesis.recipe_files import read_recipe, write_recipe
-from traces.synthesis.steps import case_of
 
 ORIGIN = Origin(
     set="a set", licence="MIT", fitted="2026-11-23", programs=2, sub_agents=0, turns=5, gaps={},

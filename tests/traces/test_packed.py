@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from traces import Program, read_traces
-from traces.packed import PackedTurns, packed
+from traces.stored import PackedTurns, packed
 
 
 @pytest.fixture(scope="module")

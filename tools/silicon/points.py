@@ -1,4 +1,4 @@
-"""Replays end-to-end measurements in virtual time.
+"""Replays end-to-end measurements in virtual time: a closed loop of clients, as benchmarks send it.
 
 In: rows of measurements. Out: a point of the card for each, or the reason why there is none, and
 the errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
@@ -8,20 +8,73 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from statistics import fmean
 
 from harness.calibrate.operator_tables import Reach, fit, open_tables
 from reports.parallel import each
+from servers.basics.clock import PS_PER_S
 from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
-from servers.profiles import Profile, analytic_profile
+from servers.policies.fcfs import Fcfs
+from servers.profiles import Profile, analytic_profile, costs
 from servers.profiles.cpu_time import CPU_TIME, with_cpu_time
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.sim import Limits
-from tools.silicon.closed_loop import closed_loop
+from servers.sim import Engine, Limits, Segment, Submission
+from servers.sim import Sequence as Served
 from tools.silicon.errors import ErrorSummary, Point, by
 from tools.silicon.rows import STEP_TOKENS, Checkpoint, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Of each request, in the order in which they ended."""
+
+    ttft_s: tuple[float, ...]
+    """From sending a request to its first token."""
+    tpot_s: tuple[float, ...]
+    """From the first token to the last, over the tokens after the first; requests with a single
+    token have none."""
+
+
+def closed_loop(
+    profile: Profile, limits: Limits, clients: int, requests: Sequence[tuple[int, int]]
+) -> Latencies:
+    """Serve `requests`, each with its prompt and output tokens, under stock vLLM's policy. All
+    clients start at 0. Raises InvalidInput for a request that the KV memory cannot hold."""
+    sent_ps: dict[Served, int] = {}
+    ttft_s, tpot_s = [], []
+    waiting = iter(requests)
+
+    def send(prompt: int, output: int) -> None:
+        submission = Submission(
+            program_id=None,
+            path=((Segment(0), (prompt + output) // profile.block_tokens),),
+            prompt_tokens=prompt,
+            output_tokens=output,
+            is_last=None,
+        )
+        sent_ps[engine.submit(submission, engine.now_ps + profile.request_ps)] = engine.now_ps
+
+    def ended(served: Served) -> None:
+        first_ps, last_ps = served.first_token_ps, served.finished_ps
+        if first_ps is None or last_ps is None:
+            raise RuntimeError("a request ended without a token")
+        ttft_s.append((first_ps - sent_ps.pop(served)) / PS_PER_S)
+        if (output := served.submission.output_tokens) > 1:
+            tpot_s.append((last_ps - first_ps) / (output - 1) / PS_PER_S)
+        for prompt, tokens in islice(waiting, 1):
+            send(prompt, tokens)
+
+    policy = Fcfs(costs(profile, step_tokens=limits.step_tokens, offload=False))
+    engine = Engine(policy, profile, limits, on_end=ended)
+    for prompt, output in islice(waiting, clients):
+        send(prompt, output)
+    engine.run()
+    return Latencies(tuple(ttft_s), tuple(tpot_s))
+
 
 ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
 """The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not, without the CPU

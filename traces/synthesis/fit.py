@@ -15,7 +15,7 @@ from servers.basics.text import first_error, requirement
 from traces.program import Program, Turn
 from traces.synthesis.draw_turns import TurnDraws
 from traces.synthesis.figures import figures
-from traces.synthesis.fit_series import fit_series
+from traces.synthesis.fit_series import Step, case_of, fit_series
 from traces.synthesis.fitted import (
     NO_TOOL,
     Cases,
@@ -28,7 +28,6 @@ from traces.synthesis.fitted import (
     ToolSteps,
 )
 from traces.synthesis.quantiles import AT, fit_quantiles
-from traces.synthesis.steps import Step, case_of
 
 MIN_TOOL_SHARE = 0.01
 """Tools with a smaller share of the steps are pooled as `OTHER`."""

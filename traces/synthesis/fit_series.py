@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -17,9 +18,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servers.basics.least_squares import Floats, nonnegative_factors
-from traces.program import Program
+from traces.program import Program, Turn
 from traces.synthesis.fitted import EARLY, LEVELS, SERIES, Series
-from traces.synthesis.steps import Step
+
+REWRITTEN = 0.5
+"""If the next prompt repeats less than this part of the previous one, the history was rewritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step from a turn to the next one."""
+
+    program: int
+    index: int
+    tool: str
+    case: str
+    before: Turn
+    after: Turn
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Values by the names in `fitted.SERIES`."""
+        return {
+            "output": self.before.output_tokens,
+            "gap": self.before.tool_gap_s,
+            "new": self.after.new_tokens,
+        }
+
+    @property
+    def ratio(self) -> float:
+        return self.after.prompt_tokens / self.before.context_tokens
+
+
+def case_of(before: Turn, after: Turn) -> str:
+    """Return the field of `Cases` that the step counts for."""
+    if after.kept_tokens == before.context_tokens:
+        return "appended"
+    if after.kept_tokens == before.prompt_tokens:
+        return "answer_dropped"
+    return "edited" if after.kept_tokens >= REWRITTEN * before.prompt_tokens else "rewritten"
+
 
 Ints = NDArray[np.int64]
 

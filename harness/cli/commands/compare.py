@@ -131,10 +131,9 @@ def compare(
 ) -> None:
     from harness.cli.tables import show_rows
     from reports.compare import baseline
-    from reports.compare import verdict_files as files
-    from reports.compare.members import compare_paths
+    from reports.compare import verdict as files
     from reports.compare.page import COMPARISON, draw
-    from reports.compare.regression import compare_sides
+    from reports.compare.regression import compare_paths, compare_sides
     from reports.compare.settings import parse_allowed
     from reports.compare.verdict import Verdict
     from servers.basics.atomic import write_file

@@ -164,7 +164,7 @@ def profile(
 ) -> None:
     machine = replace(machine, model=model, hardware=hardware)
     if show:
-        from harness.cli.show_profile import show_profile
+        from harness.cli.print_profile import show_profile
 
         with one_line_errors():
             refuse_given(context, NOT_OF_A_PRINTED_PROFILE, "not supported with --show")
@@ -278,7 +278,7 @@ def _with_tier(
 ) -> ServerConfig:
     from typing import get_args
 
-    from harness.calibrate.reload_times import DEV_MODE
+    from harness.calibrate.probe import DEV_MODE
     from servers.variants import Tier
     from servers.vllm.launch.command_line import dram_gb
     from servers.vllm.launch.find_vllm import find_vllm
@@ -298,7 +298,7 @@ def _measure_new_server(config: ServerConfig, settings: Server, within_s: float)
     from servers.profiles.machines.gpus import HARDWARE
     from servers.vllm.launch.command_line import listed_gpu
     from servers.vllm.launch.find_vllm import gpu_names
-    from servers.vllm.models.served_model import served_model
+    from servers.vllm.models.model_folder import served_model
 
     gpu = HARDWARE.get(listed_gpu(next(iter(gpu_names()), "")) or "")
     llm = served_model(config.model, config.weights, config.kv_cache_dtype, gpu)
@@ -307,10 +307,10 @@ def _measure_new_server(config: ServerConfig, settings: Server, within_s: float)
 
 
 def _measure_url(url: str, machine: Machine, config: ServerConfig, within_s: float) -> Measured:
-    from harness.engines.vllm_at_url import describe
+    from harness.engines.url import describe
     from servers.profiles.kv_cache_dtype import KvCacheDtype
     from servers.profiles.machines.gpu_file import hardware
-    from servers.vllm.models.served_model import model_at_url
+    from servers.vllm.models.model_folder import model_at_url
 
     if config.kv_cache_dtype != KvCacheDtype.AUTO:
         raise InvalidInput(
@@ -332,8 +332,7 @@ def _measure(
     within_s: float,
     server: VllmServer | None = None,
 ) -> Measured:
-    from harness.calibrate.probe import Target
-    from harness.calibrate.reload_times import measure_reload
+    from harness.calibrate.probe import Target, measure_reload
     from harness.calibrate.step_times import measure
     from harness.cli.start_server import StatusLine
     from servers.profiles.kv_groups import FULL_ATTENTION, groups_of, kv_tokens

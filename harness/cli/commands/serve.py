@@ -203,7 +203,7 @@ def serve(
             print(getattr(recipe, print_as.replace("-", "_"))(), end="")
             return
         if server.router is not None:
-            from harness.cli.serve_router import router_of, serve_behind
+            from harness.cli.start_server import router_of, serve_behind
 
             router = router_of(server.router, server.replicas)
             gateway_port = ReservedPort(port)

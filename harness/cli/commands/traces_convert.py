@@ -22,8 +22,7 @@ from servers.basics.errors import InvalidInput, InvalidTrace
 from servers.basics.phrasing import counted
 from servers.basics.text import one_line, printable
 from traces.cut import cut
-from traces.exports.files import check_export, write_export
-from traces.exports.registry import EXPORTS, NATIVE, PACKED
+from traces.exports.registry import EXPORTS, NATIVE, PACKED, check_export, write_export
 from traces.files import check_not_read
 
 if TYPE_CHECKING:

@@ -17,14 +17,13 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission, Headroom
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.json_object import JsonObject
-from servers.basics.refused_flags import check_flags
 from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
+from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.step_times import StepTimes
 from servers.sim import Limits
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, costs_on, fit_decode_step

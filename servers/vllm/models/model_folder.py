@@ -1,8 +1,9 @@
 """Resolves `--model` and `--weights` to a model that vLLM can load.
 
-In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: a
+In: a name of a listed model, a folder, or a Hugging Face name. Out: a
 `ResolvedModel`. The folder of a named model is written once to the user's cache, under a name with
-a hash of the contents.
+a hash of the contents. Its config.json has only the text part of a multimodal model, because the
+image processor would have to be downloaded, and no layers for multi-token prediction, as profiles.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,10 +24,56 @@ import numpy as np
 
 from servers.basics.errors import InvalidInput
 from servers.basics.json_object import JsonObject
-from servers.profiles.models.config import keeps_states
+from servers.profiles import MODELS, Model
+from servers.profiles.kv_cache_dtype import KvCacheDtype, is_sparse_latent, with_kv_cache
+from servers.profiles.machines.gpus import Hardware
+from servers.profiles.models.config import keeps_states, model_of
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
-from servers.vllm.models.configs import CONFIGS, text_config
+from servers.vllm.models.tiny_model import TINY_CONFIG
+
+TEXT_MODELS = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+}
+"""Class in vLLM of a multimodal model's text part, by its `model_type`."""
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of the text model alone."""
+    text = {**config, **config.get("text_config", {})}
+    if "text_config" in config:
+        if text.get("model_type") not in TEXT_MODELS:
+            raise InvalidInput(
+                f"--model: the text part of {config.get('model_type')} cannot be loaded alone; "
+                "give the model's folder, with its image processor"
+            )
+        text["architectures"] = [TEXT_MODELS[text["model_type"]]]
+        if (tied := config.get("tie_word_embeddings")) is not None:
+            text["tie_word_embeddings"] = tied
+        del text["text_config"]
+        text.pop("vision_config", None)
+    if "num_nextn_predict_layers" in text:
+        text["num_nextn_predict_layers"] = 0
+    return text
+
+
+class _Configs(Mapping[str, Mapping[str, Any]]):
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        return TINY_CONFIG if name == "tiny" else text_config(MODELS[name].config)
+
+    def __iter__(self) -> Iterator[str]:
+        yield "tiny"
+        yield from MODELS
+
+    def __len__(self) -> int:
+        return 1 + len(MODELS)
+
+
+CONFIGS: Mapping[str, Mapping[str, Any]] = _Configs()
+
 
 Weights = Literal["auto", "dummy", "random"]
 ORDINARY_TOKENS = (1000, 20000)
@@ -138,3 +185,49 @@ def _config(folder: Path) -> JsonObject:
     except ValueError as error:
         raise InvalidInput(f"{folder / 'config.json'}: {error}") from None
     return config
+
+
+PACKED = "fp8_ds_mla"
+FORMATS = {
+    **dict.fromkeys(("auto", "float16", "bfloat16"), KvCacheDtype.AUTO),
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", PACKED), KvCacheDtype.FP8),
+}
+"""Formats of KV by the name that a server reports. It is that of its settings: `PACKED` is among
+them if a user asked for it, and not if an engine process chose it for its GPU."""
+
+
+def model_at_url(
+    url: str, model: str, weights: str, reported: str, gpu: Hardware | None
+) -> tuple[Model, KvCacheDtype]:
+    """Return the sizes of the model of a running server, which reports this format of its KV.
+    Raises InvalidInput."""
+    if reported not in FORMATS:
+        raise InvalidInput(
+            f"--url {url}: KV in {reported} is not supported; start the server with "
+            "--kv-cache-dtype auto or fp8"
+        )
+    packed = reported == PACKED  # which Hopper has in any case
+    llm = served_model(model, weights, FORMATS[reported], None if packed else gpu)
+    if gpu is None and not packed and is_sparse_latent(llm):
+        raise InvalidInput(
+            f"--url {url}: the KV bytes of {llm.name} depend on the GPU; name it with --hardware"
+        )
+    return llm, FORMATS[reported]
+
+
+def served_model(
+    model: str, weights: str, kv_cache_dtype: KvCacheDtype, gpu: Hardware | None
+) -> Model:
+    """Return the sizes of a model on a GPU, if that is known. Raises InvalidInput."""
+    if model in MODELS:
+        return with_kv_cache(MODELS[model], kv_cache_dtype, gpu)
+    path = Path(resolve_model(model, weights).path) / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise InvalidInput(
+            f"--model {model}: no usable config.json, so its KV size is unknown; give the path of "
+            "the model's folder"
+        ) from None
+    llm = model_of(config, model, where=str(path))
+    return with_kv_cache(llm, kv_cache_dtype, gpu)

@@ -69,7 +69,7 @@ from servers.profiles.kv_groups import (
 )
 from servers.profiles.kv_groups import pool as pool_of
 from servers.profiles.models.config import model_of
-from servers.vllm.models.configs import text_config
+from servers.vllm.models.model_folder import text_config
 
 BLOCK_TOKENS = 32
 MEMORY = 100_000_000

@@ -1,6 +1,7 @@
-"""Draws capacities by machine: per GPU, per dollar, and against the baseline.
+"""Draws capacities by machine (per GPU, per dollar, and against the baseline) or by burst.
 
-In: runs with capacities. Out: figures with a group of dots per run and one dot per policy.
+In: runs with capacities. Out: figures with a group of dots per run and one dot per policy, or a
+line per policy.
 """
 
 from __future__ import annotations
@@ -8,12 +9,57 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from reports.answer.members import MemberRun
-from reports.figures.drawing import Figure, Spec, Trace, bars, plain, scatter
+from reports.answer.members import Capacities, MemberRun
+from reports.figures.drawing import Figure, Spec, Trace, bars, line, number, plain, scatter
 from reports.figures.styles import Style
-from reports.loads import Ladder
+from reports.loads import RATES, Ladder
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
+
+
+def burst_figures(capacities: Mapping[str, Capacities], style: Mapping[str, Style]) -> list[Figure]:
+    """Draw capacity against the burst, a line per variant; nothing without a number."""
+    lines = [drawn for name, own in capacities.items() if (drawn := _line(name, own, style[name]))]
+    if not lines:
+        return []
+    spec: Spec = {
+        "data": lines,
+        "layout": {
+            "xaxis": {"title": {"text": "jobs that arrive together"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": f"capacity, {RATES.unit}"}, "rangemode": "tozero"},
+        },
+        "alt": "Line chart of capacity against the burst, a line per scheduler. The table has all "
+        "values.",
+        "value": "y",
+        "labelled": True,
+        "note": "At 0 no rate that was tried is sustained. There is no point if only some seeds "
+        "sustain a rate.",
+    }
+    title = "Capacity against the burst"
+    return [Figure("bursts", title, {"": spec}, None, terms=("Capacity", "SLO"))]
+
+
+def _line(name: str, own: Capacities, look: Style) -> Trace | None:
+    found = {burst: value for burst, each in own.items() if (value := _drawn(each)) is not None}
+    if not found:
+        return None
+    values = list(found.values())
+    drawn = line(
+        *(list(found), [number(value.value) for value in values], look.colour, look.dash),
+        variant=name,
+        hover=f"<b>{plain(name)}</b><br>%{{x}} jobs: %{{y:.3g}} jobs/s",
+    )
+    drawn |= {"mode": "lines+markers", "marker": {"symbol": look.marker, "size": 7}}
+    if all(value.has_interval for value in values):
+        drawn["error_y"] = bars(*values)
+    return drawn
+
+
+def _drawn(each: VariantCapacity | None) -> Estimate | None:
+    if each is None:
+        return None
+    return Estimate(0.0, 0.0, 0.0) if each.never.is_all else each.load
+
 
 FRAME_HEIGHT, DOT_HEIGHT, GAP_HEIGHT = 80, 15, 22
 """Pixels of a figure besides its dots, of a dot, and between machines."""

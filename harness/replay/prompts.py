@@ -1,4 +1,4 @@
-"""Token ids of each prompt for a live engine (token mode).
+"""Token ids (token mode) or messages (text mode) of each prompt for a live engine.
 
 In: programs, a vocabulary, a seed. Out: prompts. A prompt consists of its prefixes, the kept part
 of the previous turn's context, with the ids that the engine generated, and new random ids. A prefix
@@ -6,6 +6,9 @@ has the same ids in all prompts that contain it. Two prompts thus share the same
 `harness.replay.contents.Contents`, except for new ids that are equal by chance, and for an answer
 inside a prefix, where the prefix's ids replace the generated ones. The ids depend on the program,
 the vocabulary and the seed, and not on the order in which turns are sent.
+
+In text mode prompts repeat the recorded answers and not those of this engine, so cache hits end
+where the two differ.
 """
 
 from __future__ import annotations
@@ -17,7 +20,34 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from harness.load.arrivals import rng_for
-from traces import Program, SharedPrefix, Turn
+from servers.basics.errors import InvalidInput
+from traces import Message, Program, SharedPrefix, Turn
+
+
+class RecordedConversation:
+    """The conversation of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self._messages = program.messages
+        self._ends = iter(program.prompt_messages)
+
+    def prompt(self, _turn: Turn) -> Sequence[Message]:
+        return self._messages[: next(self._ends)]
+
+    def answered(self, _ids: Sequence[int]) -> None:
+        """Ignore the engine's answer."""
+
+
+class TextPrompts:
+    def __init__(self, programs: Sequence[Program]) -> None:
+        if program := next((p for p in programs if not p.messages), None):
+            raise InvalidInput(
+                f"program {program.id}: its trace has no messages; remove --prompts text"
+            )
+
+    def conversation(self, program: Program) -> RecordedConversation:
+        return RecordedConversation(program)
+
 
 Ids = NDArray[np.uint32]
 
