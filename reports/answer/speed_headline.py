@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
-from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
-from reports.statistics.points import Comparison, Point
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.points import Point
 from servers.basics.phrasing import listed, seconds, times
 
 NEGLIGIBLE = 0.02
@@ -17,7 +17,6 @@ NEGLIGIBLE = 0.02
 
 
 def headline(
-    there: Sequence[Point],
     winner: Point,
     tied: Sequence[Point],
     base: Point | None,
@@ -26,9 +25,8 @@ def headline(
     noun: str = "scheduler",
     measured: str = "1 seed",
 ) -> str:
-    """`there`: the points of the rate, without references but with points that have no steady
-    state. `tied`: points that are not distinguished from the winner. `lacking`: a sentence if there
-    is no baseline. `alone`: why there is no other variant, or "". `noun`: the word for a variant.
+    """`tied`: points that are not distinguished from the winner. `lacking`: a sentence if there is
+    no baseline. `alone`: why there is no other variant, or "". `noun`: the word for a variant.
     `measured`: the seeds or repeats."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
@@ -39,50 +37,23 @@ def headline(
         return f"{place} {first}. {lacking}"
     if winner is base or winner.against is None:
         return f"{place} no {noun} is faster than {base.variant}: its {jct}."
-    return f"{place} {_against(base, there, winner, tied, winner.against, jct, noun, measured)}"
-
-
-def _against(
-    base: Point,
-    there: Sequence[Point],
-    winner: Point,
-    tied: Sequence[Point],
-    gain: Comparison,
-    jct: str,
-    noun: str,
-    measured: str,
-) -> str:
-    """Compare the winner with the baseline, another variant. `jct`: the winner's, in words."""
-    name, baseline = winner.variant, base.variant
+    gain, baseline = winner.against, base.variant
     if gain.mean.value <= 1 + NEGLIGIBLE:
-        if all(_is_negligible(point) for point in there):
-            return (
-                f"the choice of {noun} makes little difference: the fastest, {name}, is"
-                f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
-            )
         return (
-            f"no {noun} is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
-            f" fastest is {name}, whose {jct}."
+            f"{place} no {noun} is more than {NEGLIGIBLE:.0%} faster than {baseline}: the fastest"
+            f" is {name}, whose {jct}."
         )
-    if not gain.mean.has_interval:
-        equal = listed([name, *(point.variant for point in tied)], at_most=MOST_NUMBERS)
-        who = f"{equal}, which are equal, are" if tied else f"{name} is"
+    if gain.mean.has_interval and not gain.mean.differs_from_one:
         return (
-            f"{who} {times(gain.mean.value)} as fast as {baseline}, which was not tested"
-            f" ({NO_INTERVAL}): the mean job completion time (JCT) is {_mean(winner)} instead of"
-            f" {_mean(base)}."
-        )
-    if not gain.mean.differs_from_one:
-        return (
-            f"no {noun} is distinguished from {baseline} with {measured}: the fastest, {name}, is"
-            f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
+            f"{place} no {noun} is distinguished from {baseline} with {measured}: the fastest,"
+            f" {name}, is {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
         )
     if tied:
         gains = list(dict.fromkeys(times(_gain(point).value) for point in _shown([winner, *tied])))
         more = f"{listed(gains)} faster than {baseline} with {_mean(base)}"
-        return f"{_ties([winner, *tied], noun, measured)}, {more}."
+        return f"{place} {_ties([winner, *tied], noun, measured)}, {more}."
     return (
-        f"{name} is {times(gain.mean.value)} faster than {baseline} on average"
+        f"{place} {name} is {times(gain.mean.value)} faster than {baseline} on average"
         f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
         f" (JCT) is {_mean(winner)} instead of {_mean(base)}."
     )
@@ -103,12 +74,6 @@ def _shown(best: Sequence[Point]) -> list[Point]:
     """Return the variants by mean JCT, or only the fastest and the slowest of many."""
     ordered = sorted(best, key=lambda point: point.jct_mean_s.value)
     return ordered if len(best) <= MOST_NUMBERS else [ordered[0], ordered[-1]]
-
-
-def _is_negligible(point: Point) -> bool:
-    if point.unstable:
-        return False
-    return point.against is None or abs(1 / point.against.mean.value - 1) <= NEGLIGIBLE
 
 
 def _gain(point: Point) -> Estimate:

@@ -140,7 +140,7 @@ def answer(
     ]
     lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}."
     alone = "" if lost else _alone(there, measured, sweep)
-    sentence = headline([*there, *lost], winner, level, base, lacking, alone, noun, in_words(sweep))
+    sentence = headline(winner, level, base, lacking, alone, noun, in_words(sweep))
     return Answer(
         so_far(" ".join([sentence, *left_out]), results.missing, len(results.cells)),
         tuple(findings),
