@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 
-from harness.cells.job_times import TurnTimes
+from harness.cells.job import TurnTimes
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CellFailed
 from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord

@@ -10,8 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from harness.cells.job import Job
-from harness.cells.job_times import TurnTimes
+from harness.cells.job import Job, TurnTimes
 from harness.load.arrivals import roots
 from harness.load.stream import DrawnJobs
 from harness.sweep.plan import SweepPlan

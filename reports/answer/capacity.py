@@ -13,10 +13,13 @@ from functools import partial
 from reports.answer.capacity_context import CapacityContext
 from reports.answer.capacity_headline import MOST_NUMBERS, headline, value_of
 from reports.answer.fails_first import FailsFirst, limited_by, unlimited_kv_sentences
-from reports.answer.findings import distance_from_bound, distance_from_rate_bound
+from reports.answer.findings import (
+    capacities_against_tuned,
+    distance_from_bound,
+    distance_from_rate_bound,
+)
 from reports.answer.left_out import valid_points
 from reports.answer.provenance import provenance as provenance_of
-from reports.answer.tuned_baseline import capacities_against_tuned
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS

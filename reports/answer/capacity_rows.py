@@ -9,8 +9,8 @@ import math
 from typing import NamedTuple
 
 from reports.answer.capacity_context import MachinePrice
+from reports.answer.costs import OtherUnits
 from reports.answer.fails_first import FailsFirst, LimitedBy
-from reports.answer.other_units import OtherUnits
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS, RATES, Ladder

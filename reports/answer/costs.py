@@ -1,4 +1,5 @@
-"""Computes what jobs and tokens cost at the capacity of each variant, and at an API.
+"""Computes what jobs and tokens cost at the capacity of each variant, and at an API, and converts
+capacities between agents and jobs per second.
 
 In: capacities, the cells of a run, and prices. Out: costs in USD, sentences, and a table. Whatever
 a machine does costs its price per hour, so a cost per token divides all of it by the tokens of one
@@ -8,18 +9,65 @@ kind. An API is assumed to cache ideally within a job and not between jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
 from reports.answer.capacity_context import MachinePrice
 from reports.loads import AGENTS, RATES, Ladder
 from reports.metrics.cells import amounts_of, cells_at
+from reports.metrics.throughput import LITTLE_WITHIN
 from reports.numbers import DASH, digits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableRow, texts
 from servers.records.sweep import ApiPriceRecord, SweepRecord
+
+DAY_S = 86_400
+ROUNDING = 1e-9
+
+
+class OtherUnits(NamedTuple):
+    """At the highest load that each seed sustains, means over seeds."""
+
+    jobs_per_s: float
+    """Jobs that finish per second."""
+    in_flight: float
+    """Jobs in flight, by Little's law."""
+    counted: float
+    """Jobs in flight that were counted ÷ the same; NaN if they were not."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether Little's law holds within `LITTLE_WITHIN`, or nothing was counted."""
+        return not abs(self.counted - 1) > LITTLE_WITHIN + ROUNDING
+
+    def text(self, ladder: Ladder) -> str:
+        return f"{self.jobs_per_s if ladder is AGENTS else self.in_flight:.3g}"
+
+    def lines(self, ladder: Ladder) -> tuple[str, ...]:
+        """Return jobs per day, and how far Little's law is off."""
+        day = f"{float(f'{self.jobs_per_s * DAY_S:.3g}'):,.0f} a day"
+        off = () if self.is_exact else (f"counted: {self.in_flight * self.counted:.3g} in flight",)
+        return (*([day] if ladder is AGENTS else []), *off)
+
+
+def other_units(
+    capacities: Iterable[VariantCapacity], cells: pd.DataFrame
+) -> dict[str, OtherUnits]:
+    """Return numbers by variant, without variants that sustain nothing with some seed."""
+    found: dict[str, OtherUnits] = {}
+    for each in capacities:
+        rows = cells_at(cells, each.variant, each.sustained_by_seed)
+        if rows["seed"].nunique() < len(each.by_seed) or rows["jobs_in_flight"].isna().any():
+            continue
+        in_flight = rows["jobs_in_flight"]
+        counted = float((in_flight * rows["little_ratio"]).mean() / in_flight.mean())
+        per_s = float(rows["throughput_jobs_per_s"].mean())
+        found[each.variant] = OtherUnits(per_s, float(in_flight.mean()), counted)
+    return found
+
 
 MILLION = 1e6
 KINDS = ("cached", "new", "generated")

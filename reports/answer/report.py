@@ -15,11 +15,10 @@ from reports.answer.capacity import capacity_answer
 from reports.answer.capacity_context import also_serves, capacity_context, price_of
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
-from reports.answer.costs import cost_sentences, job_costs
+from reports.answer.costs import cost_sentences, job_costs, other_units
 from reports.answer.fails_first import fails_first
 from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.noise import only_tested, second_arms, with_noise
-from reports.answer.other_units import other_units
 from reports.answer.scenario import ScenarioTable, scenario_answer
 from reports.answer.table import BackgroundTable, RateMatrix, ResultTable, at_one_rate, merged
 from reports.answer.verdict import Answer, answer

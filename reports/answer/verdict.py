@@ -19,11 +19,12 @@ from reports.answer.caveats import (
     jobs_per_cell,
     short_run,
 )
-from reports.answer.costs import JobCost
+from reports.answer.costs import JobCost, OtherUnits
 from reports.answer.fails_first import FailsFirst, LimitedBy
 from reports.answer.findings import (
     at_load,
     distance_from_bound,
+    jcts_against_tuned,
     mean_s,
     no_difference,
     possible_gain,
@@ -39,10 +40,8 @@ from reports.answer.noise import (
     untested,
     without_intervals,
 )
-from reports.answer.other_units import OtherUnits
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.speed_headline import headline
-from reports.answer.tuned_baseline import jcts_against_tuned
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by

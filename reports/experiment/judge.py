@@ -22,8 +22,7 @@ from typing import Any
 import pandas as pd
 
 from reports.experiment.claims import Check
-from reports.experiment.knees import Knee, knees
-from reports.experiment.significance import ClaimOutcome, Value, judged
+from reports.experiment.significance import ClaimOutcome, Knee, Value, judged, knees
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import SeedShare, some_seeds
 from servers.basics.phrasing import counted, listed, share

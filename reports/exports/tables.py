@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from msgspec import to_builtins
 
 from reports.metrics.alone import machine_of
-from reports.metrics.jobs import jobs_of
+from reports.metrics.jct import jobs_of
 from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.document import fields_of
@@ -60,7 +60,7 @@ JOBS: dict[str, Kind] = {
     **dict.fromkeys((*WATERFALL, "least_s", "slowdown"), "number"),
     "measured": "flag",
 }
-"""The columns of `reports.metrics.jobs.jobs_of`. The JCT of a failed job is meaningless, as is that
+"""The columns of `reports.metrics.jct.jobs_of`. The JCT of a failed job is meaningless, as is that
 of a job that is not measured: a stream ends before its last jobs have finished."""
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import zstandard
 
-from reports.metrics.jobs import job_columns
+from reports.metrics.jct import job_columns
 from reports.metrics.measure import JOB_COLUMNS, MeasuredCell, Recorded, Row, measure
 from reports.metrics.metric import Value
 from reports.run_folder.lines import CELL_NUMBERS, RERUN

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.metrics.jobs import extremes
+from reports.metrics.jct import extremes
 from reports.metrics.metric import COUNT, LOWER, SHARE, Facts, Group, Metric, Value
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.run_folder.read import CellRun

@@ -50,7 +50,7 @@ from reports.metrics.alone import (
     triangle,
     work_of,
 )
-from reports.metrics.jobs import extremes
+from reports.metrics.jct import extremes
 from reports.metrics.metric import LOWER, NONE, PER_S, SECONDS, Facts, Group, Metric, Value, mean
 from reports.metrics.routing import replicas_of
 from reports.run_folder.turns import Column, Turns, failed_turns

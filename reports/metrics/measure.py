@@ -17,8 +17,7 @@ from reports.metrics.fairness import FAIRNESS
 from reports.metrics.gates import VALIDITY, failed_gates
 from reports.metrics.goodput import GOODPUT, latencies
 from reports.metrics.interactivity import INTERACTIVITY
-from reports.metrics.jct import JCT, WAITS
-from reports.metrics.jobs import job_columns
+from reports.metrics.jct import JCT, WAITS, job_columns
 from reports.metrics.lower_bound import BOUNDS
 from reports.metrics.metric import Facts, Metric, Value
 from reports.metrics.pins import PINS, read_pin_events

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from reports.exports.phases import stretches
 from reports.exports.write import export
-from reports.metrics.jobs import jobs_of
+from reports.metrics.jct import jobs_of
 from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_turns

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reports.answer.other_units import OtherUnits, other_units
+from reports.answer.costs import OtherUnits, other_units
 from reports.capacity.estimate import Capacity, Kind
 from reports.loads import AGENTS, RATES
 from reports.metrics.cells import collect

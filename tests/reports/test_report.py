@@ -17,8 +17,7 @@ from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
 from reports import write_report
-from reports.page.environment import PLOTLY, environment
-from reports.page.glossary import TERMS
+from reports.page.environment import PLOTLY, TERMS, environment
 from tests.reports.make_run import seal, turn, workload, write_cell, write_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from msgspec import convert
 from msgspec.json import encode
 
 from reports.metrics.alone import IdleMachine, least_job_s, machine_of
-from reports.metrics.jobs import job_columns
+from reports.metrics.jct import job_columns
 from reports.metrics.lower_bound import lower_bound, srpt_mean_s
 from reports.run_folder.read import NOT_DONE, CellRun
 from reports.run_folder.turns import Turns, read_columns
