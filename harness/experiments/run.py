@@ -16,6 +16,7 @@ import pandas as pd
 
 from harness.console import print_message
 from harness.experiments.definition import Change, Experiment, Synthesis, changed_options, plans
+from harness.experiments.scheduler_overhead import scheduler_overhead
 from harness.load.rates import parse_seeds
 from harness.load.settings import Execution
 from harness.sweep.run import run_sweeps
@@ -118,7 +119,10 @@ def measure(
     workers: int,
     arguments: Sequence[str],
 ) -> ExperimentReport:
-    """`arguments` of the command are recorded."""
+    """Raise MeasurementUnavailable if what it measures is not installed. `arguments` of the
+    command are recorded."""
+    if experiment.kind == "scheduler-overhead":
+        return finish(about, tuple(scheduler_overhead()), folder)
     if experiment.kind == "workload":
         frames = workload_frames(experiment)
         return finish(about, tuple(judge(check, frames) for check in experiment.checks), folder)

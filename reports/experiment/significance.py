@@ -181,3 +181,18 @@ def _first(seed: int, past: Sequence[Mapping[int, bool]]) -> int | None:
         if arm[seed]:
             return index
     return len(past)
+
+
+def within(own: Estimate, least: float | None, most: float | None) -> ClaimOutcome:
+    """Return whether an interval is within bounds."""
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if not own.has_interval:
+        return ClaimOutcome.OPEN
+    slack = ROUNDING * abs(own.value)
+    if own.low >= low - slack and own.high <= high + slack:
+        return ClaimOutcome.HOLDS
+    return (
+        ClaimOutcome.FAILS
+        if own.high < low - slack or own.low > high + slack
+        else ClaimOutcome.OPEN
+    )

@@ -122,6 +122,10 @@ class MeasurementFailed(TurnstileError):
     """A request of a measurement failed, or its response is unusable."""
 
 
+class MeasurementUnavailable(TurnstileError):
+    """This machine lacks what the measurement needs."""
+
+
 class UnsupportedVllm(TurnstileError, RuntimeError):
     """The plug-in does not support the scheduler of this vLLM version."""
 

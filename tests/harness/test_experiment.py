@@ -13,7 +13,7 @@ import pytest
 
 from harness.experiments.definition import Synthesis, load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, NotInstalled
 from tests.harness import in_process
 from traces.synthesis.conversation import Conversation
 
@@ -404,3 +404,18 @@ def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(
     code, out, _ = bench("fig12", "--out", "out")
     assert code == 0
     assert "Not testable here: it needs real agents" in out
+
+
+def test_without_vllm_experiments_that_need_it_are_not_testable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.experiments import scheduler_overhead
+
+    def no_vllm() -> None:
+        raise NotInstalled("vLLM is not installed here; get it with: make vllm")
+
+    monkeypatch.setattr(scheduler_overhead, "find_vllm", no_vllm)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = bench("table4", "--out", "out")
+    assert code == 0
+    assert "Not testable here: vLLM is not installed here; get it with: make vllm" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,11 +123,15 @@ def experiment(
 def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> ExperimentReport:
     from harness.experiments.run import measure
     from reports.experiment.page import ExperimentText, finish
+    from servers.basics.errors import MeasurementUnavailable
 
     about = ExperimentText(**{name: getattr(experiment, name) for name in ExperimentText.__slots__})
     if experiment.not_testable:
         return finish(about, (), folder)
-    return measure(experiment, about, folder, change, workers, sys.argv[1:])
+    try:
+        return measure(experiment, about, folder, change, workers, sys.argv[1:])
+    except MeasurementUnavailable as missing:
+        return finish(replace(about, not_testable=str(missing)), (), folder)
 
 
 def _print_report(experiment: Experiment, report: ExperimentReport) -> None:
