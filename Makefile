@@ -48,9 +48,11 @@ IMPORT := -c 'import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_work
 PLUGINS := -e plugins/turnstile-formats
 CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
 PYTEST := $(BIN)/pytest -q --benchmark-disable --hypothesis-profile=$(EXAMPLES)
-# One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
-# the order of tests/conftest.py, the longest first.
+# One worker per core (of the operating system: two for each core of a CPU with two threads), and one
+# more for slow tests, which wait for processes and time limits. The tests of a file share its fixtures,
+# so they stay on one worker; files begin in the order of tests/conftest.py, the longest first.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n
+CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Workers of sweeps simulate with this core if it was built from the present sources.
 CORE := TURNSTILE_CORE=$(CURDIR)/build/core
 # Evaluated only where it is used, as the next.
@@ -117,14 +119,14 @@ test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/co
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/mypy & types=$$!; $(CORE) $(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial' \
+	$(BIN)/mypy & types=$$!; $(CORE) $(PYTEST) $(PARALLEL) $(CORES) -m 'not acceptance and not serial' \
 		&& tests=0 || tests=1; wait $$types && exit $$tests
 	$(PYTEST) -m 'serial and not acceptance'
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so
 # that none is skipped for want of one; with -j2 they are installed while `make test` runs.
 test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
-	$(CORE) $(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
+	$(CORE) $(PYTEST) $(PARALLEL) $$(($(CORES) + 1)) -m 'acceptance and not serial'
 	$(PYTEST) -m 'acceptance and serial'
 
 # Two files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory.
@@ -172,7 +174,7 @@ bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
 
 bench-once: .venv/installed-test  ## run each benchmark once with little work, as every night
-	$(PYTEST) $(PARALLEL) auto tests/bench
+	$(PYTEST) $(PARALLEL) $(CORES) tests/bench
 
 scale: .venv/installed-test  ## run cells of a million turns, virtual and live, and up to REPLICAS=100 replicas: PROGRAMS=10000 (of 100 turns); an hour
 	PROGRAMS=$(PROGRAMS) REPLICAS=$(REPLICAS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only

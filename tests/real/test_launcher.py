@@ -182,12 +182,13 @@ def test_the_libraries_of_agents_are_recorded_and_scheduled_by_program(server: V
         assert f'"{first["program_id"]}"' in server.events_path.read_text()
 
 
+@pytest.mark.skipif("TURNSTILE_KILLS" not in os.environ, reason="make crash-live runs it")
 def test_sweeps_killed_at_random_moments_measure_each_turn_once(
     server: VllmServer, tmp_path: Path
 ) -> None:
-    """`make crash-live KILLS=200` sets the number of kills."""
+    """Every night. On each push `tests/crash/test_live_kills.py` does so beside another server."""
     with trials.warm() as warm:
-        survives(int(os.environ.get("TURNSTILE_KILLS", "2")), warm, server.base_url, tmp_path)
+        survives(int(os.environ["TURNSTILE_KILLS"]), warm, server.base_url, tmp_path)
 
 
 def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -> None:
@@ -204,9 +205,12 @@ def test_a_context_longer_than_the_pool_is_reported_with_vllms_message(tmp_path:
 
 def test_bench_serve_leaves_no_process_when_it_is_killed(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "bench"), "serve", "--out", str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as bench:
+    with (
+        forked(),
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as bench,
+    ):
         assert bench.stdout is not None
         assert bench.stdout.readline().startswith("http://127.0.0.1:")
         example = bench.stdout.readline()
