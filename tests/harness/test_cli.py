@@ -61,6 +61,26 @@ def test_traces_need_no_option(trace: str, option: list[str]) -> None:
         assert out.splitlines()[1].startswith(f"{name}: 2 programs")
 
 
+@pytest.mark.parametrize(
+    ("file", "lines"), [("agents/__init__.py", 1), ("openai_agents/agents/__init__.py", 0)]
+)
+def test_each_command_says_that_openai_agents_has_overwritten_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, lines: int
+) -> None:
+    """Installed with pip into the same environment, which overwrites files silently."""
+    other = tmp_path / "openai_agents-0.3.2.dist-info"
+    other.mkdir()
+    (other / "RECORD").write_text(f"{other.name}/METADATA,,\n{file},sha256=47DEQ,0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = bench_here("list", "routers")
+    assert code == 0
+    assert "sticky" in out
+    assert len(err.splitlines()) == lines
+    if lines:
+        assert err.startswith(f"bench: openai-agents in {tmp_path} has a package `agents`")
+        assert "an environment of its own, for example with pipx" in err
+
+
 @pytest.mark.usefixtures("here")
 def test_a_sweep_prints_its_answer_on_stdout_and_resumes(trace: str) -> None:
     load = ("--once", "--jps", "0.5")
