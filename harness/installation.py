@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -41,3 +43,18 @@ def check_package(name: str, owners: Iterable[str] = ()) -> InstallationCheck:
         "or has overwritten its files; use an environment with Turnstile alone, another working "
         "directory, and no PYTHONPATH",
     )
+
+
+def overwritten_agents() -> str | None:
+    """Return what to do if openai-agents is installed here too, since pip overwrites the files of
+    other distributions silently. Finding all such distributions, as `bench doctor` does, would take
+    longer than a command needs to start."""
+    for folder in map(Path, sys.path):
+        for record in folder.glob("openai_agents-*.dist-info/RECORD"):
+            if re.search("^agents/__init__.py,", record.read_text("utf-8"), re.MULTILINE):
+                return (
+                    f"openai-agents in {folder} has a package `agents` as turnstile-bench has, and "
+                    "only the one installed last works; install turnstile-bench in an environment "
+                    "of its own, for example with pipx, and openai-agents again"
+                )
+    return None

@@ -17,17 +17,20 @@ from collections.abc import Generator, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from servers.basics.compiled_core import find_core, offered_to_workers
 
+if TYPE_CHECKING:
+    from tests.crash.trials import Warm
+
 HERE = Path(__file__).parent
 ACCEPTANCE = (
     "agents/test_openhands.py",
     "agents/test_runs.py",
-    "bench",
     "browser",
     "ci/test_results.py",
     "cluster/test_ray.py",
@@ -35,10 +38,16 @@ ACCEPTANCE = (
     "crash",
     "faults",
     "foreign_routers",
+    "harness/test_cluster_examples.py",
+    "harness/test_fidelity_run.py",
     "harness/test_live_routers.py",
     "security/test_agents.py",
+    "security/test_escapes.py",
+    "security/test_listening.py",
     "security/test_secrets.py",
     "soak",
+    "test_extras_package.py",
+    "test_leaks.py",
     "traces/test_exports_in_other_tools.py",
 )
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
@@ -55,8 +64,8 @@ SERIAL = (
 )
 """Folders and files whose tests do not share the machine: they measure time or memory, or use
 podman."""
-MEASURES = "bench"
-"""A folder that measures time too, but not with `--benchmark-disable`."""
+BENCHMARKS = "bench"
+"""A folder that `make bench` and, every night, `make bench-once` run."""
 SERIAL_RUNS = ("serial", "serial and not acceptance", "acceptance and serial")
 """Expressions of `-m` that the Makefile runs serial tests with."""
 WITHOUT_SLOW = ("not acceptance and not serial", "serial and not acceptance")
@@ -118,13 +127,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no slow file of which no test runs, and of a run of serial tests nothing else."""
+    """Import no slow file of which no test runs, and of a run of serial tests nothing else.
+    Benchmarks run only in a run of their own."""
+    if collection_path == HERE / BENCHMARKS and config.option.markexpr:
+        return True
     is_slow = any(collection_path == HERE / path for path in ACCEPTANCE)
     if is_slow and config.option.markexpr in WITHOUT_SLOW:
         return True
     if config.option.markexpr not in SERIAL_RUNS:
         return None
-    paths = [HERE / path for path in _serial(config)]
+    paths = [HERE / path for path in SERIAL]
     near = any(
         collection_path.is_relative_to(path) or path.is_relative_to(collection_path)
         for path in paths
@@ -132,15 +144,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if near else True
 
 
-def _serial(config: pytest.Config) -> tuple[str, ...]:
-    return SERIAL if config.getoption("benchmark_disable", False) else (*SERIAL, MEASURES)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("serial"):
             raise pytest.UsageError(f"{item.nodeid}: name its file in SERIAL of tests/conftest.py")
-        for marker, paths in (("acceptance", ACCEPTANCE), ("serial", _serial(config))):
+        for marker, paths in (("acceptance", ACCEPTANCE), ("serial", SERIAL)):
             if any(item.path.is_relative_to(HERE / path) for path in paths):
                 item.add_marker(marker)
     items.sort(key=_priority)
@@ -170,6 +178,15 @@ def fork_server() -> Iterator[BaseContext]:
             forkserver.ensure_running()
         yield context
         forkserver._forkserver._stop()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """A process that forks `bench` after the imports, which saves most of each start."""
+    from tests.crash import trials
+
+    with trials.warm() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

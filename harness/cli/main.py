@@ -21,6 +21,7 @@ import typer
 from harness.cli.errors import exit_code, is_stdout_full, terminate
 from harness.cli.help import Command, PanelGroup
 from harness.console import print_message
+from harness.installation import overwritten_agents
 from servers.processes.deferred import ENDING
 
 UsageError: Any = typer.BadParameter.__base__
@@ -89,6 +90,8 @@ class CommandGroup(PanelGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with _one_line_if_stopped():
+            if warning := overwritten_agents():
+                print_message(warning)
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

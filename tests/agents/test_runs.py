@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,8 @@ from servers.processes.supervisor import descendants
 from tests.agents import small_agent
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
+from tests.crash.small_sweep import output_of
+from tests.crash.trials import Warm
 from tests.harness import in_process
 from tests.lines import read_lines
 from tests.processes import wait_until, wait_until_gone
@@ -37,28 +38,19 @@ def url() -> Iterator[str]:
 
 
 def begin(
-    bench: str, folder: Path, url: str, plans: Mapping[str, Sequence[str]], *options: str
-) -> subprocess.Popen[str]:
+    warm: Warm,
+    folder: Path,
+    url: str,
+    plans: Mapping[str, Sequence[str]],
+    *options: str,
+    agent: str = AGENT,
+) -> int:
+    """Start a run; return its process id."""
     rows = [json.dumps({"id": id, "task": json.dumps(plan)}) for id, plan in plans.items()]
     (folder / "tasks.jsonl").write_text("\n".join(rows))
-    command = [
-        bench,
-        "sweep",
-        "--one",
-        "--engine",
-        url,
-        "--agent-command",
-        AGENT,
-        "--tasks",
-        "tasks.jsonl",
-    ]
-    return subprocess.Popen(
-        [*command, "--tasks", "tasks.jsonl", "--jps", "20", "--out", "o", *options],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ("sweep", "--one", "--engine", url, "--agent-command", agent)
+    load = ("--tasks", "tasks.jsonl", "--jps", "20", "--out", "o")
+    return warm.begin(folder, [*command, *load, *options])
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -66,20 +58,19 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return read_lines(path)
 
 
-def succeeded(run: subprocess.Popen[str]) -> bool:
+def check_end(warm: Warm, folder: Path) -> None:
     """Wait for a run; a busy machine may fail the gate on client lateness, and no other."""
-    out, err = run.communicate(timeout=300)
-    assert "agent command" in out
-    lateness_failure = f"failed: {LATENESS_GATE}"
-    return run.returncode == 0 or (run.returncode == 1 and lateness_failure in err)
+    code, output = warm.end(), output_of(folder)
+    assert "agent command" in output
+    assert code == 0 or (code == 1 and f"failed: {LATENESS_GATE}" in output), output
 
 
 def test_the_turns_end_and_prediction_of_each_program_are_recorded(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     plans = {"a/1": ["echo one", "sleep 0.3; echo two"], "b": ["cat /etc/shadow", "pwd"], "c": []}
-    run = begin(bench, tmp_path, url, plans)
-    assert succeeded(run), run.returncode
+    begin(warm, tmp_path, url, plans)
+    check_end(warm, tmp_path)
     turns = lines(tmp_path, "turns.jsonl")
     by_program = {id: [t for t in turns if t["program_id"] == id] for id in plans}
     assert {id: len(own) for id, own in by_program.items()} == {"a/1": 3, "b": 3, "c": 1}
@@ -110,64 +101,55 @@ for path, method in (('', 'DELETE'), ('/v1/chat/completions', 'POST')):
 
 
 def test_a_command_sees_only_its_own_files_and_cannot_act_for_another_program(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     agent_folder = Path(small_agent.__file__).parent
     plans = {"a": [f"ls {agent_folder}; ls {tmp_path}", IMPERSONATE_B], "b": ["echo one"]}
-    run = begin(bench, tmp_path, url, plans)
-    assert succeeded(run), run.returncode
+    begin(warm, tmp_path, url, plans)
+    check_end(warm, tmp_path)
     patches = {p["instance_id"]: p["model_patch"] for p in lines(tmp_path, "predictions.jsonl")}
     assert patches["a"] == "small_agent.py\no\n403\n403\n"
 
 
 def test_a_cell_in_which_no_program_finished_fails_and_is_run_again(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     broken = tmp_path / "agent.py"
     broken.write_text("raise SystemExit('KEY is missing')")
-    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "task": "[]"}')
     agent = f"{sys.executable} agent.py {{task}} {{base_url}} {{folder}}"
-    command = [bench, "sweep", "--one", "--engine", url, "--agent-command", agent, "--jps", "20"]
-    for code, message in ((1, "exited with code 1: KEY is missing"), (0, "")):
-        run = subprocess.run(
-            [*command, "--tasks", "tasks.jsonl", "--out", "o"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert run.returncode == code or LATENESS_GATE in run.stderr, run.stderr
-        assert message in run.stderr
-        broken.write_text(Path(small_agent.__file__).read_text())
+    begin(warm, tmp_path, url, {"a": []}, agent=agent)
+    assert warm.end() == 1
+    assert "exited with code 1: KEY is missing" in output_of(tmp_path)
+    broken.write_text(Path(small_agent.__file__).read_text())
+    begin(warm, tmp_path, url, {"a": []}, agent=agent)
+    check_end(warm, tmp_path)
 
 
 def test_a_hanging_tool_is_ended_at_the_time_limit_and_its_cell_fails_a_gate(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     plans = {"hangs": ["echo one", "sleep 1000"], "harmless": ["echo one"]}
-    run = begin(bench, tmp_path, url, plans, "--task-limit-s", "8")
-    _, err = run.communicate(timeout=300)
-    assert run.returncode == 1
+    begin(warm, tmp_path, url, plans, "--task-limit-s", "8")
+    assert warm.end() == 1
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["hangs"]["error"] == "the program exceeded its limit of 8 s"
     assert ends["harmless"]["error"] is None
     last = [t for t in lines(tmp_path, "turns.jsonl") if t["program_id"] == "hangs"][-1]
     assert last["error"] == "the program exceeded its limit of 8 s"
     first = "the program exceeded its limit of 8 s"
-    assert f"1 failed turn in 1 job (first: {first})" in err
+    assert f"1 failed turn in 1 job (first: {first})" in output_of(tmp_path)
 
 
 def test_a_fork_bomb_is_contained_and_ends_with_its_program(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     plans = {"bomb": [":(){ :|:& };:", "sleep 1000"], "harmless": ["echo one"]}
     options = ("--task-limit-s", "12", "--agent-processes", "40")
-    run = begin(bench, tmp_path, url, plans, *options)
-    peak = 0
-    while run.poll() is None:
-        peak = max(peak, len(descendants(run.pid)))
+    run, peak = begin(warm, tmp_path, url, plans, *options), 0
+    while Path(f"/proc/{run}").exists():
+        peak = max(peak, len(descendants(run)))
         time.sleep(0.05)
-    run.communicate()
+    warm.end()
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["bomb"]["error"]
     assert ends["harmless"]["exit_status"] == "finished"
@@ -176,10 +158,10 @@ def test_a_fork_bomb_is_contained_and_ends_with_its_program(
 
 @pytest.mark.parametrize("options", [WITHOUT_SANDBOX, ("--agent-network",)])
 def test_without_a_sandbox_or_with_network_the_records_are_the_same(
-    options: tuple[str, ...], bench: str, tmp_path: Path, url: str
+    options: tuple[str, ...], warm: Warm, tmp_path: Path, url: str
 ) -> None:
-    run = begin(bench, tmp_path, url, {"a": ["echo $OPENAI_API_KEY"]}, *options)
-    assert succeeded(run), run.returncode
+    begin(warm, tmp_path, url, {"a": ["echo $OPENAI_API_KEY"]}, *options)
+    check_end(warm, tmp_path)
     assert len(lines(tmp_path, "turns.jsonl")) == 2
     key = lines(tmp_path, "predictions.jsonl")[0]["model_patch"].strip()
     assert len(key) == 43, "each program has its own key, so that others cannot impersonate it"
@@ -194,35 +176,34 @@ def test_without_a_sandbox_or_with_network_the_records_are_the_same(
     ],
 )
 def test_an_interrupted_run_leaves_its_records_and_no_process(
-    end: signal.Signals, options: tuple[str, ...], bench: str, tmp_path: Path, url: str
+    end: signal.Signals, options: tuple[str, ...], warm: Warm, tmp_path: Path, url: str
 ) -> None:
     plans = {"a": ["echo one", "sleep 1000"], "b": ["setsid nohup sleep 1000 & sleep 1000"]}
     limited = ("--task-limit-s", "5", *options)
-    run = begin(bench, tmp_path, url, plans, *limited)
+    run = begin(warm, tmp_path, url, plans, *limited)
     turns = tmp_path / "o" / CELL / "turns.jsonl"
-    wait_until(lambda: turns.exists() and turns.read_text().count("\n") == 3, process=run)
-    processes = descendants(run.pid)
+    wait_until(lambda: turns.exists() and turns.read_text().count("\n") == 3)
+    processes = descendants(run)
     assert len(processes) >= 6
-    run.send_signal(end)
-    run.communicate(timeout=300)
-    assert run.returncode in (-9, 130)
+    os.kill(run, end)
+    assert warm.end() in (-9, 130)
     wait_until_gone(processes)
     assert turns.read_text().count("\n") >= 3
 
-    again = begin(bench, tmp_path, url, plans, *limited)
-    _, err = again.communicate(timeout=300)
-    assert (tmp_path / "o" / f"{CELL}.aside-1" / "turns.jsonl").exists(), err
+    begin(warm, tmp_path, url, plans, *limited)
+    warm.end()
+    aside = tmp_path / "o" / f"{CELL}.aside-1" / "turns.jsonl"
+    assert aside.exists(), output_of(tmp_path)
     assert len(lines(tmp_path, "programs.jsonl")) == 2
 
 
 def test_a_crashed_agent_is_recorded_with_its_exit_code_also_with_a_pipe_as_its_result(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     pipe = "rm -f $HOME/result.json; mkfifo $HOME/result.json; kill -9 $PPID"
     plans = {"crashes": ["kill -9 $PPID"], "leaves-a-pipe": [pipe], "harmless": ["echo one"]}
-    run = begin(bench, tmp_path, url, plans)
-    run.communicate(timeout=300)
-    assert run.returncode == 1
+    begin(warm, tmp_path, url, plans)
+    assert warm.end() == 1
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     for crashed in ("crashes", "leaves-a-pipe"):
         assert ends[crashed]["error"] == "the agent's process exited with code 137"

@@ -18,7 +18,7 @@ from servers.sim import engine
 from tests.sim.test_engine_invariants import VARIANTS, run
 from tests.sim.worlds import World, worlds
 
-EXAMPLES = 40
+EXAMPLES = 20
 LATE_S = 123_456.789
 DIGESTS = {name: sha256() for name in VARIANTS}
 # Hypothesis also draws numbers that stand in the imported sources, which compiled modules lack.

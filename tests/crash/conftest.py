@@ -1,20 +1,11 @@
-"""One warm `bench` for all trials, and the files of an uninterrupted run."""
+"""The files of an uninterrupted run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.crash import trials
 from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import Warm, bytes_of
-
-
-@pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    with trials.warm() as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,7 @@ def _order(
     folder: Path, argv: Sequence[str], output: str, fault: Fault | None = None
 ) -> dict[str, Any]:
     faults = fault and asdict(fault)
-    return {"argv": argv, "cwd": str(folder), "output": output, "fault": faults}
+    return {"argv": argv, "cwd": str(folder), "env": env(), "output": output, "fault": faults}
 
 
 def env() -> dict[str, str]:

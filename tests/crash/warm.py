@@ -1,9 +1,9 @@
 """Fork `bench` from a process that has already run it: a start takes milliseconds, so that tests
 can kill hundreds of them.
 
-`python -m tests.crash.warm` reads JSON lines, each a list of runs (`argv`, `cwd`, `output` and
-`fault`) at the same time. It prints their process ids, which are also their session ids, and then
-their exit codes. Workers are forked too, whereas `bench` itself starts them as new processes.
+`python -m tests.crash.warm` reads JSON lines, each a list of runs (`argv`, `cwd`, `env`, `output`
+and `fault`) at the same time. It prints their process ids, which are also their session ids, and
+then their exit codes. Workers are forked too, whereas `bench` itself starts them as new processes.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _reset_child() -> None:
 def _become(order: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)

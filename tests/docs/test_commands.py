@@ -18,7 +18,6 @@ import typer
 
 from harness.cli.main import app
 from servers.profiles import MODELS
-from tests.crash import trials
 from tests.crash.small_sweep import output_of
 from tests.crash.trials import Warm
 from tests.docs.pages import (
@@ -103,13 +102,6 @@ def covering_test(command: Command) -> str | None:
 
 
 RUN_HERE = [command for command in ALL if covering_test(command) is None]
-
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    """Fork `bench` from a process that has imported it, which saves most of each start."""
-    with trials.warm() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,16 @@ from harness.cli import catalogue
 from harness.cli.commands.list import Listing, list_
 from harness.cli.main import COMMANDS, MOVED
 from harness.cli.options import COMPLETIONS
+from tests.crash.small_sweep import output_of
+from tests.crash.trials import Warm, wait_for_end_of
 from tests.harness.in_process import bench as bench_here
-from tests.processes import group_of, wait_until, wait_until_none
+from tests.processes import wait_until
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
 ANSI = "\x1b["
+ENDLESS = ("--programs", "2000", "--once", "--jps", "5", "--policies", "fcfs", "--out", "o")
+"""Options of a sweep that takes longer than its tests."""
 
 
 @pytest.fixture
@@ -56,6 +59,26 @@ def test_traces_need_no_option(trace: str, option: list[str]) -> None:
         code, out, err = bench_here("sweep", *option, traces, *load, "--out", f"{name}-run")
         assert code == 0, err
         assert out.splitlines()[1].startswith(f"{name}: 2 programs")
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"), [("agents/__init__.py", 1), ("openai_agents/agents/__init__.py", 0)]
+)
+def test_each_command_says_that_openai_agents_has_overwritten_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, lines: int
+) -> None:
+    """Installed with pip into the same environment, which overwrites files silently."""
+    other = tmp_path / "openai_agents-0.3.2.dist-info"
+    other.mkdir()
+    (other / "RECORD").write_text(f"{other.name}/METADATA,,\n{file},sha256=47DEQ,0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = bench_here("list", "routers")
+    assert code == 0
+    assert "sticky" in out
+    assert len(err.splitlines()) == lines
+    if lines:
+        assert err.startswith(f"bench: openai-agents in {tmp_path} has a package `agents`")
+        assert "an environment of its own, for example with pipx" in err
 
 
 @pytest.mark.usefixtures("here")
@@ -175,37 +198,17 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
     ids=["ctrl-c", "term", "hangup", "quit"],
 )
 def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
-    bench: str, trace: str, tmp_path: Path, number: int, code: int
+    warm: Warm, trace: str, tmp_path: Path, number: int, code: int
 ) -> None:
-    options = (
-        "--traces",
-        trace,
-        "--programs",
-        "2000",
-        "--once",
-        "--jps",
-        "5",
-        "--policies",
-        "fcfs",
-    )
-    with subprocess.Popen(
-        [bench, "sweep", *options, "--out", "o"],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        wait_until(lambda: list(tmp_path.glob("o/*/cell.json")))
-        process.terminate() if number == signal.SIGTERM else os.killpg(process.pid, number)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == code, errors
-        assert "Traceback" not in errors
-        assert errors.splitlines()[-1] == (
-            "bench: stopped; finished cells are kept, resume with: "
-            f"bench sweep --traces {trace} --programs 2000 --once --jps 5 --policies fcfs --out o"
-        )
-    wait_until_none(partial(group_of, process.pid))
+    command = ["sweep", "--traces", trace, *ENDLESS]
+    sweep = warm.begin(tmp_path, command)
+    wait_until(lambda: list(tmp_path.glob("o/*/cell.json")))
+    os.kill(sweep, number) if number == signal.SIGTERM else os.killpg(sweep, number)
+    assert warm.end() == code, output_of(tmp_path)
+    assert "Traceback" not in output_of(tmp_path)
+    stopped = "bench: stopped; finished cells are kept, resume with: bench "
+    assert stopped + " ".join(command) in output_of(tmp_path).splitlines()
+    wait_for_end_of(sweep)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
@@ -277,21 +280,16 @@ def test_a_full_stdout_is_named_in_the_error(bench: str, command: str, tmp_path:
 
 @pytest.mark.usefixtures("here")
 def test_a_second_sweep_in_a_folder_in_use_is_refused(
-    bench: str, trace: str, tmp_path: Path
+    warm: Warm, trace: str, tmp_path: Path
 ) -> None:
-    load = ("--programs", "2000", "--once", "--jps", "5")
-    command = [bench, "sweep", "--traces", trace, *load, "--out", "o"]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as first:
-        wait_until((tmp_path / "o/sweep.json").exists)
-        second = bench_here(*command[1:])
-        first.terminate()
-    wait_until_none(partial(group_of, first.pid))
+    command = ["sweep", "--traces", trace, *ENDLESS]
+    first = warm.begin(tmp_path, command)
+    wait_until((tmp_path / "o/sweep.json").exists)
+    os.killpg(first, signal.SIGSTOP)
+    second = bench_here(*command)
+    os.killpg(first, signal.SIGKILL)
+    warm.end()
+    wait_for_end_of(first)
     assert second == (
         2,
         "",

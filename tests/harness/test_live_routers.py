@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.agents.test_runs import WITHOUT_SANDBOX
+from tests.crash.small_sweep import output_of
+from tests.crash.trials import Warm
 from tests.faults import agent
 from tests.faults.engine import engine
 from tests.gateway.test_recording import DEAD_PROXY
@@ -36,7 +37,7 @@ class Broken(Router):
 
 
 def test_each_policy_runs_behind_each_router_and_a_broken_one_fails_its_cell(
-    bench: str, tmp_path: Path
+    warm: Warm, tmp_path: Path
 ) -> None:
     """One program after the other, so that round-robin alternates within each."""
     write_programs(tmp_path / "t.jsonl", PROGRAMS)
@@ -47,10 +48,7 @@ def test_each_policy_runs_behind_each_router_and_a_broken_one_fails_its_cell(
     options = ["--engine", "vllm", "--vllm-python", python, "--policies", "fcfs"]
     options += ["--replicas", "2", "--router", "round-robin,mine:Broken"]
     options += ["--traces", "t.jsonl", "--arrivals", "closed:1", "--out", "o"]
-    swept = subprocess.run(
-        [bench, "sweep", *options], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert swept.returncode == 1, swept.stderr
+    assert warm.run(tmp_path, ["sweep", *options]) == 1, output_of(tmp_path)
     found = {folder.name for folder in (tmp_path / "o").iterdir() if folder.is_dir()}
     assert found == set(cells.values())
     rows = read_lines(tmp_path / "o" / cells["fcfs@round-robin"] / "turns.jsonl")
@@ -64,7 +62,7 @@ def test_each_policy_runs_behind_each_router_and_a_broken_one_fails_its_cell(
 
 
 def test_a_broken_router_fails_a_cell_of_agents_too(
-    bench: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent gets an error for its second turn, and the cell fails with the router's name. The
     agent has a proxy, but not for the gateway."""
@@ -77,10 +75,7 @@ def test_a_broken_router_fails_a_cell_of_agents_too(
     options += ["--policies", "fcfs", "--replicas", "2", "--router", "mine:Broken"]
     options += ["--agent-command", f"{sys.executable} {agent.__file__} {{base_url}} {{task}}"]
     options += ["--tasks", "tasks.jsonl", *WITHOUT_SANDBOX, "--arrivals", "closed:1", "--out", "o"]
-    swept = subprocess.run(
-        [bench, "sweep", *options], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert swept.returncode == 1, swept.stderr
+    assert warm.run(tmp_path, ["sweep", *options]) == 1, output_of(tmp_path)
     first, second, _exit = read_lines(tmp_path / "o" / cell / "turns.jsonl")
     message = "the router broken failed in `route`: KeyError: 'a'"
     assert (first["error"], second["error"]) == (None, message)

@@ -16,8 +16,8 @@ FORKED = Path(__file__).parent / "forked"
 def forked() -> Iterator[None]:
     """vLLM's processes are forked from its first, so that a server starts in half the time.
 
-    On a CPU each of a server's three processes imports vLLM, which takes eight seconds. Tests of
-    how servers start and end do without, as users do.
+    On a CPU each of a server's three processes imports vLLM, which takes eight seconds. The servers
+    of `test_profile.py`, `test_container.py` and LMCache do without, as those of users.
     """
     path = filter(None, [str(FORKED), os.environ.get("PYTHONPATH")])
     with pytest.MonkeyPatch.context() as patch:

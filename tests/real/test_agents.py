@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TRAJECTORIES = ROOT.parent / "shared" / "data" / "mini-swe-agent"
 """Eighty published trajectories on SWE-bench, which are not part of this repository."""
 EXAMPLES = ROOT / "examples"
-PROGRAMS = 3
+PROGRAMS = 2
 """Each is a process that needs seven CPU seconds for its imports."""
 SCALE = 0.05
 """Factor of their token counts; contexts then have some hundred to two thousand tokens."""

@@ -1,4 +1,5 @@
-"""A live sweep on a real vLLM that is killed while its server boots, and while it serves."""
+"""A live sweep on a real vLLM, of a policy that admits programs, that is killed while its server
+boots, and while it serves."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from tests.processes import wait_until, wait_until_gone
 from tests.real.test_sweep import BURST_JPS, START_S, begin
 
 pytestmark = pytest.mark.usefixtures("forked_vllm")
-CELL = f"fcfs_jps{BURST_JPS}_seed1"
+POLICY = "thunderagent"
+CELL = f"{POLICY}_jps{BURST_JPS}_seed1"
 TURNS = sorted((f"job-{k}", turn) for k in range(6) for turn in range(3))
 
 
 def test_a_sweep_killed_at_each_stage_leaves_no_process_and_measures_each_turn_once(
     tmp_path: Path,
 ) -> None:
-    run, options = tmp_path / "o", ("--jps", BURST_JPS, "--policies", "fcfs")
+    run, options = tmp_path / "o", ("--jps", BURST_JPS, "--policies", POLICY)
     cell = run / CELL
     stages: list[Callable[[], object]] = [
         (cell / "server/server.log").exists,
@@ -46,6 +48,8 @@ def test_a_sweep_killed_at_each_stage_leaves_no_process_and_measures_each_turn_o
     assert {turn["error"] for turn in turns} == {None}
     (row,) = json.loads((run / "cells.json").read_text())
     assert (row["jobs"], row["failed_turns"]) == (6, 0)
+    events = [event["event"] for event in read_lines(cell / "engine.jsonl")]
+    assert events.count("finished") == len(TURNS)
     for before in left:
         before.check_kept(run)
 

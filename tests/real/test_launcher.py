@@ -183,12 +183,13 @@ def test_the_libraries_of_agents_are_recorded_and_scheduled_by_program(server: V
         assert f'"{first["program_id"]}"' in server.events_path.read_text()
 
 
+@pytest.mark.skipif("TURNSTILE_KILLS" not in os.environ, reason="make crash-live runs it")
 def test_sweeps_killed_at_random_moments_measure_each_turn_once(
     server: VllmServer, tmp_path: Path
 ) -> None:
-    """`make crash-live KILLS=200` sets the number of kills."""
+    """Every night. On each push `tests/crash/test_live_kills.py` does so beside another server."""
     with trials.warm() as warm:
-        survives(int(os.environ.get("TURNSTILE_KILLS", "2")), warm, server.base_url, tmp_path)
+        survives(int(os.environ["TURNSTILE_KILLS"]), warm, server.base_url, tmp_path)
 
 
 def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -> None:
@@ -209,9 +210,12 @@ def test_bench_serve_drafts_as_its_flag_says_and_leaves_no_process_when_it_is_ki
     ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
     command = [str(Path(sys.executable).parent / "bench"), "serve", "--out", str(tmp_path)]
     command += ["--", "--speculative-config", json.dumps(ngram)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as bench:
+    with (
+        forked(),
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as bench,
+    ):
         assert bench.stdout is not None
         url = bench.stdout.readline().split()[0]
         assert url.startswith("http://127.0.0.1:")

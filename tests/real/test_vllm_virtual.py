@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from harness.load.settings import Machine, SweepSettings
+from harness.sweep.resolve import resolve
 from servers.variants import variants
 from tests.processes import wait_until_none
 from tests.real.test_sweep import PROGRAMS
 from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
-SUPPORTED = [v.name for v in variants("all") if not {"tier", "unlimited KV"} & {*v.needs}]
+SUPPORTED = {v.name for v in variants("all") if not {"tier", "unlimited KV"} & {*v.needs}}
+POLICIES = ("fcfs", "continuum", "infercept", "thunderagent", "turnstile")
+"""Policies that do nothing, pin for a time or while memory is free, admit programs, and displace
+them. The tests of the plug-in compare every decision of all."""
 
 BROKEN = """
 from servers.policies.fcfs import Fcfs
@@ -51,17 +56,23 @@ def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.Co
     )
 
 
-def test_under_every_policy_jobs_take_the_same_time_as_under_sim(folder: Path) -> None:
-    vllm = sweep(folder, "vllm-virtual", "all", "--out", "v")
+def test_policies_with_an_offload_tier_or_without_a_limit_of_memory_are_left_out_of_all() -> None:
+    machine = Machine(engine="vllm-virtual")
+    plan = resolve(SweepSettings(policies="all", jps="1", machine=machine))
+    assert {variant.name for variant in plan.variants} == SUPPORTED
+    reasons = {each.name: each.reason for each in plan.left_out}
+    assert "vllm-virtual has no offload tier; use --engine sim" in reasons["lmcache"]
+    unlimited = "vLLM creates every block when it starts, so its KV memory has a limit"
+    assert unlimited in reasons["unlimited-kv"]
+
+
+def test_jobs_take_the_same_time_as_under_sim(folder: Path) -> None:
+    vllm = sweep(folder, "vllm-virtual", ",".join(POLICIES), "--out", "v")
     assert vllm.returncode == 0, vllm.stderr
     assert "engine vllm-virtual: the scheduler of vLLM 0." in vllm.stdout
-    assert "vllm-virtual has no offload tier; use --engine sim" in vllm.stderr + vllm.stdout
-    left_out = json.loads((folder / "v/sweep.json").read_text())["left_out"]
-    (unlimited,) = (each["reason"] for each in left_out if each["name"] == "unlimited-kv")
-    assert "vLLM creates every block when it starts, so its KV memory has a limit" in unlimited
-    assert sweep(folder, "sim", ",".join(SUPPORTED), "--out", "s").returncode == 0
+    assert sweep(folder, "sim", ",".join(POLICIES), "--out", "s").returncode == 0
     theirs, ours = (json.loads((folder / f"{o}/cells.json").read_text()) for o in ("v", "s"))
-    assert {row["variant"] for row in theirs} == set(SUPPORTED)
+    assert {row["variant"] for row in theirs} == set(POLICIES)
     key = ("variant", "load", "seed", "jct_mean_s", "jct_p99_s", "hit_ratio", "preemptions")
     same = [[tuple(row[k] for k in key) for row in rows] for rows in (theirs, ours)]
     assert same[0] == same[1]

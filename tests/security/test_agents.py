@@ -18,7 +18,9 @@ from agents.workspace import remove_workspace
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
 from tests.agents.sandbox.conftest import Boxed
-from tests.agents.test_runs import CELL, WITHOUT_SANDBOX, begin, lines, succeeded
+from tests.agents.test_runs import CELL, WITHOUT_SANDBOX, begin, check_end, lines
+from tests.crash.small_sweep import output_of
+from tests.crash.trials import Warm
 from tests.processes import wait_until
 
 MIB = 1 << 20
@@ -36,15 +38,14 @@ def ends(folder: Path) -> dict[str, str]:
 
 @needs_bubblewrap
 def test_a_program_that_fills_the_disk_is_ended_and_the_others_continue(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     """It writes many files, each below the limit of a file."""
     fill = (
         "for i in $(seq 1000); do head -c 4M /dev/zero > f$i || break; sleep 0.02; done; sleep 60"
     )
-    run = begin(bench, tmp_path, url, {"a": [fill], "b": ["echo one"]}, "--agent-disk-gb", "0.1")
-    run.communicate(timeout=300)
-    assert run.returncode == 1
+    begin(warm, tmp_path, url, {"a": [fill], "b": ["echo one"]}, "--agent-disk-gb", "0.1")
+    assert warm.end() == 1
     assert ends(tmp_path) == {
         "a": "the program exceeded its limit of 0.1 GiB of files",
         "b": None,
@@ -235,7 +236,7 @@ def test_deep_and_locked_folders_are_removed(boxed: Boxed) -> None:
 
 @needs_bubblewrap
 def test_links_and_pipes_in_place_of_logs_and_results_are_not_followed(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     """Links could copy files of the host into the records, and reading a pipe would block."""
     secret = tmp_path / "secret"
@@ -247,9 +248,9 @@ def test_links_and_pipes_in_place_of_logs_and_results_are_not_followed(
         "escape": [r"printf '\033]0;owned\007\033[2Jred' >> /proc/$PPID/fd/2; kill -9 $PPID"],
         "harmless": ["echo one"],
     }
-    run = begin(bench, tmp_path, url, plans)
-    _, err = run.communicate(timeout=300)
-    assert run.returncode == 1
+    begin(warm, tmp_path, url, plans)
+    assert warm.end() == 1
+    err = output_of(tmp_path)
     errors = ends(tmp_path)
     assert errors["harmless"] is None
     assert {errors[name].partition(" 137")[0] for name in ("link", "pipe")} == {
@@ -264,42 +265,42 @@ def test_links_and_pipes_in_place_of_logs_and_results_are_not_followed(
 
 @needs_bubblewrap
 def test_files_of_agents_are_readable_only_by_their_user(
-    bench: str, tmp_path: Path, url: str
+    warm: Warm, tmp_path: Path, url: str
 ) -> None:
     """That includes conversations, patches and, during the run, sockets."""
     seen = "stat -c %a /run/gateway"
-    run = begin(bench, tmp_path, url, {"a": [seen]})
-    assert succeeded(run), run.returncode
+    begin(warm, tmp_path, url, {"a": [seen]})
+    check_end(warm, tmp_path)
     assert lines(tmp_path, "predictions.jsonl")[0]["model_patch"] == "600\n"
     mode = (tmp_path / "o" / CELL / "agents").stat().st_mode
     assert stat.S_IMODE(mode) == 0o700
 
 
 def test_without_a_sandbox_agents_do_not_get_variables_with_keys(
-    bench: str, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    warm: Warm, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "TURNSTILE_API_KEY"):
         monkeypatch.setenv(name, "planted-secret")
     monkeypatch.setenv("EDITOR", "planted-editor")
-    run = begin(bench, tmp_path, url, {"a": ["env | grep planted"]}, *WITHOUT_SANDBOX)
-    assert succeeded(run), run.returncode
+    begin(warm, tmp_path, url, {"a": ["env | grep planted"]}, *WITHOUT_SANDBOX)
+    check_end(warm, tmp_path)
     patch = lines(tmp_path, "predictions.jsonl")[0]["model_patch"]
     assert patch == "EDITOR=planted-editor\n"
 
 
 @needs_bubblewrap
-def test_the_key_of_a_program_is_in_no_command_line(bench: str, tmp_path: Path, url: str) -> None:
+def test_the_key_of_a_program_is_in_no_command_line(warm: Warm, tmp_path: Path, url: str) -> None:
     """Every user of the machine can read command lines."""
     until_seen = "for i in $(seq 600); do [ -e seen ] && break; sleep 0.1; done"
     plan = [f"echo $OPENAI_API_KEY > key; {until_seen}; cat key"]
-    run = begin(bench, tmp_path, url, {"a": plan}, "--agent-network")
+    begin(warm, tmp_path, url, {"a": plan}, "--agent-network")
     pattern = f"o/{CELL}/agents/*/workspace/key"
-    wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(pattern)), process=run)
+    wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(pattern)))
     (path,) = tmp_path.glob(pattern)
     key = path.read_text().strip()
     command_lines = b" ".join(contents(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
     path.with_name("seen").touch()
-    assert succeeded(run), run.returncode
+    check_end(warm, tmp_path)
     assert len(key) == 43
     assert str(tmp_path).encode() in command_lines
     assert key.encode() not in command_lines

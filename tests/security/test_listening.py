@@ -18,7 +18,8 @@ from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import vllm_in_image
 from servers.vllm.models.model_folder import resolve_model
 from tests.agents.planner import planner
-from tests.agents.test_runs import CELL, WITHOUT_SANDBOX, begin, succeeded
+from tests.agents.test_runs import CELL, WITHOUT_SANDBOX, begin, check_end
+from tests.crash.trials import Warm
 from tests.processes import wait_until
 
 LISTENS = "0A"
@@ -69,16 +70,16 @@ def test_a_gateway_listens_on_loopback_by_default(bench: str, tmp_path: Path) ->
     assert everywhere == {"00000000"}
 
 
-def test_a_run_of_agents_listens_only_on_loopback(bench: str, tmp_path: Path) -> None:
+def test_a_run_of_agents_listens_only_on_loopback(warm: Warm, tmp_path: Path) -> None:
     with planner() as url:
         until_seen = "for i in $(seq 600); do [ -e seen ] && break; sleep 0.1; done"
         plan = [f"touch here; {until_seen}"]
-        run = begin(bench, tmp_path, url, {"a": plan}, *WITHOUT_SANDBOX)
+        run = begin(warm, tmp_path, url, {"a": plan}, *WITHOUT_SANDBOX)
         pattern = f"o/{CELL}/agents/*/workspace/here"
-        wait_until(lambda: list(tmp_path.glob(pattern)), process=run)
-        found = listening(run.pid)
+        wait_until(lambda: list(tmp_path.glob(pattern)))
+        found = listening(run)
         next(tmp_path.glob(pattern)).with_name("seen").touch()
-        assert succeeded(run)
+        check_end(warm, tmp_path)
     assert found
     assert found <= LOOPBACK
 

@@ -1,20 +1,20 @@
 """Measures the cost of a scheduling step with the plug-in against stock vLLM.
 
-    python -m servers.vllm.virtual_time.overhead [--json] [ROUNDS]        under vLLM's interpreter
-    python -m servers.vllm.virtual_time.overhead --bytecodes
+    python -m servers.vllm.virtual_time.overhead [POLICY…]        under vLLM's interpreter
 
 64 turns decode, 500 wait, 200 programs are pinned, and in each step the head of the queue does not
-fit. Each arm runs in a separate process, since the interpreter specialises code by the types it
-executes. The arms are measured sequentially, in a new random order in each round. The processes are
-restarted every 20 rounds, since each has a constant offset of up to 3%. The result is the CPU time
-of `schedule()` alone. `stock again` is the same as `stock`: their difference is noise.
-`--bytecodes` counts Python's bytecodes in `schedule()` instead, which a busy machine does not
-change.
+fit. Each policy is measured in a process of its own, in which single steps of stock vLLM, of stock
+vLLM again and of the plug-in alternate in random order, so that all meet the same machine. Both
+stock arms have a copy of vLLM's scheduler each, since the interpreter specialises code by the types
+it executes. Out: a line of JSON per policy, with the ratios of CPU time in `schedule()`, from
+medians of the differences between neighbouring steps, and the ratio of the bytecodes executed,
+which neither caches nor other processes change.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import json
 import random
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -33,26 +33,26 @@ POLICIES = [
     *("thunderagent", "progress-ttl", "turnstile"),
 ]
 """Not cachewise, which gives up pins for a turn that does not fit: each step then admits some."""
-ARMS = ["stock", "stock again", *POLICIES]
+SCHEDULERS = ["vllm.v1.core.sched.scheduler", "vllm.v1.core.sched.async_scheduler"]
+STOCK, AGAIN = "stock", "stock again"
 RUNNING, WAITING, PINNED = 64, 500, 200
 KV_BLOCKS = 100_000
 FREE_BLOCKS = 12
 """Fewer than any waiting prompt needs, and more than the decodes of a step need."""
-STEPS = 16
+WARM_UP_STEPS, STEPS, PARTS = 100, 1500, 10
+COUNTED_STEPS = 16
 """In each of them a sixteenth of the turns opens a block."""
-ROUNDS_PER_PROCESS = 20
 
 
 def build_arm(name: str) -> Any:
-    """Return the scheduler of an arm, with its running, waiting and pinned turns."""
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-
+    """Return the scheduler of an arm, with its running and waiting turns and retained KV."""
     from servers.variants import make_policy, variant
     from servers.vllm.virtual_time.stepping import build, build_plugged
 
     sizes = (KV_BLOCKS, RUNNING, 8192)
-    if name.startswith("stock"):
-        scheduler = build(AsyncScheduler, *sizes)
+    if name in (STOCK, AGAIN):
+        scheduler = build(_copy_of_scheduler(), *sizes)
+        scheduler.pinned = scheduler.kv_cache_manager.block_pool.get_new_blocks(PINNED * 18)
     else:
         costs = Costs(prefill_s=lambda tokens: tokens / 5000, kv_tokens=KV_BLOCKS * 16)
         policy = make_policy(variant(name), costs)
@@ -62,6 +62,15 @@ def build_arm(name: str) -> Any:
         scheduler.clock_ps = lambda: now_ps
     _fill(scheduler)
     return scheduler
+
+
+def _copy_of_scheduler() -> Any:
+    """Import the modules of vLLM's scheduler again, and return the class."""
+    imported = {name: sys.modules.pop(name) for name in SCHEDULERS}
+    try:
+        return importlib.import_module(SCHEDULERS[-1]).AsyncScheduler
+    finally:
+        sys.modules.update(imported)
 
 
 def _pin(scheduler: Any) -> None:
@@ -100,67 +109,41 @@ def _fill(scheduler: Any) -> None:
     scheduler.reserved = pool.get_new_blocks(pool.get_num_free_blocks() - FREE_BLOCKS)
 
 
-def measure(scheduler: Any) -> float:
-    """Return the microseconds per step."""
-    total_ns = 0
-
-    def schedule() -> Any:
-        nonlocal total_ns
-        begin_ns = time.thread_time_ns()
-        output = scheduler.schedule()
-        total_ns += time.thread_time_ns() - begin_ns
-        return output
-
-    _run_steps(scheduler, schedule)
-    return total_ns / STEPS / 1000
+def _timed(schedule: Callable[[], Any]) -> tuple[Any, int]:
+    begin_ns = time.thread_time_ns()
+    output = schedule()
+    return output, time.thread_time_ns() - begin_ns
 
 
-def count_bytecodes(scheduler: Any) -> float:
-    """Return the bytecodes per step."""
-    total = 0
+def _counted(schedule: Callable[[], Any]) -> tuple[Any, int]:
+    count = 0
 
     def on_event(_frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal total
-        total += event == "opcode"
+        nonlocal count
+        count += event == "opcode"
         return on_event
 
     def on_call(frame: FrameType, _event: str, _argument: Any) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return on_event
 
-    def schedule() -> Any:
-        sys.settrace(on_call)
-        try:
-            return scheduler.schedule()
-        finally:
-            sys.settrace(None)
-
-    _run_steps(scheduler, scheduler.schedule)  # the first steps review all pins
-    _run_steps(scheduler, schedule)
-    return total / STEPS
+    sys.settrace(on_call)
+    try:
+        return schedule(), count
+    finally:
+        sys.settrace(None)
 
 
-def _run_steps(scheduler: Any, schedule: Callable[[], Any]) -> None:
+def _step(scheduler: Any, measure: Callable[[Callable[[], Any]], tuple[Any, int]]) -> int:
     from servers.vllm.virtual_time.stepping import compute
 
     pool = scheduler.kv_cache_manager.block_pool
-    for _ in range(STEPS):
-        missing = FREE_BLOCKS - pool.get_num_free_blocks()
-        pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
-        output = schedule()
-        _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
-        compute(scheduler, output, lambda _: 7)
-
-
-def _serve(name: str) -> None:
-    scheduler = build_arm(name)
-    gc.collect()
-    gc.freeze()
-    for _ in range(5):
-        measure(scheduler)
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        print(measure(scheduler), flush=True)
+    missing = FREE_BLOCKS - pool.get_num_free_blocks()
+    pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
+    output, measured = measure(scheduler.schedule)
+    _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
+    compute(scheduler, output, lambda _: 7)
+    return measured
 
 
 def _expect(what: str, count: int, expected: int) -> None:
@@ -168,78 +151,44 @@ def _expect(what: str, count: int, expected: int) -> None:
         raise RuntimeError(f"{count} {what} instead of {expected}")
 
 
-class ArmProcess:
-    """A process that measures one arm on request."""
-
-    def __init__(self, name: str) -> None:
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "servers.vllm.virtual_time.overhead", "--arm", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._name = name
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline().strip() if self._process.stdout else ""
-        if not line:
-            raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
-        return line
-
-    def wait_ready(self) -> None:
-        self._line()
-
-    def measure(self) -> float:
-        if self._process.stdin is not None:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        return float(self._line())
-
-    def close(self) -> None:
-        self._process.communicate()
+def measure(policy: str) -> dict[str, Any]:
+    """Return the cost of a policy. Ratios are to stock vLLM; `time_ratios` and `noise_ratios`, of
+    stock vLLM to itself, have one value for each of `PARTS` successive parts."""
+    arms = {name: build_arm(name) for name in random.sample([STOCK, AGAIN, policy], 3)}
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    times_ns: dict[str, list[int]] = {name: [] for name in arms}
+    for _ in range(WARM_UP_STEPS + STEPS):
+        for name in random.sample(list(arms), 3):
+            times_ns[name].append(_step(arms[name], _timed))
+    bytecodes = {
+        name: sum(_step(arms[name], _counted) for _ in range(COUNTED_STEPS)) / COUNTED_STEPS
+        for name in (STOCK, policy)
+    }
+    return {
+        "policy": policy,
+        "bytecode_ratio": bytecodes[policy] / bytecodes[STOCK],
+        "stock_bytecodes": bytecodes[STOCK],
+        "stock_us": statistics.median(times_ns[STOCK][WARM_UP_STEPS:]) / 1000,
+        "time_ratios": _ratios(times_ns[policy], times_ns[STOCK]),
+        "noise_ratios": _ratios(times_ns[AGAIN], times_ns[STOCK]),
+    }
 
 
-def measure_all(rounds: int) -> dict[str, list[float]]:
-    """Return the microseconds per step by arm, one value per round."""
-    times_us: dict[str, list[float]] = {name: [] for name in ARMS}
-    for first in range(0, rounds, ROUNDS_PER_PROCESS):
-        processes = {name: ArmProcess(name) for name in ARMS}
-        for process in processes.values():
-            process.wait_ready()
-        for number in range(first, min(first + ROUNDS_PER_PROCESS, rounds)):
-            for name in random.Random(number).sample(ARMS, len(ARMS)):  # noqa: S311
-                times_us[name].append(processes[name].measure())
-        for process in processes.values():
-            process.close()
-    return times_us
-
-
-def against_stock(times_us: Mapping[str, Sequence[float]], name: str) -> float:
-    """Return the median over rounds of the ratio to stock."""
-    return statistics.median(a / b for a, b in zip(times_us[name], times_us["stock"], strict=True))
-
-
-def show(times_us: Mapping[str, Sequence[float]]) -> None:
-    for name in ARMS:
-        min_ratio = min(times_us[name]) / min(times_us["stock"])
-        print(
-            f"{name:14} {statistics.median(times_us[name]):7.0f} us median, "
-            f"{min(times_us[name]):6.0f} min; "
-            f"ratio to stock {against_stock(times_us, name):.3f} median, {min_ratio:.3f} of minima"
-        )
+def _ratios(times_ns: list[int], stock_ns: list[int]) -> list[float]:
+    ratios = []
+    for first in range(WARM_UP_STEPS, WARM_UP_STEPS + STEPS, STEPS // PARTS):
+        part = slice(first, first + STEPS // PARTS)
+        more_ns = [a - b for a, b in zip(times_ns[part], stock_ns[part], strict=True)]
+        ratios.append(1 + statistics.median(more_ns) / statistics.median(stock_ns[part]))
+    return ratios
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--arm"]:
-        _serve(sys.argv[2])
-    elif sys.argv[1:2] == ["--bytecodes"]:
-        stock = count_bytecodes(build_arm("stock"))
-        print(f"{'stock':14} {stock:7.0f} bytecodes")
-        for name in POLICIES:
-            bytecodes = count_bytecodes(build_arm(name))
-            print(f"{name:14} {bytecodes:7.0f} bytecodes, {bytecodes / stock:.3f} of stock")
+    if len(sys.argv) == 2:
+        print(json.dumps(measure(sys.argv[1])), flush=True)
     else:
-        as_json = "--json" in sys.argv
-        numbers = [int(word) for word in sys.argv[1:] if word != "--json"]
-        times_us = measure_all(*numbers or [100])
-        print(json.dumps(times_us)) if as_json else show(times_us)
+        for name in sys.argv[1:] or POLICIES:
+            command = [sys.executable, "-m", "servers.vllm.virtual_time.overhead", name]
+            subprocess.run(command, check=True)  # noqa: S603
