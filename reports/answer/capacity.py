@@ -23,7 +23,7 @@ from reports.answer.provenance import provenance as provenance_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS
-from reports.metrics.in_flight import think_s
+from reports.metrics.throughput import think_s
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import interval
 from reports.statistics.capacities import (
