@@ -130,8 +130,10 @@ def test_weights_of_llama_8b_have_the_size_that_vllm_reports() -> None:
 @pytest.mark.parametrize("gpu", HARDWARE.values(), ids=lambda gpu: gpu.name)
 def test_every_gpu_has_a_source_and_plausible_peaks(gpu: Hardware) -> None:
     assert gpu.source.startswith(("NVIDIA", "AMD"))
-    # FLOPs per byte of memory traffic at the ridge, as of every tensor-core GPU since 2018.
-    assert 100 < gpu.bf16_flops / gpu.memory_bytes_per_s < 450
+    # FLOPs per byte of memory traffic at the ridge, as of every tensor-core GPU since 2018 but the
+    # H20, whose arithmetic was cut for export.
+    least = 30 if gpu.name == "h20" else 100
+    assert least < gpu.bf16_flops / gpu.memory_bytes_per_s < 450
     assert gpu.fp8_flops is None or gpu.fp8_flops == pytest.approx(2 * gpu.bf16_flops, rel=0.02)
     assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s / 8
 
