@@ -107,7 +107,7 @@ HARDWARE = {
             link_bytes_per_s=450e9,
             offload_gb=200.0,
             capability=9,
-            source="willitrunai.com/gpus/h20-96gb (NVIDIA publishes no datasheet); FP8 as INT8 "
+            source="NVIDIA publishes no H20 datasheet; willitrunai.com/gpus/h20-96gb, FP8 as INT8 "
             "there; memory: as the GH200, of which nvidia-smi reports the same 97,871 MiB "
             "(inferred); host link: PCIe 5 is assumed",
             driver_name="H20",
