@@ -359,7 +359,7 @@ def hardware_here(vllm: VllmInstallation) -> str | None:
 def listed_gpu(driver_name: str) -> str | None:
     """Return the name in `HARDWARE` of a GPU that the driver calls `NVIDIA H100 80GB HBM3`."""
     words = set(re.split(r"[\s-]+", driver_name))
-    if "Laptop" in words:  # a smaller chip under the same number
+    if words & {"Laptop", "3e"}:  # another chip, or an H20 with other memory, of the same number
         return None
     needed = {gpu.name: gpu.driver_name.split() for gpu in HARDWARE.values() if gpu.driver_name}
     found = [name for name in needed if words.issuperset(needed[name])]
