@@ -1,7 +1,7 @@
 """Reads which machines serve a number of agents, from sweeps that searched capacities in agents.
 
 In: the run folders of a plan. Out: a `Fleet` per folder and policy, whole machines that meet the
-SLO with every seed, and the sentences of the answer.
+SLO with every seed and probably with other jobs, and the sentences of the answer.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Fleet:
     offload_gb: float | None
     """None if the policy does not offload."""
     asked: int
-    serves: int
-    """Agents that one machine serves with every seed."""
+    with_every_seed: int
+    """Agents that one machine serves with the jobs of every seed."""
     limit: str | None
     """What fails first with more agents: a limit of the SLO, or `NO_STEADY_STATE`; None if one
     machine sustains the most that a search tries."""
@@ -52,6 +52,13 @@ class Fleet:
     predicted: int | None = None
     """Agents that one machine serves with a probability of 95% with jobs of another seed; None with
     one seed, and if a capacity is no number."""
+
+    @property
+    def serves(self) -> int:
+        """Agents that one machine serves: the jobs of a few seeds may all be easy ones."""
+        if self.predicted is None:
+            return self.with_every_seed
+        return min(self.predicted, self.with_every_seed)
 
     @property
     def machines(self) -> int:
@@ -69,10 +76,6 @@ class Fleet:
     @property
     def could_serve(self) -> int:
         return self.machines * self.serves
-
-    @property
-    def could_serve_by_prediction(self) -> int | None:
-        return None if self.predicted is None else self.machines * self.predicted
 
     @property
     def machine(self) -> str:
@@ -95,7 +98,7 @@ class Fleet:
             "usd_per_month": self.usd_per_month,
             "agents_per_machine": self.each,
             "could_serve": self.could_serve,
-            "predicted": self.could_serve_by_prediction,
+            "could_serve_with_every_seed": self.machines * self.with_every_seed,
             "fails_first": self.limit,
             "statistics": {each.name: shown(each, time_s) for each, time_s in self.times.items()},
             "folder": self.folder.name,
@@ -140,10 +143,19 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
             None if capacity.on_most is None else int(capacity.on_most),
         )
         if not fleet.serves:
-            without.append(f"{fleet.name}: fails with one agent: {_missed(capacity)}")
+            without.append(f"{fleet.name}: {_fails(fleet, capacity)}")
             continue
         found.append(_with_times(fleet, run, search.slo))
     return found, without
+
+
+def _fails(fleet: Fleet, capacity: VariantCapacity) -> str:
+    """Return why a machine serves no agent."""
+    if fleet.with_every_seed:
+        return (
+            "may fail with one agent, since the capacities of seeds differ much; use more --seeds"
+        )
+    return f"fails with one agent: {_missed(capacity)}"
 
 
 def _missed(capacity: VariantCapacity) -> str:
@@ -211,8 +223,7 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
         f"{limit.title} {in_words(limit, time_s)}" for limit, time_s in best.times.items()
     )
     sentences = [
-        f"It serves at {'most' if best.limit else 'least'} {counted(best.could_serve, 'agent')}"
-        f" with every seed, {margin}. {_with_more(best)}",
+        f"{_serves(best)}, {margin}. {_with_more(best)}",
         *(
             [f"With {counted(best.each, 'agent')} on each machine: {with_each}."]
             if with_each
@@ -221,7 +232,10 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
         f"A month has {HOURS_PER_MONTH} hours; a GPU with its share of the host costs"
         f" {price_in_words(best.sweep.price)}. More DRAM costs nothing extra here.",
     ]
-    sentences[1:1] = _with_other_jobs(best)
+    if len(best.sweep.seeds) == 1:
+        sentences[1:1] = [
+            "One seed: with other jobs this plan may miss the SLO. Use --seeds 1..3 or more."
+        ]
     first = statistics_of(slo)[0]
     faster = front(found, lambda f: f.times.get(first, math.inf))[1:]
     if faster:
@@ -241,17 +255,15 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
     return sentences
 
 
-def _with_other_jobs(fleet: Fleet) -> list[str]:
-    seeds, likely = len(fleet.sweep.seeds), fleet.could_serve_by_prediction
-    if seeds == 1:
-        return ["One seed: with other jobs this plan may miss the SLO. Use --seeds 1..3 or more."]
-    if likely is None:
-        return []
-    remedy = "" if likely >= fleet.asked else " For a margin, ask for more --agents."
-    return [
-        f"With other jobs it serves at least {counted(likely, 'agent')} with a probability of 95%,"
-        f" predicted from {seeds} seeds.{remedy}"
-    ]
+def _serves(fleet: Fleet) -> str:
+    if fleet.predicted is None:
+        bound = "most" if fleet.limit else "least"
+        return f"It serves at {bound} {counted(fleet.could_serve, 'agent')} with every seed"
+    seeds = len(fleet.sweep.seeds)
+    return (
+        f"It serves {counted(fleet.could_serve, 'agent')} with a probability of 95%, predicted from"
+        f" {seeds} seeds ({fleet.machines * fleet.with_every_seed:,} with the jobs of each)"
+    )
 
 
 def fails_first(fleet: Fleet) -> str:
