@@ -149,7 +149,7 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
     if kinds == {Kind.NEVER}:
         least, horizon = load.least, context.horizon
         remedy = "A looser --slo would give capacities."
-        if horizon is not None and horizon.burst:
+        if horizon is not None and horizon.burst >= MIN_JOBS:
             least = f"a burst of {counted(horizon.burst, 'job')} that few others follow"
             remedy = "A smaller --burst, or a looser --slo such as 'p50<=2x', may help."
         elif horizon is not None and least_rate(horizon.seconds) * context.idle_mean_s > LEAST_JOBS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.points import Point
 from servers.basics.phrasing import listed, seconds, times
 
@@ -51,6 +51,8 @@ def headline(
     if tied:
         gains = list(dict.fromkeys(times(_gain(point).value) for point in _shown([winner, *tied])))
         more = f"{listed(gains)} faster than {baseline} with {_mean(base)}"
+        if not gain.mean.has_interval:
+            more += f" ({NO_INTERVAL})"
         return f"{place} {_ties([winner, *tied], noun, measured)}, {more}."
     return (
         f"{place} {name} is {times(gain.mean.value)} faster than {baseline} on average"

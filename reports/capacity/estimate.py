@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reports.loads import Ends, Ladder
+from reports.loads import RATES, Ends, Ladder
 
 WIDEST = 1.11
-"""Factor between two loads whose capacity is interpolated, at most: two rungs of a rate."""
+"""Factor between two rates whose capacity is interpolated, at most: two rungs."""
 NEAR = 1.12
 """Factor between the limit of the SLO and what is measured at two such loads, at most. Closer loads
 then changed capacities by 0.1%, a fiftieth of the deviation between seeds."""
@@ -93,10 +93,13 @@ def capacity(outcomes: Iterable[Outcome], ends: Ends) -> Capacity:
 
 def locates(ladder: Ladder, below: Outcome, above: Outcome) -> bool:
     """Return whether these loads, a sustained one and one that is not, locate the capacity: they
-    are neighbouring rungs, or the SLO is nearly met at both and the loads are close."""
+    are neighbouring rungs, or close rates at which the SLO is nearly met. How many agents are
+    sustained is asked exactly."""
     if not ladder.rungs_between(below.load, above.load):
         return True
-    if not below.tightest or above.tightest is None or above.load > below.load * WIDEST:
+    if ladder is not RATES or not below.tightest or above.tightest is None:
+        return False
+    if above.load > below.load * WIDEST:
         return False
     return above.tightest <= NEAR and below.tightest * NEAR >= 1
 

@@ -218,12 +218,12 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
         return []
     best = cheapest(found)
     more = best.could_serve / best.asked - 1
-    margin = f"{more:.0%} more than asked" if more else "so there is no margin"
+    margin = f"{more:.0%} more than asked" if more else "what was asked, without a margin"
     with_each = ", ".join(
         f"{limit.title} {in_words(limit, time_s)}" for limit, time_s in best.times.items()
     )
     sentences = [
-        f"{_serves(best)}, {margin}. {_with_more(best)}",
+        f"{_serves(best)}. That is {margin}. {_with_more(best)}",
         *(
             [f"With {counted(best.each, 'agent')} on each machine: {with_each}."]
             if with_each
@@ -260,9 +260,11 @@ def _serves(fleet: Fleet) -> str:
         bound = "most" if fleet.limit else "least"
         return f"It serves at {bound} {counted(fleet.could_serve, 'agent')} with every seed"
     seeds = len(fleet.sweep.seeds)
+    each = "it" if fleet.machines == 1 else "each machine"
     return (
-        f"It serves {counted(fleet.could_serve, 'agent')} with a probability of 95%, predicted from"
-        f" {seeds} seeds ({fleet.machines * fleet.with_every_seed:,} with the jobs of each)"
+        f"It serves {counted(fleet.could_serve, 'agent')}: with a probability of 95% {each} serves"
+        f" {fleet.serves:,} with other jobs, predicted from {seeds} seeds, and"
+        f" {fleet.with_every_seed:,} with those of each seed"
     )
 
 

@@ -38,9 +38,6 @@ class PairedPoint:
     jps: float | None
     live_s: float
     """Mean JCT over seeds and repeats."""
-    live_low_s: float
-    live_high_s: float
-    """The smallest and the largest repeat, each a mean over its seeds."""
     virtual_s: float
     live_hits: float
     virtual_hits: float
@@ -161,14 +158,11 @@ def _span(values: pd.Series) -> CellSpread:
 
 def _point(cells: pd.DataFrame) -> PairedPoint:
     first = cells.iloc[0]
-    by_repeat = cells[_repeat_columns(cells)].mean()
     return PairedPoint(
         variant=str(first["variant"]),
         load=str(first["load"]),
         jps=_jps(first),
         live_s=float(cells["live_mean_s"].mean()),
-        live_low_s=float(by_repeat.min()),
-        live_high_s=float(by_repeat.max()),
         virtual_s=float(cells["virtual_mean_s"].mean()),
         live_hits=float(cells["live_hits"].mean(skipna=False)),
         virtual_hits=float(cells["virtual_hits"].mean(skipna=False)),

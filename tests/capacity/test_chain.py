@@ -174,7 +174,7 @@ def test_outcomes_that_are_not_monotone_end_at_the_first_rate_that_is_not_sustai
 
 
 @given(st.floats(1.5, 1000), st.floats(0.5, 12), st.floats(1, 1000))
-def test_a_search_for_agents_tries_whole_numbers_and_ends_at_close_ones(
+def test_a_search_for_agents_tries_whole_numbers_and_ends_at_neighbours(
     limit: float, sharpness: float, start: float
 ) -> None:
     machine = queue(limit, sharpness)
@@ -186,7 +186,6 @@ def test_a_search_for_agents_tries_whole_numbers_and_ends_at_close_ones(
     assert found.kind is Kind.FOUND
     assert found.sustained is not None
     assert found.not_sustained is not None
-    are_neighbours = found.not_sustained - found.sustained <= max(1, 0.051 * found.sustained)
-    assert are_neighbours or is_located(found, machine)
+    assert found.not_sustained - found.sustained <= max(1, 0.051 * found.sustained)
     assert found.sustained <= found.load <= found.not_sustained
     assert len(ran) <= 22

@@ -188,8 +188,8 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
     assert one.usd_per_month == 3 * 2 * 730
     margin, seeds, *_ = findings([one], P95_SLO)
     assert margin == (
-        "It serves at most 45 agents with every seed, 12% more than asked. With more, mean<=2x is"
-        " missed first."
+        "It serves at most 45 agents with every seed. That is 12% more than asked. With more,"
+        " mean<=2x is missed first."
     )
     assert seeds.startswith("One seed: with other jobs this plan may miss the SLO.")
 
@@ -199,8 +199,9 @@ def test_machines_are_as_many_as_serve_the_agents_with_95_percent_of_other_jobs(
     few = fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=12)
     assert (few.machines, few.each, few.could_serve) == (4, 10, 48)
     assert findings([few], P95_SLO)[0] == (
-        "It serves 48 agents with a probability of 95%, predicted from 3 seeds (60 with the jobs of"
-        " each), 20% more than asked. With more, mean<=2x is missed first."
+        "It serves 48 agents: with a probability of 95% each machine serves 12 with other jobs,"
+        " predicted from 3 seeds, and 15 with those of each seed. That is 20% more than asked. With"
+        " more, mean<=2x is missed first."
     )
     assert few.document()["could_serve_with_every_seed"] == 60
     easy = fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=16)
@@ -214,7 +215,7 @@ def test_a_machine_that_sustains_all_that_a_search_tries_misses_nothing() -> Non
     assert table([most], P95_SLO).rows[0].cells[-1].text == "nothing up to 4,096 agents each"
     unstable = fleet(2.0, 90.0, limit=NO_STEADY_STATE)
     assert (
-        "so there is no margin. With more, there is no steady state."
+        "what was asked, without a margin. With more, there is no steady state."
         in (findings([unstable], P95_SLO)[0])
     )
 

@@ -65,8 +65,6 @@ def test_errors_are_signed_relative_to_the_mean_of_repeats_and_averaged_over_see
     assert point.mean_spread == CellSpread(*map(pytest.approx, (0.10, 0.0, 0.20)))
     assert point.hits_spread == CellSpread(*map(pytest.approx, (2.0, 0.0, 4.0)))
     assert (point.live_s, point.virtual_s) == (15.0, 16.25)
-    # Means over seeds of each repeat: (9 + 20) / 2 and (11 + 20) / 2.
-    assert (point.live_low_s, point.live_high_s) == (14.5, 15.5)
 
 
 def test_one_run_of_a_cell_has_no_spread() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import orjson
 from msgspec import convert
+from test_answer import answer_of, idle
 from test_capacity_answer import SWEEP, chains
 
 from reports.answer.capacity import capacity_answer
@@ -10,6 +14,7 @@ from reports.answer.capacity_context import capacity_context
 from reports.capacity.slo import parse_slo
 from reports.statistics.capacities import capacities
 from servers.records.sweep import SweepRecord
+from tests.reports.make_run import workload, write_cell, write_sweep
 
 NAMES = ("fcfs@sticky", "fcfs@sticky@1P1D")
 
@@ -41,3 +46,21 @@ def test_variants_that_differ_in_the_split_are_not_called_schedulers() -> None:
     assert capacity_headline((0.4,) * 3, (0.2,) * 3) == (
         "No variant sustains more jobs than fcfs@sticky, which sustains 0.4 jobs/s on 2 x b200."
     )
+
+
+def test_job_completion_times_of_splits_are_compared_as_those_of_other_variants(
+    tmp_path: Path,
+) -> None:
+    jct_s = dict(zip(NAMES, (10.0, 20.0), strict=True))
+    write_sweep(tmp_path, list(jct_s), workload=workload(idle(1.0)))
+    variants = [
+        {"name": name, "offload": None, "router": {"name": "sticky"}, **more}
+        for name, more in zip(NAMES, ({}, {"disaggregate": {"name": "1P1D"}}), strict=True)
+    ]
+    fields = {"variants": variants, "baseline": NAMES[0], "seeds": [1]}
+    sweep = orjson.loads((tmp_path / "sweep.json").read_bytes()) | fields
+    (tmp_path / "sweep.json").write_bytes(orjson.dumps(sweep))
+    for name, each in jct_s.items():
+        write_cell(tmp_path, name, idle(each))
+    headline = answer_of(tmp_path).headline
+    assert "no variant is faster than fcfs@sticky" in headline
