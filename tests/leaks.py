@@ -132,8 +132,8 @@ def mounts() -> list[str]:
 
 def segments() -> list[str]:
     try:
-        found = os.scandir("/dev/shm")  # noqa: S108
-        own = [f.name for f in found if f.is_file() and f.stat().st_uid == os.getuid()]
+        with os.scandir("/dev/shm") as found:  # noqa: S108
+            own = [f.name for f in found if f.is_file() and f.stat().st_uid == os.getuid()]
         return [name for name in own if not name.startswith(SEMAPHORE) and name not in PODMANS]
     except OSError:
         return []

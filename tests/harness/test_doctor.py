@@ -38,10 +38,10 @@ def test_a_package_that_another_distribution_has_overwritten_is_not_ok(
 
 
 def test_gpus_are_named_with_the_hardware_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["NVIDIA L4", "NVIDIA L4", "NVIDIA A10G"]
+    names = ["NVIDIA L4", "NVIDIA L4", "NVIDIA L40"]
     monkeypatch.setattr("servers.vllm.launch.find_vllm.gpu_names", lambda: names)
     assert checks_by_name()["GPUs"].finding == (
-        "2 x NVIDIA L4 (--hardware l4), NVIDIA A10G (not in bench list hardware; describe it in a "
+        "2 x NVIDIA L4 (--hardware l4), NVIDIA L40 (not in bench list hardware; describe it in a "
         "file, see docs/howto/my-gpu.md)"
     )
 

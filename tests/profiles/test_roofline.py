@@ -126,7 +126,7 @@ def test_a_context_length_that_does_not_fit_is_refused_with_one_that_fits() -> N
     [
         ("l40s", "llama-3.1-70b", 1, "use --gpus 4"),
         ("a100-40g", "llama-3.1-70b", None, "use --gpus 8"),
-        ("l40s", "glm-4.5-fp8", None, "and 7 others (bench list hardware)"),
+        ("l40s", "glm-4.5-fp8", None, " others (bench list hardware)"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_the_remedy(

@@ -165,7 +165,7 @@ def test_a_note_states_what_is_assumed() -> None:
 
 @pytest.mark.parametrize("gpu", ["a100-80g", "l40s", "mi300x"])
 def test_a_gpu_without_kernels_is_refused_with_those_that_have_some(gpu: str) -> None:
-    with pytest.raises(DoesNotFit, match=f"on {gpu}: its sparse .* on h100, h200, b200"):
+    with pytest.raises(DoesNotFit, match=f"on {gpu}: its sparse .* on h100, h200, h20, b200"):
         analytic_profile(gpu, "deepseek-v3.2")
 
 
