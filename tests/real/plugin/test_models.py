@@ -53,10 +53,12 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
-try:
-    from vllm.v1.core.kv_cache_planning import get_kv_cache_configs  # since 0.33
+try:  # since 0.33
+    from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
 except ImportError:
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+    get_global_kv_cache_groups = None
 
 from servers.profiles import MODELS, Model
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
@@ -478,6 +480,15 @@ def kv_specs(config: VllmConfig) -> dict[str, KVCacheSpec]:
     }
 
 
+def planned(config: VllmConfig, specs: dict[str, KVCacheSpec]) -> KVCacheConfig:
+    """Return the groups and the pool that vLLM plans for one worker."""
+    known: tuple[Any, ...] = (config, [specs], [MEMORY])
+    if get_global_kv_cache_groups is not None:
+        known += (get_global_kv_cache_groups(config, [specs]),)
+    [pool] = get_kv_cache_configs(*known)
+    return pool
+
+
 def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None, int]]:
     """Return the number of layers by window and KV bytes per token, with the keys of an indexer."""
     found: dict[int, tuple[int | None, int]] = {}
@@ -525,7 +536,7 @@ def test_weights_and_kv_are_those_of_vllm(
         if llm.states is not None:
             current_platform.update_block_size_for_backend(config)
         specs = kv_specs(config)
-        [pool] = get_kv_cache_configs(config, [specs], [MEMORY])
+        pool = planned(config, specs)
     if llm.states is not None:
         assert_states(llm, config, specs, pool)
     assert weight_bytes(module) == llm.weight_bytes
