@@ -330,6 +330,10 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
             "workload.programs is 6: arm 'few at once' with once = false draws its jobs from the",
         ),
         (
+            ("programs = 6", "shared_prefixes = 4"),
+            "workload.shared_prefixes is 4: the jobs of arm 'as it is' share no tokens; give ",
+        ),
+        (
             ('recipe = "execution-note"', CONVERSATION_WITH_A_NEGATIVE_GAP),
             "workload: conversation.gap_s.number is -3: must be greater than or equal to 0",
         ),
