@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from harness.experiments.definition import Synthesis, load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import InvalidInput, NotInstalled
+from servers.basics.errors import InvalidInput, MeasurementUnavailable, NotInstalled
+from servers.vllm.launch.find_vllm import VllmInstallation
 from tests.harness import in_process
 from traces.synthesis.conversation import Conversation
 
@@ -423,3 +425,15 @@ def test_without_vllm_experiments_that_need_it_are_not_testable(
     code, out, _ = bench("table4", "--out", "out")
     assert code == 0
     assert "Not testable here: vLLM is not installed here; get it with: make vllm" in out
+
+
+def test_a_measurement_that_fails_in_a_child_process_is_reported_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from harness.experiments import scheduler_overhead
+
+    # Without vLLM the process that measures a policy cannot import its scheduler.
+    python = VllmInstallation(sys.executable, "0", cpu=True, torch=None, has_request_metrics=True)
+    monkeypatch.setattr(scheduler_overhead, "find_vllm", lambda: python)
+    with pytest.raises(MeasurementUnavailable, match="did not run: ModuleNotFoundError: No module"):
+        scheduler_overhead.scheduler_overhead()
