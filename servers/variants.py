@@ -250,7 +250,7 @@ def variant(text: str) -> Variant:
             f"{TUNED}(long_prefill=512), or bench sweep RUN/sweep.toml --out RUN --show CELL"
         )
     arguments = check_arguments(policy, values, text) if values else ()
-    tier = "lmcache" if base == LMCACHE else TIERS.get(suffix)
+    tier: Tier | None = "lmcache" if base == LMCACHE else TIERS.get(suffix)
     if arguments or not ours:
         check(policy, dict(arguments), tier=tier is not None)
     arguments = tuple(sorted((*arguments, *rule)))
