@@ -173,7 +173,7 @@ crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS
 bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
 
-bench-once: .venv/installed-test  ## run each benchmark once with little work, as every night
+bench-once: .venv/installed-test .venv-vllm/installed  ## run each benchmark once with little work, as every night
 	$(PYTEST) $(PARALLEL) $(CORES) tests/bench
 
 scale: .venv/installed-test  ## run cells of a million turns, virtual and live, and up to REPLICAS=100 replicas: PROGRAMS=10000 (of 100 turns); an hour

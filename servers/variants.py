@@ -250,8 +250,9 @@ def variant(text: str) -> Variant:
             f"{TUNED}(long_prefill=512), or bench sweep RUN/sweep.toml --out RUN --show CELL"
         )
     arguments = check_arguments(policy, values, text) if values else ()
+    tier: Tier | None = "lmcache" if base == LMCACHE else TIERS.get(suffix)
     if arguments or not ours:
-        check(policy, dict(arguments))
+        check(policy, dict(arguments), tier=tier is not None)
     arguments = tuple(sorted((*arguments, *rule)))
     if is_path(base) and base not in POLICIES.names():
         base = _name_of_class(policy, text)
@@ -265,10 +266,8 @@ def variant(text: str) -> Variant:
     return Variant(
         name=name,
         policy=policy,
-        offload="lmcache" if base == LMCACHE else TIERS.get(suffix),
-        description=OF_TUNED
-        if base == TUNED
-        else _description(policy, "lmcache" if base == LMCACHE else TIERS.get(suffix)),
+        offload=tier,
+        description=OF_TUNED if base == TUNED else _description(policy, tier),
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,
         limits=limits,

@@ -181,12 +181,19 @@ def fork_server() -> Iterator[BaseContext]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
+def warm_of_session() -> Iterator[Warm]:
     """A process that forks `bench` after the imports, which saves most of each start."""
     from tests.crash import trials
 
     with trials.warm() as started:
         yield started
+
+
+@pytest.fixture
+def warm(warm_of_session: Warm) -> Iterator[Warm]:
+    """The same process; what a failed test has begun ends with the test."""
+    yield warm_of_session
+    warm_of_session.end_all()
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ _AGENT_TOOLS = """
     scroll_down scroll_up search_dir search_file
 """
 KNOWN_TOOLS = frozenset((_PROGRAMS + _AGENT_TOOLS).split())
+"""Names that reveal nothing about their user: standard programs, and tools of agents."""
 
 
 SOURCE = "anonymized"

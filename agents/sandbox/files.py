@@ -28,7 +28,8 @@ BLOCK_BYTES = 512
 def deleted_files(processes: Iterable[int], device: int) -> dict[int, int] | None:
     """Return the bytes of each deleted file on a device, by inode.
 
-    Returns None if the open files of a process cannot be read.
+    Files that are only mapped, or were sent over a socket, are not found. Returns None if the open
+    files of a process cannot be read.
     """
     deleted: dict[int, int] = {}
     for pid in processes:

@@ -169,11 +169,12 @@ def open_tables(
 
 
 def _refuse_unsupported_layers(llm: Model, what: str) -> None:
-    windows = [kind.window for kind in llm.kinds if kind.window is not None]
+    windows = [kind for kind in llm.kinds if kind.window is not None]
     architecture = next(iter(llm.config.get("architectures") or [llm.architecture]))
     if windows and architecture not in WINDOWS:
+        ignored = "chunks" if windows[0].chunked else "sliding window"
         raise UnknownProfile(
-            f"{what}: {PACKAGE} ignores the sliding window of {windows[0]} tokens of "
+            f"{what}: {PACKAGE} ignores the {ignored} of {windows[0].window} tokens of "
             f"{architecture}; leave out --from for the analytic profile, or choose another --model"
         )
 

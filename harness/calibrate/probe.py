@@ -103,6 +103,8 @@ DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
 def measure_reload(server: VllmServer, target: Target) -> ReloadTimes:
+    """Measure rounds of a prompt, a reset of the prefix cache, and the prompt again. The server
+    must have `DEV_MODE` in its environment, which permits the reset."""
     return asyncio.run(_measure(server, target))
 
 

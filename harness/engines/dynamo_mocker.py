@@ -148,8 +148,8 @@ def resolve_dynamo(
     sim = replace(sim_engine(settings, chosen, found), replicas=1)
     if sim.profile.kv_groups != (None,):
         raise InvalidInput(
-            f"--model {sim.model}: has layers with a sliding window or a state, which the mocker "
-            "does not model; use --engine sim, or a model without them"
+            f"--model {sim.model}: has layers with a sliding window, chunks or a state, which the "
+            "mocker does not model; use --engine sim, or a model without them"
         )
     engine = DynamoEngine(
         server=server,

@@ -292,8 +292,8 @@ def _speculate(
         )
     if len(profile.kv_groups) > 1 or profile.window is not None:
         raise InvalidInput(
-            f"{option}: {profile.model} has sliding windows, states or sparse attention, for which "
-            "speculation is not modelled; use a model whose layers attend to all tokens"
+            f"{option}: {profile.model} has sliding windows, chunks, states or sparse attention, "
+            "for which speculation is not modelled; use a model whose layers attend to all tokens"
         )
     if found.file is not None:
         if profile.model in MODELS:
@@ -328,8 +328,8 @@ def _transfer(server: Server, machine: Machine, found: ResolvedProfile) -> Trans
     profile = found.profile()
     if len(profile.kv_groups) > 1:
         raise InvalidInput(
-            f"--disaggregate {server.disaggregate}: {profile.model} has sliding windows or "
-            "states, which cannot be transferred here; use a model without, or --replicas"
+            f"--disaggregate {server.disaggregate}: {profile.model} has sliding windows, "
+            "chunks or states, which cannot be transferred here; use a model without, or --replicas"
         )
     if server.transfer_gb_per_s is not None:
         return Transfer(server.transfer_gb_per_s * 1e9, server.transfer_latency_s)

@@ -201,6 +201,11 @@ def load(name: str) -> Experiment:
                 workload = experiment.workload_of(arm)
             if bool(workload.recipe) == (workload.conversation is not None):
                 raise InvalidInput(f"{file}: workload: give either a recipe or a conversation")
+            if workload.shared_prefixes > 1 and not workload.shared_tokens:
+                raise InvalidInput(
+                    f"{file}: workload.shared_prefixes is {workload.shared_prefixes}: the jobs of "
+                    f"arm {brief(arm.name)} share no tokens; give shared_tokens, or remove it"
+                )
             if workload.recipe:
                 _refuse_unknown(f"{file}: workload.recipe", [workload.recipe], RECIPES)
                 _refuse_without_effect(f"{file}: workload", arm, workload, settings)

@@ -50,6 +50,7 @@ class ProgramLimits:
         `pid`: the root of its process tree. `folder`: contains all its files. `elapsed_s`: the time
         since its start. Raises OSError if the usage cannot be read.
         """
+        # Each limit has its own task, because counting files may take minutes.
         checks = {asyncio.create_task(self._time(elapsed_s))}
         if self._sandbox is not None:
             checks.add(asyncio.create_task(self._memory(self._sandbox, pid)))

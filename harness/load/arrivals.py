@@ -78,7 +78,8 @@ def in_numbers(profile: str) -> str:
 
 
 def at_hours(times_s: Iterable[float], hours: Hours) -> Iterator[float]:
-    """Yield the times of arrivals at these rates for times of arrivals at their mean."""
+    """Yield the times of arrivals at these rates for times of arrivals at their mean, whose gaps
+    are in a time that passes faster in busy hours. Times begin at midnight."""
     busy = [hour for hour, rate in enumerate(hours) if rate]
     scale = DAY_S / sum(hours)
     ends = list(accumulate(hours[hour] * scale for hour in busy))

@@ -2,8 +2,10 @@
 
 In: starts and ends of jobs, and their turns. Out: whether the cell is over, and its times in
 done.json. `harness.replay.steady` decides whether the window of a stream is accepted. Jobs of
-agents are numbered in the order in which agents become free. After a horizon, such as a day, no job
-arrives, and the cell ends when all have finished.
+agents are numbered in the order in which agents become free: first those begun before the cell,
+then those in which the system settles, the measured ones, and further ones until these have
+finished. After a horizon, such as a day, no job arrives, and the cell ends when all have finished,
+so that its jobs are the same for all variants.
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ class Knee(NamedTuple):
 def knees(
     check: Check, values: Sequence[Value], positions: Mapping[str, float | None]
 ) -> list[Knee]:
-    """Return a knee for each load. `positions` are those of the arms that the claim is about."""
+    """Return a knee for each load: the position of the first arm past the threshold. A seed has one
+    if each arm up to it has a number. `positions` are those of the arms that the claim is about."""
     places = [place for place in positions.values() if place is not None]
     found = []
     for jps in dict.fromkeys(v.jps for v in values):

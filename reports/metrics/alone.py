@@ -20,7 +20,7 @@ from reports.run_folder.read import CellRun
 from reports.run_folder.turns import Column, Turns
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRunFolder
-from servers.profiles import Profile, TableProfile, profile_of
+from servers.profiles import Profile, TableProfile, WindowTimes, profile_of
 from servers.records.fields import MAX_VALUE
 
 Floats = npt.NDArray[np.float64]
@@ -147,23 +147,23 @@ class LeastWork:
         """Query-key pairs of the new prompt tokens: each token with all tokens up to itself."""
         return np.asarray(triangle(self.prompt) - triangle(self.cached))
 
-    def window_pairs(self, window: int) -> Column:
-        return np.asarray(_within(self.prompt, window) - _within(self.cached, window))
+    def window_pairs(self, window: WindowTimes) -> Column:
+        return _pairs(window, self.cached, self.new)
 
     @property
     def contexts(self) -> Column:
         """Sum of the contexts of the decodes, each with its new token."""
         return np.asarray(self.decodes * self.prompt + triangle(self.decodes))
 
-    def window_contexts(self, window: int) -> Column:
-        growing = np.clip(window - self.prompt, 0, self.decodes)
-        beyond = (self.decodes - growing) * window
-        return np.asarray(growing * self.prompt + triangle(growing) + beyond)
+    def window_contexts(self, window: WindowTimes) -> Column:
+        """Sum of the tokens that the decodes read in layers with a window. Each token reads as
+        many as it has pairs."""
+        return _pairs(window, self.prompt, self.decodes)
 
 
-def _within(tokens: Column, window: int) -> Column:
-    full = np.minimum(tokens, window)
-    return np.asarray(triangle(full) + (tokens - full) * window)
+def _pairs(window: WindowTimes, computed: Column, tokens: Column) -> Column:
+    chunks = zip(computed.astype(int).tolist(), tokens.astype(int).tolist(), strict=True)
+    return np.array([window.pairs(*chunk) for chunk in chunks], float)
 
 
 def triangle(n: Column) -> Column:
@@ -201,7 +201,7 @@ def attention_ps(work: LeastWork, machine: IdleMachine) -> Column:
     pairs_ps: Column = work.pairs * profile.pair_ps
     if profile.window is None:
         return pairs_ps
-    return np.asarray(pairs_ps + work.window_pairs(profile.window.tokens) * profile.window.pair_ps)
+    return np.asarray(pairs_ps + work.window_pairs(profile.window) * profile.window.pair_ps)
 
 
 def least_turn_s(turns: Turns, machine: IdleMachine) -> Floats:
@@ -218,7 +218,7 @@ def least_decode_s(work: LeastWork, machine: IdleMachine) -> Floats:
     last_s = machine.decode_step_s(work.prompt + work.decodes)
     decode_s = work.decodes * (first_s + last_s) / 2  # at most the sum: steps are concave
     if profile.window is not None:
-        read = work.window_contexts(profile.window.tokens)
+        read = work.window_contexts(profile.window)
         decode_s = decode_s + read * profile.window.context_ps / PS_PER_S
     return np.asarray(decode_s)
 

@@ -122,7 +122,7 @@ def _work_of_turns(turns: Turns, machine: IdleMachine) -> Iterator[Floats]:
     steps_ps = (work.decodes + np.ceil(work.new / machine.step_tokens)) * profile.sequence_ps
     steps_ps += work.contexts * profile.context_ps + attention_ps(work, machine)
     if profile.window is not None:
-        steps_ps += work.window_contexts(profile.window.tokens) * profile.window.context_ps
+        steps_ps += work.window_contexts(profile.window) * profile.window.context_ps
     computed_s = work.new * prices.prompt_token_s + work.decodes * prices.decode_s
     computed_s += own_contexts * prices.context_token_s + steps_ps / PS_PER_S
     yield computed_s

@@ -139,7 +139,8 @@ class TurnFailed(TurnstileError):
 
 
 def check_flags(flags: Sequence[str], refused: Mapping[str, str]) -> None:
-    """Raise InvalidInput for a flag of `refused`, whose values are the reasons."""
+    """Raise InvalidInput for a flag of `refused`, whose values are the reasons. As servers allow, a
+    flag may be abbreviated, have underscores, and be followed by `=value` or the `.key` of JSON."""
     for flag in flags:
         given = re.split(r"[=.]", flag, maxsplit=1)[0]
         name = given.replace("_", "-")

@@ -61,13 +61,16 @@ HOUR = (71.0, 72.0, 80.0, 200.0, 3671.0)
 """Times in seconds at which a turn that waits from 71 s on must be admitted at the latest."""
 
 
-def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> None:
-    """Raise InvalidPlugin unless the policy, built with these arguments, fulfils the contract."""
+def check(
+    policy: type[Policy], arguments: Mapping[str, Any] | None = None, *, tier: bool = False
+) -> None:
+    """Raise InvalidPlugin unless the policy, built with these arguments, fulfils the contract.
+    `tier`: over an offload tier, as always if the policy needs one."""
     _check_methods(policy)
     _check_names(policy)
     try:
         with call_limit(roots_of(policy)):
-            ContractScenario(policy, arguments or {}).play()
+            ContractScenario(policy, arguments or {}, tier or "tier" in policy.needs).play()
     except NeverReturned as late:
         raise InvalidPlugin(str(late)) from None
 
@@ -146,7 +149,7 @@ def _signature(method: str) -> str:
 class ContractScenario:
     """Calls a policy with the events and decisions of three programs, and checks each result."""
 
-    def __init__(self, policy: type[Policy], arguments: Mapping[str, Any]) -> None:
+    def __init__(self, policy: type[Policy], arguments: Mapping[str, Any], tier: bool) -> None:
         self._label = policy.__qualname__
         self._roots = roots_of(policy)
         self._waiting: dict[int, tuple[Request, Rank, bool, bool]] = {}
@@ -155,11 +158,7 @@ class ContractScenario:
         self._wake_s: float | None = None
         """What `wake_s` returned at the last event."""
         given = arguments_text(sorted(arguments.items()))
-        costs = (
-            replace(COSTS, reload_s=lambda tokens: tokens / 50_000)
-            if "tier" in policy.needs
-            else COSTS
-        )
+        costs = replace(COSTS, reload_s=lambda tokens: tokens / 50_000) if tier else COSTS
         try:
             self._policy = policy(costs, **arguments)
         except ValueError as error:

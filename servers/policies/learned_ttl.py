@@ -1,9 +1,10 @@
 """Soft TTL whose time is learned: KV of open sessions is kept for most of the gaps between turns.
 
 Source: the timing part of SAECache (arXiv:2605.18825) as in llm-d-router PR #2928: gaps between the
-turns of a session follow a log-normal distribution, whose parameters are learned online. Here the
-last `window` gaps of all programs are fitted, and the TTL is the time within which the share
-`within` of them ends; `default_ttl_s` until there are as many. Neither text states the share.
+turns of a session follow a log-normal distribution, whose parameters are learned online. Here
+those above 0 of the last `window` gaps of all programs are fitted, and the TTL is the time within
+which the share `within` of these ends; `default_ttl_s` until there are `window` gaps. Neither text
+states the share.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ Its lower priority for all active programs from 0.80 on is left out.
 
 `shared_once=true` counts a prompt prefix that programs share once (dynamo #15105): what the first
 turn of a program finds in the cache counts with the program that computed it, and no longer once
-that one has ended. Until its first turn is admitted, a program is taken to share as much as the
-last one did that was. In the issue the sharing is known in advance, and a reserve is added.
+that one has been paused or has ended. Until its first turn is admitted, a program is taken to share
+as much as the last one did that was. In the issue the sharing is known in advance, and a reserve is
+added. It is refused over an offload tier, where what a turn finds includes the KV that it loads.
 
 Departures from the authors' code:
 - tokens are the engine's; the router estimates prompts from characters, and adds streamed output
@@ -116,6 +117,11 @@ class ThunderAgent(Policy):
             raise ValueError(
                 "pause_above, pause_to and resume_to are shares of the KV above 0, such as 0.9; "
                 "pause_to and resume_to must not exceed pause_above"
+            )
+        if shared_once and costs.reload_s is not None:
+            raise ValueError(
+                "shared_once counts what a first turn finds on the device, and over an offload "
+                "tier the tokens that it loads count too; remove shared_once or the tier"
             )
         self._by_arrival = order == "arrival"
         self._interval_s = interval_s

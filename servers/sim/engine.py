@@ -52,8 +52,9 @@ class Engine:
         tiers = build_tiers(offload, profile)
         if offload and len(profile.kv_groups) > 1:
             raise InvalidInput(
-                f"offload with {profile.model}: its sliding windows or states have KV groups of "
-                "their own, which no offload tier stores here; use a profile with one group"
+                f"offload with {profile.model}: its sliding windows, chunks or states have KV "
+                "groups of their own, which no offload tier stores here; use a profile with one "
+                "group"
             )
         kind: type[Scheduler] = Scheduler
         if len(profile.kv_groups) > 1:

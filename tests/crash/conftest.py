@@ -9,7 +9,7 @@ from tests.crash.trials import Warm, bytes_of
 
 
 @pytest.fixture(scope="session")
-def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def straight(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = sweep_folder(tmp_path_factory.mktemp("straight"))
-    assert warm.run(folder, ALONE) == 0, output_of(folder)
+    assert warm_of_session.run(folder, ALONE) == 0, output_of(folder)
     return bytes_of(folder / RUN)

@@ -20,11 +20,11 @@ ERRORS = ("full", "eio")
 
 
 @pytest.fixture(scope="module")
-def done(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
+def done(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     """Return the operations of an uninterrupted run."""
     folder = sweep_folder(tmp_path_factory.mktemp("counted"))
     fault = Fault(str(folder / RUN), str(folder / "log"))
-    assert warm.run(folder, ALONE, fault) == 0, output_of(folder)
+    assert warm_of_session.run(folder, ALONE, fault) == 0, output_of(folder)
     return [op for op in operations(folder / "log") if op.path.startswith(fault.folder)]
 
 

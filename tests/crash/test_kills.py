@@ -43,10 +43,10 @@ class Uninterrupted(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+def straight(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     folder = sweep_folder(tmp_path_factory.mktemp("straight"), PROGRAMS)
     since_s = time.monotonic()
-    assert warm.run(folder, SIX_CELLS) == 0, output_of(folder)
+    assert warm_of_session.run(folder, SIX_CELLS) == 0, output_of(folder)
     return Uninterrupted(time.monotonic() - since_s, bytes_of(folder / RUN))
 
 

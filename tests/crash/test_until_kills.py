@@ -43,10 +43,11 @@ class Uninterrupted(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+def straight(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     folder = sweep_folder(tmp_path_factory.mktemp("until") / "straight")
     run, log = str(folder / RUN), folder / "log"
-    assert warm.run(folder, UNTIL, Fault(run, str(log))) == 0, output_of(folder)
+    fault = Fault(run, str(log))
+    assert warm_of_session.run(folder, UNTIL, fault) == 0, output_of(folder)
     assert read_json(folder / RUN / "sweep.json")["seeds"] == [1, 2]
     assert finished(folder) == FIRST_ROUND + SECOND_ROUND
     own = [operation for operation in operations(log) if operation.path.startswith(run)]

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,8 @@ class Warm:
     """A process of `tests.crash.warm`, which runs `bench`."""
 
     process: subprocess.Popen[bytes]
+    begun: list[int] = field(default_factory=list)
+    """Process ids of the runs whose exit codes have not been read, in their order."""
 
     def begin(self, folder: Path, argv: Sequence[str], fault: Fault | None = None) -> int:
         """Start `bench`; return its process id, which is its session id too."""
@@ -53,10 +55,23 @@ class Warm:
     def _begin(self, orders: list[dict[str, Any]]) -> list[int]:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(orders).encode() + b"\n")
-        return [self._number() for _ in orders]
+        pids = [self._number() for _ in orders]
+        self.begun += pids
+        return pids
 
     def end(self) -> int:
-        return self._number()
+        code = self._number()
+        del self.begun[0]
+        return code
+
+    def end_all(self) -> None:
+        """Kill the sessions of runs that a failed test has begun and not ended."""
+        for session in self.begun:
+            for process in session_of(session):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        while self.begun:
+            self.end()
 
     def run(self, folder: Path, argv: Sequence[str], fault: Fault | None = None) -> int:
         """Run `bench`, wait for its whole session; return its exit code, negative if killed."""

@@ -105,7 +105,7 @@ RUN_HERE = [command for command in ALL if covering_test(command) is None]
 
 
 @pytest.fixture(scope="module")
-def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with traces, an agent, and copies of one run under all names on the pages."""
     folder = tmp_path_factory.mktemp("user")
     shutil.copytree(ROOT / "examples", folder / "examples")
@@ -132,8 +132,10 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "fcfs,continuum",
         "--programs",
         "4",
+        "--out",
+        "runs/main",
     )
-    assert warm.run(folder, (*small_sweep, "--out", "runs/main")) == 0, output_of(folder)
+    assert warm_of_session.run(folder, small_sweep) == 0, output_of(folder)
     for name in ("before", "after", "now", "NAME"):
         shutil.copytree(folder / "runs/main", folder / "runs" / name)
     return folder

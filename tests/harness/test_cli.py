@@ -18,8 +18,8 @@ from harness.cli import catalogue
 from harness.cli.commands.list import Listing, list_
 from harness.cli.main import COMMANDS, MOVED
 from harness.cli.options import COMPLETIONS
-from tests.crash.small_sweep import output_of
-from tests.crash.trials import Warm, wait_for_end_of
+from tests.crash.small_sweep import OUTPUT, output_of
+from tests.crash.trials import TIMEOUT_S, Warm, wait_for_end_of
 from tests.harness.in_process import bench as bench_here
 from tests.processes import wait_until
 from traces import Program, Turn
@@ -192,10 +192,30 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
     assert "report: o/report.html" in result.stdout
 
 
+def test_ctrl_c_ends_a_sweep_and_its_workers_which_prints_how_to_resume(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
+    """Its workers are new processes, as those of users, instead of forked ones."""
+    command = ["sweep", "--traces", trace, *ENDLESS]
+    with (tmp_path / OUTPUT).open("w") as output:
+        sweep = subprocess.Popen(
+            [bench, *command], cwd=tmp_path, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            wait_until(lambda: list(tmp_path.glob("o/*/cell.json")), process=sweep)
+            os.killpg(sweep.pid, signal.SIGINT)
+            code = sweep.wait(TIMEOUT_S)
+        finally:
+            sweep.kill()
+            sweep.wait()
+    assert code == 130, output_of(tmp_path)
+    check_stopped(sweep.pid, command, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
-    ids=["ctrl-c", "term", "hangup", "quit"],
+    [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+    ids=["term", "hangup", "quit"],
 )
 def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
     warm: Warm, trace: str, tmp_path: Path, number: int, code: int
@@ -205,9 +225,13 @@ def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
     wait_until(lambda: list(tmp_path.glob("o/*/cell.json")))
     os.kill(sweep, number) if number == signal.SIGTERM else os.killpg(sweep, number)
     assert warm.end() == code, output_of(tmp_path)
-    assert "Traceback" not in output_of(tmp_path)
+    check_stopped(sweep, command, tmp_path)
+
+
+def check_stopped(sweep: int, command: list[str], folder: Path) -> None:
+    assert "Traceback" not in output_of(folder)
     stopped = "bench: stopped; finished cells are kept, resume with: bench "
-    assert stopped + " ".join(command) in output_of(tmp_path).splitlines()
+    assert stopped + " ".join(command) in output_of(folder).splitlines()
     wait_for_end_of(sweep)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from harness.experiments.definition import Synthesis, load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import InvalidInput, NotInstalled
+from servers.basics.errors import InvalidInput, MeasurementUnavailable, NotInstalled
+from servers.vllm.launch.find_vllm import VllmInstallation
 from tests.harness import in_process
 from traces.synthesis.conversation import Conversation
 
@@ -330,6 +332,10 @@ def test_an_experiment_without_sweeps_gives_a_verdict_too(
             "workload.programs is 6: arm 'few at once' with once = false draws its jobs from the",
         ),
         (
+            ("programs = 6", "shared_prefixes = 4"),
+            "workload.shared_prefixes is 4: the jobs of arm 'as it is' share no tokens; give ",
+        ),
+        (
             ('recipe = "execution-note"', CONVERSATION_WITH_A_NEGATIVE_GAP),
             "workload: conversation.gap_s.number is -3: must be greater than or equal to 0",
         ),
@@ -419,3 +425,15 @@ def test_without_vllm_experiments_that_need_it_are_not_testable(
     code, out, _ = bench("table4", "--out", "out")
     assert code == 0
     assert "Not testable here: vLLM is not installed here; get it with: make vllm" in out
+
+
+def test_a_measurement_that_fails_in_a_child_process_is_reported_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from harness.experiments import scheduler_overhead
+
+    # Without vLLM the process that measures a policy cannot import its scheduler.
+    python = VllmInstallation(sys.executable, "0", cpu=True, torch=None, has_request_metrics=True)
+    monkeypatch.setattr(scheduler_overhead, "find_vllm", lambda: python)
+    with pytest.raises(MeasurementUnavailable, match="did not run: ModuleNotFoundError: No module"):
+        scheduler_overhead.scheduler_overhead()

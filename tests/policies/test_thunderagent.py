@@ -222,3 +222,10 @@ def test_by_size_a_stream_of_small_programs_starves_a_large_one(name: str, befor
 def test_wrong_arguments_are_refused(argument: str, message: str) -> None:
     with pytest.raises(InvalidPlugin, match=message):
         variant(f"thunderagent({argument})")
+
+
+@pytest.mark.parametrize("tier", ["+", "+native"])
+def test_sharing_is_not_counted_over_a_tier_from_which_turns_also_load(tier: str) -> None:
+    with pytest.raises(InvalidPlugin, match="that it loads count too; remove shared_once or"):
+        variant(f"thunderagent(shared_once=true){tier}")
+    assert variant(f"thunderagent(shared_once=false){tier}").offload is not None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from servers.profiles.from_tables import FromTables, Tables
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.models.config import model_of
 from servers.profiles.roofline import gpus_for
+from tests.profiles.test_model_config import LLAMA_4
 
 TABLES = Tables(package="aiconfigurator-core 0", system="h100_sxm", engine_version="0.24.0")
 
@@ -176,12 +179,31 @@ def test_a_model_without_tables_is_one_line_with_the_reason(
         profile_from_tables(hardware, model, step_tokens=2048)
 
 
+MISTRAL = {
+    **MODELS["llama-3.1-8b"].config,
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    "sliding_window": 4096,
+}
+
+
 @pytest.mark.usefixtures("package")
-def test_windows_that_the_tables_ignore_are_refused_in_one_line(tmp_path: Path) -> None:
-    mistral = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
-    config = {**MODELS["llama-3.1-8b"].config, **mistral, "sliding_window": 4096}
+@pytest.mark.parametrize(
+    ("config", "ignored"),
+    [
+        (MISTRAL, "sliding window of 4096 tokens of MistralForCausalLM"),
+        (
+            {**LLAMA_4, "architectures": ["Llama4ForConditionalGeneration"]},
+            "chunks of 8192 tokens of Llama4ForConditionalGeneration",
+        ),
+    ],
+    ids=["window", "chunks"],
+)
+def test_windows_and_chunks_that_the_tables_ignore_are_refused_in_one_line(
+    config: Mapping[str, Any], ignored: str, tmp_path: Path
+) -> None:
     (tmp_path / "windows.json").write_text(json.dumps(config))
-    with pytest.raises(UnknownProfile, match="ignores the sliding window of 4096 tokens of Mist"):
+    with pytest.raises(UnknownProfile, match=f"ignores the {ignored}; leave out --from"):
         profile_from_tables("h100", str(tmp_path / "windows.json"), step_tokens=2048)
 
 

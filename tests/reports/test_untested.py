@@ -74,7 +74,7 @@ def test_one_seed_is_enough_in_virtual_time_which_has_no_noise(tmp_path: Path) -
     assert headline.startswith("At 0.5 jobs/s continuum is 2.0x faster than fcfs on average (95%")
 
 
-def test_two_equal_policies_behind_one_router_are_named_as_a_tie(tmp_path: Path) -> None:
+def test_two_equal_policies_behind_one_router_are_not_distinguished(tmp_path: Path) -> None:
     jct_s = {"fcfs@sticky": 20.0, "continuum@sticky": 10.0, "static-ttl@sticky": 10.0}
     write_sweep(tmp_path, list(jct_s), engine="vllm", baseline="fcfs@sticky")
     for name, each in jct_s.items():

@@ -231,7 +231,7 @@ def test_an_answer_without_a_known_worker_has_no_replica(nvext: str) -> None:
         ("--disaggregate 1P1D --replicas 2", "--disaggregate 1P1D says how many engines there are"),
         ("--disaggregate 1P1D --router dynamo:thunderagent", "sends turns to one kind of workers"),
         ("--prompts text", "--prompts: not supported by --engine dynamo-mocker; remove it"),
-        ("--model gemma-3-27b", "has layers with a sliding window or a state, which the mocker"),
+        ("--model gemma-3-27b", "has layers with a sliding window, chunks or a state, which"),
         ("--long-prefill 512", "whose scheduler is not vLLM's and has no such setting; remove it"),
         ("--admission first-chunk", "whose workers have a rule of their own; remove it"),
         ("--agent mini-swe-agent", "only replays traces; remove --agent mini-swe-agent"),

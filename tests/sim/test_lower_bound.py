@@ -18,7 +18,7 @@ from reports.metrics.jct import job_columns
 from reports.metrics.lower_bound import lower_bound, srpt_mean_s
 from reports.run_folder.read import NOT_DONE, CellRun
 from reports.run_folder.turns import Turns, read_columns
-from servers.profiles import Profile, TableProfile
+from servers.profiles import Profile, TableProfile, WindowTimes
 from servers.records.cell import CellRecord
 from servers.sim import Limits
 from tests.sim.test_engine_invariants import VARIANTS, run
@@ -101,11 +101,20 @@ def turn(prompt: int, output: int, kept: int = 0, gap_s: float = 0.0) -> Turn:
     return Turn(prompt, output, kept, ("ls",), None, gap_s, Provenance.SYNTHESISED)
 
 
-@pytest.mark.parametrize("step_tokens", [16, 64, 2048])
-def test_a_job_alone_takes_its_least_time(tmp_path: Path, step_tokens: int) -> None:
+CHUNKS = WindowTimes(96, context_ps=50_000, pair_ps=7_000, chunked=True)
+"""With one KV group, so that prompts hit whole blocks of the whole context."""
+
+
+@pytest.mark.parametrize(
+    ("step_tokens", "window"), [(16, None), (64, None), (2048, None), (64, CHUNKS)]
+)
+def test_a_job_alone_takes_its_least_time(
+    tmp_path: Path, step_tokens: int, window: WindowTimes | None
+) -> None:
     # Prompts fill their steps, and contexts their blocks but for the last output token.
     world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), request_ps=1_000_000)
-    world = replace(world, limits=replace(world.limits, step_tokens=step_tokens))
+    limits = replace(world.limits, step_tokens=step_tokens)
+    world = replace(world, limits=limits, profile=replace(world.profile, window=window))
     turns, machine = columns_of(world, "fcfs", tmp_path)
     (jct_s,) = job_columns(turns, machine)["jct_s"]
     assert least_s(turns, machine) == pytest.approx([jct_s])

@@ -191,4 +191,6 @@ if __name__ == "__main__":
     else:
         for name in sys.argv[1:] or POLICIES:
             command = [sys.executable, "-m", "servers.vllm.virtual_time.overhead", name]
-            subprocess.run(command, check=True)  # noqa: S603
+            code = subprocess.run(command, check=False).returncode  # noqa: S603
+            if code:
+                sys.exit(code if code > 0 else f"{name}: ended by signal {-code}")
