@@ -15,7 +15,7 @@ from reports.loads import RATES, Ends, Ladder
 
 WIDEST = 1.11
 """Factor between two rates whose capacity is interpolated, at most: two rungs."""
-NEAR = 1.12
+NEARLY_MET = 1.12
 """Factor between the limit of the SLO and what is measured at two such loads, at most. Closer loads
 then changed capacities by 0.1%, a fiftieth of the deviation between seeds."""
 
@@ -101,7 +101,7 @@ def locates(ladder: Ladder, below: Outcome, above: Outcome) -> bool:
         return False
     if above.load > below.load * WIDEST:
         return False
-    return above.tightest <= NEAR and below.tightest * NEAR >= 1
+    return above.tightest <= NEARLY_MET and below.tightest * NEARLY_MET >= 1
 
 
 def crossing(below: Outcome, above: Outcome) -> float | None:

@@ -131,11 +131,11 @@ def compare(
 ) -> None:
     from harness.cli.tables import show_rows
     from reports.compare import baseline
-    from reports.compare import verdict as files
     from reports.compare.page import COMPARISON, draw
     from reports.compare.regression import compare_paths, compare_sides
     from reports.compare.settings import parse_allowed
-    from reports.compare.verdict import Verdict
+    from reports.compare.verdict import HEAD, Verdict, headline, notes, row, shown
+    from reports.compare.verdict import markdown as markdown_of
     from servers.basics.atomic import write_file
     from servers.basics.phrasing import counted
 
@@ -179,18 +179,18 @@ def compare(
         verdict = replace(verdict, must_be_identical=identical)
         # CI shows this file, so it also says why nothing was compared.
         if markdown is not None:
-            write_file(markdown, files.markdown(verdict, limit).encode())
+            write_file(markdown, markdown_of(verdict, limit).encode())
         if verdict.refused:
             raise NotComparable(verdict.refused)
         if html is None and new is not None and new.is_dir():
             html = new / COMPARISON
         if html is not None:
             draw(verdict, str(base), str(new), limit, html)
-    if changes := files.shown(verdict.changes):
-        show_rows([files.HEAD, *map(files.row, changes)])
-    for line in files.notes(verdict):
+    if changes := shown(verdict.changes):
+        show_rows([HEAD, *map(row, changes)])
+    for line in notes(verdict):
         print_message(line)
-    print(files.headline(verdict, limit))
+    print(headline(verdict, limit))
     if html is not None:
         print_message(f"page: {html}")
     if not verdict.good:
