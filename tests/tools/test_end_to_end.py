@@ -1,38 +1,35 @@
-"""The card of end-to-end measurements: its numbers are computed again here."""
+"""Errors against end-to-end measurements: the numbers of their tables are computed again here."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tools.silicon.card import apart_rows, write_end_to_end
-from tools.silicon.errors import Point, by, judge, summary, worst
+from tools.silicon.errors import Point, apart_rows, by, headline, judge, pair_rows, summary
+from tools.silicon.rows import Checkpoint, Row
 
-POINT = Point(
+ROW = Row(
     id="a",
     hardware="h200",
-    model="dense-model",
+    checkpoint=Checkpoint("dense-model"),
     precision="fp8",
     gpus=2,
     clients=4,
     prompt_tokens=1024,
     output_tokens=128,
+    ttft_s=0.100,
+    tpot_s=0.010,
     engine_version="",
+    measured="",
     public=True,
-    dense=True,
-    measured_ttft_s=0.100,
-    virtual_ttft_s=0.090,
-    measured_tpot_s=0.010,
-    virtual_tpot_s=0.0109,
 )
+EXPERTS = replace(ROW, checkpoint=Checkpoint("experts", dense=False))
 POINTS = [
-    POINT,
-    replace(POINT, id="b", clients=8, virtual_ttft_s=0.140, virtual_tpot_s=0.0092),
-    replace(POINT, id="c", clients=200, virtual_ttft_s=0.080, virtual_tpot_s=0.012),
-    replace(POINT, id="d", model="<experts>", dense=False, virtual_tpot_s=0.020),
+    Point(ROW, 0.090, 0.0109),
+    Point(replace(ROW, clients=8), 0.140, 0.0092),
+    Point(replace(ROW, clients=200), 0.080, 0.012),
+    Point(EXPERTS, 0.090, 0.020),
 ]
 """Errors of TTFT: -10, +40, -20, -10%; of TPOT: +9, -8, +20, +100%."""
 
@@ -46,18 +43,9 @@ def test_a_summary_has_the_median_and_p90_of_sizes_and_the_median_of_signed_erro
     assert (found.tpot.median, found.tpot.bias) == pytest.approx((0.09, 0.09))
 
 
-def test_loads_have_limits() -> None:
-    loads = by(POINTS, lambda p: p.load)
-    assert {load: each.rows for load, each in loads.items()} == {
-        "1 to 4": 2,
-        "5 to 8": 1,
-        "more than 128": 1,
-    }
-
-
-def test_the_largest_errors_come_first_in_multiples_of_their_targets() -> None:
-    # Largest of TTFT ÷ 15% and TPOT ÷ 10%: a 0.9, b 2.7, c 2.0, d 10.
-    assert [point.id for point in worst(POINTS)] == ["d", "b", "c", "a"]
+def test_groups_have_their_own_summaries() -> None:
+    clients = {clients: each.rows for clients, each in by(POINTS, lambda row: row.clients).items()}
+    assert clients == {4: 2, 8: 1, 200: 1}
 
 
 def test_targets_are_for_dense_models() -> None:
@@ -67,37 +55,18 @@ def test_targets_are_for_dense_models() -> None:
     assert [check.held for check in judge(POINTS[3:]).checks] == [None, None]
 
 
-def test_the_card_has_the_same_numbers_as_its_points(tmp_path: Path) -> None:
-    card = write_end_to_end(POINTS, {"why <not>": 7}, {"step times": "toy"}, tmp_path)
-    value = json.loads((tmp_path / "end-to-end.json").read_text())
-    assert card.headline == value["headline"]
-    assert card.headline.startswith("TTFT is off by 15.0% and TPOT by 14.5% at the median of 4")
-    assert value["within_targets"] is False
-    assert value["left_out"] == {"why <not>": 7}
-    assert [point["tpot_error"] for point in value["points"]] == pytest.approx(
-        [0.09, -0.08, 0.2, 1]
-    )
-    [experts, dense] = value["by_model"]
-    assert (experts["model"], dense["model"]) == ("<experts>", "dense-model")
-    assert dense["ttft"]["median"] == pytest.approx(0.20)
+def test_the_headline_has_the_medians_of_all_measurements() -> None:
+    text = headline(POINTS, judge(POINTS))
+    assert text.startswith("TTFT is off by 15.0% and TPOT by 14.5% at the median of 4")
 
 
-@pytest.mark.parametrize(("left_out", "tables"), [({}, 0), ({"pipeline parallelism": 2}, 1)])
-def test_measurements_left_out_have_a_table_if_there_are_any(
-    left_out: dict[str, int], tables: int, tmp_path: Path
-) -> None:
-    write_end_to_end(POINTS, left_out, {}, tmp_path)
-    page = (tmp_path / "end-to-end.html").read_text()
-    assert page.count("Measurements left out") == tables
+def test_each_gpu_and_model_has_a_row() -> None:
+    dense, experts = pair_rows(POINTS)
+    assert dense[:4] == ["h200", "dense-model", "3", "20.0%"]
+    assert experts == ["h200", "experts", "1", "10.0%", "10.0%", "-10.0%"] + ["100.0%"] * 2 + [
+        "+100.0%"
+    ]
 
 
 def test_kinds_of_measurements_that_are_the_same_have_one_row() -> None:
     assert [row[0] for row in apart_rows(POINTS[3:])] == ["other models"]
-
-
-def test_the_page_escapes_names_and_needs_no_script(tmp_path: Path) -> None:
-    write_end_to_end(POINTS, {"why <not>": 7}, {}, tmp_path)
-    page = (tmp_path / "end-to-end.html").read_text()
-    assert "<experts>" not in page
-    assert "<script" not in page
-    assert "why &lt;not&gt;" in page

@@ -3,8 +3,8 @@
     python -m tools.silicon --hardware h200 --model llama-3.3-70b-fp8
 
 Nothing runs live: the measurements in the package `aiconfigurator-core` are replayed in virtual
-time. Writes end-to-end.html and end-to-end.json; the exit code is 1 if a target is missed. The
-tables and the verdict go to stdout, progress to stderr.
+time. The exit code is 1 if a target is missed. The tables and the verdict go to stdout, progress to
+stderr.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.start_server import StatusLine
 from harness.cli.tables import show_rows
+from reports.fidelity.targets import TargetVerdict
 from servers.basics.atomic import refuse_unwritable, write_file
 from servers.basics.errors import InvalidInput
 from tools.silicon import points as replayed
 from tools.silicon import rows as measurements
-from tools.silicon.card import COLUMNS, EndToEndCard, apart_rows, pair_rows, write_end_to_end
-from tools.silicon.errors import Point
+from tools.silicon.errors import COLUMNS, Point, apart_rows, headline, judge, pair_rows
 from tools.silicon.rows import Row, package
 
 Text = str | None
-OUT = Path("runs/fidelity_silicon")
 
 
 def main(
@@ -36,11 +35,10 @@ def main(
     model: Annotated[
         Text, typer.Option(metavar="NAME", help="Use measurements of this model. Default: all.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write.")] = OUT,
     save: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", dir_okay=False, help="Also write the errors by GPU and model here."
+            metavar="FILE", dir_okay=False, help="Write the errors by GPU and model here."
         ),
     ] = None,
 ) -> None:
@@ -55,17 +53,11 @@ def main(
         if not points:
             reasons = "; ".join(f"{why} ({count})" for why, count in left_out.items())
             raise InvalidInput(f"no measurement can be compared: {reasons}")
-        about = {
-            "measurements": f"{package()}, silicon_sample.csv, rows of vLLM",
-            "step times": f"operator tables of {package()}",
-            "compared": f"{len(points):,} of {len(points) + sum(left_out.values()):,} rows",
-        }
-        card = write_end_to_end(points, left_out, about, out)
         if save is not None:
-            errors = replayed.errors_file(points, package(), about["step times"])
+            step_times = f"operator tables of {package()}"
+            errors = replayed.errors_file(points, package(), step_times)
             write_file(save, f"{errors.model_dump_json(indent=1)}\n".encode())
-    _show(card, left_out)
-    if not card.verdict.good:
+    if not _show(points, left_out).good:
         raise typer.Exit(1)
 
 
@@ -101,18 +93,16 @@ def _points(rows: list[Row], left_out: dict[str, int]) -> list[Point]:
     return found
 
 
-def _show(card: EndToEndCard, left_out: dict[str, int]) -> None:
-    head = [
-        name.replace("median |error|", "median").replace("P90 |error|", "P90") for name in COLUMNS
-    ]
-    show_rows([["measurements", *head], *apart_rows(card.points)], "dense models apart")
-    show_rows([["GPU", "model", *head], *pair_rows(card.points)], "by GPU and model")
+def _show(points: list[Point], left_out: dict[str, int]) -> TargetVerdict:
+    verdict = judge(points)
+    show_rows([["measurements", *COLUMNS], *apart_rows(points)], "dense models apart")
+    show_rows([["GPU", "model", *COLUMNS], *pair_rows(points)], "by GPU and model")
     if left_out:
         show_rows([(why, str(count)) for why, count in left_out.items()], "left out")
     marks = {True: "met", False: "missed", None: "–"}
-    show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
-    print(f"\n{card.headline}")
-    print(f"fidelity card: {card.path}")
+    show_rows([(marks[c.held], c.target, c.found) for c in verdict.checks], "targets")
+    print(f"\n{headline(points, verdict)}")
+    return verdict
 
 
 if __name__ == "__main__":

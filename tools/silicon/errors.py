@@ -1,34 +1,27 @@
-"""Errors of virtual time against end-to-end measurements, their summaries, and targets.
+"""Errors of virtual time against end-to-end measurements, their tables, and targets.
 
-In: a `Point` per measurement. Out: `ErrorSummary` by GPU and model, by load, and by both; the
-checks of the card. Times are seconds; errors are signed ratios: above zero, virtual time is slower.
+In: a `Point` per measurement. Out: the checks, and the rows of tables. Times are seconds; errors
+are signed ratios: above zero, virtual time is slower.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from reports.fidelity.targets import TargetCheck, TargetVerdict
 from servers.basics.phrasing import counted
+from tools.silicon.rows import Row
 
 MAX_TTFT_ERROR, MAX_TPOT_ERROR = 0.15, 0.10
 """Targets of the median absolute errors of dense models in 16 or 8 bits."""
-WORST = 20
-LOADS = {
-    4: "1 to 4",
-    8: "5 to 8",
-    16: "9 to 16",
-    32: "17 to 32",
-    64: "33 to 64",
-    128: "65 to 128",
-    sys.maxsize: "more than 128",
-}
-"""Names of loads by their largest number of clients."""
+COLUMNS = (
+    *("rows", "TTFT: median", "P90", "bias"),
+    *("TPOT: median", "P90", "bias"),
+)
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -37,39 +30,20 @@ Key = TypeVar("Key", bound=Hashable)
 class Point:
     """A measurement beside what virtual time gives for it."""
 
-    id: str
-    hardware: str
-    model: str
-    precision: str
-    gpus: int
-    clients: int
-    prompt_tokens: int
-    output_tokens: int
-    engine_version: str
-    public: bool
-    """Whether client and server settings of the measurement are public."""
-    dense: bool
-    """Whether the targets are for its model."""
-    measured_ttft_s: float
+    row: Row
     virtual_ttft_s: float
-    measured_tpot_s: float
     virtual_tpot_s: float
 
     @property
     def ttft_error(self) -> float:
-        return self.virtual_ttft_s / self.measured_ttft_s - 1
+        return self.virtual_ttft_s / self.row.ttft_s - 1
 
     @property
     def tpot_error(self) -> float:
-        return self.virtual_tpot_s / self.measured_tpot_s - 1
-
-    @property
-    def load(self) -> str:
-        return next(name for most, name in LOADS.items() if self.clients <= most)
+        return self.virtual_tpot_s / self.row.tpot_s - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TimeErrors:
+class TimeErrors(NamedTuple):
     """Of one quantity over several points."""
 
     median: float
@@ -80,11 +54,17 @@ class TimeErrors:
     """Median of the signed error."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorSummary:
+class ErrorSummary(NamedTuple):
     rows: int
     ttft: TimeErrors
     tpot: TimeErrors
+
+    def texts(self) -> list[str]:
+        """Return the values of `COLUMNS`."""
+        texts = [str(self.rows)]
+        for errors in (self.ttft, self.tpot):
+            texts += [f"{errors.median:.1%}", f"{errors.p90:.1%}", f"{errors.bias:+.1%}"]
+        return texts
 
 
 def summary(points: Sequence[Point]) -> ErrorSummary:
@@ -102,46 +82,60 @@ def _errors(signed: Sequence[float]) -> TimeErrors:
     )
 
 
-def by(points: Sequence[Point], key: Callable[[Point], Key]) -> dict[Key, ErrorSummary]:
+def by(points: Sequence[Point], key: Callable[[Row], Key]) -> dict[Key, ErrorSummary]:
     """Return the summaries of groups, each group where its first point is."""
     groups: dict[Key, list[Point]] = {}
     for point in points:
-        groups.setdefault(key(point), []).append(point)
+        groups.setdefault(key(point.row), []).append(point)
     return {group: summary(members) for group, members in groups.items()}
 
 
-def worst(points: Sequence[Point]) -> list[Point]:
-    """Return the points with the largest absolute error of TTFT or TPOT, the largest first. Each
-    error counts in multiples of its target."""
+def pair_rows(points: Sequence[Point]) -> list[list[str]]:
+    """Return the table by GPU and model."""
+    found = by(points, lambda row: (row.hardware, row.model))
+    return [[*pair, *each.texts()] for pair, each in sorted(found.items())]
 
-    def badness(point: Point) -> float:
-        return max(abs(point.ttft_error) / MAX_TTFT_ERROR, abs(point.tpot_error) / MAX_TPOT_ERROR)
 
-    return sorted(points, key=badness, reverse=True)[:WORST]
+def apart_rows(points: Sequence[Point]) -> list[list[str]]:
+    """Return the table of dense models and others, and of public and other measurements. A kind
+    with the same measurements as another has no row."""
+    dense = [point for point in points if point.row.checkpoint.dense]
+    kinds = (
+        ("dense models in 16 or 8 bits", dense),
+        ("of these, with public settings", [point for point in dense if point.row.public]),
+        ("of these, with other settings", [point for point in dense if not point.row.public]),
+        ("other models", [point for point in points if not point.row.checkpoint.dense]),
+        ("all", list(points)),
+    )
+    rows = []
+    alike: list[list[Point]] = []
+    for name, members in kinds:
+        if members and members not in alike:
+            rows.append([name, *summary(members).texts()])
+            alike.append(members)
+    return rows
 
 
 def judge(points: Sequence[Point]) -> TargetVerdict:
-    dense = [point for point in points if point.dense]
-    if not dense:
-        none = "no measurement of a dense model in 16 or 8 bits"
-        return TargetVerdict(
-            tuple(
-                TargetCheck(f"median absolute error of {what} within {limit:.0%}", none, None)
-                for what, limit in (("TTFT", MAX_TTFT_ERROR), ("TPOT", MAX_TPOT_ERROR))
-            )
-        )
-    found = summary(dense)
-    return TargetVerdict(
-        tuple(
-            TargetCheck(
-                f"median absolute error of {what} within {limit:.0%}",
-                f"{errors.median:.1%} over {counted(found.rows, 'measurement')} of dense models in "
-                f"16 or 8 bits",
-                errors.median <= limit,
-            )
-            for what, errors, limit in (
-                ("TTFT", found.ttft, MAX_TTFT_ERROR),
-                ("TPOT", found.tpot, MAX_TPOT_ERROR),
-            )
-        )
+    dense = [point for point in points if point.row.checkpoint.dense]
+    found = summary(dense) if dense else None
+    checks = []
+    for what, limit in (("ttft", MAX_TTFT_ERROR), ("tpot", MAX_TPOT_ERROR)):
+        target = f"median absolute error of {what.upper()} within {limit:.0%}"
+        text, held = "no measurement of a dense model in 16 or 8 bits", None
+        if found is not None:
+            median = getattr(found, what).median
+            measured = counted(found.rows, "measurement")
+            text = f"{median:.1%} over {measured} of dense models in 16 or 8 bits"
+            held = bool(median <= limit)
+        checks.append(TargetCheck(target, text, held))
+    return TargetVerdict(tuple(checks))
+
+
+def headline(points: Sequence[Point], verdict: TargetVerdict) -> str:
+    found = summary(points)
+    met = f"{len(verdict.checks) - len(verdict.missed)} of {len(verdict.checks)} targets met"
+    return (
+        f"TTFT is off by {found.ttft.median:.1%} and TPOT by {found.tpot.median:.1%} at the median "
+        f"of {counted(found.rows, 'measurement')}: {met}."
     )

@@ -1,6 +1,6 @@
 """Replays end-to-end measurements in virtual time: a closed loop of clients, as benchmarks send it.
 
-In: rows of measurements. Out: a point of the card for each, or the reason why there is none, and
+In: rows of measurements. Out: a point for each, or the reason why there is none, and
 the errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
 """
 
@@ -99,23 +99,7 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
         found = closed_loop(profile, limits, row.clients, row.requests())
     except InvalidInput:
         return f"a request does not fit: {row.model} on {row.gpus} x {row.hardware}"
-    return Point(
-        id=row.id,
-        hardware=row.hardware,
-        model=row.model,
-        precision=row.precision,
-        gpus=row.gpus,
-        clients=row.clients,
-        prompt_tokens=row.prompt_tokens,
-        output_tokens=row.output_tokens,
-        engine_version=row.engine_version,
-        public=row.public,
-        dense=row.checkpoint.dense,
-        measured_ttft_s=row.ttft_s,
-        virtual_ttft_s=fmean(found.ttft_s),
-        measured_tpot_s=row.tpot_s,
-        virtual_tpot_s=fmean(found.tpot_s),
-    )
+    return Point(row, fmean(found.ttft_s), fmean(found.tpot_s))
 
 
 @cache
@@ -135,8 +119,8 @@ def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> 
 
 def errors_file(found: Sequence[Point], measurements: str, step_times: str) -> EndToEndFile:
     """Return what `servers/profiles/end-to-end.json` contains."""
-    pairs = by(found, lambda p: (p.hardware, p.model))
-    by_gpus = by(found, lambda p: (p.hardware, p.model, p.gpus))
+    pairs = by(found, lambda row: (row.hardware, row.model))
+    by_gpus = by(found, lambda row: (row.hardware, row.model, row.gpus))
     errors: dict[str, dict[str, Pair]] = {}
     for (hardware, model), summary in sorted(pairs.items()):
         errors.setdefault(hardware, {})[model] = Pair(
