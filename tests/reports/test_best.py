@@ -20,8 +20,8 @@ from reports.statistics.best import (
     winners,
 )
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
-from tools.best import World, even, fixed, uneven, until
-from tools.best import found_with as found
+from tests.reports.simulated_capacities import World, even, fixed, uneven, until
+from tests.reports.simulated_capacities import found_with as found
 
 EVEN = (1.0, 1.0, 1.0)
 

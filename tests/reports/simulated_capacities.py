@@ -3,7 +3,7 @@
 In: nothing. Out: the tables that docs/design/statistics.md, "Coverage", summarises: a fixed number
 of seeds, and `bench sweep --until separated`.
 
-python -m tools.best
+python -m tests.reports.simulated_capacities
 
 The logarithm of a capacity deviates between seeds by an effect of the seed, which all schedulers
 have, and by a deviation of the scheduler.
