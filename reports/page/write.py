@@ -27,7 +27,6 @@ from reports.figures.knee import Knees
 from reports.figures.memory import NO_MEMORY, memory, replica_memory
 from reports.figures.overview import NO_HITS, figures
 from reports.figures.styles import Style, styles
-from reports.figures.tool_gaps import NO_TOOL_TIMES, tool_gaps
 from reports.metrics.cells import Results
 from reports.page.page import Drawn, MemberLink, page, section
 from reports.run_folder.members import labels, siblings
@@ -76,8 +75,6 @@ def _draw(report: Report, style: Mapping[str, Style], named: Mapping[str, CellRu
     cells = answer_cells(run, results, result)
     drawable = {label: cell for label, cell in cells.items() if has_turns(cell.folder)}
     programs = named or dict(list(drawable.items())[: len(strong)])
-    first = next(iter(drawable.values()), None)
-    tool_times = (tool_gaps(first) if first else None) or NO_TOOL_TIMES
     pauses = pause_share(run.sweep) > 0
     rates = (
         ""
@@ -103,7 +100,6 @@ def _draw(report: Report, style: Mapping[str, Style], named: Mapping[str, CellRu
             gantt(programs, pauses=pauses) or (NO_TURNS if cells else None),
             memory(cells) or NO_MEMORY,
             replica_memory(cells),
-            tool_times if first or not cells else None,
         ),
     )
 

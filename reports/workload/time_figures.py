@@ -10,13 +10,13 @@ import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, line, numbers, short
 from reports.figures.styles import FIRST_COLOUR, INK, Style
-from reports.figures.tool_gaps import DASHES
 from reports.workload.compared import THIS, Compared
 from reports.workload.lines import MAX_POINTS, curve
 from servers.basics.phrasing import counted, seconds
 from traces import Program
 
 MAX_TOOLS = 6
+DASHES = ("solid", "dash")
 MIN_INSTANT = 0.005
 """The caption mentions calls of 0 s from this share on."""
 ALL = "all tools"

@@ -18,7 +18,7 @@ from tests.reports.make_run import VARIANTS, make_run, turn, write_cell, write_s
 
 FIGURES = (
     *("jct-mean", "jct-p95", "throughput", "hits", "waterfall", "bubbles", "jct-spread"),
-    *("gantt", "memory", "tool-gaps"),
+    *("gantt", "memory"),
 )
 EVIL = "<script>alert(1)</script>"
 

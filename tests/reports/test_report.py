@@ -64,7 +64,7 @@ def test_the_page_opens_with_the_answer_and_shows_every_cell(contended: Path) ->
     assert sum(attrs.get("class") == "validity" for _, attrs in page.tags) == 12
     assert [attrs["id"] for tag, attrs in page.tags if attrs.get("class") == "plot"] == [
         "jct-mean", "jct-p95", "throughput", "hits",
-        "waterfall", "bubbles", "jct-spread", "gantt", "memory", "tool-gaps",
+        "waterfall", "bubbles", "jct-spread", "gantt", "memory",
     ]  # fmt: skip
     assert "bench sweep --policies fcfs,continuum,autellix,clairvoyant" in page.text
 
@@ -282,14 +282,13 @@ def test_importing_reports_does_not_import_pandas_numpy_or_plotly() -> None:
 
 def test_a_figure_without_numbers_is_left_out_and_the_page_says_why(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs"], engine="http://127.0.0.1:8000")
-    silent = {"queue_s": None, "prefill_s": None, "device_hit_tokens": None, "tools": []}
+    silent = {"queue_s": None, "prefill_s": None, "device_hit_tokens": None}
     write_cell(run, "fcfs", [turn(**silent, first_token_at_s=0.5, finished_at_s=1.5)], engine="u")
     page = write_report(run).path.read_text()
     for id, note in (
         ("hits", "The cache-hit ratio is not drawn: this server does not report it."),
         ("bubbles", "Bubbles are not drawn: this server does not report how long turns queued."),
         ("memory", "Memory over time is not drawn: only virtual time records it."),
-        ("tool-gaps", "Tool times are not drawn: no tool took any time."),
     ):
         assert note in page
         assert f'id="{id}"' not in page
@@ -328,7 +327,7 @@ def test_every_link_within_the_page_has_a_target(contended: Path) -> None:
 def test_every_figure_says_what_it_shows_and_links_its_terms(contended: Path) -> None:
     html = write_report(contended).path.read_text()
     cards = re.findall(r'<figure class="card.*?</figure>', html, re.DOTALL)
-    assert len(cards) == 10
+    assert len(cards) == 9
     for card in cards:
         assert re.search(r'<span id="note-[a-z0-9-]+">\S', card)
         assert "In the glossary: <a " in card
