@@ -50,7 +50,7 @@ DEFAULT_SEEDS = "1..5"
 """Seeds of an experiment. Each draws its own programs and arrivals, so that intervals cover both.
 Five make Student's t 2.8; with three it is 4.3."""
 
-Kind = Literal["sweep", "workload", "scheduler-overhead"]
+Kind = Literal["sweep", "scheduler-overhead"]
 Change = Callable[[SweepSettings], SweepSettings]
 """Applies options of the command line to the settings of an experiment."""
 CHANGEABLE: dict[str, Callable[[SweepSettings], str]] = {

@@ -16,12 +16,6 @@ from servers.basics.nearest import did_you_mean
 if TYPE_CHECKING:
     from reports.metrics.metric import Metric
 
-WORKLOAD_METRICS = (
-    *("turns_mean", "turns_sd", "turns_max", "tool_mean_ms", "tool_sd_ms", "tool_within_1s_ratio"),
-    *("tokens_mean", "tokens_sd", "tail_ratio", "tokens_left_ratio"),
-    *("early_mean_error", "late_mean_error", "mean_error_fall"),
-)
-"""Numbers of a workload (docs/howto/experiments.md)."""
 OWN_METRICS = {"bubble_share": "lower", "turn_mean_s": "lower", "capacity_jobs_per_s": "higher"}
 """What is better. `bubble_share` is queueing time ÷ JCT, `turn_mean_s` the mean time of the turns
 with the number `Check.turn`, and `capacity_jobs_per_s` the highest rate that is sustained."""
@@ -49,7 +43,7 @@ def _cell_metrics() -> Mapping[str, Metric]:
 
 
 def _known(name: str) -> str:
-    known = (*_cell_metrics(), *WORKLOAD_METRICS, *OWN_METRICS)
+    known = (*_cell_metrics(), *OWN_METRICS)
     if name not in known:
         raise ValueError(f"is no metric{did_you_mean(name, known, 'use a column of cells.csv')}")
     return name
@@ -64,7 +58,7 @@ class Check(BaseModel):
     of: str
     to: str | None = None
     metric: Annotated[str, AfterValidator(_known)] = "jct_mean_s"
-    """A column of `cells.csv`, a number of a workload, or one of `OWN_METRICS`."""
+    """A column of `cells.csv`, or one of `OWN_METRICS`."""
     turn: int = Field(default=1, ge=1)
     """The number of the turn, from 1, for `turn_mean_s`."""
     least: float | None = None

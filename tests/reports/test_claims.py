@@ -216,7 +216,7 @@ def test_an_arm_whose_cells_all_failed_and_an_absent_variant_have_no_result() ->
             "throughput of fcfs ÷ that of ours; higher is better for fcfs",
         ),
         (Check(says="x", of="ours", metric="jct_p95_s"), "P95 JCT of ours; lower is better"),
-        (Check(says="x", of="swe-bench", metric="turns_mean"), "turns_mean of swe-bench"),
+        (Check(says="x", of="ours", metric="jobs"), "jobs of ours"),
     ],
 )
 def test_a_finding_names_the_direction_of_its_number(check: Check, direction: str) -> None:
