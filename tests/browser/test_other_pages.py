@@ -145,18 +145,14 @@ def test_the_page_of_several_machines_draws_a_dot_per_policy_and_machine(
     assert page.locator("#ratio .scatterlayer .point").count() == 2
 
 
-def test_the_page_of_a_comparison_draws_the_changes_of_each_load(
+def test_the_page_of_a_comparison_has_a_row_per_change(
     report: Path, tmp_path: Path, opened: Open
 ) -> None:
     report_page = opened(a_comparison(report.parent, tmp_path))
     assert report_page.complaints == []
     page = report_page.page
     assert "regression" in page.locator("h1").inner_text()
-    chooser = page.locator("#choose-change")
-    options = chooser.locator("option").all_inner_texts()
-    assert len(options) > 1
-    chooser.select_option(options[-1])
-    assert page.locator("#changes .scatterlayer .trace").count() > 0
+    assert page.locator("tbody tr").count() > 1
 
 
 def test_the_page_of_an_experiment_draws_its_figures(

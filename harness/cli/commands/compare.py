@@ -121,7 +121,7 @@ def compare(
         typer.Option(
             "--html",
             metavar="FILE",
-            help="Write a page with a figure. Default: compare.html in NEW, if NEW is a folder.",
+            help="Write a page. Default: compare.html in NEW, if NEW is a folder.",
         ),
     ] = None,
     save: Annotated[
