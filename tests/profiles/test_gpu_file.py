@@ -72,7 +72,7 @@ def test_without_the_optional_fields_it_is_a_gpu_without_fp8_and_nvlink(file: Pa
 @pytest.mark.parametrize(
     ("written", "gib"), [("81559 MiB", 81559 / 1024), ("8.5e10 B", 8.5e10 / 2**30), ("80GiB", 80)]
 )
-def test_units_of_memory(file: Path, written: str, gib: float) -> None:
+def test_memory_can_be_in_bytes_and_in_binary_units(file: Path, written: str, gib: float) -> None:
     gpu = read(file, LEAST.replace("40 GB", written))
     assert gpu.memory_bytes / 2**30 == pytest.approx(gib)
 

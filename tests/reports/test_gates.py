@@ -35,7 +35,7 @@ def test_a_live_cell_without_faults_fails_no_gate(tmp_path: Path) -> None:
         ({"prefix_caching": False}, "prefix caching was off"),
         (
             {"external_hit_tokens": 0},
-            "no token came from the offload tier: it does not work, or was not needed",
+            "no token came from the offload tier",
         ),
         ({"turns_per_replica": [3, 0, 1]}, "replica 1 received no turn"),
         ({"turns_per_replica": [0, 4, 0]}, "replica 0 and 2 received no turn"),
@@ -44,7 +44,7 @@ def test_a_live_cell_without_faults_fails_no_gate(tmp_path: Path) -> None:
 def test_a_fault_of_a_live_engine_that_causes_no_error_fails_the_cell(
     tmp_path: Path, done: dict[str, Any], gate: str
 ) -> None:
-    assert failed_gates(tmp_path, [turn("p0")], **done) == gate
+    assert mentions(failed_gates(tmp_path, [turn("p0")], **done), gate)
 
 
 @pytest.mark.parametrize("done", [{}, {"prefix_caching": None, "external_hit_tokens": None}])

@@ -182,32 +182,32 @@ def one_load(run: Path, **jct_s: float) -> Path:
     [
         (
             {"fcfs": (NEVER,) * 3, "las": (0.4,) * 3},
-            "las sustains 0.4 jobs/s on b200. The baseline fcfs sustains no rate.",
+            ("las sustains 0.4 jobs/s", "b200", "fcfs sustains no rate."),
             "las",
         ),
         (
             {"fcfs": (0.2, NEVER, 0.2), "las": (0.4,) * 3},
-            "las sustains 0.4 jobs/s on b200. The baseline fcfs sustains no rate with 1 of 3",
+            ("las sustains 0.4 jobs/s", "b200", "fcfs sustains no rate", "1 of 3"),
             "las",
         ),
         (
             {"fcfs": (0.2,) * 3, "las": (NEVER,) * 3},
-            "No scheduler sustains more jobs than fcfs, which sustains 0.2 jobs/s on b200.",
+            ("No scheduler", "more jobs than fcfs", "0.2 jobs/s", "b200."),
             None,
         ),
-        ({"fcfs": (0.2,) * 3, "las": (ALWAYS,) * 3}, "las meets the SLO", "las"),
+        ({"fcfs": (0.2,) * 3, "las": (ALWAYS,) * 3}, ("las meets the SLO",), "las"),
         (
             {"fcfs": (NEVER,) * 3, "las": (NEVER, NEVER, 0.1)},
-            "No scheduler sustains a rate on b200 with every seed",
+            ("No scheduler", "b200", "every seed"),
             None,
         ),
     ],
 )
 def test_a_capacity_of_no_rate_is_lower_than_any_and_one_of_every_rate_higher(
-    per_seed: dict[str, Any], headline: str, best: str | None
+    per_seed: dict[str, Any], headline: tuple[str, ...], best: str | None
 ) -> None:
     answer = answer_of(chains(**per_seed))
-    assert answer.headline.startswith(headline)
+    assert mentions(answer.headline, *headline)
     assert replace(machine("b200", fcfs=(1.0,)), answer=answer).fastest == best
 
 
