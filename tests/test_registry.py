@@ -193,7 +193,7 @@ def test_a_name_registered_twice_is_refused(
 ) -> None:
     install(tmp_path / "one", "acme_one", "pink = acme_one:PINK", monkeypatch)
     install(tmp_path / "two", "acme_two", "pink = acme_two:PINK", monkeypatch)
-    with pytest.raises(InvalidPlugin, match=r"'pink' is registered twice, by acme_one 1\.2 and by"):
+    with pytest.raises(InvalidPlugin, match=r"'pink' .* twice, by acme_one 1\.2 and by"):
         COLOURS.load("red")
 
 
@@ -201,7 +201,7 @@ def test_a_package_cannot_register_a_built_in_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "acme_red", "red = acme_red:RED", monkeypatch)
-    with pytest.raises(InvalidPlugin, match=r"by turnstile-bench and by acme_red 1\.2; uninstall"):
+    with pytest.raises(InvalidPlugin, match=r"turnstile-bench and by acme_red 1\.2; uninstall"):
         COLOURS.names()
 
 
@@ -209,5 +209,5 @@ def test_the_name_of_an_entry_point_must_be_valid_as_a_folder_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "acme_slash", "a/b = acme_slash:X", monkeypatch)
-    with pytest.raises(InvalidPlugin, match=r"acme_slash 1\.2 registers a colour named 'a/b'"):
+    with pytest.raises(InvalidPlugin, match=r"acme_slash 1\.2 .* 'a/b'"):
         COLOURS.names()

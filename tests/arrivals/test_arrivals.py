@@ -95,10 +95,8 @@ def test_a_daily_profile_without_24_rates_is_refused(profile: str, message: str)
     ],
 )
 def test_invalid_arrivals_are_refused_in_one_line_that_names_every_form(text: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"use poisson, gamma:BURSTINESS .* day:PROFILE, .* closed:N, .* agents:SECONDS",
-    ) as caught:
+    forms = r"poisson, gamma:BURSTINESS .* day:PROFILE, .* closed:N, .* agents:SECONDS"
+    with pytest.raises(ValueError, match=forms) as caught:
         parse_arrivals(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 200
@@ -212,7 +210,7 @@ def test_a_closed_loop_has_a_limit_instead_of_start_times() -> None:
 
 
 def test_an_open_loop_needs_a_rate() -> None:
-    with pytest.raises(ValueError, match="--arrivals poisson: give a rate with --jps"):
+    with pytest.raises(ValueError, match=r"--arrivals poisson: .* --jps"):
         Arrivals("poisson").draw([program("a")], None, seed=1)
 
 
@@ -226,7 +224,7 @@ def test_recorded_arrivals_are_the_recorded_starts_of_the_roots() -> None:
 
 
 def test_a_program_without_recorded_start_is_named_with_its_file() -> None:
-    with pytest.raises(ValueError, match=r"program b has no recorded start \(trace.json\)"):
+    with pytest.raises(ValueError, match=r"program b .* \(trace.json\)"):
         recorded_starts([program("a", start_s=0.0), program("b")])
 
 

@@ -13,6 +13,7 @@ from harness.load.settings import Load, Overlong
 from harness.load.workload import Longest
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidInput
+from tests.sentences import mentions
 from traces import Program, SharedPrefix, Turn
 
 ANY = Longest(None, "")
@@ -149,11 +150,8 @@ def test_sessions_are_refused_and_the_message_says_what_to_do_with_them(tmp_path
     path = write(tmp_path / "sessions.jsonl", *rows)
     with pytest.raises(InvalidInput) as refused:
         load(f"{path}@1")
-    assert str(refused.value) == (
-        f"--background {path}: program s has 2 turns, and background requests are single turns "
-        "without sessions; run it as jobs with --traces, or keep only first turns: bench traces "
-        f"convert {path} --max-turns 1 --out FIRST.jsonl"
-    )
+    remedy = "--traces", f"bench traces convert {path} --max-turns 1"
+    assert mentions(str(refused.value), f"--background {path}", "program s has 2 turns", *remedy)
 
 
 def test_requests_that_do_not_fit_are_left_out_or_refused(tmp_path: Path) -> None:

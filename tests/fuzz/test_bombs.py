@@ -17,6 +17,7 @@ from pyarrow import parquet
 from servers.basics.errors import InvalidTrace
 from servers.basics.text import has_control
 from tests.fuzz.target import bounded
+from tests.sentences import mentions
 from traces import Program, Turn, lenient, read_traces, stored, table
 from traces.formats.native import program_line
 from traces.formats.shared.calls import Call
@@ -68,14 +69,14 @@ def test_a_value_of_many_megabytes_is_refused_while_it_is_unpacked(
     del long, rows
     with pytest.raises(InvalidTrace) as refused, bounded(LONG):
         read_traces(path)
-    assert str(refused.value) == f"{path}: has a value of more than 16 MiB; shorten it"
+    assert mentions(str(refused.value), f"{path}", "more than 16 MiB", "shorten it")
 
 
 def test_a_packed_file_with_an_id_of_many_megabytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.packed"
     with stored.Writer(path) as writer:
         writer.add(Program("p" * LONG, (Turn(10, 2),)))
-    with pytest.raises(InvalidTrace, match="has a value of more than 16 MiB"), bounded(LONG):
+    with pytest.raises(InvalidTrace, match="more than 16 MiB"), bounded(LONG):
         read_traces(path)
 
 
@@ -150,7 +151,7 @@ def test_a_pipe_and_a_device_are_refused_without_blocking(
 ) -> None:
     make(tmp_path / name)
     path = tmp_path / name
-    assert refusal(path) == f"{path}: not a regular file; copy its contents into one"
+    assert mentions(refusal(path), f"{path}", "not a regular file")
     (tmp_path / "good.jsonl").write_bytes(GOOD)
     assert len(read_traces(tmp_path).programs) == 1
 

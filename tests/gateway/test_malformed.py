@@ -13,6 +13,7 @@ import pytest
 from harness.gateway.proxy import MAX_BODY_BYTES
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, gateway_to
+from tests.sentences import mentions
 
 
 def send(path: str, body: Any) -> tuple[int, Any, int]:
@@ -89,9 +90,8 @@ def test_a_compressed_body_is_refused_and_never_expanded(coding: str, path: str)
 
     for status, answer in asyncio.run(go()):
         assert status == 415
-        assert orjson.loads(answer)["error"]["message"] == (
-            f"Content-Encoding {coding} is not supported: send the body uncompressed"
-        )
+        message = orjson.loads(answer)["error"]["message"]
+        assert mentions(message, f"Content-Encoding {coding}", "uncompressed")
     growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
     assert growth_kb < MAX_BODY_BYTES >> 10
 

@@ -25,6 +25,7 @@ from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
 from tests.harness import in_process
 from tests.lines import read_lines
+from tests.sentences import mentions
 from tests.threaded import threaded
 from tests.traces.test_token_counts import words as tokenizer_of_words
 from traces import read_traces
@@ -153,7 +154,9 @@ def test_a_command_without_requests_still_gives_its_exit_code(
     upstream: str, script: str, code: int, ended: str
 ) -> None:
     done = in_process.bench("record", upstream, "--out", "o", "--", "sh", "-c", script)
-    assert done == (code, "", f"no turn succeeded; 0 recorded in o/turns.jsonl\n{ended}")
+    assert done[:2] == (code, "")
+    assert done[2].endswith(f"\n{ended}")
+    assert mentions(done[2], "no turn", "0 recorded in o/turns.jsonl")
 
 
 @pytest.mark.usefixtures("here")
@@ -191,13 +194,10 @@ def test_turns_of_a_server_that_sends_no_usage_are_said_to_lack_it() -> None:
     Path("agent.py").write_text(AGENT)
     with threaded(serving(Upstream(fault="no usage"))) as url:
         done = in_process.bench("record", url, "--out", "o", "--", sys.executable, "agent.py", "0")
-    assert done == (
-        1,
-        "",
-        "3 turns left out of the trace: the server sent no usage; count them with --tokenizer FILE,"
-        " or record from a server that supports stream_options.include_usage\n"
-        "no turn can be replayed; 3 recorded in o/turns.jsonl\n",
-    )
+    code, out, err = done
+    assert (code, out, len(err.splitlines())) == (1, "", 2)
+    remedy = "--tokenizer FILE", "stream_options.include_usage", "3 recorded in o/turns.jsonl"
+    assert mentions(err, "3 turns", "no usage", *remedy)
 
 
 @pytest.mark.usefixtures("here")
@@ -208,9 +208,7 @@ def test_turns_without_usage_are_counted_with_a_tokenizer_and_marked_as_inferred
     with threaded(serving(Upstream(fault="no usage", words="it is done"))) as url:
         code, out, err = in_process.bench("record", url, *options, "--", *agent)
     assert (code, out.splitlines()[0]) == (0, "1 program, 3 turns")
-    assert err == (
-        "the tokens of 3 turns were counted with --tokenizer: the server sent no usage\n"
-    )
+    assert mentions(err, "3 turns", "--tokenizer", "no usage")
     (program,) = read_traces("o/trace.jsonl").programs
     # "be brief" and "list it", then with each turn the answer and "observation N"
     assert [turn.prompt_tokens for turn in program.turns] == [4, 9, 14]
@@ -224,16 +222,17 @@ def test_a_file_that_is_no_tokenizer_is_refused_before_the_recording() -> None:
     code, _, err = in_process.bench(
         "record", "http://127.0.0.1:9", "--tokenizer", "t.json", "--", "x"
     )
-    assert (code, err.partition(" (")[0]) == (2, "bench: --tokenizer t.json: not a tokenizers file")
+    assert code == 2
+    assert mentions(err, "--tokenizer t.json", "not a tokenizers file")
 
 
 @pytest.mark.usefixtures("here")
 def test_a_recording_into_the_folder_of_a_sweep_is_refused(upstream: str) -> None:
     Path("o").mkdir()
     Path("o/sweep.json").touch()
-    assert in_process.bench("record", upstream, "--out", "o", "--", "true") == (
-        2, "", "bench: --out o: contains a sweep (sweep.json); give another folder\n",
-    )  # fmt: skip
+    code, out, err = in_process.bench("record", upstream, "--out", "o", "--", "true")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert mentions(err, "--out o", "sweep.json")
     assert [path.name for path in Path("o").iterdir()] == ["sweep.json"]
 
 
@@ -258,9 +257,9 @@ def test_a_recording_can_be_swept() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_missing_command_and_an_unreachable_server_are_refused(upstream: str) -> None:
-    assert in_process.bench("record", upstream, "--out", "o", "--", "/no/such/agent") == (
-        2, "", "bench: /no/such/agent: no such file or directory\n",
-    )  # fmt: skip
+    code, out, err = in_process.bench("record", upstream, "--out", "o", "--", "/no/such/agent")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert mentions(err, "/no/such/agent", "no such file")
     code, _, err = in_process.bench("record", "http://127.0.0.1:9", "--", "true")
     assert code == 2
     assert "no OpenAI-compatible server responds" in err

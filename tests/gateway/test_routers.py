@@ -31,6 +31,7 @@ from servers.routers.thunderagent import ThunderAgent
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, gateway_to, serving
 from tests.lines import Line, into
+from tests.sentences import mentions
 from tests.threaded import threaded
 
 CHAT = "v1/chat/completions"
@@ -174,11 +175,10 @@ def test_a_router_that_fails_for_one_request_fails_that_request_with_its_name() 
     messages = [orjson.loads(body).get("error", {}).get("message") for _, body in answers]
     assert [status for status, _ in answers] == [500, 500, 200]
     assert messages == [line["error"] for line in lines]
-    assert messages == [
-        "the router picky failed in `route`: ValueError: not this one",
-        "the router picky sends a turn of wrong to replica 5; there are 2, from 0",
-        None,
-    ]
+    failed, wrong, fine = messages
+    assert mentions(failed, "router picky", "`route`", "ValueError: not this one")
+    assert mentions(wrong, "router picky", "turn of wrong", "replica 5", "2")
+    assert fine is None
 
 
 def test_a_prompt_goes_where_most_of_it_was_seen() -> None:
@@ -304,7 +304,7 @@ def test_a_router_that_the_servers_do_not_suit_is_refused_before_the_gateway_sta
 
 def test_a_router_that_needs_costs_is_refused_for_servers_at_urls() -> None:
     servers = [LiveServer(f"http://127.0.0.1:{port}", kv_tokens=100) for port in (8, 9)]
-    with pytest.raises(InvalidInput, match="needs the times of prefills and decode steps, which"):
+    with pytest.raises(InvalidInput, match="prefills and decode steps"):
         router_for("program-scheduling", servers)
 
 

@@ -67,7 +67,7 @@ def test_a_wrong_replica_at_the_end_of_another_turn_fails_the_turn_that_was_held
         held = asyncio.create_task(send(live, "b"))
         await asyncio.sleep(0)
         live.finished(first)
-        with pytest.raises(InvalidRouter, match="elsewhere sends a turn of b to replica 7"):
+        with pytest.raises(InvalidRouter, match=r"elsewhere .* of b to replica 7"):
             await held
 
     with_router(Elsewhere, scenario)

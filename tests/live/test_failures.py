@@ -19,6 +19,7 @@ from tests.lines import into
 from tests.live import simulated_time
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
+from tests.sentences import mentions
 
 ERRORS = {
     "500": "the server answered 500: EngineDeadError EngineDeadError",
@@ -72,7 +73,7 @@ def test_a_queue_that_stays_full_fails_the_turn_at_its_time_limit() -> None:
     server = Server(full={("p", 0): [{"Retry-After": "1"}] * 9})
     lines, done = replayed([program("p")], server, turn_timeout_s=3.5)
     assert done.failed_turns == 1
-    assert lines["p", 0]["error"] == "turn timeout of 3.5 s exceeded after 0 output tokens"
+    assert mentions(lines["p", 0]["error"], "turn timeout of 3.5 s", "0 output tokens")
     assert lines["p", 0]["refusals"] == 4
 
 
@@ -186,7 +187,4 @@ def test_ctrl_c_records_the_turns_that_it_cancels() -> None:
 def test_a_key_is_sent_but_never_recorded_even_if_the_server_repeats_it() -> None:
     refusing = Server(faults={("p", 0): "401"})
     lines, _ = replayed([program("p")], refusing, api_key="sk-secret-123")
-    assert lines["p", 0]["error"] == (
-        "the server answered 401: Incorrect API key: Bearer ***; set TURNSTILE_API_KEY to a valid "
-        "key"
-    )
+    assert mentions(lines["p", 0]["error"], "401", "Bearer ***", "TURNSTILE_API_KEY")

@@ -16,6 +16,7 @@ from harness.replay.liveness import Liveness, ServerMonitor, ServerTimeouts
 from servers.basics.errors import EngineError
 from tests.live import simulated_time
 from tests.live.server import Server, serving
+from tests.sentences import mentions
 
 SHORT = ServerTimeouts(lost_after_s=0.5, stuck_after_s=1.5)
 LONG = ServerTimeouts()
@@ -131,14 +132,14 @@ def test_a_server_without_turns_may_be_silent(watched: dict[str, Watched]) -> No
 
 
 def test_a_server_with_turns_may_not_be_silent(watched: dict[str, Watched]) -> None:
-    assert watched["a silent turn"].lost == (
-        "URL is stuck: no byte for 1 active turn in 1.5 s (--stuck-after-s)"
-    )
+    stuck = watched["a silent turn"].lost or ""
+    assert mentions(stuck, "URL is stuck", "1 active turn", "1.5 s (--stuck-after-s)")
 
 
 def test_an_unresponsive_server_is_lost_even_without_turns(watched: dict[str, Watched]) -> None:
-    assert watched["no answer"].lost == "URL is lost: no response for 0.5 s (--lost-after-s)"
-    assert watched["status 502"].lost == "URL is lost: status 502 for 0.5 s (--lost-after-s)"
+    for server, reason in (("no answer", "no response"), ("status 502", "status 502")):
+        lost = watched[server].lost or ""
+        assert mentions(lost, "URL is lost", reason, "0.5 s (--lost-after-s)")
 
 
 def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
@@ -150,7 +151,7 @@ def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
         return down.lost_reason, asyncio.get_running_loop().time()
 
     lost, elapsed_s = simulated_time.run(watch())
-    assert lost == "http://127.0.0.1:9 is lost: connection refused for 0.5 s (--lost-after-s)"
+    assert mentions(lost or "", "http://127.0.0.1:9 is lost", "connection refused", "0.5 s")
     assert elapsed_s > SHORT.lost_after_s
 
 
@@ -225,7 +226,7 @@ def test_a_silent_server_behind_a_router_of_others_is_lost_while_the_router_resp
             return monitor.lost_reason, down
 
     lost, url = simulated_time.run(watch())
-    assert lost == f"replica 1 ({url}) is lost: no response for 0.5 s (--lost-after-s)"
+    assert mentions(lost or "", f"replica 1 ({url}) is lost", "no response", "0.5 s")
 
 
 def test_a_router_of_others_that_does_not_respond_is_lost_by_that_name() -> None:
@@ -236,4 +237,4 @@ def test_a_router_of_others_that_does_not_respond_is_lost_by_that_name() -> None
             return monitor.lost_reason, router
 
     lost, url = simulated_time.run(watch())
-    assert lost == f"the router ({url}) is lost: no response for 0.5 s (--lost-after-s)"
+    assert mentions(lost or "", f"the router ({url}) is lost", "no response", "0.5 s")

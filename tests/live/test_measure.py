@@ -12,6 +12,7 @@ from harness.calibrate.step_times import CalibrationTimes, measure, step_seconds
 from harness.engines.url import describe
 from servers.basics.errors import MeasurementFailed, Unavailable
 from tests.live.server import Server, serving
+from tests.sentences import mentions
 
 TOKENS = 1000
 
@@ -33,12 +34,10 @@ def test_measured_times_equal_those_of_the_server() -> None:
     # 4 prompts of 128 + 48 tokens take 704 of the 900 usable tokens; 8 would take 1408.
     assert [(d.batch, round(d.context) // 128) for d in times.decode] == [(1, 1), (2, 1), (4, 1)]
     assert all(0.01 <= median(d.seconds) < 0.1 for d in times.decode)
-    assert times.left_out == [
-        "batches of 8 at 128 tokens: the KV memory is too small",
-        "batches of 1 at 2048 tokens: the context is too long",
-        "batches of 1 at 8192 tokens: the context is too long",
-        "batches of 1 at 32768 tokens: the context is too long",
-    ]
+    batches, *singles = times.left_out
+    assert mentions(batches, "8 at 128 tokens", "KV memory")
+    for tokens, left_out in zip((2048, 8192, 32768), singles, strict=True):
+        assert mentions(left_out, f"1 at {tokens} tokens", "context")
 
 
 def test_a_step_time_is_the_mean_over_at_least_eight_tokens_however_they_are_chunked() -> None:
@@ -59,11 +58,11 @@ def test_if_answers_are_too_short_for_a_step_time_longer_ones_are_requested_if_t
     assert measured(server, longest=300).decode[0].context == 200
     short = measured(server, longest=180)
     assert short.decode == []
-    assert short.left_out[0] == "batches of 1 at 128 tokens: never all in decode at once"
+    assert mentions(short.left_out[0], "1 at 128 tokens", "never all in decode")
 
 
 def test_a_cached_prompt_is_not_measured_as_prefill() -> None:
-    with pytest.raises(MeasurementFailed, match="7 tokens of a new prompt were cached"):
+    with pytest.raises(MeasurementFailed, match=r"7 tokens .* were cached"):
         measured(Server(cached_tokens=7))
 
 
@@ -75,8 +74,5 @@ def test_a_failed_request_ends_the_measurement_with_one_line(fault: str) -> None
 
 
 def test_a_url_without_vllm_is_reported() -> None:
-    with pytest.raises(
-        Unavailable,
-        match=r"--url http://127\.0\.0\.1:9: not a vLLM server that publishes its configuration",
-    ):
+    with pytest.raises(Unavailable, match=r"--url http://127\.0\.0\.1:9: not a vLLM server"):
         describe("http://127.0.0.1:9")

@@ -10,6 +10,7 @@ from aiohttp import web
 from servers.basics.errors import CellFailed
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
+from tests.sentences import mentions
 from traces import Message, Program, Turn
 
 MESSAGES = (
@@ -74,10 +75,7 @@ def test_a_turn_fails_if_the_server_answers_something_else() -> None:
     server = Server(replays=False)
     lines, done = replayed([PROGRAM], server, text=True, replays_answers=True)
     line: dict[str, Any] = lines["job", 0]
-    assert line["error"] == (
-        "the answer is not the recorded one, so this server does not replay answers; use --answers "
-        "generated"
-    )
+    assert mentions(line["error"], "not the recorded one", "--answers generated")
     assert done.finished_programs == 0
 
 
@@ -86,7 +84,7 @@ def test_a_server_that_cannot_tokenize_fails_the_cell() -> None:
         async def tokenize(self, request: Any) -> Any:
             return await self.models(request)
 
-    with pytest.raises(CellFailed, match="/tokenize: no tokens in the answer; --answers"):
+    with pytest.raises(CellFailed, match=r"/tokenize: no tokens .*--answers"):
         replayed([PROGRAM], WithoutTokens(), text=True, replays_answers=True)
 
     class Refuses(Server):

@@ -68,7 +68,7 @@ def test_a_router_that_drops_fields_of_chats_gets_the_messages_as_one_text() -> 
 
 
 def test_a_program_without_messages_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="program quiet: its trace has no messages"):
+    with pytest.raises(ValueError, match=r"program quiet: .* no messages"):
         replayed([program("quiet")], Server(), text=True)
 
 
@@ -90,7 +90,5 @@ def test_messages_of_a_trajectory_are_read_only_on_request(tmp_path: Path) -> No
 
 
 def test_a_trace_without_messages_is_refused_if_they_are_required() -> None:
-    with pytest.raises(
-        InvalidTrace, match="has no messages, which --prompts text and --guided need"
-    ):
+    with pytest.raises(InvalidTrace, match=r"no messages, .* --prompts text"):
         read_traces("swe-bench", messages=True)

@@ -22,6 +22,7 @@ from servers.policies.continuum import Continuum
 from servers.policies.infercept import Infercept
 from servers.sim import Limits
 from servers.variants import POLICIES, make_policy, variant, variants
+from tests.sentences import mentions
 
 
 class Typed(Policy):
@@ -103,7 +104,7 @@ class TakesAny(Policy):
 def test_a_policy_with_a_parameter_for_all_keywords_takes_every_name() -> None:
     given = parse_arguments("depth=3, weight=2", "any")
     assert check_arguments(TakesAny, given, "any") == (("depth", 3), ("weight", 2.0))
-    with pytest.raises(InvalidPlugin, match="any: weight must be a number, not fast"):
+    with pytest.raises(InvalidPlugin, match=r"any: weight .* number, not fast"):
         check_arguments(TakesAny, {"weight": "fast"}, "any")
 
 
@@ -127,10 +128,8 @@ def test_text_has_quotes_where_it_would_not_be_read_as_a_word(value: Any, text: 
 def test_a_name_that_is_like_no_argument_gets_the_list_without_a_guess() -> None:
     with pytest.raises(InvalidPlugin) as raised:
         values("zzzzzz=1")
-    assert str(raised.value) == (
-        "typed: zzzzzz is not an argument of typed "
-        "(known: whole, number, flag, text, maybe, several, untyped)"
-    )
+    known = "whole, number, flag, text, maybe, several, untyped"
+    assert mentions(str(raised.value), "typed", "zzzzzz", f"known: {known}")
 
 
 @pytest.mark.parametrize("given", ["flag=-true", "flag=-True", "whole=-none"])

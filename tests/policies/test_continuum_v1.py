@@ -24,7 +24,7 @@ def test_variance_is_over_n_minus_one_and_zero_for_a_single_sample() -> None:
     assert moments(4.0).variance == 0.0
 
 
-def test_bound_of_a_worked_example() -> None:
+def test_the_bound_adds_the_deviation_and_the_longest_time_to_the_mean() -> None:
     # delta = 3 / e^2, so that ln(3 / delta) = 2. Samples 1 and 3: mean 2, variance 2.
     # 2 + sqrt(2 * 2 * 2 / 2) + 3 * 5 * 2 / 2 = 2 + 2 + 15.
     assert bernstein_bound_s(moments(1.0, 3.0), 3 / math.e**2, 5.0) == pytest.approx(19.0)

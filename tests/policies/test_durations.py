@@ -44,7 +44,7 @@ def of(*seconds: float) -> Durations:
         ((), 5.0, 0.0),
     ],
 )
-def test_best_ttl_of_a_worked_example(
+def test_the_best_ttl_has_the_largest_utility(
     samples: tuple[float, ...], benefit_s: float, ttl_s: float
 ) -> None:
     assert of(*samples).best_ttl_s(benefit_s) == ttl_s

@@ -161,7 +161,7 @@ def test_a_quiet_day_neither_overflows_nor_keeps_old_service() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be 0 \(no decay\) or at least 1"):
+    with pytest.raises(ValueError, match=r"0 \(no decay\) or at least 1"):
         Las(COSTS, half_life_s=0.5)
     with pytest.raises(ValueError, match="must not be negative"):
         Las(COSTS, weight_wait=-0.1)

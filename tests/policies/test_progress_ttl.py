@@ -165,7 +165,7 @@ def test_pins_give_way_to_running_turns_only() -> None:
     assert policy.review([kept], 0, 3.0) == [kept]  # its program is paused
 
 
-def test_the_utility_of_a_ttl_of_the_median() -> None:
+def test_the_utility_of_a_ttl_is_the_time_that_hits_save_less_the_time_held() -> None:
     # F = 1/2, and the times below it are worth e^(1/2) * Phi(-1) = 0.2616 s.
     assert LogNormal(0.0, 1.0).utility(1.0, 4.0) == pytest.approx(
         0.5 * 4 - 0.261578 - 0.5, abs=1e-5

@@ -32,7 +32,7 @@ def test_without_programs_or_with_single_turns_eta_is_one() -> None:
     assert after(1, 1).eta == 1.0
 
 
-def test_two_lengths_of_a_worked_example() -> None:
+def test_eta_is_the_slope_at_which_turns_left_fall_with_turns_done() -> None:
     # N = 1 and 3: (k, N - k) = (0, 1); (0, 3), (1, 2), (2, 1). Means 3/4 and 7/4.
     # Sum of products of deviations 4 - 4 * 3/4 * 7/4 = -5/4; of squares 5 - 4 * 9/16 = 11/4.
     assert after(1, 3).eta == pytest.approx(5 / 11)

@@ -14,6 +14,7 @@ from servers.profiles.machines.gpu_file import gpu_of_file, with_name
 from servers.profiles.machines.prices import LIST_PRICES
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
+from tests.sentences import mentions
 
 H100 = """
 name = "ours"
@@ -71,7 +72,7 @@ def test_without_the_optional_fields_it_is_a_gpu_without_fp8_and_nvlink(file: Pa
 @pytest.mark.parametrize(
     ("written", "gib"), [("81559 MiB", 81559 / 1024), ("8.5e10 B", 8.5e10 / 2**30), ("80GiB", 80)]
 )
-def test_units_of_memory(file: Path, written: str, gib: float) -> None:
+def test_memory_can_be_in_bytes_and_in_binary_units(file: Path, written: str, gib: float) -> None:
     gpu = read(file, LEAST.replace("40 GB", written))
     assert gpu.memory_bytes / 2**30 == pytest.approx(gib)
 
@@ -143,7 +144,7 @@ def test_whatever_is_wrong_is_one_line_with_file_field_value_and_remedy(
 
 def test_a_file_named_like_a_listed_gpu_needs_another_name(tmp_path: Path) -> None:
     message = refusal(tmp_path / "h100.toml", LEAST)
-    assert message.endswith('is the name of a GPU in bench list hardware; write name = "my-h100"')
+    assert mentions(message, "bench list hardware", 'name = "my-h100"')
 
 
 def test_a_path_without_a_usable_file_is_one_line(tmp_path: Path) -> None:
@@ -162,10 +163,7 @@ def test_another_suffix_suggests_the_file_that_exists(file: Path, tmp_path: Path
     ):
         with pytest.raises(UnknownProfile) as refused:
             hardware(str(path))
-        assert str(refused.value) == (
-            f"--hardware {path}: the name of a profile must end in .json, and the name of a GPU "
-            f"file in .toml; {remedy}"
-        )
+        assert mentions(str(refused.value), f"--hardware {path}", ".json", ".toml", remedy)
     with pytest.raises(UnknownProfile, match=r"h100\.x: unknown; did you mean h100"):
         hardware("h100.x")
 
@@ -178,7 +176,7 @@ def test_bytes_that_are_no_text_are_one_line(file: Path) -> None:
 
 def test_a_model_that_does_not_fit_names_the_gpu_and_how_many_would_do(file: Path) -> None:
     read(file, LEAST)
-    with pytest.raises(ValueError, match=r"does not fit on 1 x mine: .*; use --gpus 8"):
+    with pytest.raises(ValueError, match=r"1 x mine: .*; use --gpus 8"):
         analytic_profile(str(file), "llama-3.1-70b", gpus=1)
 
 
@@ -191,7 +189,7 @@ def test_a_server_takes_its_policys_costs_from_the_file(file: Path) -> None:
     ]
     (ours, told), (listed, _) = (policy_costs(config, vllm) for config in configs)
     assert ours == listed
-    assert told == "costs from the analytic profile of llama-3.1-8b on ours"
+    assert mentions(told, "analytic", "llama-3.1-8b on ours")
 
 
 def test_a_copy_under_another_name_describes_the_same_gpu(file: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from servers.profiles.files import notes_for, profile_for
 from servers.profiles.models.files import model_name
 from servers.profiles.models.listed import model_copy
 from tests.profiles.test_model_config import DENSE
+from tests.sentences import mentions
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -84,7 +85,7 @@ def test_a_listed_models_config_may_have_its_name_and_another_config_may_not() -
     Path("qwen3-8b.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
     assert model("qwen3-8b.json").params == MODELS["qwen3-8b"].params
     Path("qwen3-8b.json").write_text(json.dumps(DENSE))
-    with pytest.raises(InvalidInput, match="differs from the listed model with its name, qwen3-8b"):
+    with pytest.raises(InvalidInput, match=r"differs from .*, qwen3-8b"):
         model("qwen3-8b.json")
 
 
@@ -102,12 +103,9 @@ def test_a_config_runs_on_the_fewest_gpus_with_room_for_it(config: str, gpus: in
 
 def test_a_model_that_does_not_fit_names_machines_on_which_it_would() -> None:
     Path("mine.json").write_text(json.dumps(dict(MODELS["qwen3-coder-480b"].config)))
-    with pytest.raises(
-        DoesNotFit,
-        match=r"it fits on 8 x h200 or b200 or .* and \d others \(bench list hardware\)",
-    ):
+    with pytest.raises(DoesNotFit, match=r"8 x h200 or b200 or .* and \d others"):
         analytic_profile("h100", "mine.json")
-    with pytest.raises(DoesNotFit, match=r"mine does not fit on 1 x b200: .* use --gpus 8"):
+    with pytest.raises(DoesNotFit, match=r"mine .* 1 x b200: .* use --gpus 8"):
         analytic_profile("b200", "mine.json", gpus=1)
 
 
@@ -116,7 +114,7 @@ def test_a_model_with_the_shape_of_a_listed_one_has_the_step_times_of_its_tables
     ours = profile_for("h100", "dense.json")
     assert replace(ours, model="llama-3.1-8b") == profile_for("h100", "llama-3.1-8b")
     notes = notes_for("h100", "dense.json", ours)
-    assert "dense has the shape of llama-3.1-8b, whose operator tables give its step times" in notes
+    assert mentions(notes, "dense", "llama-3.1-8b", "operator tables")
 
 
 @pytest.mark.parametrize("context", [8192, 262_144])
@@ -140,12 +138,11 @@ def test_a_model_of_another_shape_is_analytic_and_names_the_command_for_its_tabl
     ours = profile_for("h100", "dense.json")
     assert ours == analytic_profile("h100", "dense.json")
     notes = notes_for("h100", "dense.json", ours)
-    assert notes[1].startswith("no operator tables cover dense on 1 x h100 that come with Turn")
-    assert "bench profile --from aiconfigurator --model … makes" in notes[1]
+    assert mentions(notes[1], "no operator tables", "dense on 1 x h100", "--from aiconfigurator")
     # there are no tables of vLLM for this GPU
     ours = profile_for("rtx-4090", "dense.json", gpus=2)
     notes = notes_for("rtx-4090", "dense.json", ours, gpus=2)
-    assert notes[1] == "no operator tables cover dense on 2 x rtx-4090"
+    assert mentions(notes[1], "no operator tables", "dense on 2 x rtx-4090")
 
 
 def test_heads_that_gpus_cannot_share_are_named_with_what_they_can() -> None:
@@ -201,5 +198,5 @@ def test_a_revision_cannot_lead_out_of_the_cache(tmp_path: Path) -> None:
     (refs / "main").write_text("../../../../Mine-1B")
     assert model("org/Cached-2B").layers == DENSE["num_hidden_layers"]
     (tmp_path / f"hub/models--org--Cached-2B/snapshots/{REVISION}/config.json").unlink()
-    with pytest.raises(InvalidInput, match="nothing is downloaded; run hf download org/Cached-2B"):
+    with pytest.raises(InvalidInput, match="run hf download org/Cached-2B"):
         model("org/Cached-2B")

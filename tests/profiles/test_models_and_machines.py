@@ -26,7 +26,9 @@ from servers.vllm.launch.command_line import listed_gpu
         ("qwen3-coder-30b-a3b", 98_304),
     ],
 )
-def test_kv_bytes_per_token(name: str, kv_bytes_per_token: int) -> None:
+def test_a_token_has_a_key_and_a_value_per_kv_head_and_layer(
+    name: str, kv_bytes_per_token: int
+) -> None:
     assert model(name).kv_bytes_per_token == kv_bytes_per_token
 
 

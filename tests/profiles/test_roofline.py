@@ -9,6 +9,7 @@ import pytest
 
 from servers.basics.errors import DoesNotFit
 from servers.profiles import HARDWARE, MODELS, analytic_profile, model, notes
+from tests.sentences import mentions
 
 PER_MS = 1_000_000_000
 ZERO = {
@@ -108,7 +109,7 @@ def test_kv_blocks_of_llama_8b_are_close_to_what_vllm_allocated(
 def test_the_default_context_length_is_limited_by_the_kv_memory() -> None:
     profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402)
     assert profile.max_model_len == 5402 * 16
-    assert any("max_model_len is 86432 of the model's 131072" in note for note in notes(profile))
+    assert mentions(notes(profile), "max_model_len is 86432", "131072")
 
 
 def test_an_explicit_context_length_is_kept() -> None:

@@ -19,6 +19,7 @@ from servers.profiles.files import notes_for, profile_for
 from servers.profiles.models.listed import model
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import TENSOR_PARALLEL
+from tests.sentences import mentions
 
 SHIPPED = [
     (gpu, llm, n)
@@ -74,11 +75,11 @@ def test_notes_name_package_vllm_and_errors_of_the_fit() -> None:
     assert "aiconfigurator-core" in first
     assert "h100_sxm, vLLM 0.24.0" in first
     assert "(worst) for mixed steps" in first
-    assert second == "0.2 ms of CPU time per step are added (async scheduling)"
+    assert mentions(second, "0.2 ms of CPU time", "async scheduling")
 
 
 def test_a_profile_file_has_no_analytic_step_times(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"--step-times analytic: .*p.json is a file of bench"):
+    with pytest.raises(InvalidInput, match=r"--step-times analytic: .*p.json"):
         profile_for(str(tmp_path / "p.json"), None, step_times=StepTimes.ANALYTIC)
 
 

@@ -13,6 +13,7 @@ from servers.profiles import MODELS, analytic_profile, hardware, notes
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import FULL_ATTENTION, block_tokens_of
 from servers.profiles.models.config import model_of
+from tests.sentences import mentions
 
 V32, GLM_5, GLM_5_2 = (MODELS[name] for name in ("deepseek-v3.2", "glm-5.1-fp8", "glm-5.2-fp8"))
 LATENT = 512 + 64
@@ -140,7 +141,7 @@ def test_minimax_m3_runs_on_all_gpus_with_room(gpu: str, gpus: int, tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps(M3))
     profile = analytic_profile(gpu, str(tmp_path))
     assert profile.kv_bytes_per_token == model_of(M3, "m3").kv_bytes_per_token_on(gpus)
-    with pytest.raises(DoesNotFit, match=r"8 GPUs are not enough; it fits on .* h200 or b200"):
+    with pytest.raises(DoesNotFit, match=r"8 GPUs are not enough; .* h200 or b200"):
         analytic_profile("a100-80g", str(tmp_path))
 
 
@@ -156,11 +157,8 @@ def test_experts_listed_one_by_one_have_one_format() -> None:
 
 
 def test_a_note_states_what_is_assumed() -> None:
-    assert (
-        "a query attends to 2,048 tokens at most, which indexers in 21 of 78 layers choose; scores "
-        "of prompts are computed at 65% of published FP8 FLOP/s, and the choice itself takes no "
-        "time"
-    ) in notes(analytic_profile("h200", "glm-5.2-fp8"))
+    said = notes(analytic_profile("h200", "glm-5.2-fp8"))
+    assert mentions(said, "2,048 tokens", "21 of 78 layers", "65% of published FP8")
 
 
 @pytest.mark.parametrize("gpu", ["a100-80g", "l40s", "mi300x"])
@@ -188,7 +186,5 @@ def test_unusable_fields_of_an_indexer_are_refused(changes: dict[str, Any], mess
 def test_lists_of_layers_have_0_or_1_for_each_layer(listed: object) -> None:
     sparse = {**M3["text_config"]["sparse_attention_config"], "sparse_attention_freq": listed}
     text = {**M3["text_config"], "sparse_attention_config": sparse}
-    with pytest.raises(
-        InvalidInput, match=r"sparse_attention_freq is .*: must be a list of 0 or 1"
-    ):
+    with pytest.raises(InvalidInput, match=r"sparse_attention_freq is .* 0 or 1"):
         model_of({**M3, "text_config": text}, "m3")

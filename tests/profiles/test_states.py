@@ -329,7 +329,7 @@ def test_unusable_layers_are_refused(changes: dict[str, Any], message: str) -> N
 def test_more_attention_than_states_is_refused() -> None:
     kinds = ["linear_attention", *["full_attention"] * 3]
     config = {**QWEN3_NEXT, "num_hidden_layers": 4, "layer_types": kinds}
-    with pytest.raises(InvalidInput, match="has 3 layers with attention and only 1 with a state"):
+    with pytest.raises(InvalidInput, match=r"3 layers with attention .* 1 with a state"):
         groups_of(model_of(config, "next"))
 
 

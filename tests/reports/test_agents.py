@@ -13,6 +13,7 @@ from reports.metrics.agents import keep_evaluation, unequal_work
 from reports.run_folder.read import load_run
 from servers.basics.errors import InvalidRunFolder
 from tests.reports.make_run import turn, write_cell, write_lines, write_sweep
+from tests.sentences import mentions
 
 AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
 CELL = "fcfs_jps0.5_seed1"
@@ -54,7 +55,7 @@ def test_the_page_shows_how_programs_ended(tmp_path: Path) -> None:
     page = write_report(run).path.read_text()
     assert "1 Submitted, 1 LimitsExceeded" in page
     assert "not evaluated" in page
-    assert "mini-swe-agent 2.4.6, answers from the model, no sandbox" in page
+    assert mentions(page, "mini-swe-agent 2.4.6", "no sandbox")
 
 
 def test_the_pass_rate_is_the_share_of_tasks_that_swe_bench_resolved(tmp_path: Path) -> None:
@@ -109,9 +110,8 @@ def test_the_caveat_names_the_cells_with_the_least_and_the_most_turns(tmp_path: 
     run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"], agent=AGENT)
     for variant, turns in (("fcfs", 3), ("continuum", 5), ("autellix", 2)):
         write_cell(run, variant, [turn("a", i, float(i)) for i in range(turns)], engine="vllm")
-    assert "from 2 turns (autellix_jps0.5_seed1) to 5 (continuum_jps0.5_seed1)" in (
-        unequal_work(load_run(run)) or ""
-    )
+    caveat = unequal_work(load_run(run)) or ""
+    assert mentions(caveat, "2 turns (autellix_jps0.5_seed1)", "5 (continuum_jps0.5_seed1)")
 
 
 def test_an_exit_status_is_text_and_never_markup(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_folder_at_a_files_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CannotWrite, match=r"/file: file exists; choose another place$"):
         write_file(tmp_path / "file" / "report.html", b"")
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(CannotWrite, match=r"/report.html: is a directory; choose another place$"):
+    with pytest.raises(CannotWrite, match=r"/report.html: is a directory; .*another place$"):
         write_file(tmp_path / "report.html", b"")
     assert sorted(os.listdir(tmp_path)) == ["file", "report.html"]
 

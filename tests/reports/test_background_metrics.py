@@ -25,6 +25,7 @@ from reports.page.write import write
 from reports.run_folder.read import load_run
 from reports.statistics.points import Comparison, points
 from tests.reports.make_run import seal, turn, write_cell, write_sweep
+from tests.sentences import mentions
 
 OFFERED = {"name": "chat.jsonl", "requests_per_s": 0.5, "requests": 9}
 JOBS = [turn("p0", at_s=10.0, decode_s=20.0), turn("p1", at_s=20.0, decode_s=10.0)]
@@ -88,7 +89,7 @@ def test_a_request_that_failed_fails_a_gate_of_its_own(tmp_path: Path) -> None:
     row = row_of(tmp_path, [request("a", 10.0, 11.0, 12.0, error="refused")])
     assert row["failed_turns"] == 0
     assert row["background_failed"] == 1
-    assert row["failed_gates"] == "1 failed request of the background (first: refused)"
+    assert mentions(row["failed_gates"], "1 failed request", "background", "refused")
 
 
 def test_a_cell_without_a_background_has_none_of_the_columns(tmp_path: Path) -> None:
@@ -149,10 +150,7 @@ def beside(
 def test_a_policy_that_gains_by_starving_the_background_is_named(saturated: bool) -> None:
     results = cells(fcfs=[2, 3, 4], fast=[8.1, 12, 15.9])
     (caveat,) = starvation(beside(saturated=saturated), results, "fcfs")
-    assert caveat.startswith(
-        "Faster than fcfs on average, at the expense of the background requests: fast at 0.5 jobs/s"
-        " (mean latency 4.0x as high, 95% CI "
-    )
+    assert mentions(caveat, "fcfs", "background", "fast at 0.5 jobs/s", "4.0x", "95% CI")
 
 
 @pytest.mark.parametrize(

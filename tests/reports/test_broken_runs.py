@@ -16,6 +16,7 @@ from reports.run_folder.lines import CHECKSUMS, DISCARD_AND_RERUN, RERUN
 from reports.run_folder.read import load_run, read_cell
 from servers.basics.errors import InvalidRunFolder
 from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
+from tests.sentences import mentions
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
 FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", b"[]\n", b"{}\n")
@@ -84,9 +85,7 @@ def test_a_foreign_file_costs_at_most_its_cell(tmp_path: Path, name: str) -> Non
 def test_a_foreign_sweep_json_is_refused(tmp_path: Path, content: bytes) -> None:
     two_cells(tmp_path)
     (tmp_path / "sweep.json").write_bytes(content)
-    with pytest.raises(
-        InvalidRunFolder, match=r"sweep\.json: (not JSON|not a JSON object|format is)"
-    ):
+    with pytest.raises(InvalidRunFolder, match=r"sweep\.json: (not .*JSON|format is)"):
         load_run(tmp_path)
 
 
@@ -125,7 +124,7 @@ def test_a_turn_without_a_valid_job_id_is_refused(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
     ((_, reason),) = results_of(tmp_path).missing
-    assert reason.endswith(f"turns.jsonl, line 2: job_id is 7: expected str; {DISCARD_AND_RERUN}")
+    assert mentions(reason, "turns.jsonl, line 2", "job_id is 7", "str", DISCARD_AND_RERUN)
 
 
 @pytest.mark.parametrize(
@@ -160,5 +159,5 @@ def test_a_cell_without_a_result_is_named_in_the_report(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "done.json").unlink()
     report = write(tmp_path)
-    assert any("No result in 1 cell of 2; the first, continuum" in s for s in report.answer)
+    assert mentions(report.answer, "1 cell of 2", "continuum_jps0.5_seed1")
     assert "not finished: 2 turns recorded" in report.path.read_text()

@@ -34,6 +34,7 @@ from tests.harness.in_process import bench
 from tests.harness.small import contents, run_sweep, small_plan
 from tests.lines import rewrite
 from tests.reports.make_run import change_numbers, seal
+from tests.sentences import mentions
 
 CELL = "fcfs_jps0.5_seed1"
 
@@ -196,7 +197,7 @@ def test_without_turns_numbers_of_other_code_get_a_caveat_and_the_sweep_runs_the
     assert results.missing == ()
     pd.testing.assert_frame_equal(results.cells, expected.cells, check_exact=True)
     caveats = write_report(folder).result.caveats
-    assert any("computed the numbers of 2 cells, whose turns were not kept" in c for c in caveats)
+    assert mentions(caveats, "2 cells", "turns were not kept")
     outcome = run_sweep(plan, folder, workers=1, keep=Keep.NONE)
     assert (outcome.found_done, outcome.failed) == (0, {})
     again = collect(load_run(folder))

@@ -10,6 +10,7 @@ import pytest
 from reports.compare.servers import compare_servers, counters
 from servers.basics.errors import InvalidInput
 from tests.harness.in_process import bench
+from tests.sentences import mentions
 
 E2E = "vllm:e2e_request_latency_seconds"
 PAGES = Path(__file__).parent / "pages"
@@ -108,7 +109,7 @@ def test_the_command_takes_files_folders_and_urls(tmp_path: Path) -> None:
     sides = str(tmp_path / "base"), str(tmp_path / "new")
     code, out, err = bench("compare", "--prometheus", *sides)
     assert (code, out) == (0, "requests\t10\t10\nrequest, s\t2.000\t1.000\t0.500\t\n")
-    assert "no intervals from 1 period: save the pages of both servers at 6 or more times" in err
+    assert mentions(err, "no intervals", "1 period", "6 or more")
     file = str(tmp_path / "new/1.txt")
     assert bench("compare", "--prometheus", file, file)[0] == 0
     for arguments, message in (

@@ -17,6 +17,7 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 from servers.basics.errors import InvalidInput
+from tests.sentences import mentions
 
 VARIANTS = ("fcfs", "continuum", "continuum+", "continuum(k=50)", "my_policies:KeepShortTools")
 
@@ -84,10 +85,8 @@ def test_a_condition_compares_capacities_and_jcts(text: str, holds: bool) -> Non
 
 def test_the_sentence_has_the_numbers() -> None:
     found = evaluate(parse_condition("capacity(continuum) >= 1.6 * capacity(fcfs)"), ANSWER, POINTS)
-    assert found.sentence == (
-        "capacity(continuum) >= 1.6 * capacity(fcfs): does not hold, capacity(continuum) = 0.3 and"
-        " capacity(fcfs) = 0.2"
-    )
+    values = "does not hold", "capacity(continuum) = 0.3", "capacity(fcfs) = 0.2"
+    assert mentions(found.sentence, "capacity(continuum) >= 1.6 * capacity(fcfs)", *values)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_what_a_sweep_does_not_have_is_refused_before_it_runs(text: str, reason:
 def test_a_load_of_a_condition_is_a_number_of_agents_if_the_sweep_has_agents() -> None:
     condition = parse_condition("mean_jct(fcfs, at=8) < 9")
     condition.check(VARIANTS, [8.0, 16.0], AGENTS)
-    with pytest.raises(InvalidInput, match="no cell runs at 8 agents; add --agents 8"):
+    with pytest.raises(InvalidInput, match="8 agents; add --agents 8"):
         condition.check(VARIANTS, [16.0], AGENTS)
 
 
@@ -146,9 +145,8 @@ def test_the_jct_of_an_unstable_cell_is_above_every_number(text: str, holds: boo
 def test_the_jcts_of_a_fixed_set_past_saturation_are_numbers() -> None:
     fixed = [point("fcfs", 0.3, 600, saturated=True), point("continuum", 0.3, 550, saturated=True)]
     condition = parse_condition("mean_jct(continuum, at=0.3) <= 0.9 * mean_jct(fcfs, at=0.3)")
-    assert evaluate(condition, ANSWER, fixed).sentence.endswith(
-        "does not hold, mean_jct(continuum, at=0.3) = 550 and mean_jct(fcfs, at=0.3) = 600"
-    )
+    values = "mean_jct(continuum, at=0.3) = 550", "mean_jct(fcfs, at=0.3) = 600"
+    assert mentions(evaluate(condition, ANSWER, fixed).sentence, "does not hold", *values)
     condition = parse_condition("mean_jct(continuum, at=0.3) <= 1.5 * mean_jct(fcfs, at=0.3)")
     assert evaluate(condition, ANSWER, fixed).holds
 
@@ -167,8 +165,8 @@ def test_the_jcts_of_a_fixed_set_past_saturation_are_numbers() -> None:
 def test_two_unstable_cells_decide_nothing_so_the_condition_does_not_hold(text: str) -> None:
     found = evaluate(parse_condition(text), ANSWER, POINTS)
     assert not found.holds
-    assert "does not hold, because it cannot be decided, " in found.sentence
-    assert "mean_jct(fcfs, at=0.3) is infinite (unstable)" in found.sentence
+    undecided = "does not hold", "cannot be decided", "mean_jct(fcfs, at=0.3) is infinite"
+    assert mentions(found.sentence, *undecided)
 
 
 CASES = Answer(

@@ -89,14 +89,14 @@ def test_nothing_costs_anything_without_a_price() -> None:
 
 @pytest.mark.parametrize("text", ["2EUR", "-1", "0", "nan", "inf", "", "=2", "2,3", "h100=2,3"])
 def test_a_price_that_is_no_amount_of_usd_is_refused_with_the_remedy(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"must be USD per GPU and hour, above 0.*: 2.5 for"):
+    with pytest.raises(InvalidInput, match=r"USD per GPU and hour, above 0.*: 2\.5 for"):
         parse_prices(text, ["h100"])
 
 
 def test_prices_are_for_all_hardware_or_for_some_of_it() -> None:
     assert parse_prices("2.5", ["h100"]) == {"": 2.5}
     assert parse_prices("h100=2,l4=0.5", ["h100", "l4"]) == {"h100": 2.0, "l4": 0.5}
-    with pytest.raises(InvalidInput, match=r"--price h10=2: no run is on this.* did you mean h100"):
+    with pytest.raises(InvalidInput, match=r"--price h10=2: .* did you mean h100"):
         parse_prices("h10=2", ["h100", "l4"])
     with pytest.raises(InvalidInput, match=r"--price l4=1: .*; runs are on h100$"):
         parse_prices("l4=1", ["h100", "h100"])
@@ -116,6 +116,6 @@ def test_the_price_is_the_given_one_or_that_of_the_gpu_file_or_the_list_price() 
 
 @pytest.mark.parametrize("text", ["0.5,5", "0.5,5,25EUR", "-1,5,25", "nan,5,25", "0,0,0"])
 def test_api_prices_are_three_numbers(text: str) -> None:
-    with pytest.raises(InvalidInput, match="must be three prices in USD per million tokens"):
+    with pytest.raises(InvalidInput, match="three prices in USD"):
         parse_api_price(text)
     assert parse_api_price("0.5,5,25") == ApiPriceRecord(0.5, 5.0, 25.0)

@@ -19,6 +19,7 @@ from reports.metrics.turn_time import TURN_TIME
 from reports.run_folder.read import load_run
 from reports.statistics.capacities import VariantCapacity
 from tests.reports.make_run import turn, write_cell, write_sweep
+from tests.sentences import mentions
 
 SLO = parse_slo("ttft_p95<=5s,speed_p90>=30")
 PARTS = dict.fromkeys(TURN_TIME.columns, 0.0)
@@ -91,10 +92,9 @@ def test_the_reason_is_the_largest_part_of_the_wait_at_the_first_load_that_is_no
     limit = found(capacity("ttft_p95<=5s", 24, 24), rows)
     # 7.1 of the 10 s before the first token; the rest of the turn does not count.
     assert limit.shares["recomputing evicted context"] == pytest.approx(0.71)
-    assert limit.sentence("a", AGENTS) == (
-        "a first misses the limit of P95 TTFT at 24 agents. There, 71% of the wait for the first"
-        " token is recomputing evicted context."
-    )
+    first = "a first misses", "P95 TTFT", "24 agents"
+    share = "71%", "first token", "recomputing evicted context"
+    assert mentions(limit.sentence("a", AGENTS), *first, *share)
 
 
 def test_a_second_part_is_named_if_it_is_a_fifth_and_seeds_may_fail_at_different_loads() -> None:
@@ -102,24 +102,22 @@ def test_a_second_part_is_named_if_it_is_a_fifth_and_seeds_may_fail_at_different
         {"agents": 24, "seed": 1, "turn_batching_s": 6.0, "turn_queue_s": 2.0},
         {"agents": 26, "seed": 2, "turn_batching_s": 6.0, "turn_stalled_s": 2.0, "turn_queue_s": 4},
     )
-    assert found(capacity("speed_p90>=30", 24, 26), rows).sentence("a", AGENTS) == (
-        "a first misses the limit of P90 output tokens/s at 24 to 26 agents. There, 60% of the time"
-        " of a turn is decoding in a batch, and 30% queueing."
-    )
+    sentence = found(capacity("speed_p90>=30", 24, 26), rows).sentence("a", AGENTS)
+    first = "a first misses", "P90 output tokens/s", "24 to 26 agents"
+    assert mentions(sentence, *first, "60%", "decoding", "30% queueing")
 
 
 def test_without_a_steady_state_all_time_counts_and_decoding_as_alone_is_no_reason() -> None:
     rows = cells({"agents": 9, "seed": 1, "turn_queue_s": 4.0, "turn_alone_s": 6.0})
-    assert found(capacity("", 9), rows).sentence("a", AGENTS) == (
-        "a has no steady state at 9 agents. There, 40% of the time in the server is queueing."
-    )
+    sentence = found(capacity("", 9), rows).sentence("a", AGENTS)
+    assert mentions(sentence, "a has no steady state", "9 agents", "40%", "queueing")
 
 
 def test_a_server_that_reports_no_parts_has_no_reason() -> None:
     rows = cells({"agents": 9, "seed": 1, "turn_queue_s": math.nan})
-    assert found(capacity("ttft_p95<=5s", 9), rows).sentence("a", AGENTS) == (
-        "a first misses the limit of P95 TTFT at 9 agents."
-    )
+    sentence = found(capacity("ttft_p95<=5s", 9), rows).sentence("a", AGENTS)
+    assert mentions(sentence, "P95 TTFT", "9 agents")
+    assert "There" not in sentence
 
 
 @pytest.mark.parametrize(("kind", "named"), [(Kind.OPEN, False), (Kind.NEVER, True)])

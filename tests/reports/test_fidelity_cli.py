@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from tests.harness.in_process import bench
 from tests.reports.make_run import make_run, seal, turn, workload, write_cell, write_sweep
+from tests.sentences import mentions
 
 POLICIES = ("fcfs", "continuum")
 MEASURED = {"provenance": "measured", "kv_blocks": 399, "block_tokens": 16}
@@ -43,12 +44,10 @@ def test_two_runs_give_a_card(
     assert (code, err) == (0, "")
     # The same toy server made both: nothing differs.
     assert "fcfs\t0.05 jobs/s\t" in out
-    assert "met\tKendall's tau at least 0.9 under each load\tlowest 1.00" in out
-    assert out.splitlines()[-2:] == [
-        "Virtual time can be trusted for vLLM 0.32.0, llama-3.1-8b, on a100-80g: "
-        "all targets are met.",
-        "fidelity card: card/fidelity.html",
-    ]
+    assert "met\tKendall's tau" in out
+    *_, summary, written = out.splitlines()
+    assert mentions(summary, "vLLM 0.32.0, llama-3.1-8b", "a100-80g", "all targets are met.")
+    assert written == "fidelity card: card/fidelity.html"
     card = json.loads((tmp_path / "card/fidelity.json").read_text())
     assert card["within_targets"] is True
     assert len(card["points"]) == len(card["cells"]) == 6
@@ -73,8 +72,8 @@ def test_outside_the_targets_the_exit_code_is_1_and_the_card_is_written(
 ) -> None:
     result = CliRunner().invoke(app, ["fidelity", *runs(live={"jps": (0.3,)}, sim={"jps": (0.3,)})])
     assert result.exit_code == 1
-    assert "missed\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
-    assert "is not within its targets for vLLM 0.32.0" in result.stdout
+    assert mentions(result.stdout, "missed\t", "3 rates", "1 load")
+    assert mentions(result.stdout, "not within its targets", "vLLM 0.32.0")
     assert (tmp_path / "live/fidelity.html").exists()  # beside its report
 
 
@@ -86,7 +85,7 @@ def test_a_cell_that_failed_is_named_and_makes_the_card_fail(
     result = CliRunner().invoke(app, ["fidelity", *options])
     assert result.exit_code == 1
     assert re.search("bench: live, continuum_jps0.3_seed1: not finished", result.stderr)
-    assert "missed\tevery cell has a result and passes its gates\t1 cell did not" in result.stdout
+    assert mentions(result.stdout, "missed\tevery cell", "1 cell did not")
 
 
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:

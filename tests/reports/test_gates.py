@@ -11,6 +11,7 @@ import pytest
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from tests.reports.make_run import seal, turn, workload, write_cell, write_sweep
+from tests.sentences import mentions
 
 
 def failed_gates(run: Path, turns: list[dict[str, Any]], **done: Any) -> str:
@@ -34,7 +35,7 @@ def test_a_live_cell_without_faults_fails_no_gate(tmp_path: Path) -> None:
         ({"prefix_caching": False}, "prefix caching was off"),
         (
             {"external_hit_tokens": 0},
-            "no token came from the offload tier: it does not work, or was not needed",
+            "no token came from the offload tier",
         ),
         ({"turns_per_replica": [3, 0, 1]}, "replica 1 received no turn"),
         ({"turns_per_replica": [0, 4, 0]}, "replica 0 and 2 received no turn"),
@@ -43,7 +44,7 @@ def test_a_live_cell_without_faults_fails_no_gate(tmp_path: Path) -> None:
 def test_a_fault_of_a_live_engine_that_causes_no_error_fails_the_cell(
     tmp_path: Path, done: dict[str, Any], gate: str
 ) -> None:
-    assert failed_gates(tmp_path, [turn("p0")], **done) == gate
+    assert mentions(failed_gates(tmp_path, [turn("p0")], **done), gate)
 
 
 @pytest.mark.parametrize("done", [{}, {"prefix_caching": None, "external_hit_tokens": None}])
@@ -76,16 +77,16 @@ def test_more_turns_than_the_workload_has_fail_the_cell_too(tmp_path: Path) -> N
 
 def test_all_failed_gates_are_named(tmp_path: Path) -> None:
     turns = [turn("p0", error="timed out"), turn("p1", sent_at_s=1.0)]
-    assert failed_gates(tmp_path, turns, prefix_caching=False) == (
-        "1 failed turn in 1 job (first: timed out); prefix caching was off; client lateness is"
-        " 50.0% of the JCT: lower the rate, or give the client more cores"
-    )
+    named = "1 failed turn in 1 job (first: timed out)", "prefix caching", "50.0% of the JCT"
+    assert mentions(failed_gates(tmp_path, turns, prefix_caching=False), *named)
 
 
 def test_a_failed_program_is_left_out_of_the_residual(tmp_path: Path) -> None:
     # The parts of p0, whose turn failed, account for 1 of 9 s.
     turns = [turn("p0", error="timed out", finished_at_s=9.0), turn("p1")]
-    assert failed_gates(tmp_path, turns) == "1 failed turn in 1 job (first: timed out)"
+    gates = failed_gates(tmp_path, turns)
+    assert mentions(gates, "1 failed turn in 1 job")
+    assert "differ" not in gates
 
 
 SCENARIO = {"name": "agentx", "window_s": 100.0, "start": [0.25, 0.75], "warm_up_requests": 10}
@@ -109,15 +110,11 @@ def test_requests_that_a_scenario_allows_to_fail_or_a_stall_delays_are_work(tmp_
     assert (row["failed_gates"], row["stalled_jobs"]) == ("", 1)
     assert row["interactivity_p90"] == 10.0
     assert row["tokens_per_s_per_gpu"] == 40 * 110 / 100
-    assert row["broken_rules"] == (
-        "window 100 s, at least 15 min; 41 sessions, not the 393 of the corpus; seed 1, not 42"
-    )
+    sizes = "window 100 s, at least 15 min", "41 sessions", "393", "seed 1, not 42"
+    assert mentions(row["broken_rules"], *sizes)
 
 
 def test_a_late_client_fails_a_scenario_whose_jobs_are_cut(tmp_path: Path) -> None:
     # Of 2 s from when the request is due.
     row = scenario_row(tmp_path, [turn("p0", sent_at_s=1.0)])
-    assert row["failed_gates"] == (
-        "client lateness is 50.0% of the time of requests: lower the number of agents, or give the"
-        " client more cores"
-    )
+    assert mentions(row["failed_gates"], "client lateness", "50.0%", "number of agents")

@@ -17,6 +17,7 @@ from reports.statistics.best import winners
 from reports.statistics.capacities import capacities
 from reports.statistics.points import points
 from tests.reports.make_run import workload, write_cell, write_sweep
+from tests.sentences import mentions
 
 GATE = "1 failed turn in 1 job (first: connection reset)"
 
@@ -30,11 +31,8 @@ def broken(jct_s: float) -> list[dict[str, Any]]:
 def test_an_invalid_cell_does_not_win(tmp_path: Path) -> None:
     found = answer_of(run_of(tmp_path, fcfs=idle(20.0), continuum=broken(5.0), autellix=idle(10.0)))
     assert found.winners == ("autellix",)
-    assert found.headline == (
-        "At 0.5 jobs/s autellix is 2.0x faster than fcfs on average (95% CI 2.0–2.0) and 2.0x at"
-        " P95: the mean job completion time (JCT) is 10.0 s instead of 20.0 s. continuum at 0.5"
-        f" jobs/s is left out, because a cell failed a validity gate: {GATE}."
-    )
+    gain = "0.5 jobs/s autellix is 2.0x", "fcfs", "10.0 s", "20.0 s"
+    assert mentions(found.headline, *gain, "continuum at 0.5 jobs/s is left out", GATE)
 
 
 def test_nothing_is_faster_or_slower_than_an_invalid_baseline(tmp_path: Path) -> None:
@@ -42,27 +40,22 @@ def test_nothing_is_faster_or_slower_than_an_invalid_baseline(tmp_path: Path) ->
     found = answer_of(run)
     assert found.baseline is None
     assert found.headline.startswith("At 0.5 jobs/s continuum is fastest: ")
-    assert "The baseline fcfs has no valid result here. fcfs at 0.5" in found.headline
+    assert mentions(found.headline, "fcfs has no valid result", "fcfs at 0.5")
     loaded = load_run(run)
     assert [p.against for p in points(collect(loaded), "fcfs")] == [None, None, None]
 
 
 def test_a_variant_whose_rivals_are_all_invalid_is_not_the_fastest(tmp_path: Path) -> None:
     found = answer_of(run_of(tmp_path, fcfs=broken(20.0), continuum=idle(5.0)))
-    assert found.headline == (
-        "At 0.5 jobs/s the mean job completion time (JCT) is 5.00 s, and 5.00 s at P95, with"
-        " continuum. No other variant has a valid result here. fcfs at 0.5 jobs/s is left out,"
-        f" because a cell failed a validity gate: {GATE}."
-    )
+    alone = "5.00 s", "continuum", "No other variant", "fcfs at 0.5 jobs/s is left out"
+    assert mentions(found.headline, *alone, GATE)
 
 
 def test_without_a_valid_cell_there_is_no_answer(tmp_path: Path) -> None:
     found = answer_of(run_of(tmp_path, fcfs=broken(20.0), continuum=broken(5.0)))
     assert found.winner is None
-    assert found.headline == (
-        "No cell has a valid result: there is no answer. fcfs at 0.5 jobs/s and continuum at 0.5"
-        f" jobs/s are left out, because 2 cells failed a validity gate, the first: {GATE}."
-    )
+    left_out = "fcfs at 0.5 jobs/s and continuum at 0.5 jobs/s are left out", "2 cells"
+    assert mentions(found.headline, "no answer", *left_out, GATE)
 
 
 def test_a_variant_with_one_invalid_seed_of_three_is_left_out(tmp_path: Path) -> None:
@@ -100,7 +93,7 @@ def test_an_invalid_cell_decides_no_capacity(tmp_path: Path) -> None:
     )
     valid, (sentence,) = valid_capacities(found, results, "fcfs")
     assert [each.variant for each in winners(valid)] == ["autellix"]
-    assert sentence == (f"continuum is left out, because a cell failed a validity gate: {GATE}.")
+    assert mentions(sentence, "continuum is left out", GATE)
 
 
 def test_programs_that_are_too_long_are_in_the_first_sentence_if_they_are_many(

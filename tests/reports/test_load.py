@@ -58,7 +58,7 @@ def test_an_invalid_line_in_the_middle_is_an_error_with_its_number(tmp_path: Pat
     lines = (cell / "turns.jsonl").read_text().splitlines()
     (cell / "turns.jsonl").write_text(f"{lines[0]}\nnonsense\n{lines[1]}\n")
     seal(cell)
-    with pytest.raises(InvalidRunFolder, match=r"turns\.jsonl, line 2: not a JSON object"):
+    with pytest.raises(InvalidRunFolder, match=r"turns\.jsonl, line 2: not .*JSON"):
         read_turns(load_run(run).cells[0])
 
 
@@ -75,12 +75,12 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRunFolder, match="no such folder"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidRunFolder, match="file: is a file; give a folder that"):
+    with pytest.raises(InvalidRunFolder, match="file: is a file; give"):
         load_run(tmp_path / "file")
-    with pytest.raises(InvalidRunFolder, match=r"not a run: it has no sweep\.json"):
+    with pytest.raises(InvalidRunFolder, match=r"not a run: .* sweep\.json"):
         load_run(tmp_path)
     cell = write_cell(tmp_path, "fcfs", [turn()])
-    with pytest.raises(InvalidRunFolder, match="is a cell of a run; give the run"):
+    with pytest.raises(InvalidRunFolder, match="is a cell of a run"):
         load_run(cell)
     (tmp_path / "sweep.json").write_text('{"format": "turnstile-sweep-9"}')
     with pytest.raises(InvalidRunFolder, match="format is 'turnstile-sweep-9'"):

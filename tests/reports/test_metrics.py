@@ -14,6 +14,7 @@ from reports.metrics.throughput import usd_per_job
 from reports.run_folder.read import load_run
 from servers.records.sweep import PriceRecord
 from tests.reports.make_run import seal, simulate, turn, workload, write_cell, write_sweep
+from tests.sentences import mentions
 
 
 def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict[str, Any]:
@@ -86,13 +87,13 @@ def test_parts_that_do_not_sum_to_the_time_fail_the_residual_gate(tmp_path: Path
     # The parts account for 9.8 of 10 s in the server, so 2% are missing.
     row = row_of(tmp_path, [turn(decode_s=9.8, finished_at_s=10.0), turn("p1")])
     assert row["residual"] == pytest.approx(0.02)
-    assert row["failed_gates"] == "the parts of a program's time differ from it by 2.0%"
+    assert mentions(row["failed_gates"], "parts", "differ", "2.0%")
 
 
 def test_a_failed_turn_fails_its_job_and_the_cell(tmp_path: Path) -> None:
     row = row_of(tmp_path, [turn("p0"), turn("p1", error="timed out")])
     assert (row["jobs"], row["failed_turns"]) == (1, 1)
-    assert row["failed_gates"] == "1 failed turn in 1 job (first: timed out)"
+    assert mentions(row["failed_gates"], "1 failed turn", "1 job", "timed out")
 
 
 def test_fewer_turns_than_the_workload_has_fail_the_cell(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
+from tests.sentences import mentions
 
 
 def event(t: float, name: str, program: str = "p", **fields: Any) -> dict[str, Any]:
@@ -132,4 +133,4 @@ def test_a_broken_event_of_a_pin_costs_the_cell_with_a_clear_line(tmp_path: Path
     seal(cell)
     ((name, why),) = collect(load_run(tmp_path)).missing
     assert name == cell.name
-    assert "engine.jsonl, line 1: not a JSON object" in why
+    assert mentions(why, "engine.jsonl, line 1", "JSON")

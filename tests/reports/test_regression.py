@@ -29,6 +29,7 @@ from reports.compare.regression import compare_sides
 from reports.compare.settings import parse_allowed
 from reports.compare.verdict import SUSTAINED, Outcome, Verdict, headline, markdown, row
 from servers.basics.errors import InvalidInput, NotComparable
+from tests.sentences import mentions
 
 SETTINGS: dict[str, Any] = {
     "engine": "sim",
@@ -62,9 +63,8 @@ def test_a_planted_regression_of_3_percent_is_found_and_an_unchanged_run_passes(
     assert outcome(JCT_S, JCT_S) == "identical"
     verdict = compare_sides(side(JCT_S), side(1.03 * JCT_S), ["jct.mean", "jct.p95"], 0.02)
     assert not verdict.good
-    assert headline(verdict, 0.02) == (
-        "2 regressions above 2.0%; the largest: fcfs at 0.1 jobs/s, jct.mean +3.0%"
-    )
+    largest = "fcfs at 0.1 jobs/s, jct.mean +3.0%"
+    assert mentions(headline(verdict, 0.02), "2 regressions", "2.0%", largest)
 
 
 def test_a_change_below_the_limit_is_slower_or_faster_but_no_regression() -> None:
@@ -112,7 +112,8 @@ def test_a_job_that_failed_in_one_run_or_seed_is_left_out_of_the_pairs_and_not_i
     verdict = compare_sides(base, new, ["jct.mean"], 0.03)
     (change,) = verdict.changes
     assert (change.pairs, change.change.value, change.outcome) == (3, 0.0, "noise")
-    assert verdict.different == ("fcfs at 0.1 jobs/s, seed 1: 1 job in one run only",)
+    (different,) = verdict.different
+    assert mentions(different, "fcfs at 0.1 jobs/s, seed 1", "1 job", "one run only")
 
 
 @pytest.mark.parametrize(
@@ -141,18 +142,13 @@ def test_options_that_explain_a_different_profile_are_named_first() -> None:
     base = side(JCT_S, scheduling="async", profile={"base_ps": 1, "provenance": "analytic"})
     other = {"base_ps": 2, "provenance": "operator-table"}
     new = side(JCT_S, scheduling="sync", kv_cache_dtype="fp8", profile=other)
-    with pytest.raises(
-        NotComparable,
-        match="different settings: scheduling: async against sync; kv-cache-dtype: auto against "
-        "fp8; step-times: analytic against operator-table; profile: base_ps and provenance;",
-    ):
+    options = "async against sync; .*: auto against fp8; .*: analytic against operator-table;"
+    with pytest.raises(NotComparable, match=f"{options} profile"):
         compare_sides(base, new, ["jct.mean"], 0.03)
 
 
 def test_without_a_common_policy_there_is_nothing_to_compare() -> None:
-    with pytest.raises(
-        NotComparable, match="run and run have no policy in common: fcfs, and other; run one"
-    ):
+    with pytest.raises(NotComparable, match="no policy in common: fcfs, and other"):
         compare_sides(side(JCT_S), side(JCT_S, variant="other"), ["jct.mean"], 0.03)
 
 
@@ -190,7 +186,7 @@ def test_a_cell_that_lost_or_gained_a_steady_state_is_named_with_its_run() -> No
 def test_runs_of_other_jobs_have_no_job_in_common() -> None:
     new = side(JCT_S)
     new = replace(new, jobs=new.jobs.assign(job_id="other-" + new.jobs["job_id"]))
-    with pytest.raises(NotComparable, match="run and run have no job in common: their workloads"):
+    with pytest.raises(NotComparable, match="no job in common"):
         compared(side(JCT_S), new)
 
 
@@ -306,9 +302,8 @@ def test_a_policy_that_lost_its_steady_state_is_the_largest_regression() -> None
     )  # fmt: skip
     assert len(verdict.changes) == 1
     assert not verdict.good
-    assert headline(verdict, 0.03) == (
-        "1 regression: fcfs at 0.1 jobs/s (stable, now no steady state)"
-    )
+    lost = "1 regression", "fcfs at 0.1 jobs/s", "stable, now no steady state"
+    assert mentions(headline(verdict, 0.03), *lost)
     assert "❌" in markdown(verdict, 0.03)
 
 
@@ -341,23 +336,18 @@ def test_no_steady_state_in_both_runs_is_said_and_not_identical_if_the_cells_dif
     base, new = stream((1, 39), (2, TENS)), stream((1, 33), (2, TENS))
     verdict = compared(base, new)
     steady, mean = verdict.changes
-    assert row(steady)[3:] == (
-        "1 of 2 seeds stable", "1 of 2 seeds stable", "–", "–",
-        "no steady state in either run (seed 1)",
-    )  # fmt: skip
+    assert row(steady)[3:7] == ("1 of 2 seeds stable", "1 of 2 seeds stable", "–", "–")
+    assert mentions(row(steady)[7], "no steady state", "seed 1")
     assert mean.outcome == "identical"
     assert verdict.unstable == ("fcfs at 0.1 jobs/s with seed 1",)
-    assert "- no steady state in either run: fcfs at 0.1 jobs/s with seed 1\n" in markdown(
-        verdict, 0.03
-    )
+    assert mentions(markdown(verdict, 0.03), "- no steady state", *verdict.unstable)
     assert verdict.good
     strict = replace(verdict, must_be_identical=True)
     assert not strict.good
-    assert strict.different == (
-        "fcfs at 0.1 jobs/s, seed 1: ended with 39 and 33 finished programs",
-    )
-    assert headline(strict, 0.03) == "not identical: 1 of 2 numbers and 1 cell differ"
-    assert "- not identical: fcfs at 0.1 jobs/s, seed 1: ended with" in markdown(strict, 0.03)
+    (different,) = strict.different
+    assert mentions(different, "fcfs at 0.1 jobs/s, seed 1", "39 and 33 finished programs")
+    assert mentions(headline(strict, 0.03), "1 of 2 numbers and 1 cell")
+    assert mentions(markdown(strict, 0.03), "- not identical", "fcfs at 0.1 jobs/s, seed 1")
 
 
 def test_equal_cells_without_a_steady_state_are_identical_and_said() -> None:
@@ -409,7 +399,7 @@ def test_a_file_that_is_no_baseline_is_refused_with_its_first_problem(
 
 
 def test_a_run_without_jobs_is_no_baseline(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="run: no job finished, so there is nothing to save"):
+    with pytest.raises(InvalidInput, match="no job finished"):
         save(side([]), tmp_path / "base.json.gz")
     assert not (tmp_path / "base.json.gz").exists()
 
@@ -478,9 +468,8 @@ def test_a_capacity_of_none_comes_before_a_lower_capacity() -> None:
     none, lower, _ = compared(base, new).changes
     assert (none.metric, none.outcome) == (SUSTAINED, "regression")
     assert (lower.pairs, lower.outcome, lower.note) == (2, "regression", "seeds 2 and 3")
-    assert "the largest: capacity of fcfs (0.2 jobs/s, now none sustained)" in headline(
-        compared(base, new), 0.03
-    )
+    said = headline(compared(base, new), 0.03)
+    assert mentions(said, "largest", "fcfs", "0.2 jobs/s, now none sustained")
 
 
 def test_a_baseline_file_keeps_capacities_without_a_number(tmp_path: Path) -> None:
@@ -494,7 +483,7 @@ def test_the_page_names_what_lost_its_steady_state(tmp_path: Path) -> None:
     verdict = compared(stream((1, TENS), (2, TENS), (3, TENS)), new)
     draw(verdict, "base", "new", 0.03, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "fcfs at 0.1 jobs/s (stable, now 2 of 3 seeds stable)." in page
+    assert mentions(page, "fcfs at 0.1 jobs/s (stable, now 2 of 3 seeds stable)")
     assert "<td>REGRESSION (seed 1)</td>" in page
     draw(compared(stream((1, TENS)), stream((1, 39))), "base", "new", 0.03, tmp_path / "page.html")
     assert "<td>no steady state</td>" in (tmp_path / "page.html").read_text()

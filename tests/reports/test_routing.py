@@ -60,7 +60,7 @@ def test_one_replica_has_no_numbers_of_routing() -> None:
     assert routing(cell(1), 1, columns(("a", 0, 0, 0.0, 1.0, 0, 0))) == {}
 
 
-def test_the_columns_of_routing() -> None:
+def test_routing_has_columns_for_imbalance_migrations_and_lost_hits() -> None:
     # Replica 0 has 4 s of turns and replica 1 has 2 s, without the second for which a turn was
     # held: 4 ÷ 3. The turn a.1 migrates, and finds 20 of its 80 tokens: 60 of 400 are lost.
     turns = columns(

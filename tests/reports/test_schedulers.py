@@ -11,6 +11,7 @@ from reports.page.schedulers import Schedulers
 from reports.page.write import write
 from servers.records.sweep import VariantRecord
 from tests.reports.make_run import make_run, turn, write_cell, write_sweep
+from tests.sentences import mentions
 
 DRAM = {"dram_gb": 100.0, "ssd_gb": 0.0}
 FCFS = {"name": "fcfs", "description": "Stock vLLM.", "policy_source": "v3"}
@@ -26,11 +27,12 @@ def schedulers_of(variants: list[dict[str, Any]], baseline: str) -> Schedulers:
 
 def test_each_name_in_a_sentence_is_a_link_to_its_own_sentence() -> None:
     schedulers = schedulers_of([FCFS, CONTINUUM, PLUS], "fcfs")
-    assert schedulers.linked("continuum+ beats continuum, not continuum-v1 or fcfs.") == (
-        '<a class="scheduler" href="#scheduler-3" title="KV is kept; tier.">continuum+</a> beats'
-        ' <a class="scheduler" href="#scheduler-2" title="KV is kept.">continuum</a>, not'
-        " continuum-v1 or"
-        ' <a class="scheduler" href="#scheduler-1" title="Stock vLLM.">fcfs</a>.'
+    linked = schedulers.linked("continuum+ beats continuum, not continuum-v1 or fcfs.")
+    link = '<a class="scheduler" href="#scheduler-{}" title="{}">{}</a>'
+    assert linked == (
+        f"{link.format(3, 'KV is kept; tier.', 'continuum+')} beats"
+        f" {link.format(2, 'KV is kept.', 'continuum')}, not continuum-v1 or"
+        f" {link.format(1, 'Stock vLLM.', 'fcfs')}."
     )
 
 
@@ -44,25 +46,20 @@ def test_names_and_sentences_are_text_and_never_markup() -> None:
 
 
 def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_reference() -> None:
-    assert schedulers_of([FCFS, CONTINUUM, PLUS, LMCACHE, REFERENCE], "fcfs").legend() == [
-        "fcfs is stock vLLM, the baseline",
-        "+ and lmcache: with an offload tier in host memory",
-        "clairvoyant knows the future and cannot win",
-    ]
+    every = schedulers_of([FCFS, CONTINUUM, PLUS, LMCACHE, REFERENCE], "fcfs")
+    stock, tier, reference = every.legend()
+    assert stock == "fcfs is stock vLLM, the baseline"
+    assert mentions(tier, "+ and lmcache", "host memory")
+    assert mentions(reference, "clairvoyant", "cannot win")
     unlimited = {"name": "unlimited-kv", "reference": "unlimited KV"}
-    assert schedulers_of([FCFS, unlimited], "fcfs").legend()[1:] == [
-        "unlimited-kv has unlimited KV memory and cannot win"
-    ]
-    assert schedulers_of([FCFS, CONTINUUM, LMCACHE], "continuum").legend() == [
-        "fcfs is stock vLLM",
-        "continuum is the baseline",
-        "lmcache: with an offload tier in host memory",
-    ]
+    (_, reference) = schedulers_of([FCFS, unlimited], "fcfs").legend()
+    assert mentions(reference, "unlimited-kv", "unlimited KV memory", "cannot win")
+    stock, baseline, tier = schedulers_of([FCFS, CONTINUUM, LMCACHE], "continuum").legend()
+    assert (stock, baseline) == ("fcfs is stock vLLM", "continuum is the baseline")
+    assert mentions(tier, "lmcache", "host memory")
     ssd = PLUS | {"offload": DRAM | {"ssd_gb": 500.0}}
-    assert schedulers_of([CONTINUUM, ssd], "continuum").legend() == [
-        "continuum is the baseline",
-        "+: with an offload tier in host memory and on SSD",
-    ]
+    (_, tier) = schedulers_of([CONTINUUM, ssd], "continuum").legend()
+    assert mentions(tier, "+", "host memory and on SSD")
 
 
 def test_every_link_of_a_page_has_a_target(tmp_path: Path) -> None:
@@ -78,6 +75,6 @@ def test_many_schedulers_are_not_listed_on_the_first_screen_but_linked(tmp_path:
     write_cell(write_sweep(tmp_path, names), "fcfs", [turn()])
     page = write(tmp_path).path.read_text()
     shown = page[page.index('<p class="names">') :].partition("</p>")[0]
-    assert '<a href="#schedulers">What each of the 13 does</a>' in shown
+    assert mentions(shown, '<a href="#schedulers">', "13")
     assert "p3" not in shown
     assert '<h2 id="schedulers">' in page

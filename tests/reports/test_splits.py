@@ -15,6 +15,7 @@ from reports.capacity.slo import parse_slo
 from reports.statistics.capacities import capacities
 from servers.records.sweep import SweepRecord
 from tests.reports.make_run import workload, write_cell, write_sweep
+from tests.sentences import mentions
 
 NAMES = ("fcfs@sticky", "fcfs@sticky@1P1D")
 
@@ -37,15 +38,13 @@ def capacity_headline(*per_seed: tuple[float, ...]) -> str:
 
 
 def test_the_best_split_is_compared_with_the_baseline() -> None:
-    assert capacity_headline((0.2,) * 3, (0.4,) * 3).startswith(
-        "fcfs@sticky@1P1D sustains 0.4 jobs/s on 2 x b200, 2.0x as many as fcfs@sticky (95% CI"
-    )
+    gain = "fcfs@sticky@1P1D", "0.4 jobs/s", "2 x b200", "2.0x", "fcfs@sticky (95% CI"
+    assert mentions(capacity_headline((0.2,) * 3, (0.4,) * 3), *gain)
 
 
 def test_variants_that_differ_in_the_split_are_not_called_schedulers() -> None:
-    assert capacity_headline((0.4,) * 3, (0.2,) * 3) == (
-        "No variant sustains more jobs than fcfs@sticky, which sustains 0.4 jobs/s on 2 x b200."
-    )
+    best = "No variant", "fcfs@sticky", "0.4 jobs/s", "2 x b200."
+    assert mentions(capacity_headline((0.4,) * 3, (0.2,) * 3), *best)
 
 
 def test_job_completion_times_of_splits_are_compared_as_those_of_other_variants(

@@ -11,6 +11,7 @@ from reports.metrics.cells import collect, failed_gates_of
 from reports.page.write import write
 from reports.run_folder.read import load_run
 from tests.reports.make_run import turn, workload, write_cell, write_sweep
+from tests.sentences import mentions
 
 STALL = [10.0, 12.0]
 """The client did not run from 10 to 12 s."""
@@ -60,10 +61,7 @@ def test_lateness_outside_of_stalls_fails_the_cell_as_before(tmp_path: Path) -> 
     write_sweep(tmp_path, ["fcfs"])
     cell(tmp_path, "fcfs", jobs(at_s=15.0, sent_at_s=18.5, decode_s=4.0), [STALL])
     # 3.5 s of 39 × 4 s + 7.5 s.
-    assert rows(tmp_path)["fcfs"]["failed_gates"] == (
-        "client lateness is 2.1% of the JCT, with 1 stall of the client machine: lower the rate, or"
-        " give the client more cores"
-    )
+    assert mentions(rows(tmp_path)["fcfs"]["failed_gates"], "2.1% of the JCT", "1 stall")
 
 
 @pytest.mark.parametrize(
@@ -104,4 +102,4 @@ def test_the_report_counts_the_jobs_that_are_left_out(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["fcfs"], engine="vllm", workload=workload(jobs()))
     cell(tmp_path, "fcfs", jobs(**LATE), [STALL])
     (caveat,) = [c for c in write(tmp_path).result.caveats if "stalled" in c]
-    assert caveat.endswith(": at most 1 of 40, in fcfs_jps0.5_seed1.")
+    assert mentions(caveat, "1 of 40", "fcfs_jps0.5_seed1.")

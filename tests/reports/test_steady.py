@@ -20,6 +20,7 @@ from reports.metrics.cells import Results, collect
 from reports.metrics.steady import grows_beyond_chance
 from reports.run_folder.read import load_run
 from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
+from tests.sentences import mentions
 
 IDLE = {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0}
 
@@ -161,8 +162,8 @@ def test_a_report_says_which_cells_are_unstable(tmp_path: Path) -> None:
     unstable_run(tmp_path)
     report = write_report(tmp_path)
     page = report.path.read_text()
-    assert page.count('<span class="badge warn" title="61 jobs in the system, more than 60">') == 1
-    assert page.count('<span class="badge warn" title="unstable at 2 jobs/s">') == 1
+    for title in ("61 jobs in the system, more than 60", "unstable at 2 jobs/s"):
+        assert page.count(f'badge warn" title="{title}">') == 1
     rows = json.loads((tmp_path / "cells.json").read_text())
     assert {row["cell"]: row["jct_mean_s"] for row in rows}["fcfs_jps2.0_seed1"] is None
     header, *lines = (tmp_path / "cells.csv").read_text().splitlines()
@@ -175,9 +176,7 @@ def test_a_run_without_a_stable_cell_has_a_report(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["fcfs"])
     steady_cell(tmp_path, TURNS[:1], WINDOW | {"from_s": None, "to_s": None}, unstable="grows")
     report = write_report(tmp_path)
-    assert report.answer[0] == (
-        "No scheduler has a steady state at the rates of this run: run lower rates."
-    )
+    assert mentions(report.answer[0], "No scheduler", "steady state", "lower rates")
     assert "unstable" in report.path.read_text()
 
 
@@ -212,7 +211,7 @@ def test_a_growing_backlog_of_a_stable_variant_is_a_caveat(tmp_path: Path) -> No
     steady_cell(tmp_path, TURNS, WINDOW, "las", seed=2, unstable="the queue grows")
     (caveat,) = [s for s in write_report(tmp_path).answer if "backlog grows" in s]
     assert ": fcfs at 1 jobs/s. " in caveat
-    assert caveat.endswith(" 120% of the arriving jobs, in fcfs_jps1.0_seed2.")
+    assert mentions(caveat, "120%", "fcfs_jps1.0_seed2.")
 
 
 def test_exported_tables_mark_the_measured_jobs(tmp_path: Path) -> None:
@@ -246,11 +245,8 @@ def test_variants_that_tie_are_named_although_the_baseline_has_no_steady_state(
             steady_cell(tmp_path, turns, WINDOW, variant=name, seed=seed)
     answer = write_report(tmp_path).answer
     assert not [sentence for sentence in answer if sentence.startswith("Short run")]
-    assert answer[0] == (
-        "At 1 jobs/s two schedulers are not distinguished with 3 seeds: the mean job completion"
-        " time (JCT) is 4.00 s with continuum and 4.03 s with las. The baseline fcfs has no steady"
-        " state here."
-    )
+    tie = "1 jobs/s", "two schedulers", "3 seeds", "4.00 s with continuum", "4.03 s with las"
+    assert mentions(answer[0], *tie, "fcfs has no steady state")
 
 
 @pytest.mark.parametrize(

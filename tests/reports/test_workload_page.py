@@ -16,6 +16,7 @@ from reports.workload.lines import survival
 from reports.workload.page import HEADS, draw, workload_table
 from reports.workload.phrases import caveats, findings, headline, tiles
 from reports.workload.time_figures import tools_figure
+from tests.sentences import mentions
 from tests.traces.claude_code import session_with_an_inferred_count
 from tests.traces.formats.test_claude_code import SECRETS, private_history
 from traces import Program, Turn, read_traces
@@ -61,10 +62,8 @@ def figures(text: str) -> dict[str, Any]:
 def test_the_headline_says_what_jobs_are_like_and_which_recipe_is_nearest(tmp_path: Path) -> None:
     _, _, found = page(tmp_path)
     # 3, 3 and 2 turns; gaps of tools: 1, 2, 3 and 30 s, whose P99 is 3 + 0.97 * 27 = 29.19.
-    assert headline(found) == (
-        "Jobs of 2.7 turns on average, each adding a median of 90 tokens; tools take a median of"
-        f" 2.50 s, and 29.2 s at P99. No recipe is close; the nearest is {found.packs[0].name}."
-    )
+    jobs = "2.7 turns", "90 tokens", "2.50 s", "29.2 s at P99", found.packs[0].name
+    assert mentions(headline(found), *jobs)
     # 700 of 1,470 prompt tokens repeat the turn before.
     assert [tile.number for tile in tiles(found)] == ["3", "2.7", "90", "10", "47.6%", "2.50 s"]
 
@@ -79,7 +78,7 @@ def test_a_pack_is_nearest_to_itself() -> None:
 def test_sub_agents_and_pauses_are_told_apart_from_jobs_and_tools(tmp_path: Path) -> None:
     _, _, found = page(tmp_path)
     said = " ".join(findings(found))
-    assert "Sub-agents: 1, started by 1 program; 1.0 turns each on average" in said
+    assert mentions(said, "Sub-agents: 1", "1 program", "1.0 turns")
     assert "the parent waits for 1 of them" in said
     assert "a person thinks: 1, 600 s on average" in said
 
@@ -90,7 +89,7 @@ def test_each_figure_says_whether_it_is_measured_inferred_or_synthesised(tmp_pat
     for figure in drawn.values():
         for spec in figure["specs"].values():
             assert re.search("measured|inferred|synthesised", spec["note"])
-    assert "Tool times of this trace: all measured." in drawn["tools"]["specs"][""]["note"]
+    assert mentions(drawn["tools"]["specs"][""]["note"], "Tool times", "all measured")
 
 
 def test_inferred_gaps_are_a_caveat(tmp_path: Path) -> None:
@@ -98,12 +97,12 @@ def test_inferred_gaps_are_a_caveat(tmp_path: Path) -> None:
     write_programs(tmp_path / "t.jsonl", [Program("a", turns)])
     loaded = read_traces(tmp_path / "t.jsonl")
     first, *_ = caveats(compared(loaded), loaded)
-    assert first.startswith("1 of 1 times between turns are not measured tool times (inferred):")
+    assert mentions(first, "1 of 1 times", "inferred")
 
 
 def test_single_requests_have_a_page_without_growth_and_tools(tmp_path: Path) -> None:
     _, drawn, found = page(tmp_path, [Program(str(n), (Turn(100 + n, 10),)) for n in range(4)])
-    assert headline(found).startswith("Single requests with a median prompt of 102 tokens.")
+    assert mentions(headline(found), "Single requests", "102 tokens")
     assert list(drawn["turn-tokens"]["specs"]) == ["output"]
     assert not {"tools", "starts"} & drawn.keys()
 
@@ -158,7 +157,7 @@ def test_tool_times_say_whether_they_include_those_of_sub_agents(tmp_path: Path)
     assert tiles(found)[-1].sure.endswith(", with sub-agents")
     (row, *_), at = workload_table(found).rows, HEADS.index("tool P50") - 1
     assert row.cells[at].text == "2.50 s"
-    assert "they and the tool times exclude sub-agents, unlike the first screen" in text
+    assert "exclude sub-agents, unlike the first screen" in text
     alone = compared(read_traces("bfcl"))
     assert "with sub-agents" not in tiles(alone)[-1].sure
 
@@ -176,13 +175,13 @@ def test_a_page_says_how_many_token_counts_are_inferred(tmp_path: Path) -> None:
 
 def test_a_page_says_which_names_of_files_and_folders_it_has(tmp_path: Path) -> None:
     text, _, _ = page(tmp_path)
-    assert "names the given files and folders, but not the folders that contain them." in text
+    assert "names the given files and folders" in text
     assert "t.jsonl" in text
     assert str(tmp_path) not in text
     assert tmp_path.name not in text
     private = read_traces(private_history(tmp_path / "history"))
     draw(private, "sessions", tmp_path / "private.html")
-    assert "The page names none of them and no folder" in (tmp_path / "private.html").read_text()
+    assert "names none of them and no folder" in (tmp_path / "private.html").read_text()
 
 
 def test_the_page_of_a_private_history_names_no_project_session_or_command(tmp_path: Path) -> None:

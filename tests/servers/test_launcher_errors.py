@@ -83,15 +83,10 @@ def test_a_server_that_dies_at_start_is_reported_with_the_reason_and_its_log(
 ) -> None:
     with pytest.raises(ServerFailed) as caught:
         start(tmp_path, "exits")
-    assert str(caught.value) == (
-        "vLLM exited with code 1: ValueError: the KV cache is too small "
-        f"(log: {tmp_path / 'run/server.log'})"
-    )
-    assert caught.value.tail[-3:] == [
-        "starting",
-        "ValueError: the KV cache is too small",
-        "nothing to add",
-    ]
+    cause = "ValueError: the KV cache is too small"
+    log = f"(log: {tmp_path / 'run/server.log'})"
+    assert str(caught.value) == f"vLLM exited with code 1: {cause} {log}"
+    assert caught.value.tail[-3:] == ["starting", cause, "nothing to add"]
 
 
 @pytest.mark.parametrize("how", ["hangs", "unhealthy"])
@@ -355,17 +350,14 @@ def test_the_format_of_the_kv_cache_is_passed_to_vllm_unless_it_is_the_default(
 def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Path) -> None:
     python = substitute_vllm(tmp_path, "healthy", "0.99.0")
     config = ServerConfig(admission=Admission.FIRST_CHUNK)
-    with pytest.raises(
-        InvalidInput,
-        match=r"^--admission first-chunk: vLLM 0\.99\.0 has no --no-scheduler-reserve-full-isl; "
-        "use --admission whole-prompt, or a version that has it",
-    ):
+    lacks = r"vLLM 0\.99\.0 .* --no-scheduler-reserve-full-isl; .* --admission whole-prompt"
+    with pytest.raises(InvalidInput, match=rf"^--admission first-chunk: {lacks}"):
         launch(config, tmp_path / "run", python=python, ready_within_s=20)
 
 
 def test_an_unknown_model_is_reported_with_the_known_names(tmp_path: Path) -> None:
     python = substitute_vllm(tmp_path, "healthy")
-    with pytest.raises(InvalidInput, match=r"is not a folder and not a known name \(tiny, llama"):
+    with pytest.raises(InvalidInput, match=r"not a known name \(tiny, llama"):
         launch(
             ServerConfig(model="/no/model"),
             tmp_path,

@@ -38,7 +38,7 @@ def test_model_runner_v1_gets_a_logits_processor_and_v2_its_own_replay() -> None
     assert "--logits-processors" not in on_gpu
 
 
-def test_without_it_vllm_has_neither() -> None:
+def test_without_recorded_answers_vllm_gets_no_replay_options() -> None:
     for vllm in (ON_CPU, ON_GPU):
         assert not {"--logits-processors", "--enable-trace-replay"} & {
             *started(vllm, recorded=False)

@@ -24,6 +24,7 @@ from servers.routers.prefix_aware import PrefixAware
 from servers.routing import ROUTERS, ForeignRouter, NamedRouter, find_router, named_router
 from servers.variants import behind_routers, variants
 from tests.lines import read_lines
+from tests.sentences import mentions
 from tests.servers.substitute_vllm import substitute_vllm
 
 
@@ -78,9 +79,7 @@ def test_routers_of_others_are_variants_beside_ours() -> None:
 
 
 def test_a_router_of_others_has_no_decisions_to_ask_for() -> None:
-    with pytest.raises(
-        InvalidRouter, match="only bench sweep --engine vllm or sglang starts; use one of "
-    ):
+    with pytest.raises(InvalidRouter, match=r"only .* --engine vllm or sglang"):
         named_router("vllm-router:round_robin")
 
 
@@ -88,10 +87,7 @@ def test_virtual_time_refuses_a_router_of_others(tmp_path: Path) -> None:
     command = "sweep --policies fcfs --replicas 2 --router vllm-router:round_robin --jps 0.2"
     refused = CliRunner().invoke(app, [*command.split(), "--out", str(tmp_path / "run")])
     assert refused.exit_code == 2
-    assert (
-        "is a process in front of live servers; use --engine vllm or sglang, or one of"
-        in refused.stderr
-    )
+    assert mentions(refused.stderr, "live servers", "--engine vllm or sglang")
     assert not (tmp_path / "run").exists()
 
 
@@ -113,7 +109,7 @@ def test_a_router_that_is_not_installed_is_refused_before_anything_starts(
 
 def test_sglang_router_refuses_token_ids_before_anything_starts() -> None:
     chosen = behind_routers(variants("fcfs"), "sglang-router:manual")
-    with pytest.raises(InvalidInput, match="refuses prompts of token ids; add --prompts text"):
+    with pytest.raises(InvalidInput, match=r"token ids; add --prompts text"):
         find_routers(chosen, SweepSettings())
 
 
@@ -161,6 +157,6 @@ def test_a_sweep_compares_routers_with_the_same_jobs(tmp_path: Path) -> None:
 def test_the_policy_of_a_router_of_another_project_names_the_project() -> None:
     with pytest.raises(UnknownName) as refused:
         find_router("kv")
-    assert str(refused.value) == "--router kv: none of our routers; did you mean dynamo:kv?"
+    assert mentions(str(refused.value), "--router kv", "did you mean dynamo:kv?")
     with pytest.raises(UnknownName, match="did you mean sglang-router:manual"):
         find_router("manual")

@@ -13,6 +13,7 @@ import pytest
 
 from servers.processes.port import Port
 from tests.harness.in_process import bench as bench_here
+from tests.sentences import mentions
 from tests.servers.substitute_vllm import living, substitute_vllm
 
 
@@ -39,7 +40,7 @@ def test_bench_serve_runs_until_ctrl_c_and_leaves_no_process(bench: str, tmp_pat
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert errors.splitlines()[0] == "log: here/server.log"
-    assert "costs are constants for tiny on two CPU cores" in errors
+    assert mentions(errors, "costs are constants", "tiny")
     assert errors.splitlines()[-1] == "bench: stopped"
     left = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert left == ["options.json", "server.json", "server.log"]
@@ -52,7 +53,7 @@ def test_the_url_of_each_replica_is_printed_and_no_process_is_left(
     python = substitute_vllm(tmp_path, "healthy")
     code, out, err = bench_here("serve", "--replicas", "2", "--port", "8000")
     assert (code, out) == (2, "")
-    assert "--port 8000: 2 replicas need different ports; remove --port" in err
+    assert mentions(err, "--port 8000", "2 replicas", "remove --port")
     with subprocess.Popen(
         [bench, "serve", "--replicas", "2", "--vllm-python", python, "--out", "here"],
         stdout=subprocess.PIPE,
@@ -91,7 +92,7 @@ def test_a_router_gives_all_replicas_one_url_on_the_given_port(bench: str, tmp_p
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=300)
     assert (process.returncode, rest) == (130, "")
-    assert "router thunderagent; turns are recorded in here/gateway/turns.jsonl" in errors
+    assert mentions(errors, "router thunderagent", "here/gateway/turns.jsonl")
     left = {path.name for path in (tmp_path / "here").iterdir()}
     assert left == {"gateway", "replica-0", "replica-1"}
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
@@ -119,18 +120,15 @@ def test_a_server_that_dies_gives_exit_code_1_and_the_end_of_its_log(tmp_path: P
     assert (code, out) == (1, "")
     assert "  nothing to add\n" in err
     last = err.splitlines()[-1]
-    assert last.startswith("bench: vLLM exited with code 1: ValueError: the KV cache is too small")
+    assert mentions(last, "vLLM exited with code 1", "ValueError: the KV cache")
     assert "Traceback" not in err
 
 
 def test_invalid_input_gives_exit_code_2_and_one_line(tmp_path: Path) -> None:
     python = substitute_vllm(tmp_path, "healthy")
-    assert bench_here("serve", "--policy", "clairvoyant", "--vllm-python", python) == (
-        2,
-        "",
-        "bench: --policy clairvoyant: it knows the trace's future, "
-        "so it runs in virtual time only\n",
-    )
+    code, out, err = bench_here("serve", "--policy", "clairvoyant", "--vllm-python", python)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert mentions(err, "--policy clairvoyant", "virtual time only")
 
 
 def test_doctor_finds_the_given_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,4 +138,4 @@ def test_doctor_finds_the_given_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", "/bin/true")
     code, _, err = bench_here("doctor")
     assert code == 1
-    assert "bench: engine vllm: --vllm-python /bin/true is not a usable Python" in err
+    assert mentions(err, "engine vllm", "--vllm-python /bin/true")

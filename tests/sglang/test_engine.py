@@ -15,6 +15,7 @@ from harness.load.settings import Machine, Prompts, Server, SweepSettings
 from servers.basics.errors import InvalidInput, NotInstalled, Unavailable
 from tests.lines import read_lines
 from tests.live.replaying import program
+from tests.sentences import mentions
 from tests.servers.substitute_vllm import living
 from tests.sglang.server import FAILING, KV_TOKENS, VERSION
 from traces.formats.native import write_programs
@@ -72,9 +73,8 @@ def test_a_sweep_compares_schedulers_of_sglang_on_several_servers(
     assert "slru" in server["flags"]
 
     (failed,) = out.glob("*/failed.json")
-    assert json.loads(failed.read_text())["error"].startswith(
-        "SGLang exited with code 1: RuntimeError: Not enough memory. Please try to increase"
-    )
+    error = json.loads(failed.read_text())["error"]
+    assert mentions(error, "SGLang", "code 1", "RuntimeError: Not enough memory")
     assert living(tmp_path) == []
 
 
@@ -83,7 +83,7 @@ def test_a_missing_or_an_old_sglang_is_refused_with_the_command_to_install_it(
 ) -> None:
     settings = SweepSettings(policies="fcfs", machine=Machine(engine="sglang", model="tiny"))
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
-    with pytest.raises(NotInstalled, match=r"has no SGLang; .*/pip install sglang \(or set"):
+    with pytest.raises(NotInstalled, match=r"no SGLang; .*/pip install sglang"):
         resolve_engine(settings)
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", str(tmp_path / "python"))
     with pytest.raises(Unavailable, match="No such file"):

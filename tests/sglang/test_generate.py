@@ -16,6 +16,7 @@ from servers.basics.errors import CellFailed
 from servers.processes.metrics_page import server_load
 from tests.lines import Line, into
 from tests.live.replaying import program
+from tests.sentences import mentions
 from tests.sglang.server import CONTEXT, Sglang, serving
 from traces import Message, Program, Turn
 
@@ -113,7 +114,7 @@ def test_a_parameter_that_it_does_not_know_is_refused_with_its_name(
     """SGLang's contract check answers with a text where other errors are objects."""
     monkeypatch.setattr(sglang, "sampling_params", lambda tokens: {"max_tokens": tokens})
     (refused,) = replayed([program("job", 1)], Sglang())
-    assert "the server answered 400: unknown field `max_tokens`" in str(refused["error"])
+    assert mentions(str(refused["error"]), "400", "`max_tokens`")
 
 
 def test_a_flush_is_tried_again_while_a_turn_runs(monkeypatch: pytest.MonkeyPatch) -> None:

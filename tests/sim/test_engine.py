@@ -363,7 +363,7 @@ def test_a_turn_that_arrives_during_a_load_displaces_the_loading_turn_after_one_
 
 def test_a_turn_that_could_never_run_is_refused() -> None:
     simulator, _, _ = engine(kv_blocks=4)
-    with pytest.raises(ValueError, match="a turn of 65 tokens does not fit the 64 tokens"):
+    with pytest.raises(ValueError, match=r"65 tokens .* the 64 tokens"):
         simulator.submit(turn("a", 60, 5), 0)
     with pytest.raises(ValueError, match="both must be at least 1"):
         simulator.submit(turn("a", 60, 0), 0)

@@ -144,7 +144,7 @@ def test_a_state_is_hit_once_no_step_computes_it_or_begins_at_it() -> None:
 
 def test_an_offload_tier_is_refused_since_it_stores_no_states() -> None:
     machine = replace(profile(100), kv_groups=(STATE, None))
-    with pytest.raises(InvalidInput, match="sliding windows, chunks or states have KV groups"):
+    with pytest.raises(InvalidInput, match="states have KV groups"):
         Engine(
             make_policy(variant("fcfs"), COSTS),
             machine,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.experiments.definition import load, names
+from tests.sentences import mentions
 from tools.world import World, add, error, headline, read_world, rows, settings_sha256
 
 
@@ -55,21 +56,16 @@ def test_the_headline_has_the_largest_error_of_capacities_and_their_median(tmp_p
         ONE: [finding(20, [11, 16], "does not hold"), finding(9.9, [11, 16], "cannot be said")],
         TWO: [finding(12, [11, 16]), finding(20, [10], is_capacity=False)],
     }
-    assert headline(world_of(tmp_path, found)) == (
-        "Predicted capacity was within 25% of the nearest number that others measured (median "
-        "10%), in 3 comparisons with 2 sources. 1 of these claims holds, 1 does not, and 1 cannot "
-        "be said."
-    )
+    error = "25%", "median 10%", "3 comparisons", "2 sources"
+    claims = "1 of these claims holds, 1 does not, and 1 cannot"
+    assert mentions(headline(world_of(tmp_path, found)), *error, *claims.split(", "))
 
 
 def test_a_prediction_that_arms_only_bound_is_counted_without_an_error(tmp_path: Path) -> None:
     bounded = finding(32, [11, 16], "does not hold", bounds="more than 32, the last arm")
     world = world_of(tmp_path, {ONE: [finding(18, [11, 16], "does not hold"), bounded]})
-    assert headline(world) == (
-        "Predicted capacity was within 12% of the nearest number that others measured (median "
-        "12%), in 1 comparison with 1 source; 1 more has only a bound. None of these claims holds, "
-        "2 do not, and 0 cannot be said."
-    )
+    error = "12%", "median 12%", "1 comparison", "1 source", "1 more has only a bound"
+    assert mentions(headline(world), *error, "None of these claims", "2 do not", "0 cannot")
     assert [row[4] for row in rows(world)] == ["+12%", "–"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.sentences import mentions
 from tests.traces.claude_code import Line, answer, result, session, tool, user
 from traces import Fork, Program, Provenance, TraceSet, read_traces
 
@@ -185,9 +186,9 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     read(tmp_path, s=main(agentId="x1"), s__subagents__agent_x1=agent())
     (tmp_path / "s/subagents/agent-x1.jsonl").rename(tmp_path / "s/subagents/agent-x1.jsonl.gz")
     loaded = read_traces(tmp_path, keep_names=True)
-    assert [(note.file, note.reason) for note in loaded.rejections] == [
-        ("agent-x1.jsonl.gz", "not a complete gzip file (Not a gzipped file (b'{\"'))")
-    ]
+    (note,) = loaded.rejections
+    assert note.file == "agent-x1.jsonl.gz"
+    assert mentions(note.reason, "not a complete gzip file")
     assert [program.id for program in loaded.programs] == ["s"]
 
 

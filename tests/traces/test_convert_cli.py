@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
 from harness.cli.commands.traces_convert import _complete_export
+from tests.sentences import mentions
 from tests.traces.claude_code import session_with_an_inferred_count
 from traces import read_traces
 from traces.exports.registry import EXPORTS
@@ -36,7 +37,7 @@ def test_a_pack_can_be_written_in_each_format_and_read_again(name: str, tmp_path
 
 def test_what_a_format_cannot_express_is_printed(tmp_path: Path) -> None:
     ran = convert("swe-bench", "--to", "mooncake", "--programs", "1", "--out", tmp_path / "m.jsonl")
-    assert "differs: mooncake has no tool gaps: a later turn starts at a fixed time" in ran.stderr
+    assert mentions(ran.stderr, "differs: mooncake has no tool gaps")
     assert ran.stdout.startswith(f"{tmp_path / 'm.jsonl'}: 1 programs, ")
 
 
@@ -45,10 +46,8 @@ def test_the_number_of_prompts_whose_shared_prefix_is_rounded_down_is_printed(
     name: str, block_tokens: int, tmp_path: Path
 ) -> None:
     ran = convert("swe-bench", "--to", name, "--programs", "5", "--out", tmp_path / "m.jsonl")
-    assert (
-        f"differs: hash ids stand for whole blocks of {block_tokens} tokens: what a prompt shares "
-        "with other programs is rounded down to them (5 times)"
-    ) in ran.stderr
+    whole_blocks = f"whole blocks of {block_tokens} tokens", "rounded down", "(5 times)"
+    assert mentions(ran.stderr, "differs", *whole_blocks)
 
 
 def test_our_own_files_mark_inferred_token_counts(tmp_path: Path) -> None:
@@ -77,8 +76,7 @@ def test_a_file_of_another_tool_in_which_inferred_token_counts_are_not_marked_sa
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     ran = convert("/no/such/file", "--to", "agentic", "--out", tmp_path / "x.jsonl")
     assert ran.exit_code == 2
-    assert "--to agentic: no format to write is called 'agentic';" in ran.stderr
-    assert "did you mean agentic-mooncake?" in ran.stderr
+    assert mentions(ran.stderr, "--to agentic", "did you mean agentic-mooncake?")
     assert "Traceback" not in ran.output
 
 
@@ -87,26 +85,23 @@ def test_a_path_that_the_format_cannot_have_is_refused(tmp_path: Path) -> None:
         ran = convert("swe-bench", "--to", name, "--out", tmp_path / out)
         assert ran.exit_code == 2, name
         assert f"--out {tmp_path / out}: " in ran.stderr
-    assert (
-        "sessions.json: ends in .json like a file, but --to weka writes a file per job; name a new "
-        "or empty folder"
-    ) in ran.stderr
+    assert mentions(ran.stderr, "sessions.json", ".json", "--to weka", "empty folder")
     assert not list(tmp_path.iterdir())
 
 
 def test_messages_are_refused_for_formats_without_texts(tmp_path: Path) -> None:
     ran = convert("swe-bench", "--to", "otel", "--messages", "--out", tmp_path / "x.jsonl")
     assert ran.exit_code == 2
-    assert "--messages: --to otel has no texts; remove --messages" in ran.stderr
+    assert mentions(ran.stderr, "--to otel has no texts", "remove --messages")
 
 
 def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     ran = convert("swe-bench", "--to", "weka", "--out", tmp_path)
     assert ran.exit_code == 2
-    assert f"--out {tmp_path}: is a folder with files, but --to weka writes a file" in ran.stderr
+    assert mentions(ran.stderr, f"--out {tmp_path}", "folder with files", "--to weka")
     ran = convert("swe-bench", "--to", "weka", "--out", tmp_path / "mine.json")
-    assert "mine.json: is a file, but --to weka writes a file per job" in ran.stderr
+    assert mentions(ran.stderr, "mine.json: is a file", "--to weka")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]
 
 
@@ -118,7 +113,7 @@ def test_a_file_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
     for out in (recording, link):
         ran = convert(recording, "--to", "mooncake", "--out", out)
         assert ran.exit_code == 2
-        assert f"--out {out}: is one of the files to read" in ran.stderr
+        assert mentions(ran.stderr, f"--out {out}", "files to read")
     ran = convert(tmp_path, "--out", recording)
     assert ran.exit_code == 2
     assert f"--out {recording}: exists in {tmp_path}, which is read" in ran.stderr

@@ -81,9 +81,8 @@ def test_invalid_factors_are_refused_by_name(option: dict[str, float]) -> None:
 
 
 def test_factors_that_would_give_an_invalid_trace_are_refused() -> None:
-    with pytest.raises(
-        InvalidTrace, match=r"turn 0: tool_gap_s is 2000000000.0, must be 0 to 32,000,000"
-    ):
+    out_of_range = r"turn 0: tool_gap_s is 2000000000\.0, .* 32,000,000"
+    with pytest.raises(InvalidTrace, match=out_of_range):
         cut([PARENT], gap_scale=1e9)
 
 

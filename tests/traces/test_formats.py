@@ -21,6 +21,7 @@ from servers.policies.base import Costs
 from servers.records.turns import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
+from tests.sentences import mentions
 from tests.sim.worlds import BLOCK, profile
 from tests.traces.sample import json_lines, load_bytes
 from tests.traces.samples import SAMPLES
@@ -237,16 +238,14 @@ def test_without_the_package_choosing_one_of_its_formats_names_the_remedy(tmp_pa
     (tmp_path / "a.jsonl").write_bytes(b"{}")
     with pytest.raises(UnknownName) as error:
         read_traces(tmp_path / "a.jsonl", format="bfcl")
-    assert str(error.value) == (
-        "--format bfcl: this format is in a package of its own: pip install turnstile-formats"
-    )
+    assert mentions(str(error.value), "--format bfcl", "pip install turnstile-formats")
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(custom_trace: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no trace format is called 'wekka'; did you mean weka"):
+    with pytest.raises(UnknownName, match=r"'wekka'; did you mean weka"):
         read_traces(custom_trace, format="wekka")
 
 
 def test_a_module_without_sniff_and_load_is_refused(custom_trace: Path) -> None:
-    with pytest.raises(InvalidPlugin, match=r"json\.decoder is not a trace format: it has"):
+    with pytest.raises(InvalidPlugin, match=r"json\.decoder is not a trace format"):
         read_traces(custom_trace, format="json.decoder")

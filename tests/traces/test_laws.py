@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.sentences import each_mentions, mentions
 from tests.traces.formats import test_codex as codex
 from tests.traces.sample import json_lines
 from traces import Provenance, read_traces
@@ -38,7 +39,7 @@ def test_a_gap_that_does_not_fit_is_inferred() -> None:
     gaps, laws, reasons = balanced(Call(10, 5, 0.0, 2.0), Call(20, 5, 3.0, 5.0), gap_s=4.0)
     assert gaps[0] == (4.0, INFERRED)
     assert laws.failed[Law.SPAN] == 1
-    assert reasons == ["a tool gap and a call of 6.0 s in 3.0 s: such gaps are inferred"]
+    assert each_mentions(reasons, "6.0 s in 3.0 s")
 
 
 def test_a_gap_without_the_times_of_its_calls_is_not_checked() -> None:
@@ -78,7 +79,7 @@ def test_text_that_its_tokens_cannot_hold_is_reported() -> None:
     few, enough = Call(10, 100, characters=1001), Call(10, 101, characters=1001)
     _, laws, reasons = balanced(few, enough)
     assert (laws.checked[Law.TEXT], laws.failed[Law.TEXT]) == (2, 1)
-    assert reasons == ["an answer of 1,001 characters has 100 tokens (1 of 2)"]
+    assert each_mentions(reasons, "1,001 characters has 100 tokens (1 of 2)")
 
 
 def test_programs_whose_counts_fail_a_law_are_marked(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_counts_that_a_total_does_not_have_are_reported() -> None:
     first, second = count(4, 500), count(9, 500)
     second["payload"]["info"]["last_token_usage"]["input_tokens"] = 900
     _, repairs = codex.read(codex.meta("a"), codex.said(4), first, codex.said(9), second)
-    assert "prompts sum to 1,400 tokens, the file says 1,000" in repairs
+    assert mentions(repairs, "1,400 tokens", "1,000")
 
 
 def test_calls_that_a_trajectory_counts_but_does_not_have_are_reported(tmp_path: Path) -> None:

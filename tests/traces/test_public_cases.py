@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from servers.basics.errors import InvalidTrace
+from tests.sentences import each_mentions, mentions
 from traces import Fork, Program, Provenance, TraceSet, read_traces
 from traces.formats.registry import abouts, recognise
 
@@ -62,9 +63,7 @@ def test_an_interrupted_codex_answer_is_left_out_and_the_wait_after_it_is_a_paus
     turns = only("08-codex-interrupted-call").turns
     assert [turn.tools for turn in turns] == [(), ("rg",), ()]
     assert turns[0].tool_gap_s == 590.0  # from 9:00:10 to 9:10:00
-    assert repairs("08-codex-interrupted-call") == [
-        "an answer without token counts, such as an interrupted one: left out"
-    ]
+    assert each_mentions(repairs("08-codex-interrupted-call"), "without token counts")
 
 
 def test_a_codex_call_that_compacts_the_history_is_a_turn() -> None:
@@ -85,7 +84,7 @@ def test_the_calls_that_a_codex_sub_agent_copied_are_its_parents(
     case: str, expected: list[list[int]]
 ) -> None:
     assert prompts(case) == expected
-    assert "a history copied from the rollout it was forked from: left out" in repairs(case)
+    assert mentions(repairs(case), "copied from the rollout")
 
 
 def test_claude_calls_that_a_branch_copied_are_known_by_the_ids_that_a_gateway_gave() -> None:
@@ -113,9 +112,7 @@ def test_a_total_that_counts_cached_tokens_twice_does_not_agree_with_the_text() 
     assert [turn.output_tokens for turn in program.turns] == [100, 80]
     assert program.prefix is not None
     assert program.prefix.tokens <= 8_200
-    assert "a total with the cached tokens twice, as the text shows: ignored (2 times)" in repairs(
-        "17-langfuse-cached-twice"
-    )
+    assert mentions(repairs("17-langfuse-cached-twice"), "cached tokens twice", "(2 times)")
 
 
 def test_claude_codes_own_spans_are_calls_and_tools() -> None:
@@ -194,7 +191,7 @@ def test_a_sqlite_database_is_refused_with_what_to_export(tmp_path: Path) -> Non
     connection.execute("create table calls (prompt_tokens)")
     connection.commit()
     connection.close()
-    with pytest.raises(InvalidTrace, match=r"a SQLite database, .* as CSV, and give --columns"):
+    with pytest.raises(InvalidTrace, match=r"SQLite database, .* CSV, .* --columns"):
         read_traces(tmp_path / "traces.sqlite")
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from traces import Fork, Message, Program, Provenance
 from traces.assumptions import Assumptions
 from traces.check import check
@@ -91,13 +92,13 @@ def test_of_model_spans_within_each_other_only_the_innermost_counts() -> None:
         call("outer", 0, 3, 100, 20), call("inner", 0.5, 2.5, 100, 20, "outer")
     )
     assert len(program.turns) == 1
-    assert repairs == ["a model span around another one: counted once"]
+    assert each_mentions(repairs, "around another one: counted once")
 
 
 def test_a_span_that_is_exported_twice_counts_once() -> None:
     (program,), repairs = read(call("1", 0, 2, 100, 20), call("1", 0, 2, 100, 20))
     assert len(program.turns) == 1
-    assert repairs == ["a span with the id of an earlier one: left out"]
+    assert each_mentions(repairs, "with the id of an earlier one")
 
 
 def test_a_model_span_that_contains_its_tool_ends_where_the_tool_starts() -> None:
@@ -110,7 +111,7 @@ def test_a_call_of_which_nothing_is_recorded_called_a_tool_if_its_trace_goes_on(
     spoken = call("1", 3, 4, 130, 20, answer="done")
     (program,), repairs = read(call("0", 0, 2, 100, 20), spoken, call("2", 6, 7, 160, 20))
     assert [turn.tools for turn in program.turns] == [("tool",), (), ()]
-    assert "a call with neither tools nor answer, not the last: assumed a tool call" in repairs
+    assert mentions(repairs, "neither tools nor answer", "assumed a tool call")
 
 
 def test_traces_of_one_conversation_are_one_program() -> None:
@@ -158,9 +159,8 @@ def test_an_agent_below_a_tool_or_within_its_time_is_a_fork_that_its_parent_wait
     assert main.turns[0].tool_gap_s == 1.5
     assert main.turns[0].tools == ("task",)
     assert sub.turns[0].tool_gap_s == 1
-    assert repairs == [
-        "a prompt without its full text: assumed to repeat the previous one, inferred (2 times)"
-    ]
+    assert each_mentions(repairs, "without its full text")
+    assert repairs[0].endswith("(2 times)")
 
 
 def test_an_agent_within_an_agent_that_makes_calls_itself_is_a_fork() -> None:
@@ -192,7 +192,7 @@ def test_a_parent_does_not_wait_for_a_sub_agent_that_ends_after_its_next_request
     )
     assert sub.fork == Fork("t", 0, 1.0, None, Provenance.MEASURED)
     assert main.turns[0].tool_gap_s == 2
-    assert "a sub-agent that runs in parallel with its parent, which does not wait" in repairs
+    assert mentions(repairs, "in parallel with its parent")
 
 
 def test_requests_that_overlap_are_sub_agents_that_the_next_request_waits_for() -> None:
@@ -213,7 +213,7 @@ def test_requests_that_overlap_are_sub_agents_that_the_next_request_waits_for() 
 def test_a_request_that_overlaps_the_first_one_is_a_separate_program() -> None:
     (main, side), repairs = read(call("0", 0, 2, 100, 20), call("1", 1, 3, 100, 20))
     assert (main.fork, side.fork) == (None, None)
-    assert repairs == ["a sub-agent or parallel call before its parent's first answer: separate"]
+    assert each_mentions(repairs, "before its parent's first answer: separate")
 
 
 def test_a_small_overlap_is_the_skew_of_two_clocks() -> None:
@@ -227,7 +227,7 @@ def test_a_prompt_that_contains_the_answer_follows_it_even_if_the_clocks_differ(
     second = call("1", 2, 6, 150, 20, prompt=said("s", "q", "a", "o"))
     (program,), repairs = read(first, second)
     assert [turn.tool_gap_s for turn in program.turns] == [0, 0]
-    assert "a call sent before the previous response: gap set to 0" in repairs
+    assert mentions(repairs, "before the previous response", "gap set to 0")
 
 
 def test_a_prompt_that_changes_a_message_keeps_what_is_before_it() -> None:
@@ -236,7 +236,7 @@ def test_a_prompt_that_changes_a_message_keeps_what_is_before_it() -> None:
     second = call("1", 2, 3, 150, 20, prompt=said("0123456789", "abcd, then something else"))
     (program,), repairs = read(first, second)
     assert program.turns[1].kept_tokens == 70
-    assert repairs == ["a prompt that does not repeat all messages of the previous one"]
+    assert each_mentions(repairs, "not repeat all messages")
 
 
 def test_what_a_prompt_keeps_by_its_text_or_its_cache_hits_is_shorter_than_the_prompt() -> None:
@@ -245,7 +245,7 @@ def test_what_a_prompt_keeps_by_its_text_or_its_cache_hits_is_shorter_than_the_p
     second = call("1", 2, 3, 50, 20, prompt=said("0123456789", "abcd, then something else"))
     (program,), repairs = read(first, second)
     assert program.turns[1].kept_tokens == 49
-    assert repairs == ["a prompt that does not repeat all messages of the previous one"]
+    assert each_mentions(repairs, "not repeat all messages")
     (program,), repairs = read(call("1", 0, 1, 10, 5), call("2", 2, 3, 99, 5, usage={"cached": 90}))
     assert program.turns[1].kept_tokens == 15
     assert not any("lowered" in repair for repair in repairs)
@@ -254,7 +254,7 @@ def test_what_a_prompt_keeps_by_its_text_or_its_cache_hits_is_shorter_than_the_p
 def test_more_kept_tokens_than_possible_are_lowered_and_reported() -> None:
     (program,), repairs = read(call("1", 0, 1, 100, 20), call("2", 2, 3, 150, 20, kept=130))
     assert program.turns[1].kept_tokens == 120
-    assert repairs[-1].startswith("more kept tokens than the previous context")
+    assert mentions(repairs[-1], "more kept tokens than")
 
 
 def test_a_prompt_of_which_only_the_new_messages_are_recorded_is_assumed_to_grow() -> None:
@@ -262,9 +262,7 @@ def test_a_prompt_of_which_only_the_new_messages_are_recorded_is_assumed_to_grow
     second = call("1", 2, 3, 150, 20, prompt=(Message("tool", "o"),))
     (program,), repairs = read(first, second)
     assert program.turns[1].kept_tokens == 120
-    assert repairs == [
-        "a prompt without its full text: assumed to repeat the previous one, inferred"
-    ]
+    assert each_mentions(repairs, "without its full text")
 
 
 def test_another_agent_in_the_same_session_keeps_nothing() -> None:
@@ -294,7 +292,7 @@ def test_cached_tokens_are_added_where_the_prompt_count_excludes_them() -> None:
         call("2", 2, 3, 5, 20, usage={"cached": 900, "cache_writes": 150}),
     )
     assert [turn.prompt_tokens for turn in program.turns] == [1000, 1055]
-    assert "prompt tokens without the cached ones: these added (2 times)" in repairs
+    assert mentions(repairs, "without the cached ones", "(2 times)")
 
 
 def test_a_total_tells_whether_the_prompt_count_excludes_cached_tokens() -> None:
@@ -319,7 +317,7 @@ def test_a_total_above_prompt_and_answer_is_reasoning() -> None:
     # As Vertex AI records hidden thinking: 5 + 845 + 1173 = 2023.
     (program,), repairs = read(call("1", 0, 1, 5, 845, usage={"total": 2023}))
     assert program.turns[0].output_tokens == 2018
-    assert repairs == ["a total above prompt and answer: the rest counted as reasoning"]
+    assert each_mentions(repairs, "the rest counted as reasoning")
 
 
 def test_text_without_usage_is_counted_by_characters() -> None:
@@ -354,19 +352,16 @@ def test_failed_calls_and_calls_without_lengths_are_left_out() -> None:
     silent = span("2", SpanKind.MODEL, 2, 3)
     (program,), repairs = read(failed, silent, call("3", 4, 5, 100, 20))
     assert len(program.turns) == 1
-    assert repairs == [
-        "a model call that failed: left out",
-        "a model call with neither token counts nor text: left out",
-    ]
+    assert each_mentions(repairs, "call that failed", "neither token counts nor text")
 
 
 def test_spans_of_agents_and_tools_alone_are_refused() -> None:
-    with pytest.raises(TraceRejected, match=r"no span of a model call.* record the model client's"):
+    with pytest.raises(TraceRejected, match=r"no span of a model call"):
         read(agent("a", 0, 9), tool("b", 1, 2, "a"))
 
 
 def test_model_calls_without_lengths_are_refused() -> None:
-    with pytest.raises(TraceRejected, match="no model call has token counts or text; enable"):
+    with pytest.raises(TraceRejected, match="no model call has token counts"):
         read(span("1", SpanKind.MODEL, 0, 1))
 
 
@@ -475,7 +470,7 @@ def test_spans_that_are_their_own_ancestors_are_cut() -> None:
         agent("a", 0, 9, "b"), agent("b", 0, 9, "a"), call("1", 0, 2, 100, 20, "a")
     )
     assert len(found) == 1
-    assert repairs == ["a span that is its own ancestor: its parent ignored"]
+    assert each_mentions(repairs, "is its own ancestor")
 
 
 @st.composite

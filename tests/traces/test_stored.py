@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
 from servers.basics.errors import InvalidTrace, TraceRejected
+from tests.sentences import mentions
 from tests.traces.samples import SAMPLES
 from traces import Fork, Program, Provenance, SharedPrefix, Turn, packs, read_traces, streaming
-from traces.read import Note
 from traces.stored import TURN, StoredTurns, Writer, read_stored
 
 PACK = ("convert", "--to", "packed")
@@ -155,9 +155,9 @@ def test_a_session_whose_lines_are_not_together_is_reported(
     (tmp_path / "t.jsonl").write_bytes(data)
     monkeypatch.setattr(streaming, "PART_BYTES", 1 + max(map(len, data.splitlines())))
     done = streaming.store([tmp_path / "t.jsonl"], tmp_path / "out.packed")
-    assert done.repairs == [
-        Note("t.jsonl", "a session that was read before, or whose lines are not together: left out")
-    ]
+    (note,) = done.repairs
+    assert note.file == "t.jsonl"
+    assert mentions(note.reason, "a session", "lines are not together")
     assert not done.rejections
 
 
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Pat
     out = tmp_path / "again.packed"
     files = [str(path) for path in sorted(tmp_path.glob("*.json*"))]
     ran = CliRunner().invoke(app, [*PACK, *files, "--out", str(out)])
-    assert "rejected: cut.jsonl.gz: cannot be read to its end (" in ran.stderr
+    assert mentions(ran.stderr, "rejected: cut.jsonl.gz", "to its end")
     assert "rejected: other.json: " in ran.stderr
     assert ran.stdout.endswith(": 2 programs, 3 turns, 0 repairs, 3 files rejected\n")
 
@@ -213,7 +213,7 @@ def test_a_file_that_ends_early_is_repaired_if_a_part_of_it_is_stored(
     assert not done.rejections
     (note,) = done.repairs
     assert note.file == "t.jsonl"
-    assert note.reason.startswith("the rest is left out (a session is larger than ")
+    assert mentions(note.reason, "rest is left out", "session is larger than")
 
 
 def test_turns_whose_shared_prefixes_are_not_stored_are_counted(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_turns_whose_shared_prefixes_are_not_stored_are_counted(tmp_path: Path) 
     ran = CliRunner().invoke(
         app, ["convert", "--to", "packed", str(tmp_path / "shared"), "--out", str(out)]
     )
-    assert "differs: a packed file stores only one prefix per program: " in ran.stderr
+    assert mentions(ran.stderr, "differs", "only one prefix per program")
     assert f"is lost ({affected} times)" in ran.stderr
     done = streaming.store([tmp_path / "none"], out)
     assert done.losses.reasons() == []

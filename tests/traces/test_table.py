@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
 from servers.basics.errors import InvalidTrace
+from tests.sentences import mentions
 from tests.traces.sample import json_lines
 from traces import Fork, Provenance, TraceSet, read_traces
 
@@ -42,9 +43,8 @@ def test_rows_of_a_program_are_its_turns_and_times_give_its_gaps(tmp_path: Path)
     assert a.turns[0].tools == ("bash",)
     assert [turn.kept_tokens for turn in a.turns] == [0, 110]
     assert b.recorded_start_s == 0.5
-    assert [note.reason for note in loaded.repairs] == [
-        "no column kept_tokens: prompts that grow are taken to repeat the previous one (inferred)"
-    ]
+    (note,) = loaded.repairs
+    assert mentions(note.reason, "no column kept_tokens", "(inferred)")
 
 
 def test_cells_after_the_last_column_are_reported(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_cells_after_the_last_column_are_reported(tmp_path: Path) -> None:
     loaded = read(tmp_path, content, None)
     assert [turn.kept_tokens for turn in loaded.programs[0].turns] == [0, 64]
     reasons = [note.reason for note in loaded.repairs]
-    assert "a row with more cells than the header: the last ones are left out" in reasons
+    assert mentions(reasons, "more cells than the header")
 
 
 def test_columns_that_are_called_after_the_fields_need_no_map(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_parent_makes_a_sub_agent(tmp_path: Path) -> None:
 def test_rows_without_a_program_are_single_turns(tmp_path: Path) -> None:
     loaded = read(tmp_path, "prompt_tokens,output_tokens\n100,10\n90,9\n", None)
     assert [len(program.turns) for program in loaded.programs] == [1, 1]
-    assert loaded.repairs[0].reason.startswith("a request without a session: a program of one turn")
+    assert mentions(loaded.repairs[0].reason, "without a session")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_single_value_that_is_no_time_is_left_out_and_reported(tmp_path: Path)
     loaded = read(tmp_path, content)
     assert loaded.programs[0].turns[0].tool_gap_s == 3.0
     reasons = [note.reason for note in loaded.repairs]
-    assert "a duration of 'unknown', which is not a time: left out" in reasons
+    assert mentions(reasons, "a duration of 'unknown'")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
+from tests.sentences import mentions
 from tests.traces.samples import SAMPLES
 from traces import read_traces
 from traces.files import PACKS
@@ -74,11 +75,8 @@ def test_every_command_names_an_output_that_cannot_be_written_and_the_remedy(
     option = "--html" if command.startswith("inspect") else "--out"
     ran = bench(*command.format(trace=trace).split(), option, out)
     assert ran.exit_code == 2
-    assert re.fullmatch(
-        rf"bench: cannot write {tmp_path}/file(/{name})?: (file exists|not a directory); "
-        "choose another place",
-        ran.stderr.splitlines()[-1],
-    )
+    where = rf"{tmp_path}/file(/{name})?: (file exists|not a directory); .+"
+    assert re.fullmatch(rf"bench: cannot write {where}", ran.stderr.splitlines()[-1])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.jsonl"]
 
 
@@ -94,9 +92,10 @@ def test_inspect_lists_repairs_and_rejections_with_file_and_reason(tmp_path: Pat
     (tmp_path / "good.json").write_text(json.dumps({"id": "s", "requests": [request]}))
     shown = bench("inspect", tmp_path)
     assert shown.exit_code == 0
-    assert "1 program (0 sub-agents) from 1 weka file; 3 repairs, 1 rejection\n" in shown.stdout
+    counts = "1 program (0 sub-agents)", "1 weka file", "3 repairs, 1 rejection"
+    assert mentions(shown.stdout, *counts)
     assert "rejected: bad.json: unknown format" in shown.stderr
-    assert "repaired: good.json: a request with 0 output tokens: set to 1" in shown.stderr
+    assert mentions(shown.stderr, "repaired: good.json", "0 output tokens: set to 1")
     as_json = json.loads(bench("inspect", tmp_path, "--json").stdout)
     assert as_json["rejections"][0]["file"] == "bad.json"
     assert as_json["programs"][0]["id"] == "s"
@@ -154,14 +153,14 @@ def test_a_format_can_be_given_for_all_files(tmp_path: Path) -> None:
     assert bench("inspect", tmp_path, "--format", "turnstile").exit_code == 0
     wrong = bench("inspect", tmp_path, "--format", "wekka")
     assert wrong.exit_code == 2
-    assert "--format wekka: no trace format is called 'wekka'; did you mean weka?" in wrong.output
+    assert mentions(wrong.output, "--format wekka", "did you mean weka?")
 
 
 def test_a_fitted_recipe_is_drawn_from_and_compared_with_its_set(tmp_path: Path) -> None:
     recipe, out = tmp_path / "mine.toml", tmp_path / "drawn.jsonl"
     ran = bench("fit", "swe-bench", "--out", recipe, "--set", "a pack", "--licence", "MIT")
     assert ran.exit_code == 0, ran.output
-    assert ran.stdout == f"{recipe}: fitted to 100 programs of a pack; 0 files rejected\n"
+    assert mentions(ran.stdout, f"{recipe}", "100 programs of a pack", "0 files rejected")
     assert bench("synthesize", recipe, "--programs", "3", "--out", out).exit_code == 0
     assert len(read_traces(out).programs) == 3
     shown = bench("fit", "--check", recipe, "--programs", "200")
@@ -175,7 +174,7 @@ def test_a_fitted_recipe_is_drawn_from_and_compared_with_its_set(tmp_path: Path)
 def test_published_statistics_need_files_to_be_compared_with() -> None:
     ran = bench("fit", "--check", "swe-bench")
     assert ran.exit_code == 2
-    assert "swe-bench is not fitted to a set; give files to compare it with" in ran.stderr
+    assert mentions(ran.stderr, "swe-bench is not fitted", "give files")
 
 
 def test_a_recipe_must_be_a_toml_file(tmp_path: Path) -> None:
@@ -205,14 +204,12 @@ def test_a_recipe_that_is_given_as_a_trace_is_named_with_what_to_do(tmp_path: Pa
     assert bench("fit", "execution-note", "--out", recipe).exit_code == 0
     ran = bench("inspect", recipe)
     assert ran.exit_code == 2
-    assert "a recipe, which describes a workload and is not a trace; draw its programs with " in (
-        ran.stderr
-    )
-    assert "bench traces synthesize mine.toml --out programs.jsonl.gz" in ran.stderr
+    remedy = "bench traces synthesize mine.toml --out programs.jsonl.gz"
+    assert mentions(ran.stderr, "a recipe", "not a trace", remedy)
 
 
 def test_settings_that_are_given_as_a_trace_are_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text('engine = "sim"\n')
     ran = bench("inspect", tmp_path / "sweep.toml")
     assert ran.exit_code == 2
-    assert "not a trace; if it has the settings of a sweep, run bench sweep FILE" in ran.stderr
+    assert mentions(ran.stderr, "not a trace", "bench sweep FILE")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harness.cli.commands.traces import app
 from servers.basics.errors import InvalidTrace, NoTraceRead
+from tests.sentences import each_mentions, mentions
 from traces import Program, TraceSet, read_traces
 from traces.formats.native import program_line
 
@@ -40,11 +41,9 @@ def test_growing_prompts_without_kept_tokens_are_append_only_and_this_is_reporte
     # was rewritten; 80 is shorter than 155, so the history was rewritten.
     loaded = read(tmp_path, program("a", turn(100), turn(150), turn(155), turn(80)))
     assert kept(loaded.programs[0]) == [0, 110, 150, 0]
-    assert [note.reason for note in loaded.repairs] == [
-        "a prompt that grows, and no turn of the file states kept_tokens: inferred that it repeats "
-        "the previous one (2 times)",
-        "a prompt that does not grow, and no turn of the file states kept_tokens: taken as 0",
-    ]
+    reasons = [note.reason for note in loaded.repairs]
+    assert each_mentions(reasons, "a prompt that grows", "a prompt that does not grow")
+    assert reasons[0].endswith("(2 times)")
 
 
 def test_an_explicit_zero_stays_zero_in_the_whole_file(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_prompts_with_prefixes_do_not_repeat_the_previous_prompt(tmp_path: Path)
     path = [{"id": "p", "tokens": 50}]
     loaded = read(tmp_path, program("a", turn(100, prefixes=path), turn(150, prefixes=path)))
     assert kept(loaded.programs[0]) == [0, 0]
-    assert "a prompt that grows and has prefixes" in loaded.repairs[0].reason
+    assert mentions(loaded.repairs[0].reason, "grows and has prefixes")
 
 
 def test_a_gap_that_does_not_say_what_it_is_is_unstated(tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def test_the_command_that_a_message_names_lists_the_reason_of_each_file(tmp_path
     shown = CliRunner().invoke(app, ["inspect", str(tmp_path)])
     assert shown.exit_code == 2
     *rejected, last = shown.stderr.splitlines()
-    assert last == "bench: none of the 3 files can be read as a trace"
+    assert mentions(last, "none of the 3 files")
     assert [line.partition(" (")[2].partition(")")[0] for line in rejected] == [
         "an object with a", "an object with b", "an object with c",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.sentences import each_mentions, mentions
 from tests.traces.sample import Sample, at, json_lines
 from traces import Fork, Program, Provenance
 from traces.lenient import Repairs
@@ -93,9 +94,8 @@ def test_a_parent_does_not_wait_for_a_sub_agent_that_outlives_its_next_request()
     assert x.fork == Fork("s", 0, 1.0, None, Provenance.MEASURED)
     assert y.fork == Fork("s", 0, 2.0, None, Provenance.MEASURED)
     assert parent.turns[0].tool_gap_s == 9.0
-    assert repairs == [
-        "a sub-agent that runs in parallel with its parent, which does not wait (2 times)"
-    ]
+    assert each_mentions(repairs, "in parallel with its parent")
+    assert repairs[0].endswith("(2 times)")
 
 
 def test_calls_that_overlap_become_a_separate_sub_agent() -> None:
@@ -104,7 +104,7 @@ def test_calls_that_overlap_become_a_separate_sub_agent() -> None:
     )
     assert [turn.prompt_tokens for turn in main.turns] == [100, 150, 200]
     assert (other.id, other.fork) == ("s~1", Fork("s", 0, 2.0, None, Provenance.MEASURED))
-    assert repairs[0] == "calls of one agent that overlap: made a separate sub-agent"
+    assert mentions(repairs[0], "calls of one agent that overlap")
 
 
 def test_a_call_without_its_end_is_estimated_and_its_gap_inferred() -> None:
@@ -112,7 +112,7 @@ def test_a_call_without_its_end_is_estimated_and_its_gap_inferred() -> None:
     (program,), repairs = infer(request(0, None, 100_000, 100), request(20, 21, 100_200))
     assert program.turns[0].tool_gap_s == pytest.approx(15.77)
     assert program.turns[0].gap_provenance is Provenance.INFERRED
-    assert repairs == ["a call without its end or duration: estimated, its tool gap is inferred"]
+    assert each_mentions(repairs, "without its end or duration")
 
 
 def test_an_estimated_call_ends_before_the_next_one_starts() -> None:
@@ -125,4 +125,4 @@ def test_requests_out_of_order_are_sorted_and_failed_ones_left_out() -> None:
         request(5, 6, 150), request(0, 2, 100), request(7, 8, 9, status="failed")
     )
     assert [turn.prompt_tokens for turn in program.turns] == [100, 150]
-    assert repairs == ["a request that failed: left out", "calls not in order of time: sorted"]
+    assert each_mentions(repairs, "request that failed", "not in order of time")

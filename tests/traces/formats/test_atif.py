@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces import span_samples
 from tests.traces.sample import Sample
 from tests.traces.span_samples import SYSTEM, atif
@@ -57,7 +58,7 @@ def test_the_next_responses_estimated_generation_is_subtracted_from_a_gap() -> N
     assert first.gap_provenance is Provenance.INFERRED
     assert first.tools == ("ls", "wc")
     assert program.turns[1].kept_tokens == 120
-    assert repairs[0].startswith("a tool time from timestamps of steps, which include the next")
+    assert mentions(repairs[0], "tool time from timestamps of steps")
 
 
 def test_the_messages_are_those_of_steps_and_observations() -> None:
@@ -87,7 +88,7 @@ def test_a_pause_before_a_users_message_is_measured() -> None:
 @pytest.mark.parametrize("seconds", [(None, None), (2, None), (2, 2)])
 def test_without_usable_timestamps_gaps_are_unknown(seconds: tuple[int | None, ...]) -> None:
     document = trajectory(*(agent(second, 100, 20) for second in seconds))
-    with pytest.raises(TraceRejected, match=r"1 of 1 tool times not recorded; .*synthesise-gaps"):
+    with pytest.raises(TraceRejected, match=r"1 of 1 tool times .*synthesise-gaps"):
         read(document)
     (program,), _ = read(document, Assumptions(gaps=lambda _id, tools: [4.0] * len(tools)))
     assert program.turns[0].tool_gap_s == 4
@@ -98,7 +99,7 @@ def test_copied_steps_are_no_calls() -> None:
     copied = {**agent(1, 100, 20), "is_copied_context": True}
     (program,), repairs = read(trajectory(copied, agent(2, 150, 20)))
     assert [turn.prompt_tokens for turn in program.turns] == [150]
-    assert repairs == ["a step copied from an earlier trajectory: only in prompts"]
+    assert each_mentions(repairs, "copied from an earlier trajectory")
 
 
 def test_a_step_without_a_model_call_is_none_and_several_calls_are_reported() -> None:
@@ -106,7 +107,7 @@ def test_a_step_without_a_model_call_is_none_and_several_calls_are_reported() ->
         trajectory(agent(1, 100, 20, llm_call_count=0), agent(2, 150, 20, llm_call_count=3))
     )
     assert [turn.prompt_tokens for turn in program.turns] == [150]
-    assert repairs == ["a step of several model calls: counted as one"]
+    assert each_mentions(repairs, "several model calls")
 
 
 def test_cached_tokens_are_part_of_the_prompt_and_kept_at_least() -> None:
@@ -144,10 +145,7 @@ def test_trajectories_in_other_files_are_reported() -> None:
     _, repairs = read(
         trajectory(agent(2, 100, 20, observation=refers), continued_trajectory_ref="y.json")
     )
-    assert repairs == [
-        "continues in another file, which is a separate program",
-        "a sub-agent in another file, which is a separate program",
-    ]
+    assert each_mentions(repairs, "continues in another file", "sub-agent in another file")
 
 
 def test_a_continuation_has_an_id_of_its_own() -> None:
@@ -164,7 +162,7 @@ def test_text_is_counted_if_metrics_are_withheld() -> None:
     (program,), repairs = read(document)
     assert [(t.prompt_tokens, t.output_tokens) for t in program.turns] == [(100, 10), (130, 10)]
     assert program.turns[0].tools == ("tool",)
-    assert repairs[0].startswith("a trajectory without token counts: 1 token per 3.30 characters")
+    assert mentions(repairs[0], "without token counts", "1 token per 3.30")
 
 
 def test_commands_in_the_text_of_an_answer_are_tools() -> None:
@@ -185,5 +183,5 @@ def test_the_system_step_is_a_prefix() -> None:
 
 
 def test_a_trajectory_without_calls_is_refused() -> None:
-    with pytest.raises(TraceRejected, match="no agent step that is a model call"):
+    with pytest.raises(TraceRejected, match="no agent step"):
         read(trajectory(step("user", "hello")))

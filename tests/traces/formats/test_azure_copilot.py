@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.sentences import each_mentions
 from tests.traces.sample import Sample, at, json_lines
 from traces import Program, Provenance
 from traces.lenient import Repairs
@@ -69,7 +70,7 @@ def test_the_longest_function_stands_for_a_batch_without_duration() -> None:
     batches = [batch("a", None, ("read_file", 900.0), ("grep", 1400.0))]
     program, repairs = copilot({"llm_calls": calls, "tool_batches": batches})
     assert (program.turns[0].tool_gap_s, program.turns[0].gap_provenance) == (1.4, "inferred")
-    assert repairs == ["a tool batch without duration: its longest function's is used"]
+    assert each_mentions(repairs, "tool batch without duration")
 
 
 def test_the_time_between_turns_of_copilot_is_a_pause_of_the_user() -> None:
@@ -78,7 +79,7 @@ def test_the_time_between_turns_of_copilot_is_a_pause_of_the_user() -> None:
         {"llm_calls": [copilot_call("b", 50, 150)], "tool_batches": []},
     )
     assert (program.turns[0].tools, program.turns[0].tool_gap_s) == ((), 48.0)
-    assert repairs == ["tools after the last call of a turn: counted as a part of the pause"]
+    assert each_mentions(repairs, "tools after the last call")
 
 
 def test_system_segments_of_copilot_are_the_shared_prefix() -> None:
@@ -95,4 +96,4 @@ def test_a_session_of_copilot_that_is_repeated_counts_once() -> None:
     repairs = Repairs()
     session = {"session_id": "s", "turns": [{"llm_calls": [copilot_call("a", 0, 100)]}]}
     assert len(azure_copilot.load(json_lines(session, session), "f", repairs)) == 1
-    assert repairs.reasons() == ["a session with an id that was used before: left out"]
+    assert each_mentions(repairs.reasons(), "id that was used before")

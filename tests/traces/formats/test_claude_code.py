@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces.claude_code import Line, answer, iso, line, result, session, tool, user, written
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance, read_traces
@@ -186,7 +187,7 @@ def test_after_an_hour_without_a_person_a_new_program_begins() -> None:
     starts = [p.recorded_start_s for p in programs]
     assert None not in starts
     assert starts[1] - starts[0] == 7220.0  # type: ignore[operator]
-    assert "a pause of an hour or more: the rest of the session is a program of its own" in repairs
+    assert mentions(repairs, "a pause of an hour or more")
 
 
 def test_a_tool_that_ran_for_an_hour_by_its_own_clock_does_not_end_a_program() -> None:
@@ -198,10 +199,7 @@ def test_a_prompt_that_grew_is_kept_even_if_the_providers_cache_had_expired() ->
     expired = answer("b", "r", 12, "m2", cached=0, new=150)
     (program,), repairs = read(ASKED, CALLED, ANSWERED, expired)
     assert program.turns[1].kept_tokens == 120
-    assert repairs == [
-        "a prompt that only grew, although little of it was in the provider's cache: kept tokens "
-        "inferred"
-    ]
+    assert each_mentions(repairs, "only grew")
 
 
 def test_after_a_compaction_only_what_the_provider_had_cached_is_kept() -> None:
@@ -213,7 +211,7 @@ def test_after_a_compaction_only_what_the_provider_had_cached_is_kept() -> None:
         answer("b", "v", 20, "m2", cached=60, new=300),
     )
     assert [turn.kept_tokens for turn in program.turns] == [0, 60]
-    assert "a prompt that does not continue the one before: history rewritten" in repairs
+    assert mentions(repairs, "history rewritten")
 
 
 def test_after_a_rewind_the_context_up_to_the_common_call_is_kept() -> None:
@@ -262,10 +260,8 @@ def test_answers_of_no_model_and_without_counts_are_left_out() -> None:
         ASKED, CALLED, ANSWERED, error, failed, uncounted, {**DONE, "parentUuid": "g"}
     )
     assert [turn.kept_tokens for turn in program.turns] == [0, 120]
-    assert repairs == [
-        "an answer that no model gave, such as an API error: left out (2 times)",
-        "an answer without token counts: left out",
-    ]
+    assert each_mentions(repairs, "no model gave", "without token counts")
+    assert repairs[0].endswith("(2 times)")
 
 
 def test_broken_lines_are_left_out_and_unknown_ones_ignored() -> None:
@@ -273,16 +269,14 @@ def test_broken_lines_are_left_out_and_unknown_ones_ignored() -> None:
     repairs = Repairs()
     (program,) = load(b"12\n{oops\n" + data + data.splitlines()[-1][:90], "s", repairs)
     assert len(program.turns) == 2
-    assert repairs.reasons() == [
-        "a line that is not a JSON object: left out",
-        "a line that is truncated or not JSON: left out (2 times)",
-    ]
+    assert each_mentions(repairs.reasons(), "not a JSON object", "truncated or not JSON")
+    assert repairs.reasons()[1].endswith("(2 times)")
 
 
 def test_times_that_go_backwards_give_no_negative_gap() -> None:
     (program,), repairs = read(ASKED, CALLED, result("r", "a", 1, "t"), DONE)
     assert program.turns[0].tool_gap_s == 0.0
-    assert "a tool's result or a message before the answer's end: gap set to 0" in repairs
+    assert mentions(repairs, "before the answer's end", "gap set to 0")
 
 
 def test_a_missing_time_gives_an_inferred_gap() -> None:
@@ -330,7 +324,7 @@ def test_an_answer_without_counts_leaves_the_message_after_it_to_the_call_before
     )  # fmt: skip
     assert [(turn.tools, turn.tool_gap_s) for turn in program.turns] == [((), 56.0), ((), 0.0)]
     assert [turn.kept_tokens for turn in program.turns] == [0, 120]
-    assert repairs == ["an answer without token counts: left out"]
+    assert each_mentions(repairs, "without token counts")
 
 
 def test_a_result_before_the_line_of_its_tool_belongs_to_it() -> None:
@@ -431,7 +425,7 @@ def test_lines_of_an_answer_that_are_written_again_later_do_not_move_its_end() -
         answer("b", "r", 60, "m2", cached=100, new=150),
     )  # fmt: skip
     assert (program.turns[0].tools, program.turns[0].tool_gap_s) == (("Edit",), 5.0)
-    assert repairs == ["a line of an answer that is written again: counted once"]
+    assert each_mentions(repairs, "written again: counted once")
 
 
 def test_new_tokens_that_always_exceed_the_cached_ones_include_them() -> None:
@@ -444,7 +438,7 @@ def test_new_tokens_that_always_exceed_the_cached_ones_include_them() -> None:
         lines.append(line)
     (program,), repairs = read(*lines)
     assert [turn.prompt_tokens for turn in program.turns] == [1000, 1200, 1500]
-    assert "prompt tokens that include the cached ones: these not added" in repairs
+    assert mentions(repairs, "include the cached ones")
 
 
 def test_calls_that_a_gateway_gave_one_id_are_told_apart_by_their_prompts(tmp_path: Path) -> None:

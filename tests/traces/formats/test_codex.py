@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces.claude_code import iso
 from tests.traces.sample import Sample, json_lines
 from traces import Fork, Program, Provenance, read_traces
@@ -145,7 +146,7 @@ def test_a_count_with_the_same_total_is_no_call() -> None:
     none_yet = line("event_msg", 2, type="token_count", info=None)
     (program,), repairs = read(meta("a"), none_yet, asked(1), said(4), counted, counted)
     assert len(program.turns) == 1
-    assert repairs == ["a token_count event that repeats the one before: skipped"]
+    assert each_mentions(repairs, "repeats the one before: skipped")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_after_a_compaction_only_what_the_provider_had_cached_is_kept() -> None:
         count(60, 0, 0), said(64), count(64, 900, cached=300),
     )  # fmt: skip
     assert [(t.prompt_tokens, t.kept_tokens) for t in program.turns] == [(5000, 0), (900, 300)]
-    assert "a prompt that does not continue the one before: history rewritten" in repairs
+    assert mentions(repairs, "history rewritten")
 
 
 def history(count: Counter, at_s: float, step_s: float) -> list[Line]:
@@ -229,9 +230,7 @@ def test_the_history_that_a_fork_copies_is_not_counted_again(
     prompts = {p.id: [turn.prompt_tokens for turn in p.turns] for p in loaded.programs}
     assert prompts == {"b": [300], **({"a": [100, 200]} if with_parent else {})}
     assert all(program.fork is None for program in loaded.programs)
-    assert "a history copied from the rollout it was forked from: left out" in [
-        note.reason for note in loaded.repairs
-    ]
+    assert mentions([note.reason for note in loaded.repairs], "copied from the rollout")
 
 
 def test_a_call_in_the_second_after_a_fork_is_no_copy_if_the_parent_lacks_it(
@@ -258,7 +257,7 @@ def test_a_call_without_counts_after_a_total_began_anew_is_the_new_total() -> No
              for line in (said(at_s), each, asked(at_s + 2))]  # fmt: skip
     (program,), repairs = read(meta("a"), asked(1), *lines)
     assert [turn.prompt_tokens for turn in program.turns] == [5000, 700, 900]
-    assert "a call without its own counts: from the file's totals (2 times)" in repairs
+    assert mentions(repairs, "without its own counts", "(2 times)")
 
 
 def read_folder(folder: Path, *rollouts: list[Line]) -> dict[str, Program]:
@@ -321,7 +320,7 @@ def test_a_sub_agent_without_its_parent_is_a_program_of_its_own() -> None:
 def test_an_answer_without_a_count_is_left_out() -> None:
     (program,), repairs = read(meta("a"), asked(1), said(4), Counter()(4, 100), asked(5), said(9))
     assert len(program.turns) == 1
-    assert repairs == ["an answer without token counts, such as an interrupted one: left out"]
+    assert each_mentions(repairs, "without token counts")
 
 
 def gaps(program: Program) -> list[tuple[tuple[str, ...], float, Provenance]]:
@@ -345,7 +344,7 @@ def test_the_time_of_a_tool_that_only_its_late_lines_have_is_not_measured() -> N
         count(20, 150, cached=100), said(20),
     )  # fmt: skip
     assert gaps(program) == [(("apply_patch",), 0.0, Provenance.INFERRED)]
-    assert repairs == ["a tool's result or a message before the answer's end: gap set to 0"]
+    assert each_mentions(repairs, "before the answer's end: gap set to 0")
 
 
 def test_a_resumed_rollout_may_write_counts_after_items_where_it_wrote_them_before() -> None:
@@ -378,7 +377,7 @@ def test_an_item_or_a_history_that_is_written_again_is_read_once() -> None:
     assert [turn.prompt_tokens for turn in program.turns] == [100, 150, 200]
     assert program.turns[0].tool_gap_s == 2.0
     assert [turn.tools for turn in program.turns] == [("apply_patch",), (), ()]
-    assert "an item or a call that is written again: counted once" in repairs
+    assert mentions(repairs, "written again: counted once")
 
 
 def test_answers_may_number_their_tool_calls_each_from_the_first() -> None:
@@ -414,7 +413,7 @@ def test_a_message_after_an_answer_without_counts_shows_that_it_was_interrupted(
         said(65), count(65, 150, cached=100),
     )  # fmt: skip
     assert gaps(program) == [((), 56.0, Provenance.MEASURED)]  # from 4 to the message at 60
-    assert repairs == ["an answer without token counts, such as an interrupted one: left out"]
+    assert each_mentions(repairs, "without token counts")
 
 
 def test_an_interrupted_answer_with_counts_is_a_call() -> None:
@@ -450,7 +449,8 @@ def test_a_total_that_grew_by_more_than_the_calls_is_reported_with_numbers() -> 
         meta("a"), asked(1), said(4), first, asked(20), said(40), count(40, 6500, cached=5000)
     )
     assert [turn.prompt_tokens for turn in program.turns] == [5000, 6500]
-    assert repairs == ["prompts sum to 11,500 tokens, the file says 17,500"]
+    (sums,) = repairs
+    assert mentions(sums, "11,500 tokens", "17,500")
 
 
 def record(at_s: float, id: str, prompt: int, thread: str = "a") -> Line:
@@ -477,7 +477,7 @@ def test_records_alone_are_calls_each_id_once_and_those_of_other_threads_are_cop
 def test_cached_tokens_above_the_input_are_not_part_of_it() -> None:
     (program,), repairs = read(meta("a"), asked(1), said(4), Counter()(4, 100, cached=900))
     assert program.turns[0].prompt_tokens == 1000
-    assert repairs == ["prompt tokens without the cached ones: these added"]
+    assert each_mentions(repairs, "without the cached ones")
 
 
 def test_a_sub_agent_that_gets_a_second_task_runs_twice(tmp_path: Path) -> None:
@@ -515,5 +515,5 @@ def test_of_two_files_of_a_rollout_the_longer_one_is_read(tmp_path: Path) -> Non
     "lines", [[meta("a"), said(1)], [{"record_type": "state"}, {"type": "message"}]]
 )
 def test_a_rollout_without_counts_is_refused(lines: list[Line]) -> None:
-    with pytest.raises(TraceRejected, match="no token_count event with the tokens of a call"):
+    with pytest.raises(TraceRejected, match="no token_count event"):
         read(*lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.sentences import each_mentions, mentions
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
 from traces.formats import dynamo_requests
@@ -78,10 +79,10 @@ def test_requests_of_dynamo_without_a_session_are_single_turns() -> None:
     programs, repairs = dynamo(ended(0, 30, [1, 2, 3]), ended(1, 30, [1, 2, 4]))
     assert [len(program.turns) for program in programs] == [1, 1]
     assert programs[0].turns[0].prefixes[0].tokens == 20
-    assert repairs[0].startswith("a request without a session: a program of one turn")
+    assert mentions(repairs[0], "without a session")
 
 
 def test_a_sub_agent_whose_parent_is_missing_becomes_a_separate_program() -> None:
     (program,), repairs = dynamo(ended(0, 30, [1, 2, 3], session_id="a", parent_session_id="gone"))
     assert program.fork is None
-    assert repairs == ["a sub-agent whose parent is not in the file: made a separate program"]
+    assert each_mentions(repairs, "parent is not in the file")

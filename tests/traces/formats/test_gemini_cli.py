@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces.claude_code import START_S, iso
 from tests.traces.sample import Sample, json_lines
 from traces import Fork, Program, Provenance, read_traces
@@ -102,7 +103,7 @@ def test_the_last_version_of_a_message_counts_and_patches_change_the_session() -
     )
     assert program.id == "t"
     assert [turn.output_tokens for turn in program.turns] == [20]
-    assert repairs == ["a message that is written again: its last version counts"]
+    assert each_mentions(repairs, "its last version counts")
 
 
 def test_a_patch_can_add_messages() -> None:
@@ -119,11 +120,11 @@ def test_an_answer_without_counts_is_left_out() -> None:
     uncounted = {**answer("a", 4, 100), "tokens": None}
     program, repairs = read(json_lines(HEAD, uncounted, *MESSAGES[2:]))
     assert len(program.turns) == 2
-    assert "an answer without token counts: left out" in repairs
+    assert mentions(repairs, "without token counts")
 
 
 def test_a_session_without_counts_is_refused() -> None:
-    with pytest.raises(TraceRejected, match="no message of the model with token counts"):
+    with pytest.raises(TraceRejected, match=r"no message .* with token counts"):
         read(json_lines(HEAD, user("u", 0)))
 
 
@@ -139,7 +140,7 @@ def test_the_time_of_a_tool_that_ended_when_its_answer_was_written_is_not_measur
         0.0,
         Provenance.INFERRED,
     )
-    assert "a tool's result or a message before the answer's end: gap set to 0" in repairs
+    assert mentions(repairs, "before the answer's end", "gap set to 0")
 
 
 def test_an_answer_without_text_ended_when_the_first_of_its_parallel_tools_began() -> None:

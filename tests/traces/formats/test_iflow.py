@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions
 from tests.traces.claude_code import Line, line, tool, user, written
 from tests.traces.sample import Sample, json_lines
 from traces import Provenance, read_traces
@@ -74,9 +75,9 @@ def test_counts_of_0_are_unknown() -> None:
     lines = (LINES[0], answer("x", "u", 2, 0, written("hm")), *LINES[1:])
     (program,) = load(session("1", *lines), "f", repairs)
     assert [turn.prompt_tokens for turn in program.turns] == [1000, 1100]
-    assert repairs.reasons() == ["an answer without token counts: left out"]
+    assert each_mentions(repairs.reasons(), "without token counts")
 
 
 def test_a_session_without_counts_is_refused_with_what_is_missing() -> None:
-    with pytest.raises(TraceRejected, match="no answer with token counts; record the "):
+    with pytest.raises(TraceRejected, match="no answer with token counts; record"):
         load(session("1", LINES[0], answer("a", "u", 4, 0, SHELL)), "f", Repairs())

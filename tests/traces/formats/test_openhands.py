@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces.sample import Sample, load_bytes
 from traces import Fork, Program, Provenance, SharedPrefix, read_traces
 from traces.check import check
@@ -168,9 +169,7 @@ def test_a_call_of_the_condenser_is_a_sub_agent_that_the_agent_waits_for() -> No
     assert program.turns[0].tool_gap_s == 0.5
     assert program.turns[1].kept_tokens == 599
     assert program.messages == ()  # later prompts no longer contain the messages
-    assert repairs == [
-        "a prompt much shorter than the previous one: only the first prompt counts as kept"
-    ]
+    assert each_mentions(repairs, "much shorter than the previous one")
 
 
 def test_messages_are_kept_with_their_number_before_each_turn() -> None:
@@ -213,10 +212,8 @@ def test_a_truncated_event_is_left_out_and_reported(tmp_path: Path) -> None:
     truncated = folder(tmp_path) / "events/event-00003-x.json"
     truncated.write_bytes(truncated.read_bytes()[:20])
     loaded = read_traces(tmp_path)
-    assert [note.reason for note in loaded.repairs] == [
-        "an event that is not an object: left out",
-        "a response or observation without a time: tool gap set to 0",
-    ]
+    reasons = [note.reason for note in loaded.repairs]
+    assert each_mentions(reasons, "event that is not an object", "observation without a time")
 
 
 def row(id: str, *tokens: int) -> dict[str, Any]:
@@ -225,7 +222,7 @@ def row(id: str, *tokens: int) -> dict[str, Any]:
 
 
 def test_a_refusal_names_the_lines_that_were_left_out() -> None:
-    with pytest.raises(TraceRejected, match=r"no response of .*; an incomplete line: left out"):
+    with pytest.raises(TraceRejected, match=r"no response of .*; an incomplete line"):
         load_bytes(openhands, b'{"instance_id":"a","history":[]}\n{bad', Repairs())
 
 
@@ -238,7 +235,7 @@ def test_the_rows_of_an_evaluation_are_programs(tmp_path: Path) -> None:
         ("x@3", 2000),
     ]
     (note,) = loaded.repairs
-    assert note.reason.startswith("a row left out: no token usage")
+    assert mentions(note.reason, "left out", "no token usage")
 
 
 def test_rows_with_one_system_prompt_share_its_shortest_estimate(tmp_path: Path) -> None:
@@ -318,7 +315,7 @@ def test_turns_before_the_first_prompt_with_token_counts_are_left_out() -> None:
     )
     assert [turn.prompt_tokens for turn in program.turns] == [1000]
     assert program.prompt_messages == (3,)
-    assert repairs.reasons() == ["a response before the first one with prompt tokens: left out"]
+    assert each_mentions(repairs.reasons(), "before the first one with prompt tokens")
 
 
 def test_old_evaluations_with_pairs_of_action_and_observation_are_read() -> None:

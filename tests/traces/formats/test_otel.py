@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces import span_samples
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
@@ -185,7 +186,7 @@ def test_a_span_without_an_end_is_left_out() -> None:
         json_lines([flat("1", 0, 1, attributes=CHAT), running]), "file", repairs, Assumptions()
     )
     assert len(program.turns) == 1
-    assert repairs.reasons() == ["a span without its start or its end: left out"]
+    assert each_mentions(repairs.reasons(), "without its start or its end")
 
 
 def test_a_span_that_ends_before_it_starts_has_no_duration() -> None:
@@ -193,12 +194,12 @@ def test_a_span_that_ends_before_it_starts_has_no_duration() -> None:
     spans = [flat("1", 2, 1, attributes=CHAT), flat("2", 3, 4, attributes=CHAT)]
     (program,) = load_with(json_lines(spans), "file", repairs, Assumptions())
     assert program.turns[0].tool_gap_s == 1
-    assert "a span that ends before it starts: its duration set to 0" in repairs.reasons()
+    assert mentions(repairs.reasons(), "ends before it starts")
 
 
 def test_attributes_without_a_span_are_refused() -> None:
     assert sniff(json_lines(CHAT))
-    with pytest.raises(TraceRejected, match="no span with a start and an end"):
+    with pytest.raises(TraceRejected, match="no span with a start"):
         load_with(json_lines(CHAT), "file", Repairs(), Assumptions())
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces import span_samples
 from tests.traces.sample import Sample
 from traces import Program, Provenance
@@ -68,7 +69,7 @@ def test_lengths_are_counted_by_characters_where_there_are_no_totals() -> None:
     lengths = [(turn.prompt_tokens, turn.output_tokens) for turn in program.turns]
     assert lengths == [(200, 10), (230, 10)]
     assert program.turns[1].kept_tokens == 210
-    assert repairs[0].startswith("a trajectory without token counts: 1 token per 3.30 characters")
+    assert mentions(repairs[0], "without token counts", "1 token per 3.30")
 
 
 def test_lengths_are_scaled_to_the_recorded_totals() -> None:
@@ -76,7 +77,7 @@ def test_lengths_are_scaled_to_the_recorded_totals() -> None:
     program, repairs = read(stats={"tokens_sent": 860, "tokens_received": 60, "api_calls": 2})
     lengths = [(turn.prompt_tokens, turn.output_tokens) for turn in program.turns]
     assert lengths == [(400, 30), (460, 30)]
-    assert repairs == ["lengths of calls from their texts, scaled to the recorded totals: inferred"]
+    assert each_mentions(repairs, "scaled to the recorded totals: inferred")
 
 
 def test_totals_of_more_calls_than_the_history_has_count_in_proportion() -> None:
@@ -93,7 +94,7 @@ def test_a_demonstration_in_the_prompt_is_no_call() -> None:
 
 def test_without_execution_times_gaps_are_unknown() -> None:
     steps = [{key: step[key] for key in ("action", "observation", "response")} for step in STEPS]
-    with pytest.raises(TraceRejected, match=r"1 of 1 tool times not recorded; .*synthesise-gaps"):
+    with pytest.raises(TraceRejected, match=r"1 of 1 tool times .*synthesise-gaps"):
         read(steps=steps)
     program, _ = read(
         steps=steps, assumptions=Assumptions(gaps=lambda _id, tools: [2.0] * len(tools))
@@ -108,7 +109,7 @@ def test_a_file_with_an_empty_history_has_the_conversation_of_its_steps() -> Non
 
 
 def test_a_file_without_answers_is_refused() -> None:
-    with pytest.raises(TraceRejected, match="no answer of the model in its history or trajectory"):
+    with pytest.raises(TraceRejected, match="no answer of the model"):
         read(history=HISTORY[:2], steps=[])
 
 

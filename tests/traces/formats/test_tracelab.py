@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.sentences import each_mentions
 from tests.traces.sample import Sample, at, json_lines
 from traces import Provenance
 from traces.lenient import Repairs
@@ -60,7 +61,7 @@ def test_a_round_that_was_recorded_twice_counts_once() -> None:
     repairs = Repairs()
     (program,) = tracelab.load(json_lines(round_(0, 0, 100), round_(0, 0, 100)), "f", repairs)
     assert len(program.turns) == 1
-    assert repairs.reasons() == ["a round that was recorded before: left out"]
+    assert each_mentions(repairs.reasons(), "round that was recorded before")
 
 
 def test_reasoning_is_not_repeated_in_the_next_prompt() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
+from tests.sentences import each_mentions, mentions
 from tests.traces.sample import Sample
 from traces import Fork, Program, Provenance
 from traces.formats.weka import read_session as load
@@ -92,7 +93,7 @@ def test_a_request_before_the_estimated_end_of_the_previous_response_has_no_gap(
         request(0, 128, 90, [1, 2], api_time=None), request(0.2, 300, 10, [1, 2, 3])
     )
     assert program.turns[0].tool_gap_s == 0
-    assert "a call sent before the previous response: gap set to 0" in repairs
+    assert mentions(repairs, "before the previous response: gap set to 0")
 
 
 def test_the_gap_after_an_end_of_turn_is_a_pause_of_the_user() -> None:
@@ -163,7 +164,7 @@ def test_the_parent_does_not_wait_for_a_sub_agent_that_outlives_its_next_turn() 
         request(60, 300, 10, [1, 2, 3, 4]),
     )
     assert child.fork == Fork("s", 0, 5.0, None, Provenance.MEASURED)
-    assert repairs == ["a sub-agent that runs in parallel with its parent, which does not wait"]
+    assert each_mentions(repairs, "in parallel with its parent")
 
 
 def test_a_sub_agent_can_have_sub_agents() -> None:
@@ -184,13 +185,14 @@ def test_invalid_values_are_repaired_and_reported() -> None:
         block_size=None,
     )
     assert [turn.output_tokens for turn in program.turns] == [1, 10]
-    assert repairs == [
+    assert each_mentions(
+        repairs,
         "block_size is None: set to 64 tokens",
-        "a request with 0 output tokens: set to 1",
-        "a request with 0 prompt tokens: left out",
-        "a request at t = None: put after the previous one",
-        "a request without hash_ids: assumed to extend the previous one",
-    ]
+        "0 output tokens: set to 1",
+        "0 prompt tokens: left out",
+        "t = None: put after",
+        "without hash_ids",
+    )
 
 
 @pytest.mark.parametrize("requests", [[], None, {}, "x", [1, None], [{"type": "n"}]])
