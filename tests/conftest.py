@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -148,15 +149,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("serial"):
             raise pytest.UsageError(f"{item.nodeid}: name its file in SERIAL of tests/conftest.py")
-        for marker, paths in (("acceptance", ACCEPTANCE), ("serial", SERIAL)):
-            if any(item.path.is_relative_to(HERE / path) for path in paths):
-                item.add_marker(marker)
-    items.sort(key=_priority)
+        for marker in _markers(item.path):
+            item.add_marker(marker)
+    items.sort(key=lambda item: _priority(item.path))
 
 
-def _priority(item: pytest.Item) -> int:
-    turns = (turn for turn, path in enumerate(FIRST) if item.path.is_relative_to(HERE / path))
+@cache
+def _markers(file: Path) -> list[str]:
+    groups = (("acceptance", ACCEPTANCE), ("serial", SERIAL))
+    return [marker for marker, paths in groups if any(map(file.is_relative_to, _below(paths)))]
+
+
+@cache
+def _priority(file: Path) -> int:
+    turns = (turn for turn, path in enumerate(_below(FIRST)) if file.is_relative_to(path))
     return next(turns, len(FIRST))
+
+
+def _below(paths: tuple[str, ...]) -> list[Path]:
+    return [HERE / path for path in paths]
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ def _few_programs(results: Results, sweep: SweepRecord) -> list[str]:
 
 def _at_once(results: Results, sessions: int) -> str:
     """State how often recorded sessions ran, if there were more agents than sessions; else ""."""
-    rows = [row for row in results.cells.to_dict("records") if row["steady"]]
+    rows = [row for row in results.rows if row["steady"]]
     most = max(rows, key=lambda row: float(row.get("agents", 0)), default=None)
     if most is None or most.get("agents", 0) <= sessions:
         return ""
@@ -140,7 +140,7 @@ def _growing(points: Sequence[Point], results: Results) -> list[str]:
     stable = {(p.variant, p.load) for p in points if not p.unstable}
     growing = [
         cell
-        for cell in results.cells.to_dict("records")
+        for cell in results.rows
         if (cell["variant"], cell["load"]) in stable
         and cell["steady"]
         and grows_beyond_chance(cell["backlog_growth"], cell["jobs"])
@@ -159,8 +159,9 @@ def _growing(points: Sequence[Point], results: Results) -> list[str]:
 
 
 def _stalls(results: Results) -> list[str]:
-    rows = results.cells.to_dict("records")
-    cells = [row for row in rows if row.get("stalled_jobs", 0) > 0]  # NaN where it is unknown
+    cells = [
+        row for row in results.rows if row.get("stalled_jobs", 0) > 0
+    ]  # NaN where it is unknown
     if not cells:
         return []
     most = max(cells, key=lambda row: int(row["stalled_jobs"]))
@@ -173,7 +174,7 @@ def _stalls(results: Results) -> list[str]:
 
 
 def _refusals(results: Results) -> list[str]:
-    rows = results.cells.to_dict("records")
+    rows = results.rows
     refused = {row["cell"]: int(row["refusals"]) for row in rows if row.get("refusals", 0) > 0}
     if not refused:
         return []
@@ -186,7 +187,7 @@ def _refusals(results: Results) -> list[str]:
 
 
 def _counted_turns(results: Results) -> list[str]:
-    rows = results.cells.to_dict("records")
+    rows = results.rows
     turns = sum(int(row["counted_turns"]) for row in rows if row.get("counted_turns", 0) > 0)
     if not turns:
         return []

@@ -55,7 +55,7 @@ def valid_capacities(
     """Return the capacities of variants without a failed gate, and a sentence about the others.
     There are no ratios if the baseline is left out."""
     gates = results.failed_gates
-    rows = results.cells.to_dict("records") if gates else []
+    rows = results.rows if gates else []
     failed = {str(row["variant"]): gates[row["cell"]] for row in rows if row["cell"] in gates}
     valid = [each for each in capacities if each.variant not in failed]
     if baseline in failed:

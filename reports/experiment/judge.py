@@ -23,6 +23,7 @@ import pandas as pd
 
 from reports.experiment.claims import Check
 from reports.experiment.significance import ClaimOutcome, Knee, Value, judged, knees
+from reports.metrics.cells import rows_of
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import SeedShare, some_seeds
 from servers.basics.phrasing import counted, listed, share
@@ -160,7 +161,7 @@ def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
         return []
     numbers: dict[tuple[str, float, int], float] = {}
     ranks: dict[tuple[str, float, int], int] = {}
-    for row in cells.to_dict("records"):
+    for row in rows_of(cells):
         has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
         key = (row["variant"], float(row["jps"]) if has_load else 0.0, int(row["seed"]))
         ranks[key] = _rank(check, row, row[column])

@@ -11,7 +11,7 @@ import pandas as pd
 
 from reports.answer.verdict import Answer
 from reports.metrics.background import BACKGROUND
-from reports.metrics.cells import amounts_of
+from reports.metrics.cells import amounts_of, rows_of
 from reports.metrics.fairness import FAIRNESS
 from reports.metrics.measure import METRICS
 from reports.metrics.metric import NONE, Group, Metric
@@ -44,7 +44,7 @@ def cell_table(cells: pd.DataFrame, baseline: str) -> CellTable:
     meaning = f"Mean JCT of {baseline} divided by the mean JCT of the cell, with the same seed."
     versus = Metric("versus", NONE, title=f"vs {baseline}").means(meaning)
     columns = [each for m in shown for each in ([m, versus] if m.column == "jct_mean_s" else [m])]
-    records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
+    records = rows_of(cells)
     base = {_draw(r): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []
     for record, amount in zip(records, amounts_of(cells), strict=True):

@@ -27,7 +27,7 @@ from reports.figures.knee import Knees
 from reports.figures.memory import NO_MEMORY, memory, replica_memory
 from reports.figures.overview import NO_HITS, figures
 from reports.figures.styles import Style, styles
-from reports.metrics.cells import Results
+from reports.metrics.cells import Results, rows_of
 from reports.page.page import Drawn, MemberLink, page, section
 from reports.run_folder.members import labels, siblings
 from reports.run_folder.read import CellRun, Run, refuse_unknown
@@ -120,9 +120,7 @@ def _csv(cells: pd.DataFrame) -> bytes:
 
 def _json(cells: pd.DataFrame) -> bytes:
     """Return the cells as JSON; NaN becomes null."""
-    return orjson.dumps(
-        cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    )
+    return orjson.dumps(rows_of(cells), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 MAX_CELLS = 20

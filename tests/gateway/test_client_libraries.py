@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import orjson
 import pytest
 
@@ -30,6 +28,10 @@ from tests.gateway.agent_apis import (
 from tests.gateway.test_proxy import post
 from tests.gateway.upstream import Upstream, gateway_to
 from tests.lines import Line
+
+if TYPE_CHECKING:  # They take seconds to import, which each worker of pytest would do.
+    import anthropic
+    import openai
 
 CASES = [
     ("messages", MESSAGES_ASK, MESSAGES_STREAM, MESSAGES_WHOLE),
@@ -89,6 +91,9 @@ def test_a_stream_that_fails_or_stops_is_a_failed_turn(
 async def clients(
     upstream: Upstream,
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, anthropic.AsyncAnthropic, list[Line]]]:
+    import anthropic
+    import openai
+
     async with (
         gateway_to(upstream) as (url, lines),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as of_openai,
@@ -163,6 +168,8 @@ def test_codex_and_its_library_send_one_program_whose_next_prompt_keeps_the_last
 
 
 def test_the_openai_library_streams_tools_embeds_and_gets_errors_as_from_the_server() -> None:
+    import openai
+
     async def go() -> tuple[str, int, str, list[Line]]:
         upstream = Upstream(calls_tool=True)
         async with clients(upstream) as (client, _, lines):
@@ -185,7 +192,7 @@ def test_the_openai_library_streams_tools_embeds_and_gets_errors_as_from_the_ser
     assert (chat["tools"], chat["error"], failed["error"]) == (["cd", "pytest"], None, "slow down")
 
 
-Streams = Callable[[openai.AsyncOpenAI, anthropic.AsyncAnthropic], Awaitable[Any]]
+Streams = Callable[["openai.AsyncOpenAI", "anthropic.AsyncAnthropic"], Awaitable[Any]]
 ASK: Any = [{"role": "user", "content": "list"}]
 
 
