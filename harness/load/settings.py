@@ -165,9 +165,9 @@ class Load:
         str | None,
         Option(
             "How long jobs arrive at a rate in virtual time, from an empty machine: 8h or 7d, or "
-            "24h,5000 for at most 5,000 jobs. All of them are measured, and a rate is sustained if "
-            "they meet the SLO. steady: jobs arrive until a steady state after a burst has been "
-            "measured. Default: 24h,5000.",
+            "24h,5000 for at most 5,000 jobs. All but those of --burst are measured, and a rate is "
+            "sustained if they meet the SLO. steady: jobs arrive until a steady state after a "
+            "burst has been measured. Default: 24h,5000.",
             "TIME[,JOBS]",
         ),
     ] = None

@@ -4,8 +4,8 @@ In: starts and ends of jobs, and their turns. Out: whether the cell is over, and
 done.json. `harness.replay.steady` decides whether the window of a stream is accepted. Jobs of
 agents are numbered in the order in which agents become free: first those begun before the cell,
 then those in which the system settles, the measured ones, and further ones until these have
-finished. After a horizon, such as a day, no job arrives, and the cell ends when all have finished,
-so that its jobs are the same for all variants.
+finished. After a horizon, such as a day, no job arrives, and the cell ends when all that arrived
+after its burst have finished, so that its jobs are the same for all variants.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ on an idle machine, end the cell. No realistic SLO allows that many."""
 
 class HorizonWindow(Window):
     def __init__(self, jobs_per_s: float, horizon: HorizonRecord, idle: Times) -> None:
-        super().__init__(0, 0, idle)
+        super().__init__(horizon.burst, 0, idle)
         self._until_ps = round(horizon.seconds * PS_PER_S)
         self._most_jobs = horizon.jobs
         self._is_past = False
@@ -120,8 +120,8 @@ class HorizonWindow(Window):
         many."""
         if at_ps >= self._until_ps or len(self._starts_ps) == self._most_jobs:
             self._until_ps = min(at_ps, self._until_ps)
-            self._is_past, self.jobs = True, len(self._starts_ps)
-            if not self.jobs:
+            self._is_past, self.jobs = True, len(self._starts_ps) - self.first_job
+            if self.jobs <= 0:
                 raise CellFailed("no job arrives within the horizon; give a longer --horizon")
             self._judge()
             return False
@@ -130,7 +130,7 @@ class HorizonWindow(Window):
         self._shared_tokens.append(shared_tokens)
         in_system = arrived - len(self._ends_ps)
         if in_system > self.most_in_system:
-            self.jobs = arrived
+            self.jobs = arrived - self.first_job
             self._end(f"{in_system} jobs in the system, more than {self.most_in_system}")
         return not self.over
 
@@ -142,18 +142,19 @@ class HorizonWindow(Window):
 
     def record_in(self, done: DoneRecord) -> None:
         super().record_in(done)
-        starts, ends = self._starts_ps[: self.jobs], self._ends_ps
+        starts, ends = self._starts_ps[: self.end_job], self._ends_ps
         until_ps = self._until_ps if self._is_past else starts[-1]
         done.window = WindowRecord(
-            first_job=0,
+            first_job=self.first_job,
             jobs=self.jobs,
             from_s=0.0,
             to_s=until_ps / PS_PER_S,
             finished_jobs=bisect_left(ends, until_ps) if self._is_past else None,
-            shared_prefix_tokens=sum(self._shared_tokens[: self.jobs]),
+            shared_prefix_tokens=sum(self._shared_tokens[self.first_job : self.end_job]),
         )
         done.jobs_in_system = JobsInSystem(
-            mean=self._found(0, self.jobs), at_end=len(starts) - bisect_left(ends, until_ps)
+            mean=self._found(self.first_job, self.end_job),
+            at_end=len(starts) - bisect_left(ends, until_ps),
         )
 
 

@@ -37,8 +37,9 @@ def ladder_in(cells: pd.DataFrame) -> Ladder:
 def rows_of(cells: pd.DataFrame) -> list[JsonObject]:
     """Return a dict per cell. `DataFrame.to_dict` takes five times as long, as it looks each value
     up in the frame."""
-    columns = [cells[name].tolist() for name in cells]
-    return [dict(zip(cells, values, strict=True)) for values in zip(*columns, strict=True)]
+    names = [str(name) for name in cells]
+    columns = [cells[name].tolist() for name in names]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def amounts_of(cells: pd.DataFrame) -> pd.Series:

@@ -243,13 +243,13 @@ class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
     jobs: Count | None = None
     """The most jobs that arrive."""
     burst: Count = 0
-    """Jobs that arrive together at the beginning."""
+    """Jobs that arrive together at the beginning, and are not measured."""
 
     @property
     def in_words(self) -> str:
-        """Such as `24 h (at most 5,000 jobs), the first 50 jobs together`."""
+        """Such as `24 h (at most 5,000 jobs) after a burst of 50 jobs`."""
         most = "" if self.jobs is None else f" (at most {counted(self.jobs, 'job')})"
-        burst = f", the first {counted(self.burst, 'job')} together" if self.burst else ""
+        burst = f" after a burst of {counted(self.burst, 'job')}" if self.burst else ""
         return f"{time_span(self.seconds)}{most}{burst}"
 
 

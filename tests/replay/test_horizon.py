@@ -87,12 +87,24 @@ def test_a_largest_number_of_jobs_ends_the_horizon_when_one_more_would_arrive() 
     assert (fewer.window.jobs, fewer.window.to_s) == (10, 1.0)
 
 
-def test_the_jobs_of_a_burst_arrive_together_at_the_beginning() -> None:
-    done, turns = run(every(0.1), 1.0, burst=5)
-    assert [t["scheduled_at_s"] for t in turns[:7]] == pytest.approx([0, 0, 0, 0, 0, 0.1, 0.2])
-    assert done.window.jobs == 5 + 9
-    # 1 to 5 services, then each job alone.
-    assert done.times_s.jct.mean == pytest.approx((15 + 9) * SERVICE_S / 14)
+def test_the_jobs_after_a_burst_are_measured() -> None:
+    done, turns = run(every(0.02), 1.0, burst=5)
+    assert [t["scheduled_at_s"] for t in turns[:7]] == pytest.approx([0, 0, 0, 0, 0, 0.02, 0.04])
+    assert (done.window.first_job, done.window.jobs, done.window.finished_jobs) == (5, 49, 5 + 49)
+    # A service takes 0.01 s, so those at 0.02 to 0.08 s wait for three, two, one and hardly any.
+    waits_s = [(5 + k) * SERVICE_S - 0.02 * (k + 1) for k in range(4)]
+    mean_s = SERVICE_S + sum(waits_s) / 49
+    assert done.times_s.jct.mean == pytest.approx(mean_s)
+
+
+def test_the_rates_that_are_sustained_after_a_burst_are_those_below_a_highest_one() -> None:
+    """At a low rate the burst would be most of the jobs."""
+    means = []
+    for gap_s in (0.5, 0.1, 0.05, 0.02, 0.0125, 0.011):
+        done, _ = run(every(gap_s), 5.0, burst=20)
+        means.append(done.times_s.jct.mean)
+    assert means == sorted(means)
+    assert means[0] == pytest.approx(SERVICE_S)
 
 
 def test_a_backlog_that_no_promise_allows_ends_the_cell_early() -> None:

@@ -337,7 +337,7 @@ def test_the_answer_in_steady_state_says_that_capacities_hold_after_a_burst() ->
 def test_the_answer_within_a_horizon_says_what_most_days_sustain() -> None:
     day = {"horizon": {"seconds": 86_400, "burst": 5}}
     context = capacity_context(convert(SWEEP | day, SweepRecord), parse_slo("mean<=2x"), 65.8)
-    sustained = "mean JCT at most 2x", "24 h", "first 5 jobs"
+    sustained = "mean JCT at most 2x", "24 h", "after a burst of 5 jobs"
     assert mentions(meaning(context), *sustained)
     capped = {"horizon": {"seconds": 86_400, "jobs": 5_000}}
     # ln 0.2, ln 0.22 and ln 0.25 have the mean -1.503 and a deviation of 0.112; Student's t of two
