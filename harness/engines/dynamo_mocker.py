@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, engine_count
+from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved, engine_count
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.sim import SimEngine, resolve_profile, sim_engine
@@ -30,7 +30,6 @@ from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles import hardware
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
-from servers.records.sweep import Unsupported
 from servers.routing import FOREIGN, ForeignRouter
 from servers.variants import Variant, behind_routers, variants
 from servers.vllm.models.model_folder import BYTES
@@ -137,9 +136,7 @@ class DynamoEngine(LiveEngine):
         return done
 
 
-def resolve_dynamo(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], DynamoEngine, tuple[Unsupported, ...]]:
+def resolve_dynamo(settings: SweepSettings) -> Resolved:
     server = settings.server
     check_flags(server.vllm_flags, REFUSED_FLAGS)
     workers = _workers(server)

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import convert, structs
 
 from harness.cells.job import Job
-from harness.engines.base import EngineKind, engine_count, split_supported, with_routers
+from harness.engines.base import EngineKind, Resolved, engine_count, split_supported, with_routers
 from harness.engines.virtual_cell import run_virtual
 from harness.load.option import build, values_of
 from harness.load.server_config import limits_record
@@ -44,7 +44,6 @@ from servers.records.settings import (
     ProfileRecord,
     TransferRecord,
 )
-from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import NamedRouter
 from servers.sim import DisaggregatedFleet, Engine, Fleet, Limits, Offload, OnEvent, Transfer
@@ -207,9 +206,7 @@ def _record(profile: Profile) -> ProfileRecord:
     return convert(fields, ProfileRecord)
 
 
-def resolve_sim(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], SimEngine, tuple[Unsupported, ...]]:
+def resolve_sim(settings: SweepSettings) -> Resolved:
     server = settings.server
     found = resolve_profile(settings.machine)
     check = partial(_check_tier, server, found.profile())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cells.job import Job
-from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind
+from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
@@ -33,7 +33,6 @@ from servers.basics.text import MAX_CHARACTERS, brief, has_control, one_line
 from servers.policies.base import Policy
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
-from servers.records.sweep import Unsupported
 from servers.variants import Variant, split, variant
 from servers.vllm.launch.server import ServerInfo, cache_config
 from servers.vllm.models.model_folder import vocabulary_of
@@ -137,9 +136,7 @@ class UrlEngine(LiveEngine):
         return done
 
 
-def url_engine(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
+def url_engine(settings: SweepSettings) -> Resolved:
     url = server_url(settings.machine.engine, "--engine")
     served = served_models(url, "--engine")
     model = _served_model(served, settings.machine.model, url)

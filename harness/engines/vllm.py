@@ -16,6 +16,7 @@ from harness.cells.job import Job
 from harness.engines.base import (
     OWN_SCHEDULING,
     EngineKind,
+    Resolved,
     split_supported,
     with_routers,
 )
@@ -39,7 +40,6 @@ from servers.records.settings import (
     Numbers,
     OffloadRecord,
 )
-from servers.records.sweep import Unsupported
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
@@ -197,9 +197,7 @@ def _refuse_answers_without_text(server: Server) -> None:
         )
 
 
-def vllm_engine(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
+def vllm_engine(settings: SweepSettings) -> Resolved:
     server = settings.server
     check_flags(server.vllm_flags, command_line.REFUSED_FLAGS)
     if server.image is None:

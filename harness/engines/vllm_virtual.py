@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import EngineKind, split_supported
+from harness.engines.base import EngineKind, Resolved, split_supported
 from harness.engines.sim import SimEngine, resolve_profile, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.option import build, values_of
@@ -24,7 +24,6 @@ from servers.basics.errors import CellFailed, EngineError, InvalidInput
 from servers.policies.base import UNLIMITED_KV
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
-from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.sim import Limits
 from servers.variants import Variant
@@ -104,9 +103,7 @@ def _process(python: str, policy_module: Path | None) -> VllmProcess:
     return VllmProcess(python, policy_module)
 
 
-def virtual_engine(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], VllmVirtualEngine, tuple[Unsupported, ...]]:
+def virtual_engine(settings: SweepSettings) -> Resolved:
     vllm = find_vllm(settings.server.vllm_python)
     limits = build(Limits, values_of(settings.machine))
     check_limits(limits, vllm)
