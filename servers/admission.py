@@ -112,6 +112,6 @@ class Limits(Headroom):
         ):
             if value <= drafts:
                 raise InvalidInput(
-                    f"{option} {value}: a step has no room for a token and {drafts} drafts of a "
-                    f"turn; use at least {drafts + 1}, or fewer drafts in --speculate"
+                    f"{option} {value}: a step has no room for a turn's token and its {drafts} "
+                    f"draft tokens; use at least {drafts + 1}, or fewer drafts in --speculate"
                 )

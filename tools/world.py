@@ -59,7 +59,7 @@ def error(predicted: float, published: Sequence[float]) -> float:
 
 
 def headline(world: World) -> str:
-    """Return the first line of the page on fidelity: the claims about capacities of which the
+    """Return the first line of the page on fidelity: the claims about capacities for which the
     source states a number. A prediction that arms only bound has no error."""
     compared = [
         (name, finding)

@@ -1,6 +1,6 @@
 """Reads trace files that are compressed: gzip (suffix .gz) and Zstandard (suffix .zst).
 
-In: a file. Out: its content as a stream, of which bounded parts are in memory. A file that is not
+In: a file. Out: its content as a stream that is read in bounded parts. A file that is not
 in the format of its suffix, or is truncated, raises one of `DAMAGED`.
 """
 

@@ -60,7 +60,7 @@ class TurnTimes:
         self._output_tokens.append(tokens)
 
     def with_jcts(self, jct_s: Sequence[float], first_job: int, end_job: int) -> Times:
-        """Return these JCTs, of which there is at least one, with the latencies of the turns of the
+        """Return these JCTs (at least one) with the latencies of the turns of the
         jobs from `first_job` to `end_job` − 1."""
         job = np.asarray(self._job)
         inside = (job >= first_job) & (job < end_job)

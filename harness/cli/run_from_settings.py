@@ -145,7 +145,7 @@ def check_condition(condition: Condition, plan: SweepPlan) -> None:
 
 
 def _refuse_other_unit(condition: Condition, load: Load, plan: SweepPlan) -> None:
-    """Raise InvalidInput for a number that may be jobs per second, where nobody chose agents."""
+    """Raise InvalidInput for a number that may be jobs per second, without the user's agents."""
     was_chosen = load.arrivals is not None or load.agents is not None
     if plan.has_agents and not was_chosen and condition.depends_on_unit:
         raise InvalidInput(

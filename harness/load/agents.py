@@ -35,7 +35,7 @@ class AgentJobs:
     so that their prompts, which are long, do not come at once."""
 
     def __iter__(self) -> Iterator[ArrivingJob]:
-        """Yield the first job of each agent, in order of time, then jobs of which `at_ps` is the
+        """Yield the first job of each agent, in order of time, then jobs whose `at_ps` is the
         think time before them."""
         rng = rng_for(self.drawn.seed, "agents")
         starts_s = sorted((rng.random(self.agents) * (self.idle_jct_s + self.think_s)).tolist())
@@ -56,7 +56,7 @@ def _think_times(mean_s: float, rng: Generator) -> Iterator[float]:
 
 def from_turn(members: Members, turn: int) -> Members:
     """Return a job without the turns of its root before `turn`, and without the sub-agents that
-    started before it, the descendants of which are left out too. Its first prompt contains the
+    started before it and their descendants. Its first prompt contains the
     turns that are left out, and hits none of them."""
     root = members[0]
     first, *later = root.turns[turn:]

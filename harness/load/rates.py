@@ -133,7 +133,9 @@ def _number(text: str, number: str) -> Fraction:
 
 def _seed(text: str, number: str) -> int:
     if not SEED.fullmatch(number.strip()):
-        raise _bad("--seeds", text, f"{quoted(number)} is not a seed; use whole numbers from 0")
+        raise _bad(
+            "--seeds", text, f"{quoted(number)} is not a seed; use whole numbers of at least 0"
+        )
     return int(number)
 
 

@@ -201,7 +201,7 @@ def _not_ended(members: Members, following: Mapping[str, int]) -> dict[str, Prog
 
 
 def _warmed(turns: tuple[Turn, ...], warm: int) -> tuple[Turn, ...]:
-    """Return turns of which the first ones have one token of output and no gap between them. The
+    """Return turns that begin with turns of one output token and no gap between them. The
     first prompt hits nothing, and the next ones hit prompts, and no answers that were not given."""
     result = []
     for index, turn in enumerate(turns):

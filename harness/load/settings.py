@@ -155,7 +155,7 @@ class Load:
     scenario: Annotated[
         str | None,
         Option(
-            "Run --agents by the rules of a published load, agentx or inferencex-agentx-mvp; "
+            "Run --agents under the rules of a published load, agentx or inferencex-agentx-mvp; "
             "--horizon replaces its window. The report shows interactivity against tokens per "
             "second and GPU.",
             "NAME",

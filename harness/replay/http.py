@@ -48,7 +48,7 @@ def authorization(key: str | None) -> dict[str, str]:
 
 class RequestFailed(OSError):
     """A request outside the replay got no answer, or one with the status of a failure or a
-    redirect, of which `body` is the beginning."""
+    redirect, whose first bytes are `body`."""
 
     def __init__(self, reason: str, status: int | None = None, body: bytes = b"") -> None:
         super().__init__(reason)

@@ -101,7 +101,7 @@ class LiveRouter:
         return [index for index in replicas if index != turn.replica]
 
     def program_ended(self, program_id: str) -> list[int]:
-        """Report the end of a program, of which turns may still run. Return the replicas that
+        """Report the end of a program, whose turns may still run. Return the replicas that
         served turns of it."""
         replicas = self._runner.replicas_of(program_id)
         with self._decisions() as now_s:

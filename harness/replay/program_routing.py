@@ -71,7 +71,7 @@ class ProgramRouting:
         self._report_behind(turn.program_id, served_by, tasks)
 
     def cut(self, program_id: str, tasks: asyncio.TaskGroup) -> None:
-        """Report the end of a program of which no further turn is sent."""
+        """Report the end of a program that sends no further turn."""
         for index in self.router.program_ended(program_id):
             is_router = bool(self._behind)
             self._report(program_id, self._servers[index], tasks, is_aware=is_router)

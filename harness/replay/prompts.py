@@ -75,7 +75,7 @@ class TokenConversation:
         self._context = np.concatenate([self._context, np.array(ids, np.uint32)])
 
     def _shared(self, prefixes: Sequence[SharedPrefix]) -> Ids:
-        """Draw each prefix from its own random stream, of which a prompt uses the first ids."""
+        """Draw each prefix from its own random stream. A prompt uses the first ids of it."""
         starts = [0, *(prefix.tokens for prefix in prefixes)]
         drawn = [
             _draw(rng_for(self._seed, f"prefix {p.id}"), self._vocabulary, p.tokens - start)

@@ -25,7 +25,7 @@ from traces import Program, Turn
 
 @dataclass(slots=True)
 class ActiveJob:
-    """A root program with its sub-agents, of which at least one has started and not ended."""
+    """A root program and its sub-agents, at least one of which has started and not ended."""
 
     id: str
     """Id of the root program."""

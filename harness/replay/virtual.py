@@ -299,7 +299,7 @@ def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
 
 
 def _measure_transfer(record: TurnRecord, served: Served) -> None:
-    """Complete the record of a turn of which a prefill engine computed the prompt."""
+    """Complete the record of a turn whose prompt a prefill engine computed."""
     if served.prefilled is None:
         return
     on_device = _hit_tokens(served.hits, "device")

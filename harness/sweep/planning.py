@@ -201,7 +201,7 @@ def search(
         # Cells that are added may move a capacity, and with it the agents on each machine.
         while more := {float(fleet.each) for fleet in holding}.difference(loads):
             added = listed([counted(int(each), "agent") for each in sorted(more)])
-            print_message(f"adds cells with {added}, of which the plan needs the latencies")
+            print_message(f"adds cells with {added}, because the plan needs their latencies")
             loads = tuple(sorted({*loads, *more}))
             result.failed |= _run(candidate.plan, loads, path, execution, arguments)
             holding, without = fleets(path, agents)

@@ -158,7 +158,7 @@ def _arrivals(sweep: SweepRecord) -> str:
     text, horizon = sweep.arrivals or "", sweep.horizon
     if (scenario := sweep.scenario) is not None:
         window = f"a window of {time_span(scenario.window_s)}"
-        return f"{text} by the rules of {scenario.name}, with {window}"
+        return f"{text} under the rules of {scenario.name}, with {window}"
     if horizon is None:
         return text
     return f"{text} for {horizon.in_words}"

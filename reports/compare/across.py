@@ -107,7 +107,7 @@ def _refuse_repeated(found: Sequence[MemberRun]) -> None:
         key = (machine.machine, str(machine.sweep.model))
         if key in seen:
             raise NotComparable(
-                f"{seen[key]} and {machine.member.folder} are both of {key[1]} on "
-                f"{key[0]}; give one run per machine, or compare the two without --across"
+                f"{seen[key]} and {machine.member.folder} are both runs of {key[1]} "
+                f"on {key[0]}; give one run per machine, or compare the two without --across"
             )
         seen[key] = machine.member.folder

@@ -3,7 +3,7 @@
 In: pages of each server in order of time, as text. Out: one row per metric with the mean of each
 server and their ratio.
 
-The metrics are counters, of which two pages give the increase in the period between them. With at
+The metrics are counters; two pages give their increase in the period between them. With at
 least `MIN_PERIODS` periods a ratio has Student's interval over the periods, which are paired: both
 servers serve in the same ones. Requests within a period depend on each other, and need no
 assumption. A single page of each server is one period from its start, without an interval.

@@ -19,7 +19,7 @@ CAPACITY = "capacity"
 """Load of a comparison of capacities."""
 SUSTAINED, STEADY = "sustained", "steady state"
 """Metrics without a JCT. `SUSTAINED` compares the capacities of seeds without a number in one of
-the runs, `STEADY` the seeds of a load of which some has no steady state."""
+the runs, `STEADY` the seeds of a load if some have no steady state."""
 
 NOT_STEADY, NONE_SUSTAINED = "no steady state", "none sustained"
 """What the runs have instead of a number, in all seeds."""

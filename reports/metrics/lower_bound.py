@@ -3,7 +3,7 @@
 In: the measured turns of a cell in virtual time with open-loop arrivals, and its machine. Out:
 seconds, and jobs per second.
 
-A step with T tokens of S turns, of which D decode contexts of C tokens in all, and with P
+A step with T tokens of S turns, D of which decode contexts of C tokens in all, and with P
 query-key pairs, takes f(T) + s S + c C + p P, and has at most B = `step_tokens` tokens and N =
 `max_num_seqs` turns. The device holds K tokens of KV. A prompt of n tokens hits at most h, whole
 blocks of its program's previous context and of other prompts. A turn with o output tokens takes

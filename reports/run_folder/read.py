@@ -96,8 +96,8 @@ def read_sweep(folder: Path) -> SweepRecord:
 
 
 def read_cell(folder: Path) -> CellRun:
-    """Read the documents of a cell. Raises InvalidRunFolder, also for a finished cell of which any
-    file that reports read has changed since."""
+    """Read the documents of a cell. Raises InvalidRunFolder, also if a file of a finished cell that
+    reports read has changed since."""
     config = read_config(folder)
     if not (folder / "done.json").is_file():
         return CellRun(folder, config, NOT_DONE)

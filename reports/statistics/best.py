@@ -1,8 +1,8 @@
 """Decides which variants may have the highest capacity (docs/design/statistics.md, "Winners").
 
-In: the capacities of variants by seed. Out: the set of the best, which of them are neither left out
-nor equal, and how many seeds would probably decide. The headline, `--until separated` and the
-advice on seeds use this one set.
+In: the capacities of variants by seed. Out: the variants that may be the best, those of them that
+more seeds would separate or show to be equal, and how many seeds that would probably take. The
+headline, `--until separated` and the advice on seeds use this one set.
 """
 
 from __future__ import annotations

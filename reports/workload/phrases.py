@@ -196,7 +196,7 @@ def caveats(compared: Compared, loaded: TraceSet) -> Iterator[str]:
     gaps = compared.statistics.gap_provenance
     unmeasured = {name: n for name, n in gaps.items() if name != "measured"}
     if is_drawn(loaded):
-        yield "This workload is synthesised from statistics: no job of it ran."
+        yield "This workload is synthesised from statistics: none of its jobs ran."
     elif unmeasured:
         origins = counts(unmeasured).removeprefix("all ")
         yield (

@@ -15,7 +15,7 @@ def seconds(value: float) -> str:
 
 
 def time_span(value_s: float) -> str:
-    """Format a long time with the largest unit of which it is a whole number, such as `24 h`."""
+    """Format a long time in the largest unit that divides it, such as `24 h`."""
     for unit, size_s in (("h", 3600), ("min", 60)):
         if value_s % size_s == 0:
             return f"{value_s / size_s:,.0f} {unit}"

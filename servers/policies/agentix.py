@@ -84,8 +84,8 @@ class Agentix(Autellix):
 def _check(bounds: Sequence[float], quanta: Sequence[float], beta: float, unit_s: float) -> None:
     if len(bounds) != len(quanta):
         raise ValueError(
-            f"bounds has {len(bounds)} values and quanta {len(quanta)}; give both one value for "
-            "each level but the last"
+            f"bounds has {len(bounds)} values and quanta {len(quanta)}; give one of "
+            "each per level, except the last"
         )
     if any(low >= high for low, high in zip((0.0, *bounds), bounds, strict=False)):
         raise ValueError("bounds must be above 0 and ascend")

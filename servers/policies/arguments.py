@@ -165,7 +165,7 @@ def _expected(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(map(_expected, options))
     if origin is not None:
-        return f"a list, of which each item is {_expected(options[0])}" if options else "a list"
+        return f"a list, each item of which is {_expected(options[0])}" if options else "a list"
     return names.get(hint, "none")
 
 

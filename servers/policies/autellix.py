@@ -67,7 +67,7 @@ class Call:
         self.before_promotion_s = 0.0
         """Service before the last promotion."""
         self.rank: Rank = ()
-        """The latest result of `Autellix.rank`: engines ask for many ranks, of which few change."""
+        """The latest result of `Autellix.rank`: engines ask for many ranks, and few change."""
         self.rank_level = -1
         """The level in `rank`; -1 before the first."""
 

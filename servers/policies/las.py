@@ -117,7 +117,7 @@ class Las(Policy):
         self._heads: RankedQueue[float] = RankedQueue()
         """Arrivals of the first waiting turn of each program, the latest first."""
         self._contenders: list[int] = []
-        """Those of which the engine knows."""
+        """Those that the engine knows."""
         self._outdated = False
         """Whether it has ranks with other ranges or services."""
 

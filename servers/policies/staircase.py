@@ -1,4 +1,4 @@
-"""The points of which no other one is smaller in both coordinates. Standard library only."""
+"""The points for which no other point is smaller in both coordinates. Standard library only."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from types import FrameType
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end `bench` like Ctrl-C."""
 FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that a terminal sends to all of its processes, of which the parent ends the others."""
+"""Signals that a terminal sends to all of its processes. The parent ends the others."""
 
 
 @contextmanager

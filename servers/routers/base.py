@@ -21,7 +21,7 @@ it, and the token at which the prompt leaves the run."""
 
 
 UNKNOWN_COSTS = Costs(float)
-"""Of a live server of which nothing is known, which is refused for a router that `needs_costs`."""
+"""The costs of a live server, which are unknown: a router that `needs_costs` refuses them."""
 
 
 class RoutedTurn:
@@ -67,7 +67,7 @@ class RoutedTurn:
         self.runs = runs
         """Empty unless the router `needs_runs`."""
         self.replica = -1
-        """The replica that serves it; -1 before it was sent, and at the end of a turn of which the
+        """The replica that serves it; -1 before it was sent, and at the end of a turn that the
         client gave up while it was held back."""
         self.output_tokens = 0
         """Complete when `finished` is called."""

@@ -1,7 +1,7 @@
 """A consistent hash: a key goes to the replica of the next point on a ring of hashes.
 
 Source: Karger et al., Consistent Hashing and Random Trees (STOC 1997); `consistent_hash.rs` of
-vllm-project/router, of which the points are hashes of server addresses by mcrouter's function.
+vllm-project/router, whose points are hashes of server addresses by mcrouter's function.
 There are no addresses here, so the points are BLAKE2b hashes of the replicas' numbers.
 """
 

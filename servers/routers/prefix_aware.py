@@ -8,7 +8,7 @@ up the least recently used of more than `max_tree_tokens`. It asks no replica.
 1. If the replica with the most turns has more than `balance_turns` more than the one with the
    fewest, and more than `balance_ratio` times as many, the one with the fewest serves the turn.
 2. Else, if a replica has seen more than `threshold` of the prompt, the one that has seen most.
-3. Else the one of which the shadow is smallest.
+3. Else the one with the smallest shadow.
 
 Departure: shadows count tokens, where the source counts characters (`max_tree_size`, 2^25): four
 characters to a token.

@@ -84,7 +84,7 @@ class Backend(ProgressMachine):
         )
         self.replica = replica
         self.waiting: dict[str, RoutedProgram] = {}
-        """Paused programs with held turns of which this is the home."""
+        """Paused programs with held turns whose home is this one."""
         self.none_fits_until_s = -math.inf
         """None of them is admitted before this time, unless something changes."""
         self._smallest: list[tuple[int, str]] = []

@@ -130,7 +130,7 @@ class ProgramScheduling(Router):
         )
         self._programs: dict[str, RoutedProgram] = {}
         self._arriving: RoutedProgram | None = None
-        """The program of which a turn has arrived and nothing was decided since."""
+        """The program whose turn has arrived and awaits the first decision."""
         self._deadlines: list[tuple[float, str]] = []
         """A heap, as are `_expiries`; some have passed or changed."""
         self._expiries: list[tuple[float, str]] = []

@@ -163,7 +163,7 @@ class RunningTurns:
         return needed
 
     def allocate_ahead(self, batch: Batch, steps: int) -> None:
-        """Allocate the blocks of `steps` steps, of which the first has its blocks."""
+        """Allocate the blocks of `steps` steps; the first has its blocks already."""
         needed = self.decodes.blocks_needed(steps - 1, after=1)
         if needed:
             self._kv.allocate(self.pool, needed)

@@ -138,7 +138,7 @@ class Engine:
         )
 
     def end_program(self, program_id: str) -> None:
-        """End a program of which no turn was submitted with `is_last`."""
+        """End a program that submitted no turn with `is_last`."""
         self._runner.end_program(program_id)
 
     def end_program_later(self, program_id: str) -> None:

@@ -96,7 +96,7 @@ class Fleet:
         heapq.heapify(self._events)
 
     def end_program(self, program_id: str) -> None:
-        """End a program of which no turn was submitted with `is_last`."""
+        """End a program that submitted no turn with `is_last`."""
         for front in self._fronts:
             front.end_program(program_id)
 

@@ -110,7 +110,7 @@ class Front:
         self.runner.finished(turn, self._now_s, bool(turn.is_last))
 
     def end_program(self, program_id: str) -> None:
-        """End a program of which no turn was submitted with `is_last`."""
+        """End a program that submitted no turn with `is_last`."""
         self._tell_engines(program_id, -1)
         self.runner.end_program(program_id, self._now_s)
 
@@ -152,7 +152,7 @@ def _costs(engine: Engine) -> Costs:
 
 
 def runs_of(path: Path, block_tokens: int, prompt_tokens: int) -> Runs:
-    """Return the prompt of a turn, of which the path in a tree of contents is given, as runs."""
+    """Return the prompt of a turn as runs, given its path in a tree of contents."""
     runs: list[tuple[object, int]] = []
     for segment, leaves in path:
         end = leaves * block_tokens

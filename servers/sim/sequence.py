@@ -50,7 +50,7 @@ class Submission:
     """For policies that are an `Oracle` only."""
     path_on: Callable[[int], Path] | None = None
     """With several replicas: returns the path in the tree of contents of a replica, or in that of
-    the router, of which the number is that of the replicas."""
+    the router, whose number is the number of replicas."""
     job_id: str | None = None
     """For routers: the root program, if this is a turn of a sub-agent."""
 

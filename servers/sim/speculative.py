@@ -9,7 +9,7 @@ it accepts. So in addition to what `Scheduler` does:
   layers. Blocks that only rejected drafts need stay with the turn. Only verified tokens are hashed.
 - With draft layers, the last block of a prefix hit is computed again. As vLLM then keeps two copies
   of it, blocks are those of `WindowKV`, with a single group.
-- A turn of which one token is left to compute is admitted with as many placeholders as a decode has
+- A turn with one token left to compute is admitted with as many placeholders as a decode has
   drafts, if no prompt is partly computed. If the step has no room for them, the turn waits.
 
 Decodes advance by different numbers of tokens, so each step is computed on its own. Models with one
@@ -116,8 +116,7 @@ class SpeculativeTurns(WindowTurns):
         self._drafts, self._lookahead = speculation.tokens, speculation.lookahead
 
     def blocks_for(self, tokens: int) -> int:
-        """Return the number of blocks of a turn of which so many tokens are computed or about to
-        be."""
+        """Return the number of blocks of a turn with so many tokens computed or about to be."""
         return -(-min(tokens + self._lookahead, self.room) // self._block)
 
     def missing_blocks(self, sequence: Sequence, tokens: int) -> int:

@@ -18,7 +18,7 @@ prefix caching (`mamba_cache_mode` "align", its default):
 With kernels that save a state inside a chunk (`inside`), the last chunk of a prompt gets a block
 for the state at its last boundary, and does not end there.
 
-The states of a turn are like the blocks of a window of two tokens, of which most are missing.
+The states of a turn are like the blocks of a window of two tokens, most of which are missing.
 """
 
 from __future__ import annotations

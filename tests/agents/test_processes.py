@@ -47,7 +47,7 @@ def test_an_agent_that_exits_before_it_is_ready_is_an_error_with_the_reason(tmp_
         async with process(tmp_path, "raise SystemExit('no such module: x')") as started:
             await started.ready()
 
-    with pytest.raises(AgentStartError, match="ended before it was ready: no such module: x"):
+    with pytest.raises(AgentStartError, match=r"before it was ready: .* module: x"):
         asyncio.run(run())
 
 

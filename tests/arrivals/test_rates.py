@@ -96,7 +96,7 @@ def test_seeds_are_parsed(text: str, seeds: tuple[int, ...]) -> None:
         ("", "no value; use for example 1..5"),
         ("1,,2", "an item is empty"),
         ("5..1", "the range is reversed; use 1..5"),
-        ("-1", "'-1' is not a seed; use whole numbers from 0"),
+        ("-1", "'-1' is not a seed; use whole numbers of at least 0"),
         ("1.5", "'1.5' is not a seed"),
         ("1..", "'' is not a seed"),
         ("²", "is not a seed"),

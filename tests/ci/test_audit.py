@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sentences import mentions
+
 ROOT = Path(__file__).parents[2]
 WEAK = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2"]}
 
@@ -112,7 +114,8 @@ def test_a_failing_pip_audit_fails_in_ci_and_is_only_reported_elsewhere(
 
 def test_our_own_environment_must_exist_in_ci(tmp_path: Path) -> None:
     ran = audit(tmp_path, "exit 1", CI="true")
-    assert (ran.returncode, ran.stderr) == (1, ".venv: not audited: it does not exist\n")
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert mentions(ran.stderr, ".venv", "not audited")
 
 
 def test_installed_packages_are_listed_without_the_pip_of_the_environment(tmp_path: Path) -> None:
@@ -127,10 +130,9 @@ def test_installed_packages_are_listed_without_the_pip_of_the_environment(tmp_pa
     audited_file = tmp_path / "audited.txt"
     sound = report({"name": "there-of-old", "version": "1", "vulns": []})
     ran = audit(tmp_path, f'cat "$2" >>{audited_file}; {sound}', ".venv", ".venv-vllm", CI="true")
-    assert ran.stdout.splitlines() == [
-        ".venv: known vulnerabilities in 0 of 1 packages",
-        ".venv-vllm: known vulnerabilities in 0 of 1 packages",
-    ]
+    ours, vllm = ran.stdout.splitlines()
+    assert mentions(ours, ".venv", "0 of 1 packages")
+    assert mentions(vllm, ".venv-vllm", "0 of 1 packages")
     assert (ran.returncode, ran.stderr) == (0, "")
     first, *others = audited_file.read_text().splitlines()
     assert first == "there-of-old==1"

@@ -17,6 +17,7 @@ from harness.engines.base import engine_kind
 from servers.basics.errors import CannotWrite, InvalidInput
 from tests.harness.in_process import bench
 from tests.harness.small import small_plan
+from tests.sentences import mentions
 
 SWEEP = ("sweep", "--once", "--programs", "2", "--policies", "fcfs", "--jps", "0.3")
 
@@ -28,12 +29,9 @@ def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("address", ["slurm", "ray://", "host", "http://host:6379", "ray:x"])
 def test_an_address_of_no_ray_cluster_is_refused(address: str) -> None:
-    assert bench(*SWEEP, "--cluster", address) == (
-        2,
-        "",
-        f"bench: --cluster '{address}': give ray (a cluster of this machine), HOST:6379 on a node "
-        "of a Ray cluster, or ray://HOST:10001\n",
-    )
+    code, out, err = bench(*SWEEP, "--cluster", address)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert mentions(err, f"--cluster '{address}'", "ray", "HOST:6379", "ray://HOST:10001")
     assert os.listdir() == []
 
 
@@ -49,9 +47,7 @@ def test_an_address_that_does_not_answer_is_refused_before_anything_starts(
         if listens:
             listener.listen()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(
-            InvalidInput, match=r"no Ray cluster answered within 0 s; check the add"
-        ):
+        with pytest.raises(InvalidInput, match=r"no Ray cluster answered"):
             connection.refuse_silent(scheme + address, scheme + address)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.leaks import descendants
 from tests.processes import session_of, wait_until, wait_until_none
+from tests.sentences import mentions
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'turnstile-bench[ray]'")
 
@@ -209,7 +210,7 @@ def test_in_a_ray_job_a_cell_that_kills_its_worker_fails_after_three_retries(
     assert [line.rpartition(", ")[2] for line in err.splitlines() if "runs again" in line] == [
         f"retry {number} of 3" for number in (1, 2, 3)
     ]
-    assert "failed: kills-itself_jps0.3_seed1: its node or worker process died 4 times" in err
+    assert mentions(err, "failed: kills-itself_jps0.3_seed1", "died 4 times")
     assert (tmp_path / "run/fcfs_jps0.3_seed1/done.json").is_file()
 
 
@@ -230,10 +231,9 @@ except InvalidInput as error:
         capture_output=True,
         text=True,
     )
-    assert done.stdout == (
-        f"--cluster {nodes.address}: a cell needs 2 GPUs on one node, but the largest has 0; "
-        "add a larger node\n"
-    ), done.stderr
+    needs = f"--cluster {nodes.address}", "2 GPUs on one node", "0"
+    assert mentions(done.stdout, *needs), done.stderr
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_the_cluster_of_this_machine_is_on_loopback_and_leaves_nothing_when_it_is_stopped(
@@ -256,7 +256,7 @@ def test_the_cluster_of_this_machine_is_on_loopback_and_leaves_nothing_when_it_i
         sweep.terminate()
         _, err = sweep.communicate(timeout=300)
     assert sweep.returncode == 143
-    assert "bench: stopped; finished cells are kept, resume with: bench sweep" in err
+    assert mentions(err, "stopped", "resume with: bench sweep")
     wait_until_none(lambda: session_of(sweep.pid))
     assert not [folder for folder in folders if folder.exists()]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".cache") == ["run"]

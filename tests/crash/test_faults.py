@@ -12,6 +12,7 @@ from tests.crash.faults import FAULTS, Fault, Operation, operations
 from tests.crash.power import cut_power
 from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import Warm, check_resume, finished
+from tests.sentences import mentions
 
 EVERY = bool(os.environ.get("TURNSTILE_EVERY_FAULT"))
 """Test each operation with each fault, as every night; by default every fourth operation gets one
@@ -85,7 +86,7 @@ def test_after_a_fault_at_any_operation_the_same_command_completes_the_run(
             assert output_of(folder).splitlines()[-1].startswith("bench: cannot write "), where
         elif kind == "alone":
             assert code == 1, where
-            assert "_seed1: its worker process was killed by SIGKILL" in output_of(folder), where
+            assert mentions(output_of(folder), "worker process", "SIGKILL"), where
         else:
             assert code == -9, where
         if kind == "power":
@@ -110,5 +111,5 @@ def check_report_of_finished_cells(warm: Warm, folder: Path) -> None:
         assert code == (len(cells) < 2), output_of(folder)
     else:
         assert code == 2
-        assert output_of(folder).startswith("bench: run is not a run: it has no sweep.json")
+        assert mentions(output_of(folder), "run is not a run", "sweep.json")
     assert finished(folder / RUN) == before

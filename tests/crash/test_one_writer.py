@@ -54,7 +54,7 @@ def test_a_recording_into_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
     with (
         locked(tmp_path),
-        pytest.raises(ValueError, match="another bench process is writing to it"),
+        pytest.raises(ValueError, match="another bench process"),
     ):
         asyncio.run(record())
     assert os.listdir(tmp_path) == []
@@ -88,7 +88,7 @@ def test_a_cell_is_not_taken_from_a_worker_that_still_writes_it(
 ) -> None:
     with CellFolder(tmp_path / "cell", {"attempt": 1}):
         monkeypatch.setattr("harness.cells.folder.ORPHAN_TIMEOUT_S", 0.1)
-        with pytest.raises(CannotWrite, match="a process of an earlier run still writes to it"):
+        with pytest.raises(CannotWrite, match="still writes to it"):
             CellFolder(tmp_path / "cell", {"attempt": 2})
     assert os.listdir(tmp_path) == ["cell"]
 

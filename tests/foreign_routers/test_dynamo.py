@@ -22,6 +22,7 @@ from servers.processes.port import Port
 from servers.processes.supervisor import descendants
 from tests.foreign_routers.dynamo_replaying import deployment, launched, replayed
 from tests.processes import wait_until
+from tests.sentences import mentions
 from traces import Fork, Program, Turn
 
 
@@ -55,10 +56,8 @@ def test_the_kv_router_returns_to_the_cache_and_a_killed_worker_fails_with_its_l
         (worker,) = descendants(cluster.processes["Dynamo's worker-1"].pid)
         os.kill(worker, signal.SIGKILL)
         wait_until(cluster.failure)
-        assert str(cluster.failure()).startswith(
-            "Dynamo's worker-1 was ended by signal 9 (out of memory?): "
-        )
-        assert str(cluster.failure()).endswith(f"(log: {tmp_path / 'worker-1.log'})")
+        failure = str(cluster.failure())
+        assert mentions(failure, "Dynamo's worker-1", "signal 9", str(tmp_path / "worker-1.log"))
 
 
 def test_thunderagent_sees_our_programs_and_their_ends(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from servers.routing import ForeignRouter
 from tests.bench.trivial_server import trivial_server
 from tests.foreign_routers.replaying import deployment, installation
 from tests.processes import session_of, wait_until, wait_until_none
+from tests.sentences import mentions
 
 ROUND_ROBIN = ForeignRouter("vllm-router", "round_robin")
 
@@ -57,20 +58,15 @@ def test_a_killed_router_has_failed_and_leaves_no_process(server: str, tmp_path:
         for pid in descendants(router.pid):
             os.kill(pid, signal.SIGKILL)
         wait_until(router.failure)
-        assert str(router.failure()).startswith(
-            "vllm-router:round_robin was ended by signal 9 (out of memory?): "
-        )
+        assert mentions(str(router.failure()), "vllm-router:round_robin", "signal 9")
         wait_until_none(lambda: session_of(router.pid))
 
 
 def test_a_router_that_cannot_start_fails_with_the_cause_in_its_log(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed) as failed:
         launched("nonsense", tmp_path)
-    assert str(failed.value).startswith(
-        "vllm-router:round_robin exited with code 1: ValueError: Configuration validation failed: "
-        "Invalid value for field 'worker_url': nonsense - URL must start with http://"
-    )
-    assert str(failed.value).endswith(f"(log: {tmp_path / 'router.log'})")
+    cause = "ValueError", "'worker_url': nonsense", f"(log: {tmp_path / 'router.log'})"
+    assert mentions(str(failed.value), "vllm-router:round_robin", "code 1", *cause)
 
 
 def test_a_router_without_healthy_servers_is_given_up(tmp_path: Path) -> None:

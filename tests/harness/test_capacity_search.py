@@ -35,6 +35,7 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
 from servers.records.done import Times
+from tests.sentences import mentions
 
 
 def found_in(folder: Path) -> Searched:
@@ -245,10 +246,7 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_and_leaves_no_fold
 ) -> None:
     with pytest.raises(InvalidInput) as error:
         run_sweep(search_plan(slo=slo), tmp_path / "run", workers=1)
-    assert str(error.value).startswith(
-        f"--slo '{slo}': not met even on an idle machine, where the "
-    )
-    assert str(error.value).endswith("; use a looser limit")
+    assert mentions(str(error.value), f"--slo '{slo}'", "idle machine", "looser limit")
     assert not (tmp_path / "run").exists()
 
 
@@ -289,11 +287,9 @@ def test_an_slo_that_everything_meets_at_any_rate_ends_and_says_up_to_which(
     idle = replace(plan, workload=replace(plan.workload, programs=jobs))
     run_sweep(idle, tmp_path / "run", workers=1)
     assert found_in(tmp_path / "run").found[0].kind is Kind.ALWAYS
-    assert (
-        write_report(tmp_path / "run")
-        .answer[0]
-        .startswith("fcfs meets the SLO mean<=2x at every rate that was tried, up to 0.01")
-    )
+    answer = write_report(tmp_path / "run").answer[0]
+    assert mentions(answer, "fcfs", "mean<=2x", "every rate")
+    assert "up to 0.01" in answer
 
 
 def test_the_report_of_a_very_loose_slo_reads_it_again(tmp_path: Path) -> None:
@@ -382,7 +378,4 @@ def test_fail_unless_names_the_policy_that_was_probably_meant() -> None:
         "--fail-unless", "capacity(continum) > 1",
     )  # fmt: skip
     assert code == 2
-    assert err == (
-        "bench: --fail-unless 'capacity(continum) > 1': continum is not a policy of this sweep; "
-        "did you mean continuum?\n"
-    )
+    assert mentions(err, "--fail-unless 'capacity(continum) > 1'", "did you mean continuum?\n")

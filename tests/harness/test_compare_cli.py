@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness.in_process import bench
 from tests.harness.small import damages
+from tests.sentences import mentions
 
 SWEEP = "sweep --once --jps 0.2 --policies fcfs,continuum --programs 10"
 POLICY = """
@@ -60,10 +61,8 @@ def test_a_damaged_cell_on_either_side_is_named_and_fails(base: str, new: str) -
     turns.write_bytes(damages(turns.name)[0](turns.read_bytes()))
     code, out, err = bench("compare", base, new)
     assert (code, out) == (1, "no regression, but 1 invalid cell\n")
-    assert (
-        f"not valid: {turns.parent.name}: {turns}: differs from its checksum in SHA256SUMS; run the"
-        " same bench sweep again, which repeats this cell\n" in err
-    )
+    damaged = f"not valid: {turns.parent.name}: {turns}"
+    assert mentions(err, damaged, "SHA256SUMS", "run the same bench sweep")
 
 
 def test_a_changed_policy_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +104,7 @@ def test_runs_without_a_common_rate_are_not_comparable() -> None:
     bench(*other.split(), "--out", "two")
     code, _, err = bench("compare", "one", "two")
     assert code == 2
-    assert "one and two have no load in common: 0.2 jobs/s, and 0.3 jobs/s; run one" in err
+    assert mentions(err, "one and two", "no load in common", "0.2 jobs/s", "0.3 jobs/s")
 
 
 @pytest.mark.usefixtures("run")
@@ -114,12 +113,13 @@ def test_runs_with_some_rates_and_policies_in_common_are_compared_at_these() -> 
     bench(*other.split(), "--out", "two")
     code, out, err = bench("compare", "one", "two", "--html", "page.html")
     assert (code, out) == (0, "all 2 numbers are identical\n")
-    assert err == (
-        "bench: in one run only: continuum (one)\n"
-        "bench: in one run only: fcfs at 0.3 jobs/s (two)\n"
-        "bench: in one run only: infercept (two)\n"
-        "bench: page: page.html\n"
-    )
+    once, page = err.splitlines()[:-1], err.splitlines()[-1]
+    assert [line.partition("only: ")[2] for line in once] == [
+        "continuum (one)",
+        "fcfs at 0.3 jobs/s (two)",
+        "infercept (two)",
+    ]
+    assert page == "bench: page: page.html"
     assert "<li>In one run only: infercept (two)</li>" in Path("page.html").read_text()
     assert bench("compare", "one", "two", "--identical")[0] == 1
 
@@ -181,8 +181,8 @@ def test_a_nightly_is_red_if_a_policy_collapses_with_all_seeds_or_one(
     (mean,) = (row for row in rows if row[2] == "jct.mean")
     assert mean[0] == "1.4 jobs/s"
     assert mean[7].endswith("(seeds 2 and 3)")
-    assert out.endswith("the largest: mine at 2 jobs/s (stable, now no steady state)\n")
-    assert "no steady state in either run: mine at 40 jobs/s\n" in err
+    assert mentions(out, "largest", "mine at 2 jobs/s", "stable, now no steady state")
+    assert mentions(err, "no steady state in either run", "mine at 40 jobs/s\n")
     assert Path("c.md").read_text().startswith("### ❌ bench compare: ")
     assert "| stable | no steady state | – | – | REGRESSION |" in Path("c.md").read_text()
     assert "<td>no steady state</td>" in Path("tuesday/compare.html").read_text()
@@ -195,7 +195,7 @@ def test_a_baseline_without_job_times_is_saved_with_a_warning(
     code, out, err = bench("compare", "monday-40", "--save", "again.json.gz")
     assert code == 0
     assert out.endswith(" bytes, 0 jobs, 3 unstable cells\n")
-    assert "again.json.gz: has no job times, because no cell of monday-40 has a steady" in err
+    assert mentions(err, "again.json.gz", "no job times", "monday-40")
     assert bench("compare", "monday", "--save", "again.json.gz")[2] == ""
 
 
@@ -205,7 +205,9 @@ def test_a_nightly_is_green_if_a_policy_gets_a_steady_state(
     monkeypatch.chdir(nights)
     code, out, err = bench("compare", "tuesday", "monday", "--html", "page.html")
     assert code == 0, err
-    assert "2 jobs/s\tmine\tsteady state\tno steady state\tstable\t–\t–\tnow stable\n" in out
+    rows = [line.split("\t") for line in out.splitlines()]
+    (row,) = (row for row in rows if row[0] == "2 jobs/s" and "steady state" in row)
+    assert row[3:] == ["no steady state", "stable", "–", "–", "now stable"]
 
 
 def test_identical_compares_cells_without_a_steady_state(
@@ -218,7 +220,8 @@ def test_identical_compares_cells_without_a_steady_state(
     assert bench("compare", "monday-40.json.gz", "tuesday-40")[0] == 0
     arguments = "compare monday-40.json.gz tuesday-40 --identical --markdown c.md"
     code, out, err = bench(*arguments.split())
-    assert (code, out.splitlines()[-1]) == (1, "not identical: 1 of 1 number and 3 cells differ")
+    assert code == 1
+    assert mentions(out.splitlines()[-1], "not identical", "1 of 1 number", "3 cells")
     before, now = (
         json.loads(Path(f"{night}-40/mine_jps40_seed2/done.json").read_text())["finished_programs"]
         for night in ("monday", "tuesday")
@@ -237,12 +240,13 @@ def test_a_refused_comparison_still_writes_the_files_for_ci_with_the_checks() ->
     Path("two/fcfs_jps0.2_seed1/turns.jsonl.zst").write_text("")
     code, out, err = bench("compare", "one", "two", "--markdown", "c.md")
     assert (code, out) == (2, "")
-    assert "bench: one and two have different settings: profile: kv_blocks; run one of" in err
+    different = "one and two", "different settings", "profile: kv_blocks"
+    assert mentions(err, *different)
     text = Path("c.md").read_text()
     assert "differs from its checksum" in text
-    assert text.startswith("### ❌ bench compare: not compared: one and two have different")
+    assert mentions(text.splitlines()[0], "### ❌ bench compare", *different[:2])
     assert "- not valid: fcfs&#95;jps0.2&#95;seed1: " in text
-    assert "Valid: 1 of 2 cells of the new run." in text
+    assert mentions(text, "Valid", "1 of 2 cells")
     allowed = ("--allow-different", "profile.kv_blocks")
     code, out, err = bench("compare", "one", "two", *allowed)
     assert (code, out) == (1, "no regression, but 1 invalid cell\n")
@@ -252,7 +256,7 @@ def test_a_refused_comparison_still_writes_the_files_for_ci_with_the_checks() ->
 @pytest.mark.usefixtures("run")
 def test_a_run_that_cannot_be_read_still_writes_the_files_for_ci() -> None:
     assert bench("compare", "one", "nowhere", "--markdown", "c.md")[0] == 2
-    assert "❌ bench compare: not compared: nowhere: no such folder" in Path("c.md").read_text()
+    assert mentions(Path("c.md").read_text(), "❌ bench compare", "nowhere", "no such folder")
 
 
 def test_a_condition_on_a_policy_without_a_steady_state_fails_the_sweep(
@@ -263,6 +267,6 @@ def test_a_condition_on_a_policy_without_a_steady_state_fails_the_sweep(
     again = f"{OVERLOADED} --out tuesday-40 --fail-unless".split()
     code, out, _ = bench(*again, "mean_jct(mine, at=40) <= 1000")
     assert code == 1
-    assert "does not hold, mean_jct(mine, at=40) is infinite (unstable)\n" in out
+    assert mentions(out, "does not hold", "mean_jct(mine, at=40) is infinite")
     assert bench(*again, "mean_jct(mine, at=40) >= 1000")[0] == 0
     del sys.modules["mine"]

@@ -17,6 +17,7 @@ from harness.load.settings import Machine, SweepSettings
 from servers.basics.errors import InvalidInput, MeasurementUnavailable, NotInstalled
 from servers.vllm.launch.find_vllm import VllmInstallation
 from tests.harness import in_process
+from tests.sentences import mentions
 from traces.synthesis.conversation import Conversation
 
 ROWS = (
@@ -187,7 +188,7 @@ def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -
     code, out, err = bench("small.toml", "--out", "out")
     assert code == 0, err
     assert "Changed" not in out
-    assert "small: Small\n  Holds: never slower than twice (" in out
+    assert mentions(out, "small", "Holds", "never slower than twice (")
     result = json.loads(Path("out/small/experiment.json").read_text())
     assert result["verdict"].startswith("Holds")
     assert [f["outcome"] for f in result["findings"]] == ["holds"]
@@ -256,7 +257,7 @@ published_from = 1.263
     )
     code, out, err = bench("small.toml", "--out", "out", "--workers", "1")
     assert code == 0, err
-    assert re.search(r"holds: the first turn is short: \d+ ms", out)
+    assert re.search(r"holds: the first turn .*: \d+ ms", out)
     page = Path("out/small/experiment.html").read_text()
     assert "95% intervals over seeds; dashed lines: published 1.263" in page
 
@@ -278,10 +279,7 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_with_the_name_of_t
     small.write_text(mixed('sweep = { once = false, jps = "auto", slo = "mean<=1s" }'))
     code, out, err = bench("small.toml", "--out", "out")
     assert (code, out) == (2, "")
-    assert (
-        "few-at-once: --slo 'mean<=1s': not met even on an idle machine, where the mean JCT is "
-        in err
-    )
+    assert mentions(err, "few-at-once", "--slo 'mean<=1s'", "idle machine", "mean JCT")
     assert not list(Path("out").rglob("sweep.json"))
 
 
@@ -345,7 +343,7 @@ def test_an_invalid_field_of_an_experiment_file_is_named(
 def test_arms_of_a_knee_must_have_ascending_positions(small: Path) -> None:
     text = SMALL.replace('"as it is"', '"as it is"\nx = 4').replace("least = 0.5", "above = 9")
     small.write_text(text.replace('"few at once"', '"few at once"\nx = 4'))
-    with pytest.raises(InvalidInput, match="arm 'few at once' has x = 4 after 4: above and below"):
+    with pytest.raises(InvalidInput, match="arm 'few at once' has x = 4 after 4"):
         load("small.toml")
 
 
@@ -356,10 +354,8 @@ def test_the_experiment_in_the_documentation_is_valid(tmp_path: Path) -> None:
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_names() -> None:
-    with pytest.raises(
-        InvalidInput,
-        match=r"named 'fig99'; give one of capacity, capacity-fig8, capacity-fig10, fig4, fig8",
-    ):
+    known = "capacity, capacity-fig8, capacity-fig10, fig4, fig8"
+    with pytest.raises(InvalidInput, match=f"named 'fig99'; .* {known}"):
         load("fig99")
     assert bench()[0] == 2
     assert bench("--all", "fig16")[0] == 2
@@ -371,7 +367,7 @@ def test_a_missing_or_irregular_experiment_file_is_refused(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.toml")
     for name, reason in (("nosuch.toml", "no such file"), ("pipe.toml", "is not a regular file")):
-        with pytest.raises(InvalidInput, match=f"^{name}: {reason}; give a .toml file or a name"):
+        with pytest.raises(InvalidInput, match=rf"^{name}: {reason}; .*\.toml"):
             load(name)
 
 
@@ -399,7 +395,7 @@ def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(
     monkeypatch.chdir(tmp_path)
     code, out, _ = bench("fig12", "--out", "out")
     assert code == 0
-    assert "Not testable here: it needs real agents" in out
+    assert mentions(out, "Not testable here", "real agents")
 
 
 def test_without_vllm_experiments_that_need_it_are_not_testable(
@@ -414,7 +410,7 @@ def test_without_vllm_experiments_that_need_it_are_not_testable(
     monkeypatch.chdir(tmp_path)
     code, out, _ = bench("table4", "--out", "out")
     assert code == 0
-    assert "Not testable here: vLLM is not installed here; get it with: make vllm" in out
+    assert mentions(out, "Not testable here", "vLLM is not installed", "make vllm")
 
 
 def test_a_measurement_that_fails_in_a_child_process_is_reported_with_its_cause(

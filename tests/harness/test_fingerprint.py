@@ -251,7 +251,9 @@ def f(x):
         ("InvalidInput(", "ValueError(", False),
     ],
 )
-def test_what_counts_of_a_definition(old: str, new: str, same: bool) -> None:
+def test_a_definition_counts_without_comments_annotations_and_messages(
+    old: str, new: str, same: bool
+) -> None:
     def definition(text: str) -> str:
         return read_source("m", False, text.encode()).definitions["f"].sha256
 

@@ -43,6 +43,7 @@ from servers.profiles import HARDWARE
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.prices import LIST_PRICES
 from servers.records.sweep import PriceRecord
+from tests.sentences import mentions
 
 ONE_USD = PriceRecord(1.0, "--price")
 AGENTS = 12
@@ -92,9 +93,8 @@ def test_what_cannot_be_cheaper_or_never_holds_is_left_out_with_the_reason(
     found: tuple[list[Fleet], list[str]],
 ) -> None:
     unreachable, dominated = found[1]
-    assert "on 9 x a100-80g: not searched, because one machine costs 6,570 USD" in dominated
-    assert dominated.endswith("it may be faster, but not cheaper")
-    assert "2 x a100-80g: --slo 'mean<=1ms': not met even on an idle machine, where" in unreachable
+    assert mentions(dominated, "9 x a100-80g", "not searched", "6,570 USD", "not cheaper")
+    assert mentions(unreachable, "2 x a100-80g", "--slo 'mean<=1ms'", "idle machine")
 
 
 def test_the_same_search_resumes_and_another_number_of_agents_adds_cells(
@@ -187,22 +187,16 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
     assert (one.machines, one.each, one.could_serve) == (3, 14, 45)
     assert one.usd_per_month == 3 * 2 * 730
     margin, seeds, *_ = findings([one], P95_SLO)
-    assert margin == (
-        "It serves at most 45 agents with every seed. That is 12% more than asked. With more,"
-        " mean<=2x is missed first."
-    )
-    assert seeds.startswith("One seed: with other jobs this plan may miss the SLO.")
+    assert mentions(margin, "45 agents", "12%", "mean<=2x")
+    assert mentions(seeds, "One seed", "miss the SLO")
 
 
 def test_machines_are_as_many_as_serve_the_agents_with_95_percent_of_other_jobs() -> None:
     """A machine serves 15 agents with every seed, but with other jobs perhaps only 12."""
     few = fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=12)
     assert (few.machines, few.each, few.could_serve) == (4, 10, 48)
-    assert findings([few], P95_SLO)[0] == (
-        "It serves 48 agents: with a probability of 95% each machine serves 12 with other jobs,"
-        " predicted from 3 seeds, and 15 with those of each seed. That is 20% more than asked. With"
-        " more, mean<=2x is missed first."
-    )
+    predicted = "48 agents", "95%", "12", "3 seeds", "15", "20%", "mean<=2x"
+    assert mentions(findings([few], P95_SLO)[0], *predicted)
     assert few.document()["could_serve_with_every_seed"] == 60
     easy = fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=16)
     assert (easy.machines, easy.could_serve) == (3, 45)
@@ -214,26 +208,22 @@ def test_a_machine_that_sustains_all_that_a_search_tries_misses_nothing() -> Non
     assert most.document()["fails_first"] is None
     assert table([most], P95_SLO).rows[0].cells[-1].text == "nothing up to 4,096 agents each"
     unstable = fleet(2.0, 90.0, limit=NO_STEADY_STATE)
-    assert (
-        "what was asked, without a margin. With more, there is no steady state."
-        in (findings([unstable], P95_SLO)[0])
-    )
+    assert mentions(findings([unstable], P95_SLO)[0], "without a margin", "no steady state")
 
 
 def test_one_agent_misses_a_limit_or_has_no_steady_state_or_even_an_idle_machine_misses() -> None:
     limit, unstable = (Capacity(Kind.NEVER, math.nan, None, 1.0, of) for of in ("mean<=2x", ""))
     idle, serves = Capacity(Kind.NEVER, math.nan, None, None), Capacity(Kind.FOUND, 5.0, 5.0, 6.0)
     by_seed = dict(enumerate([limit, unstable, idle, serves]))
-    assert plans._missed(VariantCapacity("fcfs", "", by_seed, None)) == (
-        "mean<=2x, no steady state, the SLO is missed even on an idle machine"
-    )
+    missed = plans._missed(VariantCapacity("fcfs", "", by_seed, None)).split(", ")
+    assert missed[:2] == ["mean<=2x", "no steady state"]
+    assert mentions(missed[2], "idle machine")
 
 
 def test_limits_relative_to_an_idle_machine_are_pointed_out() -> None:
-    assert findings([fleet(2.0, 90.0)], parse_slo("mean<=2x"))[-1].startswith(
-        "mean<=2x is relative to each idle machine, and asks more of a faster one."
-    )
-    assert not any("relative" in each for each in findings([fleet(2.0, 90.0)], P95_SLO))
+    (*_, relative) = findings([fleet(2.0, 90.0)], parse_slo("mean<=2x"))
+    assert mentions(relative, "mean<=2x", "relative to each idle machine")
+    assert not mentions(findings([fleet(2.0, 90.0)], P95_SLO), "relative")
 
 
 def test_the_commands_serve_the_cheapest_plan() -> None:
@@ -278,7 +268,7 @@ def test_without_a_tier_only_policies_without_one_are_left() -> None:
     (one,), _ = candidates(settings(hardware="h100"), (None,), (0,))
     assert [v.name for v in one.plan.variants] == ["fcfs"]
     offloading = replace(settings(hardware="h100"), policies="lmcache")
-    with pytest.raises(InvalidInput, match="--offload-gb 0: all of --policies lmcache offload"):
+    with pytest.raises(InvalidInput, match=r"--offload-gb 0: .* --policies lmcache"):
         candidates(offloading, (None,), (0,))
 
 
@@ -286,7 +276,7 @@ def test_gpus_that_cannot_share_the_heads_are_left_out_with_the_reason() -> None
     found, left_out = candidates(settings(hardware="h100"), (1, 3), (None,))
     assert [c.gpus for c in found] == [1]
     (reason,) = left_out
-    assert reason.startswith("--gpus 3: llama-3.1-8b has 32 heads and 8 KV heads, which 3 GPUs")
+    assert mentions(reason, "--gpus 3", "llama-3.1-8b", "32 heads and 8 KV heads", "3 GPUs")
 
 
 def test_another_price_is_another_order_in_the_same_folder() -> None:
@@ -310,18 +300,16 @@ def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:
     options = ("--hardware", "l4,a100-80g", "--gpus", "1", "--model", "llama-3.1-70b")
     code, _, err = bench("plan", "execution-note", "--agents", "4", *options)
     l4, a100, refusal = err.splitlines()
-    assert l4.startswith("bench: left out: llama-3.1-70b does not fit on 1 x l4: weights of")
+    assert mentions(l4, "left out", "llama-3.1-70b", "1 x l4", "weights")
     assert a100.endswith("; use --gpus 2")
-    assert (code, refusal) == (
-        2,
-        "bench: no machine of --hardware is left; change --gpus or --model",
-    )
+    assert code == 2
+    assert mentions(refusal, "no machine of --hardware", "--gpus or --model")
 
 
 def test_hardware_without_a_price_is_refused_with_the_remedy(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(GPU.replace('price = "1.2 USD/h"\n', ""))
-    with pytest.raises(InvalidInput, match="--hardware mine: has no price; add --price mine=USD"):
+    with pytest.raises(InvalidInput, match=r"--hardware mine: .*; add --price mine=USD"):
         candidates(settings(hardware=str(file)), (None,), (None,))
 
 
@@ -333,7 +321,7 @@ def test_prices_by_hardware_are_for_the_machines_that_they_name() -> None:
         ("l4", pytest.approx(0.44 * 730)),  # the list price
     ]
     assert [c.plan.settings.price for c in found] == ["0.1", None]
-    with pytest.raises(InvalidInput, match=r"--price h10=1: no run is on this hardware; did you"):
+    with pytest.raises(InvalidInput, match=r"--price h10=1: .*; did you"):
         candidates(replace(given, price="h10=1"), (None,), (None,))
 
 
@@ -345,7 +333,7 @@ def test_a_plan_on_all_hardware_takes_the_gpus_with_a_price() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "4.5", "many", "", "1000001"])
 def test_the_wanted_agents_are_a_whole_number(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"must be a whole number of agents from 1 to 1,000,000"):
+    with pytest.raises(InvalidInput, match=r"whole number of agents from 1 to 1,000,000"):
         parse_wanted(text)
 
 
@@ -353,7 +341,7 @@ def test_lists_of_numbers_are_whole_and_sorted() -> None:
     assert parse_numbers("--gpus", "4,1,2", 1) == (1, 2, 4)
     assert parse_numbers("--gpus", None, 1) == (None,)
     for text in ("0", "1,", "two", "1.5"):
-        with pytest.raises(InvalidInput, match=r"--gpus .*: give whole numbers of at least 1"):
+        with pytest.raises(InvalidInput, match=r"--gpus .* whole numbers of at least 1"):
             parse_numbers("--gpus", text, 1)
 
 
@@ -376,7 +364,7 @@ def test_the_run_folder_of_a_sweep_is_no_folder_for_a_plan(tmp_path: Path, docum
     (tmp_path / document).write_text("{}")
     code, _, err = bench("plan", "execution-note", "--agents", "4", "--out", str(tmp_path))
     assert (code, err.count("\n")) == (2, 1)
-    assert err.endswith("is the run folder of a sweep; name another folder for the plan\n")
+    assert mentions(err, "run folder of a sweep", "name another folder")
 
 
 def test_a_plan_document_has_what_a_script_needs() -> None:

@@ -17,6 +17,7 @@ from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from servers.basics.errors import CannotWrite
 from tests.leaks import has_ended
 from tests.processes import wait_until
+from tests.sentences import mentions
 
 
 def work(shared: str, job: str, tick: Tick) -> None:
@@ -55,14 +56,11 @@ def test_every_job_starts_ticks_and_ends_once(workers: int) -> None:
 
 
 def test_an_exception_or_a_dead_worker_fails_only_its_job() -> None:
-    assert outcomes(["die", "a", "raise", "exit", "b", "c"], workers=2) == {
-        "a": None,
-        "b": None,
-        "c": None,
-        "raise": "KeyError: 'of a policy'",
-        "die": "its worker process was killed by SIGKILL (out of memory? try fewer --workers)",
-        "exit": "its worker process ended with exit code 3",
-    }
+    found = outcomes(["die", "a", "raise", "exit", "b", "c"], workers=2)
+    died, ended = found.pop("die"), found.pop("exit")
+    assert found == {"a": None, "b": None, "c": None, "raise": "KeyError: 'of a policy'"}
+    assert mentions(died or "", "SIGKILL", "out of memory?", "--workers")
+    assert mentions(ended or "", "worker process", "exit code 3")
 
 
 def test_an_exception_is_reported_with_its_traceback() -> None:

@@ -23,6 +23,7 @@ from reports.metrics.interactivity import scenario_points
 from reports.run_folder.read import load_run
 from reports.run_folder.turns import read_columns
 from servers.basics.errors import InvalidInput, NotComparable
+from tests.sentences import mentions
 from tools.agentx import document
 from traces import Program, Turn
 from traces.formats.native import write_programs
@@ -69,19 +70,17 @@ def test_interactivity_and_tokens_count_the_requests_of_the_window(run: Path) ->
     slowest = sorted(speeds)[len(speeds) // 10]
     assert row["interactivity_p90"] == pytest.approx(slowest, rel=0.02)
     assert row["tokens_per_s_per_gpu"] == pytest.approx(tokens / 120)
-    assert row["broken_rules"] == (
-        "window 2 min, at least 15 min; 3 sessions, not the 393 of the corpus; virtual time, not a"
-        " server"
-    )
+    broken = "window 2 min, at least 15 min", "3 sessions", "393", "virtual time"
+    assert mentions(row["broken_rules"], *broken)
 
 
 def test_the_report_has_the_picture_of_the_field_and_no_jct(run: Path) -> None:
     report = write_report(run)
-    assert report.answer[0].startswith("agentx with 2 agents, tokens per second and GPU at the ")
-    assert "Not comparable with published results of the scenario: window 2 min" in report.answer[1]
+    assert mentions(report.answer[0], "agentx with 2 agents")
+    assert mentions(report.answer[1], "Not comparable", "window 2 min")
     page = report.path.read_text()
-    assert "Tokens per second and GPU against interactivity" in page
-    assert "agents by the rules of agentx, with a window of 2 min" in page
+    assert mentions(page, "Tokens per second and GPU", "interactivity")
+    assert mentions(page, "agentx", "window of 2 min")
     assert not report.failed_gates
     assert report.points == []
     assert "vs fcfs" not in page  # no column of dashes
@@ -164,4 +163,4 @@ def test_a_workload_without_sessions_is_refused(tmp_path: Path) -> None:
     trace, scenario = f"{tmp_path}/single.jsonl", ("--scenario", "agentx", "--agents", "2")
     code, _, stderr = bench("sweep", "--traces", trace, *scenario)
     assert code == 2
-    assert "single.jsonl has single requests and no sessions; give traces of" in stderr
+    assert mentions(stderr, "single.jsonl", "no sessions")

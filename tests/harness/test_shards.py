@@ -21,6 +21,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.shards import cells_of_shard, refuse_shard
 from reports.capacity.slo import DEFAULT_SLO, parse_slo
 from servers.basics.errors import InvalidInput
+from tests.sentences import mentions
 from traces.formats.native import write_programs
 
 SWEEP = (
@@ -93,8 +94,9 @@ def test_what_needs_the_cells_of_other_shards_is_refused(options: str, message: 
 
 
 def test_a_shard_needs_the_folder_that_all_share() -> None:
-    found = bench("sweep", "--traces", "t.jsonl", "--no-capacity", "--shard", "1/2")
-    assert found == (2, "", "bench: --shard 1/2: add --out with a folder that all shards share\n")
+    code, out, err = bench("sweep", "--traces", "t.jsonl", "--no-capacity", "--shard", "1/2")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert mentions(err, "--shard 1/2", "add --out")
     assert not Path("runs").exists()
 
 
@@ -109,11 +111,9 @@ def test_all_shards_and_a_report_give_the_folder_of_one_sweep() -> None:
         assert code == 0, err
         ends.append(out.splitlines()[-1])
     # Four cells: the fourth begins the second round, which begins with the second shard.
-    assert ends == [
-        "shard 2/3: 2 of 4 cells; 2 of the sweep have no result yet",
-        "shard 3/3: 1 of 4 cells; 1 of the sweep have no result yet",
-        "shard 1/3: 1 of 4 cells; the sweep is finished, write its report with: bench report run",
-    ]
+    assert mentions(ends[0], "shard 2/3", "2 of 4 cells", "2 of the sweep")
+    assert mentions(ends[1], "shard 3/3", "1 of 4 cells", "1 of the sweep")
+    assert mentions(ends[2], "shard 1/3", "1 of 4 cells", "finished", "bench report run")
     assert not Path("run/report.html").exists()
     assert bench("report", "run")[0] == 0
     assert contents(Path("run")) == straight
@@ -124,8 +124,8 @@ def test_the_report_of_some_shards_says_how_many_cells_there_are_and_nothing_as_
     code, out, _ = bench("report", "run")
     done, cells = len(list(Path("run").glob("*/done.json"))), 4
     assert code == 1
-    assert f"Unfinished: {done} of {cells} cells have a result. So far: At " in out
-    assert "The run has no variant to compare it with" not in out
+    assert mentions(out, f"Unfinished: {done} of {cells} cells", "So far")
+    assert "no variant to compare it with" not in out
     bench(*SWEEP, "--shard", "2/2")
     assert "Unfinished" not in bench("report", "run")[1]
 
@@ -151,9 +151,7 @@ def test_a_search_for_capacities_can_continue_a_folder_of_shards() -> None:
 def test_a_shard_without_cells_says_so_and_succeeds() -> None:
     code, out, err = bench(*SWEEP, "--shard", "9/16")
     assert code == 0, err
-    assert out.splitlines()[-1] == (
-        "shard 9/16: no cells, since the sweep has only 4; 4 of the sweep have no result yet"
-    )
+    assert mentions(out.splitlines()[-1], "shard 9/16", "no cells", "only 4", "4 of the sweep")
     assert sorted(path.name for path in Path("run").iterdir()) == ["sweep.json", "sweep.toml"]
 
 
@@ -192,7 +190,7 @@ def test_a_running_server_is_not_shared_by_shards() -> None:
     at_url: SweepPlan = replace(
         plan, engine=replace(plan.engine, kind=engine_kind("http://127.0.0.1:9"))
     )
-    with pytest.raises(InvalidInput, match="is one server, on which cells run one after the other"):
+    with pytest.raises(InvalidInput, match="is one server"):
         refuse_shard(at_url, Shard(1, 2))
 
 
@@ -224,7 +222,7 @@ def test_a_shard_on_another_machine_is_seen_by_its_lock_file(
         monkeypatch.setattr("harness.cells.locks.lock_folder", lambda *_, **__: True)
         code, _, err = bench(*SWEEP)
         assert code == 2
-        assert "run: another process runs shard 1/2 of it; wait until it ends" in err
+        assert mentions(err, "run: another process", "shard 1/2")
 
 
 def test_the_lock_file_of_a_killed_shard_hinders_nobody_and_goes() -> None:

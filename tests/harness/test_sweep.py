@@ -19,6 +19,7 @@ from servers.admission import Admission
 from servers.policies import user_code
 from servers.sim import Limits
 from tests.lines import read_lines
+from tests.sentences import mentions
 
 
 def fail_at_continuum(work: Work, cell: Cell, tick: Tick) -> None:
@@ -108,10 +109,7 @@ def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     assert contents(folder) == straight
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"bench: damaged: {folder}/{cell}/{message}")
-    assert (
-        f"bench: moves the damaged files of {cell} to {folder}/{cell}.aside-1, which is removed "
-        "once the cell has run again\n"
-    ) in stderr
+    assert mentions(stderr, f"files of {cell}", f"{folder}/{cell}.aside-1")
     assert "unfinished" not in stderr
 
 
@@ -233,7 +231,7 @@ def test_a_search_counts_capacities_and_not_cells_whose_number_is_unknown(
         progress.finished("b", None)
         progress.started("c")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "searching capacities, starting with 1 cell on 1 worker"
+    assert mentions(lines[0], "searching capacities", "1 cell on 1 worker")
     assert re.sub(r", \d+ s$", "", lines[-1]) == (
         "3/6 capacities found, 2 cells done, 1 running, 0 turns"
     )
@@ -283,11 +281,11 @@ def test_a_plan_without_cells_of_the_folder_is_refused_with_what_differs(
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="contains files that are not a run"):
+    with pytest.raises(ValueError, match="not a run"):
         run_sweep(small_plan(), tmp_path, workers=1)
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn/sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match="has no field 'format', so it is damaged"):
+    with pytest.raises(ValueError, match="no field 'format'"):
         run_sweep(small_plan(), tmp_path / "torn", workers=1)
     with pytest.raises(ValueError, match="is a file"):
         run_sweep(small_plan(), tmp_path / "notes.txt", workers=1)

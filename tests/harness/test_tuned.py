@@ -15,6 +15,7 @@ from servers.basics.errors import InvalidInput, InvalidVariant
 from servers.policies.fcfs import Fcfs
 from servers.variants import split, variant
 from tests.reports.make_run import turn, write_cell, write_sweep
+from tests.sentences import mentions
 
 FIXED = ("--once", "--programs", "3", "--jps", "0.3", "--traces", "execution-note", "--seeds", "7")
 
@@ -48,7 +49,7 @@ def test_if_no_setting_is_better_fcfs_tuned_is_fcfs(tmp_path: Path) -> None:
     condition = "mean_jct(fcfs-tuned, at=0.3) <= mean_jct(fcfs, at=0.3)"
     name, printed = tuned(tmp_path / "run", "--fail-unless", condition)
     assert name == "fcfs-tuned(long_prefill=0)"
-    assert "none is 3% better than the machine's own" in printed
+    assert mentions(printed, "none is 3% better")
     means = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("*/done.json")]
     assert means[0]["virtual_s"] == means[1]["virtual_s"]
 
@@ -75,7 +76,7 @@ def test_other_commands_take_the_settings_that_were_found() -> None:
     found = variant("fcfs-tuned(watermark=0.05, step_tokens=8192)")
     assert (found.name, found.policy) == ("fcfs-tuned(step_tokens=8192,watermark=0.05)", Fcfs)
     assert found.policy_spec == "fcfs"
-    with pytest.raises(InvalidVariant, match="only bench sweep searches its settings, and not"):
+    with pytest.raises(InvalidVariant, match="only bench sweep"):
         variant("fcfs-tuned")
 
 
@@ -126,6 +127,6 @@ def test_a_search_at_loads_that_fcfs_does_not_sustain_is_refused(
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
     settings = SweepSettings(policies="fcfs-tuned", jps="9", no_capacity=True)
-    with pytest.raises(InvalidInput, match="fcfs sustains no load of this sweep with every seed"):
+    with pytest.raises(InvalidInput, match="fcfs sustains no load"):
         with_tuned(settings, Execution(out=Path()), run)
     assert (tmp_path / "run-tuning" / "sweep.json").is_file()

@@ -18,6 +18,7 @@ from tests.harness.small import damages
 from tests.lines import read_lines
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
+from tests.sentences import mentions
 from tests.sglang.server import Sglang
 from tests.sglang.server import serving as sglang_serving
 from tests.threaded import threaded
@@ -145,7 +146,7 @@ def test_a_damaged_measurement_is_named_and_measured_again(tmp_path: Path) -> No
                 code, _, err = in_process.bench("report", "o")
             assert code == 1
             assert f"no result: {cell.name}: o/{cell.name}/{name}: " in err
-            assert err.endswith("; run the same bench sweep again, which repeats this cell\n")
+            assert "; run the same bench sweep again" in err
             code, _, err = sweep(tmp_path, url)
             assert succeeded(code, err), err
             assert f"bench: damaged: o/{cell.name}/{name}: " in err
@@ -181,7 +182,7 @@ def test_a_failed_turn_is_recorded_fails_a_gate_and_gives_exit_code_1(tmp_path: 
     with threaded(serving(Server(think_s=0.3, faults={("job-1", 0): "500"}))) as url:
         code, _, err = sweep(tmp_path, url)
     assert code == 1
-    assert "1 failed turn in 1 job (first: the server answered 500: EngineDeadError" in err
+    assert mentions(err, "1 failed turn in 1 job", "500: EngineDeadError")
     assert len(lines(tmp_path / "o/as-served_jps20_seed1")) == 7
 
 
@@ -194,17 +195,15 @@ def test_the_same_command_runs_a_cell_again_that_failed_a_gate(tmp_path: Path) -
     assert succeeded(code, err), err
     cell = tmp_path / "o/as-served_jps20_seed1"
     assert [turn["error"] for turn in lines(cell)] == [None] * 8
-    assert f"bench: o/{cell.name} failed a validity gate: 1 failed turn in 1 job" in err
-    assert "bench: runs 1 invalid cell again; bench report o writes the report without" in err
+    assert mentions(err, f"o/{cell.name} failed a validity gate", "1 failed turn in 1 job")
+    assert mentions(err, "1 invalid cell again", "bench report o")
 
 
 def test_an_unreachable_url_is_refused_in_one_line(tmp_path: Path) -> None:
     code, _, err = sweep(tmp_path, "http://127.0.0.1:9")
     assert code == 2
-    assert err == (
-        "bench: --engine http://127.0.0.1:9: no OpenAI-compatible server responds "
-        "([Errno 111] Connection refused)\n"
-    )
+    assert mentions(err, "--engine http://127.0.0.1:9", "[Errno 111] Connection refused")
+    assert len(err.splitlines()) == 1
 
 
 def test_options_that_a_running_server_cannot_change_are_refused(tmp_path: Path) -> None:
@@ -216,19 +215,12 @@ def test_options_that_a_running_server_cannot_change_are_refused(tmp_path: Path)
         replicas = sweep(tmp_path, url, "--replicas", "2")
     assert (two_policies[0], other_model[0], replicas[0]) == (2, 2, 2)
     assert "a running server has one scheduler" in two_policies[2]
-    assert reference[2] == (
-        "bench: --policies unlimited-kv: it has unlimited KV memory, so it runs in virtual time "
-        "only; name the server's scheduler\n"
-    )
-    assert tuned[2] == (
-        "bench: --policies fcfs(long_prefill=512): a running server has its own long_prefill; "
-        "remove it here, and give it to bench serve\n"
-    )
+    assert mentions(reference[2], "--policies unlimited-kv", "virtual time only")
+    own = "--policies fcfs(long_prefill=512)", "its own long_prefill", "bench serve\n"
+    assert mentions(tuned[2], *own)
     assert other_model[2] == f"bench: --model n: {url} serves m\n"
-    assert replicas[2] == (
-        f"bench: --replicas 2: not supported by --engine {url}; for several servers, start "
-        "bench gateway URL1 URL2 --router NAME, and give its URL as --engine\n"
-    )
+    instead = f"--engine {url}", "bench gateway URL1 URL2 --router NAME"
+    assert mentions(replicas[2], "--replicas 2", *instead)
 
 
 def serving_models(status: int, text: str) -> AbstractAsyncContextManager[str]:
@@ -295,7 +287,7 @@ def test_of_several_models_the_first_is_used_and_named() -> None:
             resolve_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
             for model in (None, "b")
         )
-    assert "server, a (first of 2; choose with --model); its" in first
+    assert mentions(first, "server, a (first of 2", "--model)")
     assert "server, b; its" in named
 
 
@@ -348,4 +340,4 @@ def test_text_prompts_need_a_trace_with_messages(tmp_path: Path) -> None:
     with threaded(serving(Server())) as url:
         code, _, err = sweep(tmp_path, url, "--prompts", "text")
     assert code == 2
-    assert "has no messages, which --prompts text and --guided need" in err
+    assert mentions(err, "no messages", "--prompts text")

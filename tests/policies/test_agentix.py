@@ -147,7 +147,7 @@ def test_the_state_of_a_program_ends_with_it(policy: Agentix) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("agentix(bounds=[1, 2])", "bounds has 2 values and quanta 6; give both one value"),
+        ("agentix(bounds=[1, 2])", "bounds has 2 values and quanta 6; give one of each"),
         ("agentix(bounds=[2, 1], quanta=[1, 1])", "bounds must be above 0 and ascend"),
         ("agentix(beta=0)", "quanta, beta and step_s must be above 0"),
         ("agentix(step_s=0)", "quanta, beta and step_s must be above 0"),

@@ -70,7 +70,7 @@ def test_values_are_literals_of_the_types_in_the_signature() -> None:
         ("text=3", "typed: text must be a text, not 3"),
         ("maybe=x", "typed: maybe must be a whole number or none, not x"),
         ("several=[1, x]", "typed: several must be a number, not"),
-        ("several=1", "typed: several must be a list, of which each item is a number, not 1"),
+        ("several=1", "typed: several must be a list, each item of which is a number, not 1"),
         ("wole=1", "typed: wole is not an argument of typed; did you mean whole? (known: whole, "),
         ("costs=1", "typed: costs is not an argument of typed ("),
         ("self=1", "typed: self is not an argument of typed ("),

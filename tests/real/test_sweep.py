@@ -16,6 +16,7 @@ from reports.metrics.cells import failed_gates_of
 from tests.harness import in_process
 from tests.lines import read_lines
 from tests.profiles.test_measured import measured
+from tests.sentences import mentions
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -112,7 +113,7 @@ def test_fidelity_runs_the_cells_live_and_in_virtual_time_and_writes_a_card(
 ) -> None:
     """The size of the errors is not checked, because the profile is made up."""
     assert ran.returncode == 1, ran.stderr  # one rate is too few
-    assert "missed\tat least 3 rates, one of them past saturation\t1 load" in ran.stdout
+    assert mentions(ran.stdout, "missed\t", "3 rates", "1 load")
     card = json.loads((folder / "card/fidelity.json").read_text())
     assert card["live"]["engine"] == "vllm"
     assert card["virtual"]["profile"]["kv_blocks"] == POOL_BLOCKS - 1

@@ -14,6 +14,7 @@ from harness.sweep.resolve import resolve
 from servers.variants import variants
 from tests.processes import wait_until_none
 from tests.real.test_sweep import PROGRAMS
+from tests.sentences import mentions
 from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
@@ -61,15 +62,14 @@ def test_policies_with_an_offload_tier_or_without_a_limit_of_memory_are_left_out
     plan = resolve(SweepSettings(policies="all", jps="1", machine=machine))
     assert {variant.name for variant in plan.variants} == SUPPORTED
     reasons = {each.name: each.reason for each in plan.left_out}
-    assert "vllm-virtual has no offload tier; use --engine sim" in reasons["lmcache"]
-    unlimited = "vLLM creates every block when it starts, so its KV memory has a limit"
-    assert unlimited in reasons["unlimited-kv"]
+    assert mentions(reasons["lmcache"], "no offload tier", "--engine sim")
+    assert mentions(reasons["unlimited-kv"], "KV memory has a limit")
 
 
 def test_jobs_take_the_same_time_as_under_sim(folder: Path) -> None:
     vllm = sweep(folder, "vllm-virtual", ",".join(POLICIES), "--out", "v")
     assert vllm.returncode == 0, vllm.stderr
-    assert "engine vllm-virtual: the scheduler of vLLM 0." in vllm.stdout
+    assert mentions(vllm.stdout, "engine vllm-virtual", "vLLM 0.")
     assert sweep(folder, "sim", ",".join(POLICIES), "--out", "s").returncode == 0
     theirs, ours = (json.loads((folder / f"{o}/cells.json").read_text()) for o in ("v", "s"))
     assert {row["variant"] for row in theirs} == set(POLICIES)
@@ -114,5 +114,5 @@ def _read(path: Path) -> str:
 def test_a_policy_with_offload_is_refused_by_name(folder: Path) -> None:
     refused = sweep(folder, "vllm-virtual", "fcfs,lmcache", "--out", "v")
     assert refused.returncode == 2
-    assert "--policies lmcache: vllm-virtual has no offload tier" in refused.stderr
+    assert mentions(refused.stderr, "--policies lmcache", "no offload tier")
     assert not (folder / "v").exists()

@@ -198,7 +198,7 @@ def test_runs_are_read_with_the_seeds_that_all_have(tmp_path: Path) -> None:
         ({"model": "qwen3-8b"}, "model llama-3.1-8b and qwen3-8b"),
         ({"workload": {"programs": 3, "trace_sha256": "x", "turns": 1}}, "workload.trace_sha256"),
         ({"seeds": [8, 9]}, "no seed in common"),
-        ({"hardware": "h100"}, "both of llama-3.1-8b on h100; give one run per machine"),
+        ({"hardware": "h100"}, "both runs of llama-3.1-8b on h100"),
         ({"search": None, "jps": [1.0, 1.05]}, "has no capacities; run the sweep without --once"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.statistics.capacities import capacities
+from tests.reports.test_capacity_answer import number
 from tools.coverage import capacities_by_seed, coverage, jcts_by_seed
 
 
@@ -50,10 +51,6 @@ def test_intervals_that_end_because_they_are_narrow_hold_the_truth_less_often() 
     until = coverage(values, 2000, share=0.1)
     assert 3 < until.seeds < 24
     assert 0.85 < until.held < coverage(values, 2000).held - 0.01
-
-
-def number(jobs_per_s: float) -> Capacity:
-    return Capacity(Kind.FOUND, jobs_per_s, jobs_per_s * 0.98, jobs_per_s * 1.02)
 
 
 def test_ratios_of_capacities_are_paired_by_seed() -> None:

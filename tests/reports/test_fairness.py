@@ -14,7 +14,6 @@ import pytest
 
 from reports.answer.findings import distance_from_bound, distance_from_rate_bound
 from reports.answer.starvation import starvation
-from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.metrics.cells import Results, collect
 from reports.metrics.fairness import FAIRNESS, fairness
@@ -23,6 +22,7 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacities
 from reports.statistics.points import Comparison, Point
 from tests.reports.make_run import turn, write_cell, write_sweep
+from tests.reports.test_capacity_answer import number
 from tests.sentences import mentions
 
 GAIN = Comparison(Estimate(1.5, 1.3, 1.7), Estimate(1.2, 1.1, 1.3))
@@ -137,10 +137,6 @@ def test_capacities_are_shares_of_the_rate_that_no_schedule_sustains() -> None:
     (sentence,) = distance_from_rate_bound(searched, points)
     assert mentions(sentence, "2 jobs/s", "fast 75% and fcfs 25%")
     assert distance_from_rate_bound(searched, points[2:]) == []
-
-
-def number(jobs_per_s: float) -> Capacity:
-    return Capacity(Kind.FOUND, jobs_per_s, jobs_per_s * 0.98, jobs_per_s * 1.02)
 
 
 def test_a_cell_whose_numbers_are_those_of_no_machine_has_no_result(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.gateway.upstream import Upstream, serving
 from tests.harness.in_process import bench
 from tests.lines import into
 from tests.loopback import on_loopback
+from tests.sentences import mentions
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
 SECRET = "a-token-of-24-characters"  # noqa: S105
@@ -372,7 +373,7 @@ def test_bench_gateway_refuses_to_listen_on_all_addresses_without_a_token(
     monkeypatch.delenv(TOKEN, raising=False)
     code, out, err = bench("gateway", "http://127.0.0.1:9", "--listen", "0.0.0.0")  # noqa: S104
     assert (code, out) == (2, "")
-    assert err.startswith("bench: --listen 0.0.0.0: accessible from other machines; set")
+    assert mentions(err, "--listen 0.0.0.0", "other machines", TOKEN)
     assert err.count("\n") == 1
 
 
@@ -407,4 +408,4 @@ def test_an_endless_answer_is_truncated(streamed: bool) -> None:
 
     passed, error = asyncio.run(go())
     assert passed <= MAX_ANSWER_BYTES
-    assert error == "no answer from the server: its answer is longer than 64 MiB"
+    assert mentions(error, "no answer", "longer than 64 MiB")

@@ -139,8 +139,8 @@ class AgentLines:
         return answer.index
 
     def _id(self, id: str, request: str, line: JsonObject, prompt: int) -> str:
-        """Return the id of a line's call, of which one line may have the message's id, and another
-        one only the request's. Some gateways draw ids from a few numbers, so that several calls
+        """Return the id of a line's call: one line of a call may have the message's id, and another
+        only the request's. Some gateways draw ids from a few numbers, so that several calls
         have one; their requests or prompts differ."""
         if not id:
             return self.request_ids.get(request, request) or identifier(line.get("uuid"))

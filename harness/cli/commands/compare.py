@@ -57,7 +57,7 @@ def compare(
             "--across",
             metavar="AXES",
             help="Compare capacities of runs that differ in hardware, model, or both "
-            "(hardware,model): per GPU and per dollar, on a page of its own.",
+            "(hardware,model): per GPU and per dollar, on a separate page.",
         ),
     ] = None,
     prometheus: Annotated[

@@ -102,8 +102,8 @@ def profile(
             "--out",
             metavar="FILE",
             dir_okay=False,
-            help="A new file. Default: MODEL-profile.json, with --from HARDWARE-MODEL.json, and "
-            "with a number if that exists.",
+            help="A new file. Default: MODEL-profile.json, or HARDWARE-MODEL.json with --from, "
+            "numbered if the file exists.",
         ),
     ] = None,
     within_s: Annotated[

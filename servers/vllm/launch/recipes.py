@@ -340,7 +340,7 @@ def _service(name: str, *, headless: bool = False) -> JsonObject:
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Return documents as YAML, of which texts in JSON are a part."""
+    """Return documents as YAML, with their texts in JSON."""
     return "---\n".join("".join(_lines(document, "")) for document in documents)
 
 

@@ -53,8 +53,8 @@ class StepObserver:
 
 
 def _work(tokens: dict[str, int], drafts: dict[str, Any], requests: dict[str, Any]) -> _Work:
-    """Return the work of a step that vLLM has just scheduled, which counts its tokens as computed
-    already. A decode with draft tokens counts like one without."""
+    """Return the work of the step that vLLM has just scheduled. vLLM already counts its tokens as
+    computed. A decode with draft tokens counts like one without."""
     prefill = pairs = turns = context = 0
     for key, count in tokens.items():
         computed = requests[key].num_computed_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sentences import each_mentions
+from tests.traces.formats.test_mooncake import row
 from tests.traces.sample import Sample, json_lines, load
 from traces import Fork, Provenance
 from traces.formats import agentic_mooncake
@@ -31,11 +32,6 @@ def sample() -> Sample:
 
 
 SAMPLE = sample()
-
-
-def row(prompt: int, hashes: list[int] | None = None, **fields: Any) -> dict[str, Any]:
-    extra = {} if hashes is None else {"hash_ids": hashes}
-    return {"input_length": prompt, "output_length": 10, **extra, **fields}
 
 
 def depends(on: str, delay_ms: float, relation: str, trigger: str = "completion") -> dict[str, Any]:

@@ -219,7 +219,7 @@ class _Maker:
                     call.continues = -1
                 call.end_before_tools()
         self.launched = {id for id, thread in threads.items() if self._is_launched(thread)}
-        """The sub-agents of which the calls that launched them are known."""
+        """The sub-agents whose launching calls are known."""
         self.joined_s: dict[int, float] = {}
         """The end of the last sub-agent that a call waits for, by the call's identity."""
         for thread in threads.values():

@@ -118,7 +118,7 @@ def _once(calls: Sequence[Span], repairs: Repairs) -> list[Span]:
 
 
 def _is_same_answer(a: Span, b: Span) -> bool:
-    """Return whether two calls with one id of the answer, of which `a` began first, are one."""
+    """Return whether two calls with the same answer id are one. `a` began first."""
     if b.start_s > a.end_s:
         return False
     prompts = _agree(a.usage.prompt, a.usage.cache, b.usage.prompt, b.usage.cache)

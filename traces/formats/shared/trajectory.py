@@ -24,7 +24,7 @@ class Trajectory:
         self.characters = 0
 
     def say(self, role: str, content: str, call: Call | None = None, further: int = 0) -> None:
-        """Add a message, and the call of which it is the answer. Roles that chat templates may
+        """Add a message, and the call that it answers. Roles that chat templates may
         lack become `user`. `further`: the number of characters in prompts in addition to the
         content."""
         length = len(content) + further
