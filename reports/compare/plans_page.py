@@ -125,7 +125,10 @@ def _dots(
             for f in own
         ],
         text=[plain(f"{f.machines} × {f.machine}") if f in best else "" for f in own],
-        textposition="top center",
+        # Labels of close plans would overlap on one side.
+        textposition=[
+            "bottom center" if f in best and best.index(f) % 2 else "top center" for f in own
+        ],
         cliponaxis=False,
         marker={"symbol": look.marker, "size": 10, "line": {"width": 1.5}},
     )

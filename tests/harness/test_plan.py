@@ -34,7 +34,8 @@ from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.slo import parse_slo
 from reports.compare import plans
 from reports.compare.plans import P95_JCT, Fleet, findings, fleets, front, headline
-from reports.compare.plans_page import draw, table
+from reports.compare.plans_page import _figure, draw, table
+from reports.figures.styles import styles
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, read_sweep
 from reports.statistics.capacities import VariantCapacity
@@ -158,6 +159,12 @@ def test_the_page_has_the_front_the_plans_and_the_commands(
     costs = [row.cells[0].text for row in table(found[0], slo).rows]
     assert costs == sorted(costs, key=lambda text: float(text.replace(",", "")))
     assert findings(found[0], slo)[0].startswith("It serves at most ")
+
+
+def test_the_labels_of_neighbours_on_the_front_are_above_and_below_their_dots() -> None:
+    plans = [fleet(2.0, 9.0), fleet(3.0, 8.0)]
+    figure = _figure(P95_JCT, plans, styles(plans[0].sweep.variants))
+    assert figure.specs[""]["data"][1]["textposition"] == ["top center", "bottom center"]
 
 
 def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Fleet:
