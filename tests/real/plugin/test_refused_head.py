@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -13,14 +14,18 @@ from tests.real.plugin.test_pins import EXPENSIVE, Server
 
 
 class FirstProgram(Policy):
-    """Admits the turns of `program` first, and reads that name before each admission."""
+    """Admits the turns of `program` first. `changed` are the ids of turns to rank again."""
 
     name = "first-program"
     reranks: ClassVar[bool] = True
     program = ""
+    changed: Sequence[int] = ()
 
     def rank(self, request: Request, now_s: float) -> Rank:
         return (request.program_id != self.program, request.id)
+
+    def woke(self, now_s: float) -> Sequence[int]:
+        return self.changed
 
 
 def running(server: Server) -> list[str]:
@@ -76,7 +81,7 @@ def test_a_turn_that_comes_to_be_before_it_is_admitted_without_an_event(server: 
     for _ in range(3):
         step(server.vllm)
         assert running(server) == ["first"]
-    server.policy.program = "small"
+    server.policy.program, server.policy.changed = "small", [3]
     step(server.vllm)
     assert running(server) == ["first", "small"]
 
