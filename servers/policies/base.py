@@ -312,8 +312,8 @@ class Policy:
 
     def wake_s(self, now_s: float) -> float | None:
         """Return the earliest time at which `rank`, `admit`, `displaced` or `review` may decide
-        differently although no event has happened and the batch's context has only grown; None for
-        never."""
+        differently, or `reclaim` may return other pins, although no event has happened and the
+        batch's context has only grown; None for never."""
         return None
 
 

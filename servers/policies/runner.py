@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from servers.basics.clock import PS_PER_S, seconds
 from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
@@ -64,6 +64,8 @@ class EngineTurn:
         return True
 
 
+NEVER_PS: Final = 1 << 100
+"""Later than any time of an engine's clock."""
 Turn = TypeVar("Turn", bound=EngineTurn)
 KV = TypeVar("KV")
 """An engine's handle for releasing the blocks of a pin."""
@@ -113,7 +115,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """The policy for internal turns."""
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
-        self._reranks: bool = self._attributes.reranks
+        self.reranks: bool = self._attributes.reranks
         self._programs = EnginePrograms(max_programs, idle_s, on_program_end)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
@@ -125,6 +127,9 @@ class PolicyRunner(Generic[Turn, KV]):
         """Number of events, wake-up time and free tokens when the policy held back all turns; None
         once another turn waits."""
         self._events_at_review = -1
+        self.steady_until_ps = 0
+        """Until then, `start_step` need not be called. 0 after an event or the end of a program, or
+        if a turn was queued or must be ranked again."""
 
     @property
     def programs(self) -> int:
@@ -219,11 +224,13 @@ class PolicyRunner(Generic[Turn, KV]):
             self._end_conversation(conversation_id)
 
     def _end_conversation(self, conversation_id: str) -> None:
+        self.steady_until_ps = 0
         self.unpin(conversation_id, "ended")
         self.policy.program_ended(conversation_id, self.now_s)
 
     def record(self, event: str, turn: Turn, **fields: Any) -> None:
         """Count an event and emit it."""
+        self.steady_until_ps = 0
         if not turn.is_internal:
             self.events += 1
             if self._emit is not None:
@@ -246,6 +253,7 @@ class PolicyRunner(Generic[Turn, KV]):
     def push(self, turn: Turn) -> None:
         """Queue a waiting turn for admission, at its current rank."""
         self._all_held_back = None
+        self.steady_until_ps = 0
         self._queue(turn)
 
     def _queue(self, turn: Turn) -> None:
@@ -254,7 +262,7 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def head(self) -> Turn:
         """Return the waiting turn of smallest rank; raise IndexError if there is none."""
-        if self._reranks:
+        if self.reranks:
             self._find_unranked()
         while self._unranked:
             self._rerank()
@@ -298,6 +306,7 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def rerank_all(self) -> None:
         """Rank all waiting turns again before the next one is admitted."""
+        self.steady_until_ps = 0
         self._unranked += [turn for turn in self.waiting.items() if not turn.is_internal]
 
     def needs_rerank(self, turn: Turn) -> bool:
@@ -323,6 +332,7 @@ class PolicyRunner(Generic[Turn, KV]):
     def start_step(self, batch_tokens: Callable[[], int]) -> None:
         """Release pins that expired or that the policy's `review` returns, and update ranks that
         change with time. `batch_tokens` returns the context of the running turns, in tokens."""
+        self.steady_until_ps = NEVER_PS
         if len(self.pins):
             for program_id in self.pins.expired(self.now_ps):
                 self.unpin(program_id, "expired")
@@ -335,6 +345,9 @@ class PolicyRunner(Generic[Turn, KV]):
             self._wake()
         if self._unranked:
             self._rerank()
+        if self.steady_until_ps:
+            change_ps = self.next_change_ps()
+            self.steady_until_ps = NEVER_PS if change_ps is None else change_ps
 
     def next_change_ps(self) -> int | None:
         """Return the next time at which a pin expires or the policy may decide differently."""

@@ -115,7 +115,8 @@ class Scheduler:
         runner = self.runner
         if self.reloads.loading:
             self.reloads.finish_due(runner.now_ps)
-        runner.start_step(self._context_tokens)
+        if runner.now_ps >= runner.steady_until_ps:
+            runner.start_step(self._context_tokens)
         batch, fitting = Batch(), None
         if runner.displaces and len(runner.waiting):
             batch.may_displace = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -292,6 +293,39 @@ def test_pins_that_are_replaced_long_before_they_expire_take_no_more_memory() ->
     recording.runner.set_clock(11 * PS_PER_S)
     recording.runner.start_step(lambda: 0)
     assert len(recording.runner.pins) == 0
+
+
+def test_steps_are_steady_until_an_event_a_queued_turn_the_end_of_a_program_or_of_a_pin() -> None:
+    recording = RecordingRunner()
+    runner, turn = recording.runner, Turn(2, "b")
+
+    def is_steady(at_s: float) -> bool:
+        runner.set_clock(round(at_s * PS_PER_S))
+        return runner.now_ps < runner.steady_until_ps
+
+    happens: list[Callable[[], object]] = [
+        lambda: recording.serve(Turn(1, "a")),  # leaves a pin for 10 s
+        runner.rerank_all,
+        lambda: runner.arrived(turn),
+        lambda: runner.push(turn),
+        lambda: runner.end_program("b"),
+    ]
+    for each in happens:
+        each()
+        assert not is_steady(0)
+        runner.start_step(lambda: 0)
+        assert is_steady(0)
+        assert is_steady(9.99)
+        assert not is_steady(10)
+
+
+def test_a_step_after_one_in_which_pins_expired_is_not_steady() -> None:
+    recording = RecordingRunner()
+    recording.serve(Turn(1, "a"))
+    recording.runner.set_clock(10 * PS_PER_S)
+    recording.runner.start_step(lambda: 0)
+    assert recording.released == ["a"]
+    assert recording.runner.steady_until_ps == 0
 
 
 MOVES = st.tuples(

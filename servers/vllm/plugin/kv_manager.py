@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 from vllm.v1.request import Request, RequestStatus
 
 from servers.admission import Headroom
@@ -23,6 +24,7 @@ from servers.vllm.plugin.compatibility import check_kv
 from servers.vllm.plugin.request_tags import VllmTurn
 
 Blocks = list[Any]
+FULL_ATTENTION = (FullAttentionSpec, MLAAttentionSpec)
 VICTIM = 1
 """The priority of the turn that vLLM should preempt next; all others have 0."""
 
@@ -90,6 +92,13 @@ def unhash_uncomputed(manager: Any, request: Request) -> None:
         manager.block_pool.evict_blocks(uncomputed)
 
 
+class _Refusal(NamedTuple):
+    turn: VllmTurn
+    free_blocks: int
+    missed: Any
+    """The hash of the first block that the turn did not find in the cache; None if it found all."""
+
+
 class ReclaimingKVManager:
     def __init__(
         self,
@@ -119,6 +128,15 @@ class ReclaimingKVManager:
         self.steps_that_fit = 0
         """Steps, from the next one on, in which the running turns certainly get their blocks, if
         only `schedule` computes tokens and each step one of each turn; 0: not known."""
+        self._remembers_refusals = (
+            self._one_group
+            and type(scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec) in FULL_ATTENTION
+            and scheduler.connector is None
+            and not scheduler.num_spec_tokens
+        )
+        """Whether blocks are refused for lack of free ones only."""
+        self.refusal: _Refusal | None = None
+        """That of the head of the queue; None once anything has happened (`start_step`)."""
 
     def __getattr__(self, name: str) -> Any:
         """Forward to vLLM's manager. Methods are stored, since this lookup costs half a
@@ -144,6 +162,8 @@ class ReclaimingKVManager:
                 if not self._make_room_for_running(request, num_new_tokens, kwargs):
                     return None
             elif not self._make_room_for_head(request, num_new_tokens, kwargs):
+                if self._remembers_refusals:
+                    self._remember_refusal(request, kwargs)
                 return None
 
     def _make_room_for_running(self, request: Request, tokens: int, kwargs: dict[str, Any]) -> bool:
@@ -179,6 +199,29 @@ class ReclaimingKVManager:
 
         # A turn that lost its pin may no longer be the head, so vLLM retries in the next step.
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
+
+    def _remember_refusal(self, request: Request, kwargs: dict[str, Any]) -> None:
+        """Remember that the blocks of a whole prompt, whose number does not depend on the batch,
+        are not free."""
+        fits_or_waits = kwargs.get("full_sequence_must_fit")
+        if not fits_or_waits or request.num_computed_tokens or request.has_encoder_inputs:
+            return
+        block = self._manager.coordinator.single_type_managers[0].block_size
+        hits = kwargs.get("num_new_computed_tokens", 0) // block
+        may_grow = hits < (request.num_tokens - 1) // block
+        missed = request.block_hashes[hits] if may_grow else None
+        self.refusal = _Refusal(self._turns[request.request_id], self._free_blocks(), missed)
+
+    def is_refused(self) -> bool:
+        """Return True only if the head of the queue would certainly be refused its blocks again:
+        nothing has happened, no more blocks are free, and its hit has not become longer."""
+        if self.refusal is None:
+            return False
+        turn, free, missed = self.refusal
+        pool, runner = self._manager.block_pool, self._runner
+        if pool.get_num_free_blocks() > free or (runner.reranks and runner.head() is not turn):
+            return False
+        return missed is None or pool.get_cached_block(missed, [0]) is None
 
     def _is_computing_state(self, kwargs: dict[str, Any]) -> bool:
         """Return whether the step computes the state at the end of the request's hit. vLLM then

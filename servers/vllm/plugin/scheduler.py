@@ -97,7 +97,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._reclaiming_manager = ReclaimingKVManager(
             self, self.runner, self.turns, self._loading, self._admitted
         )
-        queue = self.runner, self.turns, self._watch_allocations
+        manages = self._reclaiming_manager
+        queue = self.runner, self.turns, self._watch_allocations, manages.is_refused
         self.waiting = (
             AdmittedRequests(*queue, candidate=self._candidate)
             if self.runner.admits
@@ -275,37 +276,38 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     # One step -----------------------------------------------------------------------------------
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        runner = self.runner
-        begun_s = time.monotonic()
+        runner, queue, observer = self.runner, self.waiting, self._observer
+        begun_s = 0.0 if observer is None else time.monotonic()
         runner.set_clock(self.clock_ps())
-        if self.guard is not None:
-            self.guard.begin_step()
+        if runner.now_ps >= runner.steady_until_ps:
+            self._reclaiming_manager.refusal = None
+            if self.guard is not None:
+                self.guard.begin_step()
+            runner.start_step(self._batch_tokens)
         self._held_back = None
-        runner.start_step(self._batch_tokens)
         if runner.displaces and self.running and self.may_displace():
             self._displace()
-            if not self.waiting.displaced:
+            if not queue.displaced:
                 runner.requeue_skipped()
         if self._reclaiming_manager.running_turns_fit():
             self.kv_cache_manager = self._stock_manager
         else:
             self._watch_allocations()
-        if runner.admits:
-            self.waiting.in_step = True
+        queue.in_step = True
         try:
             output = super().schedule(*args, **kwargs)
         finally:
             self.kv_cache_manager = self._stock_manager
+            queue.in_step = False
         if runner.admits:
-            self.waiting.in_step = False
             if self._held_back and self._metrics is not None:
                 self._metrics.count_held_back()
             runner.requeue_skipped()
-        displaced, self.waiting.displaced = self.waiting.displaced, None
+        displaced, queue.displaced = queue.displaced, None
         if displaced:
-            self.waiting.prepend_requests(displaced)
-        if self._observer is not None:
-            self._observer.scheduled(output, begun_s, self.requests)
+            queue.prepend_requests(displaced)
+        if observer is not None:
+            observer.scheduled(output, begun_s, self.requests)
         return output
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:

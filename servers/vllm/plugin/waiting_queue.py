@@ -14,18 +14,23 @@ from servers.vllm.plugin.request_tags import VllmTurn
 
 class RankedRequests(RequestQueue):  # type: ignore[misc]
     """Requests of `turns`, smallest rank first. Removing a request that has ended, and so is not in
-    `turns`, does nothing."""
+    `turns`, does nothing. While vLLM schedules a step, the queue is false if its head would be
+    refused its blocks as in the last step."""
 
     def __init__(
         self,
         runner: PolicyRunner[VllmTurn, Any],
         turns: dict[str, VllmTurn],
         on_peek: Callable[[], None],
+        is_refused: Callable[[], bool],
     ) -> None:
         self._runner = runner
         self._turns = turns
         self._on_peek = on_peek
         """Called before vLLM tries to admit the head."""
+        self._is_refused = is_refused
+        """Whether the head would certainly be refused its blocks again."""
+        self.in_step = False
         self._requests: dict[str, Request] = {}
         self.displaced: list[Request] | None = None
         """If this is a list, requests are appended to it instead of being queued."""
@@ -65,7 +70,7 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
             self.remove_request(request)
 
     def __bool__(self) -> bool:
-        return bool(self._requests)
+        return bool(self._requests) and not (self.in_step and self._is_refused())
 
     def __len__(self) -> int:
         return len(self._requests) + len(self.displaced or ())
@@ -76,13 +81,12 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
 
 class AdmittedRequests(RankedRequests):
     """The queue of a policy that may hold turns back. While vLLM schedules a step, the queue is
-    false unless the policy admits one of its turns, which `peek_request` then returns. Turns that
-    are held back stay in the queue and count in its length."""
+    also false unless the policy admits one of its turns, which `peek_request` then returns. Turns
+    that are held back stay in the queue and count in its length."""
 
     def __init__(self, *args: Any, candidate: Callable[[], VllmTurn | None]) -> None:
         super().__init__(*args)
         self._candidate = candidate
-        self.in_step = False
 
     def __bool__(self) -> bool:
-        return self._candidate() is not None if self.in_step else super().__bool__()
+        return super().__bool__() and not (self.in_step and self._candidate() is None)

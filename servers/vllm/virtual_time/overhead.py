@@ -2,13 +2,15 @@
 
     python -m servers.vllm.virtual_time.overhead [POLICY…]        under vLLM's interpreter
 
-64 turns decode, 500 wait, 200 programs are pinned, and in each step the head of the queue does not
-fit. Each policy is measured in a process of its own, in which single steps of stock vLLM, of stock
-vLLM again and of the plug-in alternate in random order, so that all meet the same machine. Both
-stock arms have a copy of vLLM's scheduler each, since the interpreter specialises code by the types
-it executes. Out: a line of JSON per policy, with the ratios of CPU time in `schedule()`, from
-medians of the differences between neighbouring steps, and the ratio of the bytecodes executed,
-which neither caches nor other processes change.
+64 turns decode, 500 wait, the KV of 200 programs is retained, and in each step the head of the
+queue does not fit. Each policy is measured in a process of its own, in which single steps of stock
+vLLM, of stock vLLM again and of the plug-in alternate in random order, so that all meet the same
+machine. Stock vLLM has served the same 200 programs, since the memory that they used and freed
+slows its steps too. Both stock arms have a copy of vLLM's scheduler each, since the interpreter
+specialises code by the types it executes. Out: a line of JSON per policy, for steady steps and for
+steps before which a turn arrived: the ratios of CPU time in `schedule()`, from medians of the
+differences between neighbouring steps, and the ratio of the bytecodes executed, which neither
+caches nor other processes change.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ RUNNING, WAITING, PINNED = 64, 500, 200
 KV_BLOCKS = 100_000
 FREE_BLOCKS = 12
 """Fewer than any waiting prompt needs, and more than the decodes of a step need."""
-WARM_UP_STEPS, STEPS, PARTS = 100, 1500, 10
+WARM_UP_STEPS, STEPS, PARTS = 100, 1000, 10
 COUNTED_STEPS = 16
 """In each of them a sixteenth of the turns opens a block."""
 
@@ -52,7 +54,8 @@ def build_arm(name: str) -> Any:
     sizes = (KV_BLOCKS, RUNNING, 8192)
     if name in (STOCK, AGAIN):
         scheduler = build(_copy_of_scheduler(), *sizes)
-        scheduler.pinned = scheduler.kv_cache_manager.block_pool.get_new_blocks(PINNED * 18)
+        _serve_programs(scheduler)
+        _retain(scheduler)
     else:
         costs = Costs(prefill_s=lambda tokens: tokens / 5000, kv_tokens=KV_BLOCKS * 16)
         policy = make_policy(variant(name), costs)
@@ -73,18 +76,37 @@ def _copy_of_scheduler() -> Any:
         sys.modules.update(imported)
 
 
-def _pin(scheduler: Any) -> None:
-    from servers.vllm.virtual_time.stepping import request, step
+def _program_turn(number: int) -> Any:
+    from servers.vllm.virtual_time.stepping import request
 
+    prompt, key = range(1000 * number, 1000 * number + 300), f"p{number}"
+    return request(key, list(prompt), 2, time.time(), program_id=key)
+
+
+def _serve_programs(scheduler: Any) -> None:
+    from servers.vllm.virtual_time.stepping import step
+
+    for number in range(PINNED):
+        scheduler.add_request(_program_turn(number))
+    while scheduler.has_unfinished_requests():
+        step(scheduler)
+
+
+def _retain(scheduler: Any) -> None:
+    """Retain the programs' KV in stock vLLM."""
+    manager = scheduler.kv_cache_manager
+    for number in range(PINNED):
+        found, hit_tokens, *_ = manager.get_computed_blocks(_program_turn(number))
+        _expect("cached tokens", hit_tokens, 288)
+        manager.block_pool.touch(found.blocks[0])
+
+
+def _pin(scheduler: Any) -> None:
     policy = scheduler.runner.policy
     finished, review = policy.finished, policy.review
     policy.finished = lambda view, now_s: (finished(view, now_s), pin(1e9))[1]
     policy.review = lambda *_: ()
-    for i in range(PINNED):
-        prompt = range(1000 * i, 1000 * i + 300)
-        scheduler.add_request(request(f"p{i}", list(prompt), 2, time.time(), program_id=f"p{i}"))
-    while scheduler.has_unfinished_requests():
-        step(scheduler)
+    _serve_programs(scheduler)
     policy.finished, policy.review = finished, review
     _expect("programs pinned", len(scheduler.runner.pins), PINNED)
 
@@ -134,15 +156,24 @@ def _counted(schedule: Callable[[], Any]) -> tuple[Any, int]:
         sys.settrace(None)
 
 
-def _step(scheduler: Any, measure: Callable[[Callable[[], Any]], tuple[Any, int]]) -> int:
-    from servers.vllm.virtual_time.stepping import compute
+def _step(
+    scheduler: Any, measure: Callable[[Callable[[], Any]], tuple[Any, int]], *, arrival: bool
+) -> int:
+    """Measure one step, before which a turn arrives, which is then cancelled, if `arrival`."""
+    from vllm.v1.request import RequestStatus
+
+    from servers.vllm.virtual_time.stepping import compute, request
 
     pool = scheduler.kv_cache_manager.block_pool
     missing = FREE_BLOCKS - pool.get_num_free_blocks()
     pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
+    if arrival:
+        scheduler.add_request(request("a", list(range(200)), 10, time.time(), program_id="a"))
     output, measured = measure(scheduler.schedule)
     _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
     compute(scheduler, output, lambda _: 7)
+    if arrival:
+        scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     return measured
 
 
@@ -153,21 +184,31 @@ def _expect(what: str, count: int, expected: int) -> None:
 
 def measure(policy: str) -> dict[str, Any]:
     """Return the cost of a policy. Ratios are to stock vLLM; `time_ratios` and `noise_ratios`, of
-    stock vLLM to itself, have one value for each of `PARTS` successive parts."""
+    stock vLLM to itself, have one value for each of `PARTS` successive parts. Keys that begin with
+    `arrival_` are of the steps before which a turn arrived."""
     arms = {name: build_arm(name) for name in random.sample([STOCK, AGAIN, policy], 3)}
     gc.collect()
     gc.freeze()
     gc.disable()
+    return {
+        "policy": policy,
+        **_measure(arms, policy, arrival=False),
+        **{f"arrival_{key}": value for key, value in _measure(arms, policy, arrival=True).items()},
+    }
+
+
+def _measure(arms: dict[str, Any], policy: str, *, arrival: bool) -> dict[str, Any]:
     times_ns: dict[str, list[int]] = {name: [] for name in arms}
     for _ in range(WARM_UP_STEPS + STEPS):
         for name in random.sample(list(arms), 3):
-            times_ns[name].append(_step(arms[name], _timed))
+            times_ns[name].append(_step(arms[name], _timed, arrival=arrival))
     bytecodes = {
-        name: sum(_step(arms[name], _counted) for _ in range(COUNTED_STEPS)) / COUNTED_STEPS
+        name: statistics.mean(
+            [_step(arms[name], _counted, arrival=arrival) for _ in range(COUNTED_STEPS)]
+        )
         for name in (STOCK, policy)
     }
     return {
-        "policy": policy,
         "bytecode_ratio": bytecodes[policy] / bytecodes[STOCK],
         "stock_bytecodes": bytecodes[STOCK],
         "stock_us": statistics.median(times_ns[STOCK][WARM_UP_STEPS:]) / 1000,

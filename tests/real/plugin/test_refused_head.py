@@ -1,0 +1,101 @@
+"""The head of the waiting queue that did not get its blocks. A block holds 16 tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from vllm.v1.request import RequestStatus
+
+from servers.policies.base import Policy, Rank, Request
+from servers.vllm.virtual_time.stepping import request, step
+from tests.real.plugin.test_pins import EXPENSIVE, Server
+
+
+class FirstProgram(Policy):
+    """Admits the turns of `program` first. `changed` are the ids of turns to rank again."""
+
+    name = "first-program"
+    reranks: ClassVar[bool] = True
+    program = ""
+    changed: Sequence[int] = ()
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return (request.program_id != self.program, request.id)
+
+    def woke(self, now_s: float) -> Sequence[int]:
+        return self.changed
+
+
+def running(server: Server) -> list[str]:
+    return [server.vllm.turns[r.request_id].view.program_id for r in server.vllm.running]
+
+
+@pytest.fixture
+def server() -> Server:
+    """Of 10 blocks, a running turn has 7; a waiting one needs 5."""
+    server = Server(FirstProgram(EXPENSIVE), blocks=10)
+    server.send("first", 96, 50)
+    step(server.vllm)
+    server.send("head", 80, 5)
+    return server
+
+
+def test_it_is_not_looked_at_again_before_something_happens(server: Server) -> None:
+    manager = server.vllm._reclaiming_manager
+    lookup, looked_up = manager.get_computed_blocks, []
+
+    def get_computed_blocks(request: Any) -> Any:
+        looked_up.append(request.request_id)
+        return lookup(request)
+
+    manager.get_computed_blocks = get_computed_blocks
+    for _ in range(4):
+        step(server.vllm)
+    assert looked_up == ["r1"]
+    last = server.send("last", 16, 5)
+    step(server.vllm)
+    step(server.vllm)
+    assert looked_up == ["r1", "r1"]
+    server.vllm.finish_requests(last.request_id, RequestStatus.FINISHED_ABORTED)
+    step(server.vllm)
+    assert looked_up == ["r1", "r1", "r1"]
+
+
+def test_it_is_admitted_in_the_step_in_which_blocks_are_free_for_it(server: Server) -> None:
+    pool = server.vllm.kv_cache_manager.block_pool
+    [taken] = pool.get_new_blocks(1)
+    server.vllm.finish_requests("r1", RequestStatus.FINISHED_ABORTED)
+    server.send("smaller", 48, 5)
+    for _ in range(3):
+        step(server.vllm)
+        assert running(server) == ["first"]
+    pool.free_blocks([taken])
+    step(server.vllm)
+    assert running(server) == ["first", "smaller"]
+
+
+def test_a_turn_that_comes_to_be_before_it_is_admitted_without_an_event(server: Server) -> None:
+    server.send("small", 16, 5)
+    for _ in range(3):
+        step(server.vllm)
+        assert running(server) == ["first"]
+    server.policy.program, server.policy.changed = "small", [3]
+    step(server.vllm)
+    assert running(server) == ["first", "small"]
+
+
+def test_it_is_admitted_in_the_step_in_which_another_turn_has_computed_its_next_block() -> None:
+    """Of 8 blocks, 6 of the prompt and one of the answer are in use, and 2 are missing. The answer
+    fills its block, the seventh of the waiting prompt, in the 17th step: then 1 is missing."""
+    server = Server(FirstProgram(EXPENSIVE), blocks=8)
+    server.send("first", 96, 50)
+    step(server.vllm)
+    tokens = [*server.context["first"][: 96 + 31], 8]
+    server.vllm.add_request(request("same", tokens, 5, server.now_s, program_id="head"))
+    for _ in range(15):
+        step(server.vllm)
+        assert running(server) == ["first"]
+    step(server.vllm)
+    assert running(server) == ["first", "head"]
