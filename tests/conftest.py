@@ -1,9 +1,9 @@
 """Markers, hypothesis profile and fixtures shared by all groups of tests.
 
 Two markers divide the tests into groups. `acceptance` marks those that take long: `make test`
-leaves them out, `make test-all` runs them. `serial` marks those that measure time or memory: they
-run one at a time, after the others. Tests get their markers by path, from `ACCEPTANCE` and `SERIAL`
-below; a single test of a file can also be marked `acceptance` there.
+leaves them out, `make test-all` runs them. `serial` marks those that run one at a time in a process
+of their own. Tests get their markers by path, from `ACCEPTANCE` and `SERIAL` below; a single test
+of a file can also be marked `acceptance` there.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ SERIAL = (
     # Beside a second server the client runs so late that it disconnects from a turn that has ended.
     "real/test_pins.py",
     "real/test_profile.py",
-    "replay/test_memory.py",
+    # It counts all objects and the memory of its process.
     "soak",
 )
-"""Folders and files whose tests do not share the machine: they measure time or memory, or use
-podman."""
+"""Folders and files whose tests share no process, and those of `real` no machine: they measure time
+or memory, or use podman."""
 BENCHMARKS = "bench"
 """A folder that `make bench` and, every night, `make bench-once` run."""
-SERIAL_RUNS = ("serial", "serial and not acceptance", "acceptance and serial")
+SERIAL_RUNS = ("serial", "acceptance and serial")
 """Expressions of `-m` that the Makefile runs serial tests with."""
-WITHOUT_SLOW = ("not acceptance and not serial", "serial and not acceptance")
-"""Expressions of `-m` that the Makefile leaves slow tests out with."""
+WITHOUT_SLOW = "not acceptance"
+"""Expression of `-m` that the Makefile leaves slow tests out with."""
 FIRST = (
     "real/test_plugin.py",
     "real/test_launcher.py",
@@ -133,7 +133,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path == HERE / BENCHMARKS and config.option.markexpr:
         return True
     is_slow = any(collection_path == HERE / path for path in ACCEPTANCE)
-    if is_slow and config.option.markexpr in WITHOUT_SLOW:
+    if is_slow and config.option.markexpr == WITHOUT_SLOW:
         return True
     if config.option.markexpr not in SERIAL_RUNS:
         return None
