@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
@@ -35,21 +35,20 @@ def _absent(name: str, finding: str, state: str = NOT_INSTALLED) -> Installation
     return InstallationCheck(name, True, finding, absent=state)
 
 
-def checks() -> list[InstallationCheck]:
+def checks() -> Iterator[InstallationCheck]:
+    """Check one component after another. The last ones start processes."""
+    yield _python()
+    yield InstallationCheck("engine sim", True, "virtual time runs anywhere: bench sweep")
+    yield from _machine()
     owners = metadata.packages_distributions()
-    return [
-        _python(),
-        *(check_package(name, owners.get(name, ())) for name in PACKAGES),
-        _distribution(),
-        *_machine(),
-        InstallationCheck("engine sim", True, "virtual time runs anywhere: bench sweep"),
-        _compiled_core(),
-        *_vllm(),
-        _sglang(),
-        *_foreign_routers(),
-        *_containers(),
-        _sandbox(),
-    ]
+    yield from (check_package(name, owners.get(name, ())) for name in PACKAGES)
+    yield _distribution()
+    yield _compiled_core()
+    yield from _containers()
+    yield _sandbox()
+    yield from _vllm()
+    yield _sglang()
+    yield from _foreign_routers()
 
 
 def _python() -> InstallationCheck:

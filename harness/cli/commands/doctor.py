@@ -72,7 +72,7 @@ def doctor(
 
     with one_line_errors():
         refuse_given(context, AllBut("pins"), "only with --pins")
-    results = checks()
+    results = list(checks())
     show_rows([(c.state, c.name, c.finding) for c in results])
     failed = [check for check in results if not check.passed]
     for check in failed:
