@@ -18,6 +18,7 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.server import launch
 from tests.processes import wait_until, wait_until_none
+from tests.real.conftest import FORKED, forked
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 from tests.servers.substitute_vllm import substitute_vllm
 
@@ -112,6 +113,6 @@ def test_the_shared_memory_of_a_killed_server_is_removed_with_its_container(tmp_
 
 def test_vllm_serves_from_a_container(tmp_path: Path) -> None:
     python = Path(find_vllm().python)
-    environment = python.parents[1]
-    with launch(config(environment), tmp_path, python=str(python), ready_within_s=300) as server:
+    mounted = config(python.parents[1], FORKED)
+    with forked(), launch(mounted, tmp_path, python=str(python), ready_within_s=300) as server:
         assert (server.info.model, server.info.kv_blocks) == ("tiny", 100)
