@@ -85,7 +85,7 @@ def test_an_interpreted_class_can_derive_from_every_compiled_policy(core: Path) 
 
 SHORT_OF_MEMORY = SweepSettings(
     policies="all",
-    jps="0.05,0.2",
+    jps="0.2",
     load=Load(programs=24, once=True),
     machine=Machine(kv_blocks=10_000, offload_gb=30, ssd_gb=60),
 )
@@ -106,7 +106,6 @@ SWEEPS = {
     "replicas behind routers, of which one is from outside": replace(
         SHORT_OF_MEMORY,
         policies="turnstile",
-        jps="0.2",
         server=Server(
             replicas=3,
             router="round-robin,least-loaded(load=kv),power-of-two,sticky,prefix-aware,thunderagent,"
@@ -117,7 +116,6 @@ SWEEPS = {
     "prefill and decode engines, short of memory": replace(
         SHORT_OF_MEMORY,
         policies="infercept",
-        jps="0.2",
         server=Server(
             disaggregate="1P2D,2P1D",
             router="sticky,thunderagent,tests.compiled.derived:LongPromptsLast",
