@@ -53,8 +53,8 @@ PLUGINS := -e plugins/turnstile-formats
 CORE_SOURCES := $(shell find servers harness/replay traces -name '*.py')
 PYTEST := $(BIN)/pytest -q --benchmark-disable --hypothesis-profile=$(EXAMPLES)
 # One worker per core (of the operating system: two for each core of a CPU with two threads), and one
-# more for slow tests, which wait for processes and time limits. The tests of a file share its fixtures,
-# so they stay on one worker; files begin in the order of tests/conftest.py, the longest first.
+# more, since tests wait for processes and time limits. The tests of a file share its fixtures, so they
+# stay on one worker; files begin in the order of tests/conftest.py, the longest first.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n
 CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Workers of sweeps simulate with this core if it was built from the present sources.
@@ -123,7 +123,7 @@ test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/co
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(if $(filter test-all,$(MAKECMDGOALS)),:,$(BIN)/mypy) & types=$$!; \
-		$(CORE) $(PYTEST) $(PARALLEL) $(CORES) -m 'not acceptance' && tests=0 || tests=1; \
+		$(CORE) $(PYTEST) $(PARALLEL) $$(($(CORES) + 1)) -m 'not acceptance' && tests=0 || tests=1; \
 		wait $$types && exit $$tests
 
 types: .venv/installed-test  ## check types only
