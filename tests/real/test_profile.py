@@ -27,7 +27,6 @@ from tests.lines import Line, into
 from tests.real.test_sweep import PROGRAMS
 
 BENCH = str(Path(sys.executable).parent / "bench")
-pytestmark = pytest.mark.usefixtures("forked_vllm")
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +110,7 @@ def test_virtual_time_with_the_profile_is_within_a_factor_of_two_of_a_live_repla
     assert 0.5 < served_s(virtual) / served_s(live) < 2
 
 
+@pytest.mark.usefixtures("forked_vllm")
 def test_bench_profile_starts_and_ends_a_server_if_no_url_is_given(tmp_path: Path) -> None:
     result = subprocess.run(
         [BENCH, "profile", "--within-s", "10", "--kv-blocks", "200", "--max-model-len", "3000"],
