@@ -424,7 +424,8 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM refuses sparse attention on CPUs, although no kernel runs here."""
+    """vLLM refuses sparse attention on CPUs, and 0.33 also MLA with KV in FP8, although no kernel
+    runs here."""
     select = current_platform.get_attn_backend_cls
 
     def selected(
@@ -434,6 +435,8 @@ def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> str:
         if attn_selector_config.use_sparse:
             return AttentionBackendEnum.FLASHMLA_SPARSE.get_path()
+        if attn_selector_config.use_mla:
+            attn_selector_config = attn_selector_config._replace(kv_cache_dtype="auto")
         return select(selected_backend, attn_selector_config, num_heads)
 
     monkeypatch.setattr(current_platform, "get_attn_backend_cls", selected)

@@ -164,13 +164,17 @@ def test_a_side_request_leaves_the_pin_of_its_program_to_the_turn_that_continues
     assert (server.pinned, [name for _, name, _ in policy.calls]) == (1, ["a", "a#2"])
 
 
-def test_a_client_that_names_the_program_of_another_takes_its_pin_but_reads_no_kv() -> None:
+@pytest.mark.parametrize("named", [{"program_id": "a"}, {}])
+def test_a_client_that_names_the_program_of_another_takes_its_pin_but_reads_no_kv(
+    named: dict[str, str],
+) -> None:
     server = Server(Hold())
     server.send("a", 66, 7, is_last=0)
     server.drain()
     assert (server.pinned, server.held) == (1, 4)
-    del server.context["a"]  # the other client's prompts are its own
-    server.send("a", 40, 3, is_last=0)
+    other = request("other", list(range(500, 540)), 3, server.now_s, is_last=0, **named)
+    other.session_id = None if named else "a"  # as vLLM sets it from a header or the body
+    server.vllm.add_request(other)
     output = server.vllm.schedule()
     assert sum(output.num_scheduled_tokens.values()) == 40
     assert server.pinned == 0
