@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import contents, damages, run_sweep, small_plan
+from small import contents, damages, never, run_sweep, small_plan
 
 from harness.cells.workers import Tick, attempt
 from harness.sweep.cell import Work, run_cell
@@ -26,10 +26,6 @@ def fail_at_continuum(work: Work, cell: Cell, tick: Tick) -> None:
     if cell.variant == "continuum":
         raise RuntimeError("no such luck")
     run_cell(work, cell, tick)
-
-
-def never(_work: Work, cell: Cell, _tick: Tick) -> None:
-    raise AssertionError(f"{cell.name} ran twice")
 
 
 def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
