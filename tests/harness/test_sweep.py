@@ -106,7 +106,7 @@ def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"bench: damaged: {folder}/{cell}/{message}")
     assert mentions(stderr, f"files of {cell}", f"{folder}/{cell}.aside-1")
-    assert "unfinished" not in stderr
+    assert "partial output" not in stderr
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_failed_cell_is_recorded_the_others_run_and_the_next_sweep_repeats_it(
 
     again = run_sweep(small_plan(), folder, workers=1)
     assert (again.found_done, again.failed) == (1, {})
-    kept = "kept the unfinished files of continuum_jps0.5_seed1 aside; these cells run again"
-    assert kept in capsys.readouterr().err
+    moved = "partial output of continuum_jps0.5_seed1", "*.aside-N"
+    assert mentions(capsys.readouterr().err, *moved)
     run_sweep(small_plan(), tmp_path / "straight", workers=1)
     assert contents(folder) == contents(tmp_path / "straight")
 
