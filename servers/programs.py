@@ -122,7 +122,7 @@ class EnginePrograms:
         return program, conversation
 
     def turn_ended(self, program_id: str, conversation_id: str, now_s: float) -> bool:
-        """Return whether the turn's conversation goes on: its program may have ended meanwhile."""
+        """Return whether the turn's conversation continues; its program may have ended since."""
         program = self._programs.get(program_id)
         if program is None:
             return False

@@ -159,7 +159,7 @@ class RayPool:
         kind, problem = result.outcome
         if kind == "unwritable":
             raise CannotWrite(f"on node {result.node}: {problem}")
-        bring_home(result.files, self.folder / task.job.name)
+        write_cell_folder(result.files, self.folder / task.job.name)
         return Ended(task.job, problem)
 
     def _again(self, task: _Task, error: Exception) -> Event[Any] | None:
@@ -201,7 +201,7 @@ def needs_of(plan: SweepPlan, cluster: str) -> Needs:
     return Needs(1, gpus)
 
 
-def bring_home(files: Mapping[str, bytes], cell: Path) -> None:
+def write_cell_folder(files: Mapping[str, bytes], cell: Path) -> None:
     """Write the folder of a cell, completely or not at all."""
     copying = cell.with_name(cell.name + COPYING)
     try:

@@ -52,7 +52,7 @@ def completion_body(
     id_fields: Iterable[str] = (),
     is_dynamo: bool = False,
 ) -> bytes:
-    """`id_fields`: of the body, that the server expects to have the program's id."""
+    """`id_fields`: fields of the body in which the server expects the program's id."""
     fields = {"model": model, "prompt": prompt, **dict.fromkeys(id_fields, program_id)}
     return _body(fields, turn, program_id, index, is_last, is_dynamo)
 

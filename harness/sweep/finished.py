@@ -69,7 +69,7 @@ def finished_names(names: Iterable[str], folder: Path, *, needs_turns: bool = Fa
             unfinished.append(name)
     if unfinished:
         print_message(
-            f"kept the unfinished files of {listed(unfinished)} aside; these cells run again"
+            f"moves the partial output of {listed(unfinished)} to *.aside-N; these cells run again"
         )
     return found
 

@@ -74,7 +74,7 @@ class SweepPlan:
     agents: AgentPlan | None = None
     """None: programs are replayed."""
     background: Background | None = None
-    """Requests beside the jobs, at the same rate in all cells."""
+    """Requests alongside the jobs, at the same rate in all cells."""
     horizon: HorizonRecord | None = None
     """For how long jobs arrive; None: until a steady state has been measured, or a fixed set."""
     scenario: ScenarioRecord | None = None

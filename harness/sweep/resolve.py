@@ -64,8 +64,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     arrivals = parse_arrivals(first.load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
-            f"--background {first.load.background}: is replayed beside recorded programs, not "
-            "beside real agents; remove it"
+            f"--background {first.load.background}: is replayed alongside recorded programs, "
+            "not real agents; remove it"
         )
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])

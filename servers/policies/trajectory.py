@@ -7,7 +7,7 @@ instead of many losing the ends of theirs.
 Here the KV of a turn that is not the last of its program is pinned without a limit of time. A turn
 without a pin runs if its prompt fits beside the KV in use and the pins, and leaves the share
 `reserve` of the device free for contexts that grow; otherwise no later turn of its kind runs
-either, so that none waits for ever. The source states neither its threshold nor which program loses
+either, so that none waits forever. The source states neither its threshold nor which program loses
 its KV: 10% and the program that arrived last are ours, and it does so if no turn runs that could
 free blocks by finishing.
 """

@@ -4,7 +4,7 @@ Ours; docs/design/turnstile.md derives it.
 
 Admission: a turn of a held program runs (`estimates.working_sets`). A turn of another one runs if
 its working set fits beside those of the held programs. If it does not, no later turn runs either,
-so that no program waits for ever.
+so that no program waits forever.
 Order: pinned programs first, then program arrival. The program that arrived last is preempted.
 Retention: the pin lasts for the t that maximises P(S <= t) - a * E[min(S, t)], where S is the time
 of the tool and a = context / (KV tokens * rebuild_s): a hit saves the rebuild, and the room costs

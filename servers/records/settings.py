@@ -155,7 +155,7 @@ class AgentRecord(Record, kw_only=True, frozen=True):
 
 
 class BackgroundRecord(Record, kw_only=True, frozen=True):
-    """Requests beside the jobs."""
+    """Requests alongside the jobs."""
 
     name: Printable
     requests_per_s: Rate
@@ -283,7 +283,7 @@ class RunSettings(EngineSettings, kw_only=True, frozen=True):
     """Only with `--scenario`."""
     agent: AgentRecord | None = None
     background: BackgroundRecord | None = None
-    """Requests beside the jobs. Only with `--background`."""
+    """Requests alongside the jobs. Only with `--background`."""
     workload: WorkloadRecord = WorkloadRecord()
     turnstile_version: Scalar = None
     code_sha256: Scalar = None

@@ -131,7 +131,7 @@ class RouterRunner:
         """Raise InvalidRouter if turns are held back, and no replica has had one for so long."""
         if self.held and not self._in_flight and now_s - self._idle_since_s >= most_held_s:
             raise InvalidRouter(
-                f"the router {self.name} holds back {len(self.held)} turns for ever, although "
+                f"the router {self.name} holds back {len(self.held)} turns forever, although "
                 "no replica has a turn; its `resumed` or `tick` must return them"
             )
 

@@ -146,7 +146,7 @@ class WindowDecodes(Decodes):
             self._reach(reached)
 
     def _reach(self, decodes: int) -> None:
-        """Count that the contexts of so many decodes fill the window."""
+        """Note that the contexts of this number of decodes fill the window."""
         self._growing -= decodes
 
     def window_ps(self, chunks: list[tuple[Sequence, int]]) -> tuple[int, int]:
@@ -180,7 +180,7 @@ class ChunkDecodes(WindowDecodes):
             del self._full_at[begins_at]
 
     def _reach(self, decodes: int) -> None:
-        """Count that so many decodes begin a chunk."""
+        """Note that this number of decodes begin a chunk."""
         self._read -= decodes * self._window.tokens
         self._full_at[self.tick + self._window.tokens] += decodes
 

@@ -185,7 +185,7 @@ class Fleet:
             heapq.heappush(self._due, (at_ps, index))
 
     def _interrupt(self, index: int) -> None:
-        """Let an engine take notice of something now, at the end of its current step."""
+        """End the engine's stride at its current step, so that it sees a new event."""
         if self.engines[index].is_busy:
             self._shorten(index, self.now_ps)
         else:

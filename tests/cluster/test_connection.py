@@ -12,7 +12,7 @@ import pytest
 from harness.cells.folder import CellFolder
 from harness.cluster import connection
 from harness.cluster.connection import Needs
-from harness.cluster.tasks import bring_home, needs_of
+from harness.cluster.tasks import needs_of, write_cell_folder
 from harness.engines.base import engine_kind
 from servers.basics.errors import CannotWrite, InvalidInput
 from tests.harness.in_process import bench
@@ -77,14 +77,14 @@ def test_a_cell_comes_home_completely_and_removes_earlier_attempts(tmp_path: Pat
     with CellFolder(cell, {"attempt": 1}):
         pass
     files = {"cell.json": b"{}", "turns.jsonl": b"{}\n", "server/server.log": b"up\n"}
-    bring_home(files, cell)  # as of a failed cell
+    write_cell_folder(files, cell)  # as of a failed cell
     assert sorted(path.name for path in tmp_path.iterdir()) == [cell.name, f"{cell.name}.aside-1"]
-    bring_home({**files, "done.json": b"{}"}, cell)
+    write_cell_folder({**files, "done.json": b"{}"}, cell)
     assert sorted(path.name for path in tmp_path.iterdir()) == [cell.name]
     assert (cell / "server/server.log").read_bytes() == b"up\n"
 
 
 def test_a_cell_that_cannot_be_written_leaves_no_part(tmp_path: Path) -> None:
     with pytest.raises(CannotWrite, match=f"cannot write {tmp_path}/cell: file name too long"):
-        bring_home({"x" * 300: b""}, tmp_path / "cell")
+        write_cell_folder({"x" * 300: b""}, tmp_path / "cell")
     assert list(tmp_path.iterdir()) == []

@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from harness.cells.workers import Tick
 from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
 from harness.load.settings import Execution, Keep, OnError, SweepSettings
 from harness.load.workload import Workload
-from harness.sweep.cell import RunCell, run_cell
+from harness.sweep.cell import RunCell, Work, run_cell
 from harness.sweep.fingerprint import code_sha256
-from harness.sweep.plan import SweepPlan
+from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import ONE, SweepOutcome, run_sweeps
 from reports.capacity.slo import parse_slo
 from reports.run_folder.lines import COMPRESSED
+from reports.run_folder.read import load_run
+from reports.statistics.searched import Searched, searched
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
@@ -84,6 +87,26 @@ def run_sweep(
     on_error = OnError.STOP if stop_on_error else OnError.CONTINUE
     execution = Execution(workers=workers, on_error=on_error, fresh=not reuse, keep=keep)
     return run_sweeps({ONE: plan}, folder, execution, run=run)
+
+
+def killed_before_the_end(work: Work, cell: Cell, tick: Tick) -> None:
+    run_cell(work, cell, tick)
+    (work.folder / cell.name / "done.json").unlink()
+    raise RuntimeError("killed")
+
+
+def never(_work: Work, cell: Cell, _tick: Tick) -> None:
+    raise AssertionError(f"{cell.name} ran twice")
+
+
+def cells_of(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.glob("*/done.json")}
+
+
+def found_in(folder: Path) -> Searched:
+    found = searched(load_run(folder))
+    assert found is not None
+    return found
 
 
 def programs(count: int) -> tuple[Program, ...]:

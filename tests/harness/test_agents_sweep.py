@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from in_process import bench
-from small import contents, programs, run_sweep, search_plan
+from small import contents, found_in, programs, run_sweep, search_plan
 
 from harness.load.arrivals import parse_arrivals
 from harness.load.option import build
@@ -23,7 +23,6 @@ from reports import write_report
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS
 from reports.run_folder.read import load_run
-from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
 from tests.sentences import mentions
 from traces.formats.native import write_programs
@@ -38,12 +37,6 @@ def agents_plan(
 ) -> SweepPlan:
     plan = search_plan(policies, agents, seeds, slo)
     return replace(plan, arrivals=parse_arrivals(arrivals), arrivals_text=arrivals)
-
-
-def found_in(folder: Path) -> Searched:
-    found = searched(load_run(folder))
-    assert found is not None
-    return found
 
 
 def done_of(cell: Path) -> dict[str, Any]:

@@ -99,4 +99,4 @@ def test_real_agents_have_no_background(requests: Path) -> None:
         "--background", f"{requests}@1",
     )  # fmt: skip
     assert code == 2
-    assert mentions(err, "--background", "not beside real agents; remove it")
+    assert mentions(err, "--background", "not real agents; remove it")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from in_process import bench
 from rich.console import Console
-from small import contents, run_sweep, search_plan
+from small import cells_of, contents, found_in, never, run_sweep, search_plan
 
 from harness.cells.workers import Tick
 from harness.cli.tuned import scores_of
@@ -32,20 +32,9 @@ from reports.capacity.estimate import Kind
 from reports.loads import RATES
 from reports.run_folder.read import load_run
 from reports.statistics.bootstrap import Estimate
-from reports.statistics.searched import Searched, searched
 from servers.basics.errors import InvalidInput
 from servers.records.done import Times
 from tests.sentences import mentions
-
-
-def found_in(folder: Path) -> Searched:
-    found = searched(load_run(folder))
-    assert found is not None
-    return found
-
-
-def cells_of(folder: Path) -> set[str]:
-    return {path.parent.name for path in folder.glob("*/done.json")}
 
 
 @pytest.fixture(scope="module")
@@ -213,9 +202,6 @@ def test_an_interrupted_search_ends_with_the_bytes_of_an_uninterrupted_one(
 
 
 def test_a_finished_search_runs_nothing_again(run: Path) -> None:
-    def never(_: Work, cell: Cell, _tick: Tick) -> None:
-        raise AssertionError(cell.name)
-
     outcome = run_sweep(search_plan("fcfs,continuum", seeds=(1, 2)), run, workers=1, run=never)
     assert not outcome.failed
     assert outcome.found_done == outcome.cells == len(cells_of(run))

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from small import contents, run_sweep, small_plan
+from small import contents, killed_before_the_end, run_sweep, small_plan
 
-from harness.cells.workers import Tick
 from harness.load.arrivals import parse_arrivals
 from harness.load.settings import Execution, Load, Machine, SweepSettings
-from harness.sweep.cell import Work, run_cell
 from harness.sweep.members import MembersPlan, resolve_members
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
@@ -44,12 +42,6 @@ def horizon_plan(
         horizon=HorizonRecord(seconds=600.0, burst=burst),
         slo=parse_slo(slo) if slo else None,
     )
-
-
-def killed_before_the_end(work: Work, cell: Cell, tick: Tick) -> None:
-    run_cell(work, cell, tick)
-    (work.folder / cell.name / "done.json").unlink()
-    raise RuntimeError("killed")
 
 
 def test_a_resumed_sweep_has_the_bytes_of_an_uninterrupted_one(tmp_path: Path) -> None:

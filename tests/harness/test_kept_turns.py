@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from harness.cells.folder import Lines, remove_lines
-from harness.cells.workers import Tick
 from harness.load.settings import Keep
 from harness.sweep import search
 from harness.sweep.again import run_again
-from harness.sweep.cell import Work
 from harness.sweep.finished import is_finished
-from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.plan import SweepPlan
 from reports import write_report
 from reports.capacity.estimate import Kind
 from reports.run_folder.lines import CHECKSUMS, LINES, without_lines
@@ -27,17 +25,13 @@ from reports.statistics.searched import searched
 from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput
 from tests.harness.in_process import bench
-from tests.harness.small import contents, run_sweep, search_plan, small_plan
+from tests.harness.small import cells_of, contents, never, run_sweep, search_plan, small_plan
 from tests.lines import read_lines
 from tests.reports.make_run import change_numbers
 from tests.sentences import mentions
 
 FCFS, CONTINUUM = "fcfs_jps0.5_seed1", "continuum_jps0.5_seed1"
 SEARCH = search_plan("fcfs", seeds=(1, 2))
-
-
-def never(_work: Work, cell: Cell, _tick: Tick) -> None:
-    raise AssertionError(f"{cell.name} ran twice")
 
 
 def run(
@@ -51,10 +45,6 @@ def run(
 
 def with_turns(folder: Path) -> set[str]:
     return {path.parent.name for path in folder.glob("*/turns.jsonl*")}
-
-
-def cells_of(folder: Path) -> set[str]:
-    return {path.parent.name for path in folder.glob("*/done.json")}
 
 
 def of_lines(name: str) -> bool:

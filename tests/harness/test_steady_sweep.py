@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import contents, run_sweep, small_plan
+from small import contents, killed_before_the_end, run_sweep, small_plan
 
-from harness.cells.workers import Tick
 from harness.engines.base import engine_kind
 from harness.load.settings import Load, Machine, SweepSettings
-from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_times
-from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import fixed_by, resolve
 from tests.lines import read_lines
 from tests.sentences import mentions
@@ -29,12 +27,6 @@ def steady_plan(policies: str = "fcfs", jps: tuple[float, ...] = (0.2,)) -> Swee
 def done_of(run: Path, cell: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / cell / "done.json").read_text())
     return found
-
-
-def killed_before_the_end(work: Work, cell: Cell, tick: Tick) -> None:
-    run_cell(work, cell, tick)
-    (work.folder / cell.name / "done.json").unlink()
-    raise RuntimeError("killed")
 
 
 def test_a_resumed_sweep_has_the_bytes_of_an_uninterrupted_one(tmp_path: Path) -> None:

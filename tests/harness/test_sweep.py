@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import contents, damages, run_sweep, small_plan
+from small import contents, damages, never, run_sweep, small_plan
 
 from harness.cells.workers import Tick, attempt
 from harness.sweep.cell import Work, run_cell
@@ -26,10 +26,6 @@ def fail_at_continuum(work: Work, cell: Cell, tick: Tick) -> None:
     if cell.variant == "continuum":
         raise RuntimeError("no such luck")
     run_cell(work, cell, tick)
-
-
-def never(_work: Work, cell: Cell, _tick: Tick) -> None:
-    raise AssertionError(f"{cell.name} ran twice")
 
 
 def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
@@ -110,7 +106,7 @@ def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"bench: damaged: {folder}/{cell}/{message}")
     assert mentions(stderr, f"files of {cell}", f"{folder}/{cell}.aside-1")
-    assert "unfinished" not in stderr
+    assert "partial output" not in stderr
 
 
 @pytest.mark.parametrize(
@@ -145,8 +141,8 @@ def test_a_failed_cell_is_recorded_the_others_run_and_the_next_sweep_repeats_it(
 
     again = run_sweep(small_plan(), folder, workers=1)
     assert (again.found_done, again.failed) == (1, {})
-    kept = "kept the unfinished files of continuum_jps0.5_seed1 aside; these cells run again"
-    assert kept in capsys.readouterr().err
+    moved = "partial output of continuum_jps0.5_seed1", "*.aside-N"
+    assert mentions(capsys.readouterr().err, *moved)
     run_sweep(small_plan(), tmp_path / "straight", workers=1)
     assert contents(folder) == contents(tmp_path / "straight")
 

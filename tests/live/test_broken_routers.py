@@ -48,7 +48,7 @@ class BadTick(Never):
     [
         (Raising, "the router raising failed in `route`: KeyError: 'a'"),
         (Seven, "the router seven sends a turn of a to replica 7; there are 1, from 0"),
-        (Never, "the router never holds back 1 turns for ever, although no replica has a turn;"),
+        (Never, "the router never holds back 1 turns forever, although no replica has a turn;"),
         (BadTick, "the router bad-tick failed in `tick`: ZeroDivisionError: no program"),
     ],
 )

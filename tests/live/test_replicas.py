@@ -91,7 +91,7 @@ class Seven(Router):
 @pytest.mark.parametrize(
     ("router", "message"),
     [
-        (Never, "the router never holds back 1 turns for ever"),
+        (Never, "the router never holds back 1 turns forever"),
         (Seven, "the router seven sends a turn of a to replica 7; there are 2, from 0"),
     ],
 )

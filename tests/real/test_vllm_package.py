@@ -231,7 +231,7 @@ def test_the_server_goes_on_although_its_policy_fails_in_each_100th_step(
     assert len(answer["choices"][0]["token_ids"]) == 300
     wait_until(lambda: failures(server) >= before + 2)
     log = (server.folder / "server.log").read_text()
-    assert log.count("mine.wake_s failed; the server goes on") == 1
+    assert log.count("mine.wake_s failed; the server continues") == 1
     assert "RuntimeError: the policy fails" in log
 
 

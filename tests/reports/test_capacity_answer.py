@@ -112,13 +112,6 @@ def test_ties_are_said_as_ties() -> None:
     assert set(answer.winners) == {"a", "b", "c"}
 
 
-def test_a_scheduler_whose_interval_reaches_the_best_is_not_excluded_by_noise() -> None:
-    # b is 10% lower on average, but higher in one seed of three.
-    answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.40, 0.40, 0.40), b=(0.30, 0.42, 0.37)))
-    assert answer.winners == ("a", "b")
-    assert mentions(answer.headline, "Two", "not distinguished", "3 seeds", "b200 a")
-
-
 def test_a_scheduler_that_is_a_fifth_lower_in_every_seed_does_not_win() -> None:
     # ln 0.8 = -0.223. Of two without spread, three seeds have half a width of 4.604 ·
     # √(0.02 ÷ 4) ÷ √3 = 0.188: t has 4 degrees, and one pair at five looks 99%.
@@ -276,8 +269,10 @@ def test_jcts_are_compared_at_the_highest_rate_that_the_baseline_sustains_with_e
 
 
 def test_the_capacities_of_winners_that_are_not_equal_never_read_as_an_interval() -> None:
-    """Each number has the name of its scheduler: 0.36 to 0.4 could be the interval of one."""
+    """Each number has the name of its scheduler: 0.36 to 0.4 could be the interval of one. b is 10%
+    lower on average, but higher in one seed of three, so noise does not exclude it."""
     answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.40, 0.40, 0.40), b=(0.30, 0.42, 0.37)))
+    assert answer.winners == ("a", "b")
     # (0.30 · 0.42 · 0.37)^(1/3) = 0.360, and ÷ 0.2 = 1.8.
     tie = "Two schedulers", "3 seeds", "b200", "a sustains 0.4 jobs/s", "b 0.36"
     assert mentions(answer.headline, *tie, "2.0x and 1.8x", "fcfs")

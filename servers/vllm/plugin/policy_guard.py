@@ -115,7 +115,7 @@ class PolicyGuard:
         if kind not in self._logged and len(self._logged) < MAX_LOGGED:
             self._logged.add(kind)
             logger.error(
-                "%s.%s failed; the server goes on without its decision. Further failures of this "
+                "%s.%s failed; the server continues without its decision. Further failures of this "
                 "kind are counted, not logged.",
                 self._name,
                 name,

@@ -121,7 +121,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return policy
 
     def _tolerates_failures(self) -> bool:
-        """Return whether the server goes on if the policy raises an exception."""
+        """Return whether the server continues if the policy raises an exception."""
         return True
 
     def _tokens_of_kv(self) -> int:
