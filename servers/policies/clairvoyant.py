@@ -8,7 +8,7 @@ Waiting turns: those whose KV is pinned, then the program with the least remaini
 which is the time to prefill its remaining prompts plus a one-token step for each remaining output
 token. The victim is the turn with the most remaining work. So long jobs wait, past capacity without
 end.
-Retention: KV is pinned exactly until the next turn, if holding its share of the device for the gap
+Retention: KV is pinned until the next turn, if holding its share of the device for the gap
 costs less than the rebuild: gap * context / KV tokens < rebuild_s. Pins are released by Belady's
 rule, longest until next use first.
 """
@@ -34,8 +34,9 @@ from servers.policies.base import (
 )
 from servers.policies.estimates.working_sets import WorkingSets, reserve_turns_of
 
-MARGIN_S = 1e-3
-"""A pin lasts this much longer than its gap, so that a turn that is due now still finds it."""
+MARGIN_S = 60.0
+"""A pin lasts this much longer than its gap, so that the turn finds it when it joins a step, which
+with asynchronous scheduling is up to two steps after it was sent. It ends when the turn joins."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

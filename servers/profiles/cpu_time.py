@@ -40,6 +40,10 @@ class CpuTime:
     """CPU time of the admission of a turn that loads KV from a tier."""
     load_token_ps: int
     """The same, for each loaded token."""
+    sequence_ps: int = 0
+    """CPU time of each turn in a step."""
+    schedules_ahead: bool = False
+    """`Profile.schedules_ahead`."""
 
 
 CPU_TIME: Mapping[Scheduling, CpuTime] = {
@@ -48,6 +52,8 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         offload_step_ps=100_000_000,
         load_ps=1_350_000_000,
         load_token_ps=270_000,
+        sequence_ps=14_000_000,
+        schedules_ahead=True,
     ),
     Scheduling.SYNC: CpuTime(
         step_ps=950_000_000,
@@ -56,19 +62,26 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         load_token_ps=0,
     ),
 }
-"""`ASYNC`: published times per token minus operator tables; the tier's costs are measured. `SYNC`:
-Continuum v3, Table 4, 0.95 ms per step, and 2.33 ms with DRAM offload, which includes loads."""
+"""`ASYNC`: published times per token minus operator tables; `sequence_ps` is calibrated on half of
+the measurements of `tools.silicon`, and the tier's costs are measured. `SYNC`: Continuum v3, Table
+4, 0.95 ms per step, and 2.33 ms with DRAM offload, which includes loads."""
 
 P = TypeVar("P", bound=Profile)
 
 
 def with_cpu_time(profile: P, cpu: CpuTime, *, offload: bool) -> P:
     """Add the CPU time to the step times of a profile that lacks it."""
+    profile = replace(
+        profile,
+        base_ps=profile.base_ps + cpu.step_ps,
+        sequence_ps=profile.sequence_ps + cpu.sequence_ps,
+        schedules_ahead=cpu.schedules_ahead,
+    )
     if not offload:
-        return replace(profile, base_ps=profile.base_ps + cpu.step_ps)
+        return profile
     return replace(
         profile,
-        base_ps=profile.base_ps + cpu.step_ps + cpu.offload_step_ps,
+        base_ps=profile.base_ps + cpu.offload_step_ps,
         load_ps=cpu.load_ps,
         load_token_ps=cpu.load_token_ps,
     )

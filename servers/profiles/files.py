@@ -216,8 +216,10 @@ def notes_of_file(
 
 
 def _cpu_time(scheduling: Scheduling) -> str:
-    added_ms = CPU_TIME[scheduling].step_ps / 1e9
-    return f"{added_ms:g} ms of CPU time per step are added ({scheduling} scheduling)"
+    cpu = CPU_TIME[scheduling]
+    per_turn = f", and {cpu.sequence_ps / 1e6:g} µs per turn," if cpu.sequence_ps else ""
+    added = f"{cpu.step_ps / 1e9:g} ms of CPU time per step{per_turn}"
+    return f"{added} are added ({scheduling} scheduling)"
 
 
 def tables_of(hardware: str, model: str) -> str | None:

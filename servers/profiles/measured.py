@@ -139,12 +139,15 @@ class Measured(StrictModel):
     def cpu_time(self, scheduling: Scheduling) -> CpuTime:
         """Return the CPU time to add to the profile. Measured steps, and steps of operator tables
         with a `base_ps`, already include the CPU time of a step, and measured reloads that of a
-        load."""
+        load. On a CPU, vLLM does not schedule ahead; `cpu` says so for a measured engine that
+        does."""
         if self.cpu is not None:
             return self.cpu
         cpu = CPU_TIME[scheduling]
         if self.provenance == "measured" or self.steps.base_ps > 0:
-            cpu = replace(cpu, step_ps=0)
+            cpu = replace(cpu, step_ps=0, sequence_ps=0)
+        if self.provenance == "measured":
+            cpu = replace(cpu, schedules_ahead=False)
         return cpu if self.reload is None else replace(cpu, load_ps=0, load_token_ps=0)
 
     @property

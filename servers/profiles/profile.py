@@ -99,6 +99,9 @@ class Profile:
     this much longer, and the read starts after it."""
     load_token_ps: int = field(default=0, kw_only=True)
     """The same, for each loaded token."""
+    schedules_ahead: bool = field(default=False, kw_only=True)
+    """Whether a step is scheduled when the one before it begins, as vLLM's asynchronous scheduling
+    does: a turn that arrives while a step is computed joins the step after the next one."""
     window: WindowTimes | None = field(default=None, kw_only=True)
     """None if no layer has a window, or if the other terms include layers with one."""
 

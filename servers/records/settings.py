@@ -85,6 +85,7 @@ class ProfileRecord(Record, kw_only=True, frozen=True):
     kv_groups: tuple[Integer | None, ...] = (None,)
     load_ps: Integer | None = None
     load_token_ps: Integer | None = None
+    schedules_ahead: bool = False
     window: WindowTimesRecord | None = None
     knots: tuple[tuple[Count, Count], ...] | None = None
     decode_ps: Integer | None = None

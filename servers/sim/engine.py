@@ -95,6 +95,8 @@ class Engine:
         """Duration of its first step, and by how much each of its steps is longer than the one
         before."""
         self.due_ps = 0
+        self._ended_ps = self._known_ps = 0
+        """When the last batch ended, and when its last step began."""
 
     @property
     def trees(self) -> int:
@@ -173,8 +175,11 @@ class Engine:
         for program_id in self._ended_programs:
             self._runner.end_program(program_id)
         self._ended_programs.clear()
+        known_ps = self.now_ps
+        if self.profile.schedules_ahead and self._ended_ps == self.now_ps:
+            known_ps = self._known_ps
         while True:
-            while self._events and self._events[0][0] <= self.now_ps:
+            while self._events and self._events[0][0] <= known_ps:
                 _, later, _, sequence = heapq.heappop(self._events)
                 self._arrive_or_abort(sequence)
                 if not later:
@@ -186,8 +191,11 @@ class Engine:
                 return True
             for sequence in batch.skipped:
                 decodes.join(sequence)
-            if not (batch.preempted or batch.displaced):
+            if batch.preempted or batch.displaced:
+                continue
+            if known_ps == self.now_ps:
                 return False
+            known_ps = self.now_ps
 
     def finish_batch(self) -> None:
         """Advance the clock to the end of the batch, and end the turns that are complete."""
@@ -197,7 +205,8 @@ class Engine:
         self._batch = None
         if steps > 1:
             self._running.allocate_ahead(batch, steps)
-        self.now_ps = self.due_ps
+        self._known_ps = self.now_ps + duration_ps(steps - 1, self._first_ps, self._increment_ps)
+        self.now_ps = self._ended_ps = self.due_ps
         self.steps += steps
         self._runner.set_clock(self.now_ps)
         self._collect(batch, steps)

@@ -32,6 +32,12 @@ def test_an_asynchronous_step_has_what_the_gpu_waits_for_and_half_of_it_more_wit
     assert charged(Scheduling.ASYNC, offload=True) == (300_000_000, 1_350_000_000, 270_000)
 
 
+def test_only_asynchronous_scheduling_schedules_ahead_and_charges_each_turn() -> None:
+    ahead, waits = H100(), H100(scheduling=Scheduling.SYNC)
+    assert (ahead.schedules_ahead, ahead.sequence_ps) == (True, 14_000_000)
+    assert (waits.schedules_ahead, waits.sequence_ps) == (False, 0)
+
+
 def test_asynchronous_scheduling_is_the_default() -> None:
     assert H100() == H100(scheduling=Scheduling.ASYNC)
 

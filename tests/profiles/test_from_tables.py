@@ -70,7 +70,8 @@ class Package:
 
 
 def linear() -> Profile:
-    return replace(analytic_profile("h100", "llama-3.1-8b"), base_ps=0, weights_ps=0)
+    analytic = analytic_profile("h100", "llama-3.1-8b")
+    return replace(analytic, base_ps=0, weights_ps=0, sequence_ps=0)
 
 
 def made(

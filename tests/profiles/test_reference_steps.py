@@ -9,7 +9,8 @@ from servers.profiles.rebuild import prefill_ps
 from servers.profiles.reference_steps import reference_steps
 
 H100 = analytic_profile("h100", "llama-3.1-8b")
-ONLY_PAIRS = replace(H100, base_ps=0, weights_ps=0, token_ps=0, context_ps=0, pair_ps=1_000_000)
+ONLY_ATTENTION = replace(H100, base_ps=0, weights_ps=0, token_ps=0, sequence_ps=0)
+ONLY_PAIRS = replace(ONLY_ATTENTION, context_ps=0, pair_ps=1_000_000)
 
 
 def test_a_prompt_takes_as_long_as_policies_assume() -> None:
@@ -30,7 +31,7 @@ def test_the_mixed_step_has_an_eighth_of_the_pairs_of_a_prompt_of_16384() -> Non
 
 
 def test_decodes_are_batches_at_contexts() -> None:
-    points = reference_steps(replace(H100, base_ps=0, weights_ps=0, token_ps=0), 2048)[3:6]
+    points = reference_steps(ONLY_ATTENTION, 2048)[3:6]
     assert [point.what for point in points] == [
         {"batch": 1, "context": 2048},
         {"batch": 32, "context": 2048},

@@ -107,6 +107,27 @@ def test_a_stopped_engine_returns_after_the_current_step() -> None:
     assert simulator.steps == 1
 
 
+SECOND_PER_STEP = {"base_ps": S, "weights_ps": 0, "token_ps": 0, "context_ps": 0, "pair_ps": 0}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "sent_s", "first_token_s"),
+    # The steps of a end at 1 to 5. Step 3 is scheduled ahead at 1, when step 2 begins, and so does
+    # not have b, which arrives at 1.5. In the last step no further one is scheduled: an engine that
+    # has become idle takes b at once.
+    [(False, 1.5, 3), (True, 1.5, 4), (True, 1.0, 3), (True, 4.5, 6), (True, 7.5, 8.5)],
+)
+def test_a_turn_joins_the_step_after_the_one_that_was_scheduled_ahead(
+    ahead: bool, sent_s: float, first_token_s: float
+) -> None:
+    simulator, ended, _ = engine(**SECOND_PER_STEP, schedules_ahead=ahead)
+    simulator.submit(turn("a", 16, 5), 0)
+    simulator.submit(turn("b", 16, 1), round(sent_s * S))
+    simulator.run()
+    first_tokens_s = {s.view.program_id: (s.first_token_ps or 0) / S for s in ended}
+    assert first_tokens_s == {"a": 1.0, "b": first_token_s}
+
+
 def test_the_last_prompt_token_is_always_computed_even_if_all_blocks_hit() -> None:
     simulator, ended, _ = engine()
     segment = Segment(0)

@@ -99,6 +99,7 @@ def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
             kv_blocks=largest + draw(st.integers(0, 40)),
             load_ps=load_ps,
             load_token_ps=load_token_ps,
+            schedules_ahead=draw(st.booleans()),
         ),
         Limits(
             seqs,

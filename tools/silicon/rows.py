@@ -9,6 +9,7 @@ are seconds, lengths are tokens.
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -116,6 +117,14 @@ class Row:
     @property
     def model(self) -> str:
         return self.checkpoint.model
+
+    @property
+    def judges(self) -> bool:
+        """Whether it is in the half that judges; the other half may calibrate. The hash is of what
+        was measured, so that two measurements of the same are in the same half."""
+        what = self.hardware, self.model, self.gpus, self.clients
+        text = " ".join(map(str, (*what, self.prompt_tokens, self.output_tokens)))
+        return hashlib.sha256(text.encode()).digest()[0] % 2 == 1
 
     @property
     def admission(self) -> Admission:

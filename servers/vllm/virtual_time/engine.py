@@ -140,6 +140,8 @@ class VirtualVllm:
     ) -> None:
         self.profile = profile
         self.now_ps = self.steps = self.strides = 0
+        self._ended_ps = self._known_ps = 0
+        """When the last step ended, and when it began."""
         self.vllm = headless_scheduler(
             VirtualScheduler,
             kv_blocks=profile.kv_blocks,
@@ -217,7 +219,8 @@ class VirtualVllm:
         self._programs = iter(programs)
         self._begin_next()
         while not self._stopped:
-            while self._due and self._due[0][0] <= self.now_ps:
+            ahead = self.profile.schedules_ahead and self._ended_ps == self.now_ps
+            while self._due and self._due[0][0] <= (self._known_ps if ahead else self.now_ps):
                 _, later, _, sequence = heapq.heappop(self._due)
                 self._arrive_or_abort(sequence)
                 if not later:
@@ -231,6 +234,7 @@ class VirtualVllm:
             answer(vllm, output, {})
             if runner.events != events:
                 continue
+            self._ended_ps = -1
             if not self._due:
                 break
             self.now_ps = max(self.now_ps, self._due[0][0])
@@ -398,7 +402,9 @@ class VirtualVllm:
         return fits
 
     def _elapse(self, steps: int, first_ps: int, increment_ps: int) -> None:
+        self._known_ps = self.now_ps + duration_ps(steps - 1, first_ps, increment_ps)
         self.now_ps += duration_ps(steps, first_ps, increment_ps)
+        self._ended_ps = self.now_ps
         self.steps += steps
 
 

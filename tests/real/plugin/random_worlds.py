@@ -90,6 +90,8 @@ def world(
     spread_s = rng.choice((1e-6, 0.5))
     starts_s = sorted(rng.random() * spread_s for p in programs if p.fork is None)
     machine = profile(largest + spare, sequence_ps=rng.choice((0, 700_000_000)))
+    ahead = random.Random(f"ahead {seed}").random() < 0.5
+    machine = replace(machine, schedules_ahead=ahead)
     limits = Limits(seqs, budget, admission, **_headroom(seed))
     return World(programs, starts_s, machine, limits, unruly)
 
