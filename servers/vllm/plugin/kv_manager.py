@@ -203,8 +203,8 @@ class ReclaimingKVManager:
     def _remember_refusal(self, request: Request, kwargs: dict[str, Any]) -> None:
         """Remember that the blocks of a whole prompt, whose number does not depend on the batch,
         are not free."""
-        fits_or_waits = kwargs.get("full_sequence_must_fit")
-        if not fits_or_waits or request.num_computed_tokens or request.has_encoder_inputs:
+        whole_prompt = kwargs.get("full_sequence_must_fit")
+        if not whole_prompt or request.num_computed_tokens or request.has_encoder_inputs:
             return
         block = self._manager.coordinator.single_type_managers[0].block_size
         hits = kwargs.get("num_new_computed_tokens", 0) // block
