@@ -72,7 +72,7 @@ def sglang_virtual_engine(
 
 
 def _check_memory(profile: Profile) -> None:
-    if len(profile.kv_groups) > 1 or profile.window is not None:
+    if profile.kv_groups != (None,) or profile.window is not None:
         raise InvalidInput(
             f"--model {profile.model}: has sliding windows, chunks, states or sparse attention, "
             "whose memory sglang-virtual does not model; use a model whose layers attend to all "

@@ -26,7 +26,7 @@ from sglang.srt.server_args import PortArgs, prepare_server_args
 from servers.sglang.schedulers import SglangScheduler
 from servers.sglang.virtual_time.client import RESERVED_TOKENS
 
-MODEL = {
+MODEL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 64,
