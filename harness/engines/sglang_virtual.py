@@ -38,8 +38,9 @@ class SglangVirtualEngine(RemoteVirtualEngine):
     def longest(self) -> Longest:
         profile = self.sim.profile
         tokens = profile.kv_blocks * profile.block_tokens - RESERVED_TOKENS
-        if tokens >= self.sim.longest.tokens:
-            return self.sim.longest
+        longest = self.sim.longest
+        if longest.tokens is not None and longest.tokens <= tokens:
+            return longest
         return Longest(tokens, f"the {tokens} that SGLang admits here")
 
     def server(self) -> ServerRecord:
@@ -64,6 +65,12 @@ def sglang_virtual_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], SglangVirtualEngine, tuple[Unsupported, ...]]:
     chosen = tuple(sglang_variants(settings.policies))
+    for variant in chosen:
+        if dict(variant.arguments).get("eviction") == "tlru":
+            raise InvalidInput(
+                f"--policies {variant.name}: SGLang needs a threshold for tlru, a flag "
+                "that only a server takes; use --engine sglang, or another eviction"
+            )
     found = resolve_profile(settings.machine)
     _check_memory(found.profile())
     sglang = find_scheduler()

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from msgspec import to_builtins
 
-from servers.basics.errors import UnsupportedVllm
+from servers.basics.errors import EngineError, UnsupportedVllm
 from servers.basics.json_object import JsonObject
 from servers.policies.base import Future
 from servers.policies.user_code import NeverReturned, call_limit, raised_in
@@ -131,7 +131,7 @@ def run_cell(line: str, read: Callable[[str], list[Variant]], make: Make, send: 
             cell.read_until_go()
             cell.engine.run(cell.programs())
         cell.report("done", steps=cell.engine.steps, strides=cell.engine.strides)
-    except (UnsupportedVllm, NeverReturned) as error:
+    except (EngineError, UnsupportedVllm, NeverReturned) as error:
         send({"failed": str(error)})
     except Exception as error:  # probably from the policy; the next cell may have another
         traceback.print_exc()

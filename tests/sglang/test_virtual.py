@@ -15,6 +15,7 @@ from servers.basics.errors import NotInstalled
     ("policies", "machine", "message"),
     [
         ("continuum", {}, "continuum: is not a scheduler of SGLang"),
+        ("lpm(eviction=tlru)", {}, "SGLang needs a threshold for tlru"),
         ("fcfs", {"admission": "first-chunk"}, "sglang-virtual, which has its own rule; remove it"),
         ("fcfs", {"watermark": 0.1}, "whose scheduler is not vLLM's and has no such setting"),
         ("fcfs", {"speculate": "ngram:3,accept=0.5"}, "which has no drafts in virtual time"),

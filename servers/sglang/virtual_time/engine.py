@@ -21,7 +21,7 @@ from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.remote.stepped import SteppedEngine
 from servers.sglang.schedulers import SglangScheduler
-from servers.sglang.virtual_time.headless import MODEL, headless_scheduler
+from servers.sglang.virtual_time.headless import VOCABULARY, headless_scheduler
 from servers.sim import EngineUsage, Limits, Phase, Segment, Sequence
 
 
@@ -31,7 +31,7 @@ class Tokens:
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
         self._numbers: dict[tuple[Segment, int], int] = {}
-        self._next = MODEL["vocab_size"]  # beyond those of the model, one of which ends answers
+        self._next = VOCABULARY  # beyond the tokens of the model, one of which ends answers
 
     def of(self, sequence: Sequence) -> array[int]:
         """Return the tokens of the prompt and the answer. Those of a partly filled last block are

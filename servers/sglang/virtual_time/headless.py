@@ -23,18 +23,20 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import SpawnRanks, get_device, publish
 from sglang.srt.server_args import PortArgs, prepare_server_args
 
+from servers.basics.errors import EngineError
 from servers.sglang.schedulers import SglangScheduler
 from servers.sglang.virtual_time.client import RESERVED_TOKENS
 
-MODEL: dict[str, Any] = {
+VOCABULARY = 1024
+MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
-    "vocab_size": 1024,
+    "vocab_size": VOCABULARY,
     "torch_dtype": "bfloat16",
 }
 Forward = Callable[[Any], list[int]]
@@ -95,7 +97,7 @@ def headless_scheduler(
             [
                 *("--model-path", folder, "--load-format", "dummy", "--skip-tokenizer-init"),
                 *("--device", "cpu", "--attention-backend", "torch_native"),
-                *("--disable-cuda-graph", "--disable-overlap-schedule", "--log-level", "error"),
+                *("--disable-overlap-schedule", "--log-level", "error"),
                 *("--random-seed", "0", "--context-length", str(context)),
                 *("--max-total-tokens", str(kv_tokens)),
                 *("--max-running-requests", str(max_num_seqs)),
@@ -105,6 +107,11 @@ def headless_scheduler(
         )
         publish(args, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
         built = VirtualScheduler(args, PortArgs.init_new(args))
+    if built.max_total_num_tokens != kv_tokens:
+        raise EngineError(
+            f"this machine has memory for a pool of {built.max_total_num_tokens} tokens instead of "
+            f"{kv_tokens}; give a smaller --kv-blocks"
+        )
     built.model_config.vocab_size = 1 << 60  # tokens here are numbers of contents
     built.tp_worker.forward = forward
     built.on_retract = on_retract
