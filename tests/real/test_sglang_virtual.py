@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, SweepSettings
-from harness.sweep.resolve import resolve
 from servers.records.turns import EventRecord
 from servers.remote.client import EngineProcess, RemoteEngine
 from servers.sglang.find_sglang import find_scheduler
@@ -97,7 +97,7 @@ def test_the_next_turn_hits_what_the_radix_cache_kept(process: EngineProcess) ->
     cell.submit("a", 0, 32, 32)
     cell.then["a"] = lambda: cell.submit("a", 1000, 80, 1)
     cell.engine.run()
-    assert cell.ended["a"].hits == [("device", 63)]
+    assert cell.ended["a"].hits == [["device", 63]]
     assert cell.finished_ms() == {"a": 1010}
 
 
@@ -133,9 +133,9 @@ def test_the_longest_prefix_match_runs_first_under_lpm(
 
 def test_it_takes_the_machines_of_sim_and_the_schedulers_of_sglang() -> None:
     machine = Machine(engine="sglang-virtual", hardware="h100", kv_blocks=100)
-    plan = resolve(SweepSettings(policies="all", jps="1", machine=machine))
-    assert [variant.name for variant in plan.variants] == ["fcfs", "lpm", "fcfs(sessions=true)"]
-    settings = plan.engine.settings()
+    variants, engine, _ = resolve_engine(SweepSettings(policies="all", machine=machine))
+    assert [variant.name for variant in variants] == ["fcfs", "lpm", "fcfs(sessions=true)"]
+    settings = engine.settings()
     assert settings.server is not None
     assert (settings.hardware, settings.server.sglang) == ("h100", find_scheduler().version)
-    assert plan.engine.longest.tokens == 1593
+    assert engine.longest.tokens == 16 * 100 - 7

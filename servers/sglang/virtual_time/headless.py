@@ -22,6 +22,7 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import SpawnRanks, get_device, publish
 from sglang.srt.server_args import PortArgs, prepare_server_args
+from sglang.srt.utils.network import get_free_port_below_ephemeral
 
 from servers.basics.errors import EngineError
 from servers.sglang.schedulers import SglangScheduler
@@ -78,6 +79,18 @@ class VirtualScheduler(Scheduler):  # type: ignore[misc]
             self.on_retract(req)
 
 
+def _ports() -> Any:
+    """Return a port for PyTorch's group of one process. `init_new` would also create files for the
+    sockets."""
+    names = ("tokenizer", "scheduler_input", "detokenizer", "rpc", "metrics")
+    return PortArgs(
+        **{f"{name}_ipc_name": "" for name in names},
+        nccl_port=get_free_port_below_ephemeral(),
+        tokenizer_worker_ipc_name=None,
+        decoupled_spec_ipc_config=None,
+    )
+
+
 def headless_scheduler(
     scheduler: SglangScheduler,
     *,
@@ -106,7 +119,7 @@ def headless_scheduler(
             ]
         )
         publish(args, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
-        built = VirtualScheduler(args, PortArgs.init_new(args))
+        built = VirtualScheduler(args, _ports())
     if built.max_total_num_tokens != kv_tokens:
         raise EngineError(
             f"this machine has memory for a pool of {built.max_total_num_tokens} tokens instead of "
