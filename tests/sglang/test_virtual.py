@@ -24,7 +24,7 @@ from servers.basics.errors import NotInstalled
             {"model": "gpt-oss-20b"},
             "gpt-oss-20b: has sliding windows, chunks, states or sparse",
         ),
-        ("fcfs", {"model": "qwen3.5-35b-a3b"}, "which sglang-virtual does not model"),
+        ("fcfs", {"model": "qwen3.5-35b-a3b"}, "whose memory sglang-virtual does not"),
     ],
 )
 def test_what_it_cannot_do_is_refused(
