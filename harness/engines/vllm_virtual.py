@@ -6,101 +6,41 @@ needs vLLM, but no GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
 
-from msgspec import structs
-
-from harness.cells.job import Job
 from harness.engines.base import EngineKind, Resolved, split_supported
-from harness.engines.sim import SimEngine, resolve_profile, sim_engine
-from harness.engines.virtual_cell import run_virtual
+from harness.engines.remote_virtual import RemoteVirtualEngine, started
+from harness.engines.sim import resolve_profile, sim_engine
 from harness.load.option import build, values_of
 from harness.load.settings import SweepSettings
-from harness.load.workload import Longest
-from servers.basics.errors import CellFailed, EngineError, InvalidInput
+from servers.basics.errors import InvalidInput
 from servers.policies.base import UNLIMITED_KV
-from servers.records.done import DoneRecord
-from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
-from servers.records.turns import EventRecord, TurnRecord
+from servers.records.settings import ServerRecord
+from servers.remote.client import EngineProcess
 from servers.sim import Limits
 from servers.variants import Variant
 from servers.vllm.launch.command_line import check_limits
-from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
+from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.policy_module import check_loads, module_root
-from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
+from servers.vllm.virtual_time.client import vllm_process
 
 
 @dataclass(frozen=True, slots=True)
-class VllmVirtualEngine:
-    sim: SimEngine
-    """The `sim` engine with the same machine and model."""
-    vllm: VllmInstallation
+class VllmVirtualEngine(RemoteVirtualEngine):
+    scheduler_of = "vLLM"
 
     @property
     def kind(self) -> EngineKind:
         return VLLM_VIRTUAL
 
-    @property
-    def model(self) -> str:
-        return self.sim.model
+    def server(self) -> ServerRecord:
+        return ServerRecord(vllm=self.version)
 
-    @property
-    def hardware(self) -> str:
-        return self.sim.hardware
+    def policy(self, variant: Variant) -> str:
+        return variant.policy_spec
 
-    @property
-    def longest(self) -> Longest:
-        return self.sim.longest
-
-    def describe(self) -> str:
-        profile = self.sim.profile
-        return (
-            f"engine vllm-virtual: the scheduler of vLLM {self.vllm.version} in virtual time, "
-            f"{profile.provenance} profile of {self.model} on {self.sim.machine}; "
-            "this run uses no GPU"
-        )
-
-    def settings(self, variant: Variant | None = None) -> EngineSettings:
-        server = ServerRecord(vllm=self.vllm.version)
-        return structs.replace(
-            self.sim.settings(variant),
-            engine=self.kind.name,
-            virtual_time=self.kind.virtual_time,
-            server=server,
-        )
-
-    def tier(self, variant: Variant) -> OffloadRecord | None:
-        return self.sim.tier(variant)
-
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
-        profile, limits = self.sim.profile, job.variant.limited(self.sim.limits)
-        on_stage("importing vLLM")
-        try:
-            policy = job.variant.policy_spec
-            process = _process(self.vllm.python, module_root(policy))
-            engine = partial(RemoteVllm, process, policy, profile, limits, on_event=on_event)
-            return run_virtual(job, engine, on_turn)
-        except EngineError as failed:
-            _process.cache_clear()
-            raise CellFailed(str(failed)) from None
-
-
-@cache
-def _process(python: str, policy_module: Path | None) -> VllmProcess:
-    """Start one process for all cells of a worker, because importing vLLM takes about ten seconds.
-
-    Each policy module of the user gets its own process.
-    """
-    return VllmProcess(python, policy_module)
+    def process(self, variant: Variant) -> EngineProcess:
+        return started(vllm_process, self.python, module_root(variant.policy_spec))
 
 
 def virtual_engine(settings: SweepSettings) -> Resolved:
@@ -115,7 +55,7 @@ def virtual_engine(settings: SweepSettings) -> Resolved:
 
     chosen, left_out = split_supported(settings.policies, check)
     sim = sim_engine(settings, chosen, resolve_profile(settings.machine))
-    return chosen, VllmVirtualEngine(sim, vllm), left_out
+    return chosen, VllmVirtualEngine(sim, vllm.python, vllm.version), left_out
 
 
 def _refuse_memory(variant: Variant) -> None:

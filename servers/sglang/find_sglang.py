@@ -1,7 +1,8 @@
 """Finds the Python environment that SGLang is installed in.
 
 The search order is TURNSTILE_SGLANG_PYTHON, the running interpreter, `.venv-sglang` in the working
-directory, and that next to Turnstile's sources. SGLang is not imported.
+directory, and that next to Turnstile's sources. Virtual time also takes `.venv-sglang-scheduler`,
+which has SGLang without what needs a GPU. SGLang is not imported.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ VARIABLE = "TURNSTILE_SGLANG_PYTHON"
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = (0, 5, 23)
 """The version whose code was read. It is the first that is known to have every flag."""
+SERVER, SCHEDULER = ".venv-sglang", ".venv-sglang-scheduler"
 REMEDY = (
     "on a machine with a GPU, get it with: python3 -m venv .venv-sglang && "
     f".venv-sglang/bin/pip install sglang (or set {VARIABLE} to the Python of an environment)"
+)
+
+
+SCHEDULER_REMEDY = (
+    "get its scheduler with make sglang in a checkout of Turnstile (once; 3 GB), or all of SGLang "
+    f"with: python3 -m venv .venv-sglang && .venv-sglang/bin/pip install sglang (or set {VARIABLE})"
 )
 
 
@@ -37,36 +45,48 @@ class SglangInstallation:
 
 
 def find_sglang() -> SglangInstallation:
-    """Return the first installation. Raises Unavailable, with the command to install it."""
-    python = next(_candidates(), None)
+    """Return the first installation that has all of SGLang. Raises Unavailable, with the command to
+    install it."""
+    return _first((SERVER,), REMEDY)
+
+
+def find_scheduler() -> SglangInstallation:
+    """Return the first installation that has SGLang's scheduler. Raises Unavailable, with the
+    command to install it."""
+    return _first((SERVER, SCHEDULER), SCHEDULER_REMEDY)
+
+
+def _first(environments: tuple[str, ...], remedy: str) -> SglangInstallation:
+    python = next(_candidates(environments), None)
     if python is None:
-        raise NotInstalled(f"SGLang is not installed; {REMEDY}")
+        raise NotInstalled(f"SGLang is not installed; {remedy}")
     try:
         version = package_version(python, "sglang")
     except OSError as error:
-        raise Unavailable(f"{VARIABLE} {python}: {error.strerror}; {REMEDY}") from None
+        raise Unavailable(f"{VARIABLE} {python}: {error.strerror}; {remedy}") from None
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
     if version is None:
-        raise NotInstalled(f"{python} has no SGLang; {REMEDY}")
+        raise NotInstalled(f"{python} has no SGLang; {remedy}")
     if not _new_enough(version):
         oldest = ".".join(map(str, OLDEST))
         raise Unavailable(
-            f"{python} has SGLang {version}, but Turnstile needs {oldest} or newer; {REMEDY}"
+            f"{python} has SGLang {version}, but Turnstile needs {oldest} or newer; {remedy}"
         )
     return SglangInstallation(python, version)
 
 
-def _candidates() -> Iterator[str]:
+def _candidates(environments: tuple[str, ...]) -> Iterator[str]:
     if chosen := os.environ.get(VARIABLE):
         yield chosen
         return
     if importlib.util.find_spec("sglang") is not None:
         yield sys.executable
-    for folder in dict.fromkeys((Path.cwd(), ROOT)):
-        python = folder / ".venv-sglang/bin/python"
-        if python.exists():
-            yield str(python)
+    for environment in environments:
+        for folder in dict.fromkeys((Path.cwd(), ROOT)):
+            python = folder / environment / "bin/python"
+            if python.exists():
+                yield str(python)
 
 
 def _new_enough(version: str) -> bool:

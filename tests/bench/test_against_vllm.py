@@ -21,10 +21,11 @@ from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
 from servers.basics.errors import Unavailable
 from servers.profiles import analytic_profile, costs
+from servers.remote.client import EngineProcess, RemoteEngine
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from servers.vllm.launch.find_vllm import find_vllm
-from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
+from servers.vllm.virtual_time.client import vllm_process
 from tests.lines import into
 from traces import Program, read_traces
 
@@ -32,9 +33,9 @@ ROUNDS = 3
 
 
 @pytest.fixture(scope="module")
-def vllm() -> Iterator[VllmProcess]:
+def vllm() -> Iterator[EngineProcess]:
     try:
-        process = VllmProcess(find_vllm().python)
+        process = vllm_process(find_vllm().python)
     except Unavailable as missing:
         pytest.skip(str(missing))
     yield process
@@ -42,12 +43,12 @@ def vllm() -> Iterator[VllmProcess]:
 
 
 def play(
-    name: str, programs: list[Program], jps: float, vllm: VllmProcess | None
+    name: str, programs: list[Program], jps: float, vllm: EngineProcess | None
 ) -> tuple[float, list[dict[str, object]]]:
     profile, limits = analytic_profile("a100-80g", "llama-3.1-8b"), Limits()
     starts_s, _ = parse_arrivals("poisson").draw(programs, jps, 1)
     turns: list[dict[str, object]] = []
-    engine: Any = partial(RemoteVllm, vllm, name, profile, limits)
+    engine: Any = partial(RemoteEngine, vllm, name, profile, limits)
     if vllm is None:
         policy = make_policy(variants(name)[0], costs(profile, step_tokens=2048, offload=False))
         engine = partial(Engine, policy, profile, limits)
@@ -61,7 +62,7 @@ def play(
 def test_against_vllms_scheduler_with_fast_forward(
     name: str,
     jps: float,
-    vllm: VllmProcess,
+    vllm: EngineProcess,
     benchmark: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

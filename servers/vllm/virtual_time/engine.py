@@ -10,8 +10,7 @@ one replica without an offload tier.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
@@ -22,16 +21,8 @@ from servers.profiles import Profile
 from servers.profiles.drafts import step_ps as speculative_step_ps
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.records.turns import EventRecord
-from servers.sim import (
-    EngineUsage,
-    Limits,
-    Path,
-    Phase,
-    Segment,
-    Sequence,
-    Submission,
-    refuse_unfit,
-)
+from servers.remote.stepped import SteppedEngine
+from servers.sim import EngineUsage, Limits, Path, Phase, Segment, Sequence
 from servers.sim.strides import duration_ps, steps_until
 from servers.speculation import turn_key
 from servers.vllm.plugin.request_tags import VllmTurn
@@ -122,12 +113,7 @@ class VirtualScheduler(TurnstileScheduler):
         self._reclaiming_manager.steps_that_fit = 0
 
 
-class VirtualVllm:
-    """Submit turns, then call `run`. `on_end` may submit more turns, for its time or later."""
-
-    trees = 1
-    """Number of trees of contents."""
-
+class VirtualVllm(SteppedEngine):
     def __init__(
         self,
         policy: Policy,
@@ -138,8 +124,7 @@ class VirtualVllm:
         on_event: Callable[[EventRecord], None] | None = None,
         strides: bool = True,
     ) -> None:
-        self.profile = profile
-        self.now_ps = self.steps = self.strides = 0
+        super().__init__(profile, limits, on_end)
         self._ended_ps = self._known_ps = 0
         """When the last step ended, and when it began."""
         self.vllm = headless_scheduler(
@@ -159,41 +144,20 @@ class VirtualVllm:
             kv_tokens=kv_tokens_of(profile, limits.step_tokens),
         )
         self._runner = self.vllm.runner
-        self._on_end = on_end
         self._on_event = on_event
         # With several groups, a stride needs other blocks than its single steps; with a window, it
         # takes another time.
         one_kind = len(profile.kv_groups) == 1 and profile.window is None
         self._speculation = limits.speculation
         self._strides = strides and one_kind and not limits.speculate
-        self._step_tokens = limits.step_tokens
         self._contents = BlockHashes(profile.block_tokens)
-        self._due: list[tuple[int, bool, int, Sequence]] = []
-        """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
-        event of a turn that has arrived is its abort."""
-        self._programs: Iterator[object] = iter(())
-        self._submits_first_turn = False
-        """Whether the next item of `_programs` is calling `submit`."""
-        self._serial = 0
-        self._stopped = False
         self._turns: dict[str, Sequence] = {}
         """Turns by request id, which is their number in order of arrival."""
         self._decoding: set[str] = set()
         self._ended: list[Sequence] = []
 
-    def submit(self, submission: Submission, at_ps: int) -> Sequence:
-        refuse_unfit(submission, self.profile, self._step_tokens)
-        sequence = Sequence(submission, at_ps)
-        self._push(at_ps, sequence)
-        return sequence
-
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         self._push(at_ps, sequence)
-
-    def take_back(self, sequence: Sequence) -> None:
-        """Forget a turn that has not arrived."""
-        self._due = [event for event in self._due if event[3] is not sequence]
-        heapq.heapify(self._due)
 
     def end_program(self, program_id: str) -> None:
         self._runner.end_program(program_id)
@@ -208,23 +172,12 @@ class VirtualVllm:
             len(self.vllm.running),
         )
 
-    def stop(self) -> None:
-        """End `run` early, after the current step. Turns that have not ended then are dropped."""
-        self._stopped = True
-
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended, or until `stop`. `programs` is advanced as by
-        `servers.sim.Engine`."""
         vllm, runner = self.vllm, self._runner
-        self._programs = iter(programs)
-        self._begin_next()
+        self._begin(programs)
         while not self._stopped:
             ahead = self.profile.schedules_ahead and self._ended_ps == self.now_ps
-            while self._due and self._due[0][0] <= (self._known_ps if ahead else self.now_ps):
-                _, later, _, sequence = heapq.heappop(self._due)
-                self._arrive_or_abort(sequence)
-                if not later:
-                    self._begin_next()
+            self._take_due(self._known_ps if ahead else self.now_ps)
             events = runner.events
             output = vllm.schedule()
             self.strides += 1
@@ -243,17 +196,8 @@ class VirtualVllm:
 
     # Submitted turns ----------------------------------------------------------------------------
 
-    def _begin_next(self) -> None:
-        self._submits_first_turn = True
-        next(self._programs, None)
-        self._submits_first_turn = False
-
-    def _push(self, at_ps: int, sequence: Sequence) -> None:
-        self._serial += 1
-        event = (at_ps, not self._submits_first_turn, self._serial, sequence)
-        heapq.heappush(self._due, event)
-
-    def _arrive_or_abort(self, sequence: Sequence) -> None:
+    def _take(self, sequence: Sequence) -> None:
+        """Add a turn to vLLM. The second time, abort it."""
         if not sequence.arrived:
             sequence.arrived = True
             key = str(len(self._turns) + 1)

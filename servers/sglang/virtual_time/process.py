@@ -1,0 +1,79 @@
+"""Runs the cells of `--engine sglang-virtual` with the interpreter of SGLang's environment.
+
+    python -m servers.sglang.virtual_time.process
+
+A process can build one scheduler of SGLang. Each cell runs in a fork of this process, so that
+SGLang is imported once.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+
+from servers.profiles import Profile
+from servers.remote.cell import Send, client_stream, run_cell
+from servers.routers.base import UNKNOWN_COSTS
+from servers.sglang.schedulers import sglang_variants
+from servers.sim import Limits
+from servers.variants import Variant, make_policy
+
+END_OF_INPUT = 3
+ENGINE = "servers.sglang.virtual_time.engine"
+USED_BY_CELLS = (ENGINE, "sglang.srt.models.registry", "sglang.srt.dllm.algorithm")
+
+
+def declare_operators() -> torch.library.Library:
+    """Declare torchvision's operators, until the result is deleted. SGLang imports torchvision for
+    models with images, and its builds for GPUs have no operators with a torch for CPUs."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    if not hasattr(torch.ops.torchvision, "nms"):
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def engine(variant: Variant, profile: Profile, limits: Limits) -> partial[Any]:
+    virtual = importlib.import_module(ENGINE).VirtualSglang
+    return partial(virtual, make_policy(variant, UNKNOWN_COSTS), profile, limits)
+
+
+def run_next_cell(send: Send) -> int:
+    """Run the next cell of the input, and return an exit code."""
+    line = sys.stdin.readline()
+    if not line:
+        return END_OF_INPUT
+    run_cell(line, sglang_variants, engine, send)
+    return 0
+
+
+def main() -> int:
+    send = client_stream()
+    _operators = declare_operators()
+    for module in USED_BY_CELLS:
+        importlib.import_module(module)
+    gc.freeze()  # forks then do not look through what was imported
+    send({"ready": True})
+    while True:
+        # Only the fork reads the input, so that none of it is in the buffer of this process.
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = run_next_cell(send)
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            return 0 if code == END_OF_INPUT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""`--engine sglang-virtual`: SGLang's own scheduler in virtual time. All cells run in one process.
+
+A step of `MACHINE` takes 10 ms. SGLang runs chunks of prompts first, and decodes in other steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.engines.base import resolve_engine
+from harness.load.settings import Machine, SweepSettings
+from servers.records.turns import EventRecord
+from servers.remote.client import EngineProcess, RemoteEngine
+from servers.sglang.find_sglang import find_scheduler
+from servers.sglang.virtual_time.client import sglang_process
+from servers.sim import Limits, Phase, Segment, Sequence, Submission
+from tests.sim.worlds import profile
+
+pytestmark = pytest.mark.skipif(
+    "TURNSTILE_SGLANG_PYTHON" not in os.environ, reason="make test-sglang runs it"
+)
+MS = 10**9
+"""Picoseconds."""
+MACHINE = profile(25, 400, token_ps=0, context_ps=0, pair_ps=0)
+"""Memory for 400 tokens."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[EngineProcess]:
+    process = sglang_process(find_scheduler().python)
+    yield process
+    process.close()
+
+
+class Cell:
+    """Turns of programs, each with contents of its own, under a scheduler of SGLang."""
+
+    def __init__(self, process: EngineProcess, policy: str, **limits: int) -> None:
+        self.events: list[EventRecord] = []
+        self.ended: dict[str, Sequence] = {}
+        self.engine = RemoteEngine(
+            process,
+            policy,
+            MACHINE,
+            Limits(**limits),
+            on_end=self._ended,
+            on_event=self.events.append,
+        )
+        self.segments: dict[str, Segment] = {}
+        self.then: dict[str, Callable[[], object]] = {}
+        """What a client does when the last turn of a program has ended."""
+
+    def _ended(self, turn: Sequence) -> None:
+        name = turn.submission.program_id or ""
+        self.ended[name] = turn
+        self.then.pop(name, lambda: None)()
+
+    def submit(self, program: str, at_ms: int, prompt: int, output: int) -> None:
+        segment = self.segments.setdefault(program, Segment(0))
+        path = ((segment, (prompt + output) // 16),)
+        self.engine.submit(Submission(program, path, prompt, output, None), at_ms * MS)
+
+    def finished_ms(self) -> dict[str, float]:
+        return {name: (turn.finished_ps or 0) / MS for name, turn in self.ended.items()}
+
+
+def test_decodes_that_outgrow_the_memory_are_retracted_and_their_prompts_remain_as_hits(
+    process: EngineProcess,
+) -> None:
+    """At 50 ms the turns occupy 17, 16, 16 and 16 tokens, so 83 decode steps fit into the other
+    335. At 880 ms `d` is retracted: of the three with the fewest answered tokens it came last. It
+    waits for 15 more steps, since SGLang now reserves all of the others' answers. At 1,030 ms `a`
+    has its 100 tokens; `d` hits its prompt of 16 tokens and computes its 84 answered ones again,
+    which delays the last token of `b` and `c` by a step."""
+    cell = Cell(process, "fcfs")
+    for name, at_ms in zip("abcd", (0, 15, 25, 35), strict=True):
+        cell.submit(name, at_ms, 16, 100)
+    cell.engine.run()
+    assert cell.finished_ms() == {"a": 1030, "b": 1050, "c": 1050, "d": 1190}
+    assert [cell.ended[name].preemptions for name in "abcd"] == [0, 0, 0, 1]
+    spent_ms = {phase: cell.ended["d"].spent_ps[phase] / MS for phase in Phase}
+    assert (spent_ms[Phase.QUEUE], spent_ms[Phase.PREFILL], spent_ms[Phase.DECODE]) == (5, 10, 980)
+    assert (spent_ms[Phase.PREEMPTED], spent_ms[Phase.RECOMPUTE]) == (150, 10)
+    resumed = [event for event in cell.events if event.event == "evicted_to_running"]
+    assert [(each.program_id, each.t, each.prompt_length, each.hit_length) for each in resumed] == [
+        ("d", 1.03, 100, 16)
+    ]
+
+
+def test_the_next_turn_hits_what_the_radix_cache_kept(process: EngineProcess) -> None:
+    """`a` leaves 63 tokens with KV, since that of its last token is never computed. SGLang's cache
+    has pages of one token, so the next prompt hits all of them; vLLM would find three blocks."""
+    cell = Cell(process, "fcfs")
+    cell.submit("a", 0, 32, 32)
+    cell.then["a"] = lambda: cell.submit("a", 1000, 80, 1)
+    cell.engine.run()
+    assert cell.ended["a"].hits == [["device", 63]]
+    assert cell.finished_ms() == {"a": 1010}
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineProcess) -> None:
+    """`b` takes four steps of 64, 64, 64 and 8 tokens from 20 ms on. `a`, which had two of its ten
+    tokens by then, decodes the others from 60 ms on."""
+    cell = Cell(process, "fcfs", max_num_seqs=8, step_tokens=64)
+    cell.submit("a", 0, 16, 10)
+    cell.submit("b", 15, 200, 2)
+    cell.engine.run()
+    assert cell.ended["b"].first_token_ps == 60 * MS
+    assert cell.finished_ms() == {"a": 140, "b": 70}
+
+
+@pytest.mark.parametrize(("scheduler", "order"), [("fcfs", ["new", "a"]), ("lpm", ["a", "new"])])
+def test_the_longest_prefix_match_runs_first_under_lpm(
+    process: EngineProcess, scheduler: str, order: list[str]
+) -> None:
+    """Two turns wait for the only slot: one of a new program, and then one with a hit."""
+    cell = Cell(process, scheduler, max_num_seqs=1)
+    cell.submit("a", 0, 32, 32)
+
+    def contend() -> None:
+        cell.ended.clear()
+        cell.submit("slot", 1000, 16, 4)
+        cell.submit("new", 1005, 64, 4)
+        cell.submit("a", 1006, 80, 4)
+
+    cell.then["a"] = contend
+    cell.engine.run()
+    assert list(cell.ended) == ["slot", *order]
+
+
+def test_it_takes_the_machines_of_sim_and_the_schedulers_of_sglang() -> None:
+    machine = Machine(engine="sglang-virtual", hardware="h100", kv_blocks=100)
+    variants, engine, _ = resolve_engine(SweepSettings(policies="all", machine=machine))
+    assert [variant.name for variant in variants] == ["fcfs", "lpm", "fcfs(sessions=true)"]
+    settings = engine.settings()
+    assert settings.server is not None
+    assert (settings.hardware, settings.server.sglang) == ("h100", find_scheduler().version)
+    assert engine.longest.tokens == 16 * 100 - 7

@@ -1,0 +1,49 @@
+"""What `--engine sglang-virtual` refuses; tests/real/test_sglang_virtual.py runs SGLang."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from harness.engines.base import resolve_engine
+from harness.load.settings import Machine, Server, SweepSettings
+from servers.basics.errors import NotInstalled
+
+
+@pytest.mark.parametrize(
+    ("policies", "machine", "message"),
+    [
+        ("continuum", {}, "continuum: is not a scheduler of SGLang"),
+        ("lpm(eviction=tlru)", {}, "SGLang needs a threshold for tlru"),
+        ("fcfs", {"admission": "first-chunk"}, "sglang-virtual, which has its own rule; remove it"),
+        ("fcfs", {"watermark": 0.1}, "whose scheduler is not vLLM's and has no such setting"),
+        ("fcfs", {"speculate": "ngram:3,accept=0.5"}, "which has no drafts in virtual time"),
+        (
+            "fcfs",
+            {"model": "gpt-oss-20b"},
+            "gpt-oss-20b: has sliding windows, chunks, states or sparse",
+        ),
+        ("fcfs", {"model": "qwen3.5-35b-a3b"}, "whose memory sglang-virtual does not"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    policies: str, machine: dict[str, object], message: str
+) -> None:
+    machine = {"engine": "sglang-virtual", "hardware": "h200", **machine}
+    with pytest.raises(ValueError, match=message):
+        resolve_engine(SweepSettings(policies=policies, machine=Machine(**machine)))  # type: ignore[arg-type]
+
+
+def test_several_replicas_are_refused() -> None:
+    machine, server = Machine(engine="sglang-virtual"), Server(replicas=2, router="sticky")
+    with pytest.raises(ValueError, match="not supported by --engine sglang-virtual"):
+        resolve_engine(SweepSettings(policies="fcfs", machine=machine, server=server))
+
+
+def test_a_missing_sglang_is_refused_with_the_commands_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
+    with pytest.raises(NotInstalled, match="has no SGLang; get its scheduler with make sglang"):
+        resolve_engine(SweepSettings(policies="fcfs", machine=Machine(engine="sglang-virtual")))
