@@ -46,9 +46,9 @@ def test_it_is_not_looked_at_again_before_something_happens(server: Server) -> N
     manager = server.vllm._reclaiming_manager
     lookup, looked_up = manager.get_computed_blocks, []
 
-    def get_computed_blocks(request: Any) -> Any:
+    def get_computed_blocks(request: Any, *args: Any) -> Any:
         looked_up.append(request.request_id)
-        return lookup(request)
+        return lookup(request, *args)
 
     manager.get_computed_blocks = get_computed_blocks
     for _ in range(4):
