@@ -163,13 +163,13 @@ environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installe
 
 vllm: .venv-vllm/installed  ## install vLLM for CPU into .venv-vllm, where `bench` finds it
 
-sglang: .venv-sglang-scheduler/installed  ## install SGLang's scheduler, beside vLLM for CPU, where `bench` finds it for --engine sglang-virtual
-
 agents: .venv-agents/installed  ## install mini-swe-agent into .venv-agents, where `bench` finds it
 
 openhands: .venv-openhands/installed  ## install the OpenHands SDK into .venv-openhands, where `bench` finds it
 
 routers: .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed  ## install vllm-router, sglang-router and Dynamo, where `bench` finds them
+
+sglang: .venv-sglang-scheduler/installed  ## install SGLang's scheduler, beside vLLM for CPU, where `bench` finds it for --engine sglang-virtual
 
 aiperf: .venv-aiperf/installed  ## install AIPerf into .venv-aiperf; tests check there that it reads exported traces
 

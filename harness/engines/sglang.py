@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, with_routers
+from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.warm_up import send_prompts
@@ -29,7 +29,6 @@ from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord
-from servers.records.sweep import Unsupported
 from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
 from servers.sglang import command_line
@@ -151,9 +150,7 @@ def _warm_up_body(prompt: Any, output_tokens: int) -> JsonObject:
     }
 
 
-def sglang_engine(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], SglangEngine, tuple[Unsupported, ...]]:
+def sglang_engine(settings: SweepSettings) -> Resolved:
     machine, server = settings.machine, settings.server
     chosen = sglang_variants(settings.policies)
     config = server_config(machine, server, machine.model or MODEL)

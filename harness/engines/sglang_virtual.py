@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from harness.engines.base import OTHER_SCHEDULER, EngineKind
+from harness.engines.base import OTHER_SCHEDULER, EngineKind, Resolved
 from harness.engines.remote_virtual import RemoteVirtualEngine, started
 from harness.engines.sim import resolve_profile, sim_engine
 from harness.load.settings import SweepSettings
@@ -18,7 +18,6 @@ from harness.load.workload import Longest
 from servers.basics.errors import InvalidInput
 from servers.profiles import Profile
 from servers.records.settings import EngineSettings, LimitsRecord, ServerRecord
-from servers.records.sweep import Unsupported
 from servers.remote.client import EngineProcess
 from servers.sglang.find_sglang import find_scheduler
 from servers.sglang.schedulers import sglang_variants
@@ -61,9 +60,7 @@ class SglangVirtualEngine(RemoteVirtualEngine):
         return started(sglang_process, self.python)
 
 
-def sglang_virtual_engine(
-    settings: SweepSettings,
-) -> tuple[tuple[Variant, ...], SglangVirtualEngine, tuple[Unsupported, ...]]:
+def sglang_virtual_engine(settings: SweepSettings) -> Resolved:
     chosen = tuple(sglang_variants(settings.policies))
     for variant in chosen:
         if dict(variant.arguments).get("eviction") == "tlru":

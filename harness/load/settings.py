@@ -174,8 +174,9 @@ class Load:
     burst: Annotated[
         str | None,
         Option(
-            "Jobs that arrive together at the beginning of the --horizon: 50, or a list such as "
-            "0,25,50,100, for a figure of each policy's capacity against the burst. Default: none.",
+            "Jobs that arrive together at the beginning of the --horizon, and are not measured: "
+            "50, or a list such as 0,25,50,100, for a figure of each policy's capacity against the "
+            "burst. Default: none.",
             "JOBS",
         ),
     ] = None

@@ -150,8 +150,8 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
         least, horizon = load.least, context.horizon
         remedy = "A looser --slo would give capacities."
         if horizon is not None and horizon.burst >= MIN_JOBS:
-            least = f"a burst of {counted(horizon.burst, 'job')} that few others follow"
-            remedy = "A smaller --burst, or a looser --slo such as 'p50<=2x', may help."
+            least = f"the few jobs that follow a burst of {horizon.burst}"
+            remedy = "A smaller --burst, a longer --horizon or a looser --slo may help."
         elif horizon is not None and least_rate(horizon.seconds) * context.idle_mean_s > LEAST_JOBS:
             least = f"{MIN_JOBS} jobs in {time_span(horizon.seconds)}, the lowest rate of a search"
             remedy = "A longer --horizon, which has lower rates, or a looser --slo may help."

@@ -194,7 +194,7 @@ def test_a_search_that_ends_at_25_jobs_within_a_horizon_says_that_a_longer_one_g
 def test_an_slo_that_nothing_meets_after_a_burst_is_missed_by_the_burst() -> None:
     found = chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3)
     said = answer_of(found, horizon={"seconds": 86_400.0, "burst": 50}).headline
-    assert mentions(said, "mean<=2x", "burst of 50 jobs", "--burst", "--slo", "'p50<=2x'")
+    assert mentions(said, "mean<=2x", "a burst of 50", "--burst", "--horizon", "--slo")
 
 
 def test_without_a_capacity_with_every_seed_the_seeds_that_sustain_nothing_are_counted() -> None:
